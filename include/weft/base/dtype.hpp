@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Element types: what memory holds, and what registers compute with.
+//
+// f32 and f64 are computed; i64, i32, u8 and bool are carried and compared; bf16 and f16 are
+// storage: loads widen them to f32, stores round to nearest even.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include <weft/base/config.hpp>
+
+namespace weft {
+
+enum class dtype : std::uint8_t { f64, f32, bf16, f16, i64, i32, u8, boolean };
+
+/// Upper 16 bits of a float (8 exponent bits, 7 fraction bits).
+struct bfloat16 {
+  std::uint16_t bits = 0;
+  bfloat16() = default;
+  constexpr bfloat16(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    bits = static_cast<std::uint16_t>(
+        nan ? (u >> 16 | 0x40u) : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+  }
+  constexpr operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+/// IEEE binary16 (5 exponent bits, 10 fraction bits).
+struct float16 {
+  std::uint16_t bits = 0;
+  float16() = default;
+  constexpr float16(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const auto sign = static_cast<std::uint16_t>(u >> 16 & 0x8000u);
+    const std::uint32_t magnitude = u & 0x7fffffffu;
+    bits = static_cast<std::uint16_t>(sign | rounded(magnitude));
+  }
+  constexpr operator float() const {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const std::uint32_t rest = bits & 0x7fffu;
+    if (rest >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u) return std::bit_cast<float>(sign | ((rest << 13) + 0x38000000u));
+    const float subnormal = static_cast<float>(rest) * 0x1p-24f;
+    return sign ? -subnormal : subnormal;
+  }
+
+ private:
+  static constexpr std::uint32_t rounded(std::uint32_t magnitude) {
+    if (magnitude > 0x7f800000u) return 0x7e00u;                    // NaN
+    if (magnitude >= 0x477ff000u) return 0x7c00u;                   // rounds to infinity
+    if (magnitude >= 0x38800000u) {                                 // normal
+      const std::uint32_t shifted = magnitude - 0x38000000u;
+      return (shifted + 0xfffu + (shifted >> 13 & 1u)) >> 13;
+    }
+    if (magnitude < 0x33000000u) return 0;                          // below half the smallest
+    const int shift = 126 - static_cast<int>(magnitude >> 23);      // 14 to 24
+    const std::uint32_t fraction = (magnitude & 0x7fffffu) | 0x800000u;
+    const std::uint32_t half = 1u << (shift - 1);
+    return (fraction + half - 1 + (fraction >> shift & 1u)) >> shift;
+  }
+};
+
+template <class T>
+inline constexpr bool is_element_type =
+    std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, bfloat16> ||
+    std::is_same_v<T, float16> || std::is_same_v<T, std::int64_t> ||
+    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint8_t> || std::is_same_v<T, bool>;
+
+/// A C++ type that tensors may hold.
+template <class T>
+concept element = is_element_type<T>;
+
+template <element T>
+inline constexpr dtype dtype_of = [] {
+  if constexpr (std::is_same_v<T, double>) return dtype::f64;
+  else if constexpr (std::is_same_v<T, float>) return dtype::f32;
+  else if constexpr (std::is_same_v<T, bfloat16>) return dtype::bf16;
+  else if constexpr (std::is_same_v<T, float16>) return dtype::f16;
+  else if constexpr (std::is_same_v<T, std::int64_t>) return dtype::i64;
+  else if constexpr (std::is_same_v<T, std::int32_t>) return dtype::i32;
+  else if constexpr (std::is_same_v<T, std::uint8_t>) return dtype::u8;
+  else return dtype::boolean;
+}();
+
+constexpr index_t size_of(dtype t) {
+  switch (t) {
+    case dtype::f64: case dtype::i64: return 8;
+    case dtype::f32: case dtype::i32: return 4;
+    case dtype::bf16: case dtype::f16: return 2;
+    default: return 1;
+  }
+}
+
+constexpr bool is_floating(dtype t) { return t <= dtype::f16; }
+
+constexpr const char* name_of(dtype t) {
+  constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
+  return names[static_cast<int>(t)];
+}
+
+/// Calls `f` with a value of the C++ type of `t`: the one switch from run time to types.
+template <class F>
+constexpr decltype(auto) visit_type(dtype t, F&& f) {
+  switch (t) {
+    case dtype::f64: return f(double{});
+    case dtype::f32: return f(float{});
+    case dtype::bf16: return f(bfloat16{});
+    case dtype::f16: return f(float16{});
+    case dtype::i64: return f(std::int64_t{});
+    case dtype::i32: return f(std::int32_t{});
+    case dtype::u8: return f(std::uint8_t{});
+    default: return f(bool{});
+  }
+}
+
+/// The type that an op computes with for operands `a` and `b`: PyTorch's promotion for tensors,
+/// with storage types widened (bf16 with f16 gives f32).
+constexpr dtype promoted(dtype a, dtype b) {
+  if (a == b) return a;
+  if (is_floating(a) && is_floating(b)) {
+    if (a == dtype::f64 || b == dtype::f64) return dtype::f64;
+    return dtype::f32;
+  }
+  if (is_floating(a)) return a;
+  if (is_floating(b)) return b;
+  return a < b ? a : b;  // integers: the wider stands first
+}
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// What a device must be able to do: memory, launches, an end to wait for. One page.
+//
+// Everything above knows a device by this interface alone. Calls are queued in order on one queue;
+// `synchronize` waits for it. A device that lacks code for an op refuses it by name.
+#pragma once
+
+#include <cstddef>
+
+#include <weft/base/error.hpp>
+#include <weft/device/kernel.hpp>
+#include <weft/device/native.hpp>
+
+namespace weft {
+
+class backend {
+ public:
+  virtual ~backend() = default;
+
+  virtual const char* name() const = 0;
+
+  /// Memory of the device, aligned to 64 bytes. Throws device_error if there is not enough.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;
+  /// Whether the host may read and write that memory directly.
+  virtual bool host_accessible() const = 0;
+  virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+
+  /// A fused kernel.
+  virtual void launch(const kernel_call& call) = 0;
+  /// c = a b over the last two dims, for each index of the others.
+  virtual void multiply(const strided& a, const strided& b, const strided& c) = 0;
+  /// Elements of `from` to the same indices of `to`, which has the same extents.
+  virtual void copy(const strided& from, const strided& to) = 0;
+  virtual void fill_zero(void* memory, std::size_t bytes) = 0;
+  /// An op with code of its own. `native` is the op's table of functions.
+  virtual void call_native(const char* op, const native_code& code, const native_operands& operands) = 0;
+
+  virtual void synchronize() = 0;
+};
+
+}  // namespace weft

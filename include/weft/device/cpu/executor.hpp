@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// Tasks on the cores of one CPU: an oneTBB arena of its own, or one thread where TBB is off.
+//
+// Nothing starts before the first parallel call, OpenMP is never touched, and other users of TBB
+// in the process keep their threads. Which task runs on which worker is not fixed; results must
+// not depend on it, and a task may only write what is its own.
+//
+//   executor threads(2);
+//   threads.parallel_for(8, [](index_t task, scratch_memory& scratch) { ... });
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include <weft/base/config.hpp>
+
+#if WEFT_WITH_TBB
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#else
+#include <thread>
+#endif
+
+namespace weft {
+
+/// Memory that one worker may use within a task; it grows and stays.
+class scratch_memory {
+ public:
+  scratch_memory() = default;
+  scratch_memory(scratch_memory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  scratch_memory& operator=(scratch_memory&&) = delete;
+  ~scratch_memory() { ::operator delete(data_, alignment); }
+
+  /// At least `bytes` of memory, aligned to a cache line; what it held is lost.
+  void* get(std::size_t bytes) {
+    if (bytes > bytes_) {
+      ::operator delete(data_, alignment);
+      data_ = nullptr;
+      bytes_ = 0;
+      data_ = ::operator new(bytes + bytes / 2, alignment);
+      bytes_ = bytes + bytes / 2;
+    }
+    return data_;
+  }
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+inline int hardware_threads() {
+#if WEFT_WITH_TBB
+  return tbb::info::default_concurrency();
+#else
+  return 1;
+#endif
+}
+
+class executor {
+ public:
+  /// `threads` workers; 0 means one for each core.
+  explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
+#if !WEFT_WITH_TBB
+    threads_ = 1;
+#endif
+    scratch_.resize(static_cast<std::size_t>(threads_));
+  }
+
+  int threads() const { return threads_; }
+
+  /// Calls f(task, scratch) for every task in [0, tasks), and returns when all are done.
+  template <class F>
+  void parallel_for(index_t tasks, F&& f) {
+    if (threads_ == 1 || tasks <= 1) {
+      for (index_t i = 0; i < tasks; ++i) f(i, scratch_[0]);
+      return;
+    }
+#if WEFT_WITH_TBB
+    if (!arena_) arena_ = std::make_unique<tbb::task_arena>(threads_);
+    arena_->execute([&] {
+      tbb::parallel_for(
+          tbb::blocked_range<index_t>(0, tasks, 1),
+          [&](const tbb::blocked_range<index_t>& range) {
+            const auto worker = static_cast<std::size_t>(tbb::this_task_arena::current_thread_index());
+            for (index_t i = range.begin(); i < range.end(); ++i) f(i, scratch_[worker]);
+          },
+          tbb::simple_partitioner{});
+    });
+#endif
+  }
+
+ private:
+  int threads_;
+  std::vector<scratch_memory> scratch_;
+#if WEFT_WITH_TBB
+  std::unique_ptr<tbb::task_arena> arena_;
+#endif
+};
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// A device as a handle: what it can do and the memory it caches.
+//
+//   device gpu(std::make_shared<opencl::opencl_backend>());
+//   auto x = zeros<float>(extents<32, 784>{}, gpu);
+#pragma once
+
+#include <weft/device/cpu/backend.hpp>
+#include <weft/device/memory.hpp>
+
+namespace weft {
+
+class device {
+ public:
+  explicit device(std::shared_ptr<backend> b)
+      : allocator_(std::make_shared<caching_allocator>(std::move(b))) {}
+
+  backend& operator*() const { return allocator_->device(); }
+  backend* operator->() const { return &allocator_->device(); }
+  buffer allocate(std::size_t bytes) const { return buffer(allocator_, bytes); }
+  caching_allocator& memory() const { return *allocator_; }
+  bool operator==(const device& other) const { return allocator_ == other.allocator_; }
+
+ private:
+  std::shared_ptr<caching_allocator> allocator_;
+};
+
+/// The CPU with one thread for each core. Made at the first call and never destroyed, so that
+/// tensors may be static.
+inline const device& default_device() {
+  static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
+  return *cpu;
+}
+
+}  // namespace weft

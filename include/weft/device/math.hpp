@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// Elementary functions on lanes: polynomials for f32, the C library lane by lane elsewhere.
+//
+// Infinities, NaN and signed zeros come out as IEEE wants. The polynomials are least-squares fits
+// on Chebyshev points, weighted for relative error; tests/unit/device states their ulps.
+#pragma once
+
+#include <weft/device/simd.hpp>
+
+namespace weft::math {
+inline namespace WEFT_ISA {
+
+using namespace simd;
+
+namespace detail {
+template <class V>
+inline constexpr bool is_f32 = std::is_same_v<lane<V>, float>;
+
+/// c[0] + c[1] x + ... by Horner's rule.
+template <class V, int N>
+WEFT_INLINE V polynomial(V x, const float (&c)[N]) {
+  V sum = splat<V>(c[N - 1]);
+  for (int i = N - 2; i >= 0; --i) sum = sum * x + c[i];
+  return sum;
+}
+
+/// 2 to the `n`, for n in [-126, 127].
+template <class V>
+WEFT_INLINE V power_of_two(rebind<V, std::int32_t> n) {
+  return bits_as<V>(static_cast<rebind<V, std::int32_t>>((n + 127) << 23));
+}
+
+/// exp(r) - 1 for |r| <= log(2) / 2.
+template <class V>
+WEFT_INLINE V expm1_reduced(V r) {
+  constexpr float c[] = {0.5000000084f,   0.1666666683f,   0.04166625154f,
+                         0.008333269981f, 0.001394734357f, 0.000199155917f};
+  return polynomial(r, c) * (r * r) + r;
+}
+
+/// x = n log(2) + r with |r| <= log(2) / 2; x must lie within +-200.
+template <class V>
+WEFT_INLINE V reduce_by_log2(V x, rebind<V, std::int32_t>& n) {
+  constexpr float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V shifted = x * 1.44269504088896341f + magic;
+  n = bits_as<rebind<V, std::int32_t>>(shifted) - bits_as<std::int32_t>(magic);
+  const V whole = shifted - magic;
+  return (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+}
+}  // namespace detail
+
+template <class V>
+WEFT_INLINE V abs(V x) {
+  if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), -x, x);
+  else if constexpr (detail::is_f32<V>)
+    return bits_as<V>(
+        static_cast<mask_of<V>>(bits_as<mask_of<V>>(x) & std::int32_t{0x7fffffff}));
+  else return map_lanes(x, [](auto e) { return std::abs(e); });
+}
+
+template <class V>
+WEFT_INLINE V sqrt(V x) {
+#if defined(__clang__)
+  if constexpr (lane_count<V> > 1) return __builtin_elementwise_sqrt(x);
+#elif defined(__AVX512F__)
+  if constexpr (std::is_same_v<V, vec<float, 16>>)
+    return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
+#elif defined(__AVX__)
+  if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_sqrtps256(x);
+#endif
+  return map_lanes(x, [](auto e) { return std::sqrt(e); });
+}
+
+template <class V>
+WEFT_INLINE V exp(V x) {
+  if constexpr (detail::is_f32<V>) {
+    const V high = splat<V>(89.f), low = splat<V>(-104.f);
+    V clamped = select(less(high, x), high, x);  // NaN compares false and stays
+    clamped = select(less(clamped, low), low, clamped);
+    rebind<V, std::int32_t> n;
+    const V r = detail::reduce_by_log2(clamped, n);
+    const V y = detail::expm1_reduced(r) + 1.f;
+    const auto half = n >> 1;  // in two steps, so that results reach the subnormal numbers
+    return y * detail::power_of_two<V>(half) *
+           detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half));
+  } else {
+    return map_lanes(x, [](auto e) { return std::exp(e); });
+  }
+}
+
+template <class V>
+WEFT_INLINE V log(V x) {
+  if constexpr (detail::is_f32<V>) {
+    using I = rebind<V, std::int32_t>;
+    constexpr float c[] = {0.3333331043f,  -0.2499998677f, 0.2000222716f,
+                           -0.166692421f,  0.1421864148f,  -0.1238448914f,
+                           0.118732302f,   -0.1178908429f, 0.06913950494f};
+    const auto tiny = less(x, splat<V>(1.17549435e-38f));
+    const V scaled = select(tiny, x * 8388608.f, x);  // subnormal numbers become normal
+    const I bits = bits_as<I>(scaled);
+    I exponent = ((bits >> 23) & 0xff) - 126;
+    V m = bits_as<V>(static_cast<I>((bits & 0x007fffff) | 0x3f000000));  // [1/2, 1)
+    const auto low = less(m, splat<V>(0.707106781186547524f));
+    exponent += low;
+    m = select(low, m + m, m) - 1.f;
+    const V e = convert<float>(exponent) - select(tiny, splat<V>(23.f), V{});
+    const V square = m * m;
+    V y = detail::polynomial(m, c) * m * square - square * 0.5f;
+    y = (m + (y - e * 2.12194440e-4f)) + e * 0.693359375f;
+    const V infinity = splat<V>(__builtin_inff());
+    y = select(less(x, infinity), y, x);  // infinity and NaN stay
+    y = select(equal(x, V{}), -infinity, y);
+    return select(less(x, V{}), splat<V>(__builtin_nanf("")), y);
+  } else {
+    return map_lanes(x, [](auto e) { return std::log(e); });
+  }
+}
+
+template <class V>
+WEFT_INLINE V tanh(V x) {
+  if constexpr (detail::is_f32<V>) {
+    constexpr float c[] = {-0.3333326282f, 0.1333089851f, -0.05369288337f, 0.02048308627f,
+                           -0.005528416287f};
+    const V square = x * x;
+    const V small = detail::polynomial(square, c) * (square * x) + x;
+    const V a = abs(x);
+    const V bounded = select(less(splat<V>(10.f), a), splat<V>(10.f), a);
+    const V large = 1.f - 2.f / (exp(bounded + bounded) + 1.f);
+    const V signed_large = select(less(x, V{}), -large, large);
+    return select(less(a, splat<V>(0.65f)), small, signed_large);
+  } else {
+    return map_lanes(x, [](auto e) { return std::tanh(e); });
+  }
+}
+
+template <class V>
+WEFT_INLINE V erf(V x) {
+  if constexpr (detail::is_f32<V>) {
+    constexpr float near[] = {1.128379166f,     -0.3761262713f,   0.1128360014f, -0.02685444318f,
+                              0.005189532608f,  -0.0008020816935f, 7.889038195e-5f};
+    constexpr float far[] = {0.2822754964f, 0.2792502718f,  0.265590181f,   0.1104633701f,
+                             0.2095773966f, -0.1090850328f, -0.0907212881f, 0.05287607149f};
+    const V a = abs(x);
+    const V square = x * x;
+    const V small = detail::polynomial(square, near) * x;
+    const V bounded = select(less(splat<V>(4.f), a), splat<V>(4.f), a);
+    const V u = 1.f / (bounded * 0.5f + 1.f);
+    const V large = 1.f - exp(-bounded * bounded) * (detail::polynomial(u, far) * u);
+    const V signed_large = select(less(x, V{}), -large, large);
+    return select(less(a, splat<V>(1.f)), small, signed_large);
+  } else {
+    return map_lanes(x, [](auto e) { return std::erf(e); });
+  }
+}
+
+template <class V> WEFT_INLINE V log1p(V x) { return map_lanes(x, [](auto e) { return std::log1p(e); }); }
+template <class V> WEFT_INLINE V expm1(V x) { return map_lanes(x, [](auto e) { return std::expm1(e); }); }
+template <class V> WEFT_INLINE V sin(V x) { return map_lanes(x, [](auto e) { return std::sin(e); }); }
+template <class V> WEFT_INLINE V cos(V x) { return map_lanes(x, [](auto e) { return std::cos(e); }); }
+template <class V> WEFT_INLINE V floor(V x) { return map_lanes(x, [](auto e) { return std::floor(e); }); }
+/// Halves go to the even neighbour.
+template <class V> WEFT_INLINE V round(V x) { return map_lanes(x, [](auto e) { return std::nearbyint(e); }); }
+
+template <class V>
+WEFT_INLINE V pow(V x, V y) {
+  if constexpr (lane_count<V> == 1) return static_cast<V>(std::pow(x, y));
+  else {
+    for (int i = 0; i < lane_count<V>; ++i) x[i] = static_cast<lane<V>>(std::pow(x[i], y[i]));
+    return x;
+  }
+}
+
+}  // namespace WEFT_ISA
+}  // namespace weft::math

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Device memory: a caching allocator, and buffers that return to it.
+//
+// Freed blocks are kept by size class (eighths of a power of two) and handed out again, so a
+// steady training step asks the device for nothing.
+#pragma once
+
+#include <bit>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <weft/device/backend.hpp>
+
+namespace weft {
+
+struct memory_figures {
+  std::size_t in_use = 0;    // bytes held by buffers
+  std::size_t peak = 0;      // the most that ever was in use
+  std::size_t reserved = 0;  // bytes taken from the device, in use or cached
+  std::size_t requests = 0;  // allocations asked of the device
+};
+
+class caching_allocator {
+ public:
+  explicit caching_allocator(std::shared_ptr<backend> device) : device_(std::move(device)) {}
+  caching_allocator(const caching_allocator&) = delete;
+  caching_allocator& operator=(const caching_allocator&) = delete;
+  ~caching_allocator() { release_cached(); }
+
+  /// A block of at least `bytes`; the size it really has goes to `granted`.
+  void* allocate(std::size_t bytes, std::size_t& granted) {
+    granted = size_class(bytes);
+    const std::lock_guard lock(mutex_);
+    figures_.in_use += granted;
+    figures_.peak = std::max(figures_.peak, figures_.in_use);
+    auto& blocks = free_[granted];
+    if (!blocks.empty()) {
+      void* block = blocks.back();
+      blocks.pop_back();
+      return block;
+    }
+    blocks.reserve(16);
+    figures_.reserved += granted;
+    ++figures_.requests;
+    return device_->allocate(granted);
+  }
+  void deallocate(void* block, std::size_t granted) noexcept {
+    const std::lock_guard lock(mutex_);
+    figures_.in_use -= granted;
+    free_[granted].push_back(block);
+  }
+
+  /// Gives cached blocks back to the device.
+  void release_cached() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (auto& [bytes, blocks] : free_) {
+      for (void* block : blocks) device_->deallocate(block, bytes);
+      figures_.reserved -= bytes * blocks.size();
+      blocks.clear();
+    }
+  }
+
+  memory_figures figures() const {
+    const std::lock_guard lock(mutex_);
+    return figures_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    figures_.peak = figures_.in_use;
+  }
+  backend& device() const { return *device_; }
+
+  /// The size a request is rounded up to.
+  static constexpr std::size_t size_class(std::size_t bytes) {
+    if (bytes <= 512) return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
+    const std::size_t step = std::bit_floor(bytes - 1) / 8;
+    return (bytes + step - 1) / step * step;
+  }
+
+ private:
+  std::shared_ptr<backend> device_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::size_t, std::vector<void*>> free_;
+  memory_figures figures_;
+};
+
+/// Shared ownership of a block. Outlives nothing: the allocator stays as long as its buffers.
+class buffer {
+ public:
+  buffer() = default;
+  buffer(std::shared_ptr<caching_allocator> allocator, std::size_t bytes)
+      : block_(std::make_shared<block>(std::move(allocator), bytes)) {}
+
+  void* data() const { return block_ ? block_->memory : nullptr; }
+  backend& device() const { return block_->allocator->device(); }
+  explicit operator bool() const { return block_ != nullptr; }
+  long use_count() const { return block_.use_count(); }
+
+ private:
+  struct block {
+    std::shared_ptr<caching_allocator> allocator;
+    std::size_t granted = 0;
+    void* memory;
+    block(std::shared_ptr<caching_allocator> a, std::size_t bytes)
+        : allocator(std::move(a)), memory(allocator->allocate(bytes, granted)) {}
+    block(const block&) = delete;
+    block& operator=(const block&) = delete;
+    ~block() { allocator->deallocate(memory, granted); }
+  };
+  std::shared_ptr<block> block_;
+};
+
+}  // namespace weft

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// What the function of a native op receives: its operands and results as strided views.
+//
+//   static void cpu(const native_call& call) {
+//     const float* x = call.in[0].data<float>();
+//     ...
+//   }
+#pragma once
+
+#include <weft/shape/attributes.hpp>
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+/// A tensor in the memory of a device: strides in elements, any of which may be 0 or negative.
+struct strided {
+  void* pointer = nullptr;
+  dtype type = dtype::f32;
+  shape extents{};
+  index_t stride[max_order]{};
+
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(pointer);
+  }
+  index_t size() const { return extents.size(); }
+};
+
+/// Strides of a row-major tensor.
+inline void set_contiguous(strided& s) {
+  index_t n = 1;
+  for (int i = s.extents.order; i-- > 0;) {
+    s.stride[i] = n;
+    n *= s.extents[i];
+  }
+}
+
+/// Operands and results of one call. Results are contiguous.
+struct native_operands {
+  const strided* in;
+  const strided* out;
+  const attributes& at;
+};
+
+class executor;
+
+struct native_call : native_operands {
+  executor& threads;
+};
+
+/// The code of a native op per device; null or empty where it has none.
+struct native_code {
+  void (*cpu)(const native_call&) = nullptr;
+  const char* opencl = nullptr;
+  const char* cuda = nullptr;
+};
+
+}  // namespace weft

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// Vectors of lanes on the compilers' vector extension; a lane type alone is a vector of one.
+//
+// The same kernel code runs with V = float (tails, the row part of row kernels) and with
+// V = vec<float, 16>. Comparisons give masks: 32-bit lanes that are all ones or all zeros,
+// whatever is compared.
+//
+//   vec<float, 8> y = select(less(x, splat<vec<float, 8>>(0.f)), -x, x);
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include <weft/base/config.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call that is not inlined
+#endif
+
+#define WEFT_INLINE inline __attribute__((always_inline))
+
+namespace weft::simd {
+inline namespace WEFT_ISA {
+
+namespace detail {
+template <class T, int N>
+struct vector_of {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+template <class T>
+struct vector_of<T, 1> {
+  using type = T;
+};
+
+template <class V>
+struct lanes_of {  // a lane type alone
+  using element = V;
+  static constexpr int count = 1;
+};
+template <class V>
+  requires requires(V v) { v[0]; }
+struct lanes_of<V> {
+  using element = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
+  static constexpr int count = sizeof(V) / sizeof(element);
+};
+}  // namespace detail
+
+template <class T, int N>
+using vec = typename detail::vector_of<T, N>::type;
+
+template <class V>
+using lane = typename detail::lanes_of<V>::element;
+
+template <class V>
+inline constexpr int lane_count = detail::lanes_of<V>::count;
+
+/// The same number of lanes with another element type.
+template <class V, class T>
+using rebind = vec<T, lane_count<V>>;
+
+template <class V>
+using mask_of = rebind<V, std::int32_t>;
+
+template <class V>
+WEFT_INLINE V splat(lane<V> x) {
+  return x - V{};  // exact, the sign of zero included
+}
+
+namespace detail {
+template <class V, class Lanes>
+inline constexpr V counted{};
+template <class V, int... I>
+inline constexpr V counted<V, std::integer_sequence<int, I...>> = {static_cast<lane<V>>(I)...};
+}  // namespace detail
+
+/// 0, 1, 2, ... across the lanes.
+template <class V>
+WEFT_INLINE V iota() {
+  if constexpr (lane_count<V> == 1) return V{};
+  else return detail::counted<V, std::make_integer_sequence<int, lane_count<V>>>;
+}
+
+template <class V>
+WEFT_INLINE V load(const lane<V>* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V>
+WEFT_INLINE void store(lane<V>* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+/// The first `n` lanes, the others zero.
+template <class V>
+WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
+  if (n >= lane_count<V>) return load<V>(p);
+  V v{};
+  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(lane<V>));
+  return v;
+}
+template <class V>
+WEFT_INLINE void store_some(lane<V>* p, V v, index_t n) {
+  if (n >= lane_count<V>) store(p, v);
+  else std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(lane<V>));
+}
+
+template <class To, class V>
+WEFT_INLINE rebind<V, To> convert(V v) {
+  if constexpr (lane_count<V> == 1) return static_cast<To>(v);
+  else return __builtin_convertvector(v, rebind<V, To>);
+}
+
+/// The same bits as another type of equal size.
+template <class To, class V>
+WEFT_INLINE To bits_as(V v) {
+  static_assert(sizeof(To) == sizeof(V));
+  To to;
+  std::memcpy(&to, &v, sizeof to);
+  return to;
+}
+
+namespace detail {
+template <class V, class Comparison>
+WEFT_INLINE mask_of<V> as_mask(Comparison c) {
+  if constexpr (lane_count<V> == 1) return c ? -1 : 0;
+  else if constexpr (sizeof(lane<V>) == 4) return c;
+  else return __builtin_convertvector(c, mask_of<V>);
+}
+}  // namespace detail
+
+template <class V>
+WEFT_INLINE mask_of<V> less(V a, V b) {
+  return detail::as_mask<V>(a < b);
+}
+template <class V>
+WEFT_INLINE mask_of<V> less_equal(V a, V b) {
+  return detail::as_mask<V>(a <= b);
+}
+template <class V>
+WEFT_INLINE mask_of<V> equal(V a, V b) {
+  return detail::as_mask<V>(a == b);
+}
+
+/// Per lane `mask ? a : b`.
+template <class V>
+WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
+  if constexpr (lane_count<V> == 1) return mask ? a : b;
+  else if constexpr (sizeof(lane<V>) == 4) return mask ? a : b;
+  else return __builtin_convertvector(mask, rebind<V, std::int64_t>) ? a : b;
+}
+
+/// Larger per lane; NaN if either is, as torch.maximum.
+template <class V>
+WEFT_INLINE V maximum(V a, V b) {
+  if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);
+  else return select(detail::as_mask<V>(a > b || a != a), a, b);
+}
+template <class V>
+WEFT_INLINE V minimum(V a, V b) {
+  if constexpr (std::is_integral_v<lane<V>>) return select(less(a, b), a, b);
+  else return select(detail::as_mask<V>(a < b || a != a), a, b);
+}
+
+/// Folds the lanes with `f`, halves first: the order is fixed by the width alone.
+template <class V, class F>
+WEFT_INLINE lane<V> fold_lanes(V v, F f) {
+  lane<V> part[lane_count<V>];
+  std::memcpy(part, &v, sizeof v);
+  for (int width = lane_count<V> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) part[i] = f(part[i], part[i + width]);
+  return part[0];
+}
+
+/// Applies `f` to each lane: for functions without a vector form.
+template <class V, class F>
+WEFT_INLINE V map_lanes(V v, F f) {
+  if constexpr (lane_count<V> == 1) return static_cast<V>(f(v));
+  else {
+    for (int i = 0; i < lane_count<V>; ++i) v[i] = f(v[i]);
+    return v;
+  }
+}
+
+}  // namespace WEFT_ISA
+}  // namespace weft::simd

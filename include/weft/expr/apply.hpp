@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Applying an op: one spelling for expressions and for values of a graph under construction.
+//
+// Formulas of ops (`value`, `vjp`) are generic. Called with expressions they build a type; called
+// with graph values, inside the compiler, they append nodes. Numbers become operands of the
+// element type they meet, as in PyTorch: a float beside integers makes floats.
+//
+//   apply<op::add>(x, 1.0f)        // what x + 1.0f means
+#pragma once
+
+#include <weft/expr/expression.hpp>
+
+namespace weft {
+
+/// A value of a graph under construction (graph/graph.hpp).
+template <class T>
+concept graph_value = requires { typename std::remove_cvref_t<T>::graph_value_tag; };
+
+/// What an op accepts; at least one operand must not be a plain number.
+template <class T>
+concept operand = expression<T> || graph_value<T> || std::is_arithmetic_v<std::remove_cvref_t<T>>;
+
+template <class... Ts>
+concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) || ...);
+
+namespace detail {
+
+/// The type a number takes beside a tensor of type `Tensor`.
+template <class Number, element Tensor>
+using number_beside = std::conditional_t<
+    is_floating(dtype_of<Tensor>),
+    std::conditional_t<std::is_same_v<Tensor, double>, double, float>,
+    std::conditional_t<std::is_floating_point_v<Number>, float, std::int64_t>>;
+
+template <class... A>
+struct last_expression;
+template <class First, class... Rest>
+struct last_expression<First, Rest...> {
+  using rest = typename last_expression<Rest...>::type;
+  using type = std::conditional_t<std::is_void_v<rest> && expression<First>, First, rest>;
+};
+template <>
+struct last_expression<> {
+  using type = void;
+};
+
+template <class Tensor, class T>
+constexpr auto as_expression(T x) {
+  if constexpr (requires { x.snapshot(); }) return x.snapshot();  // a leaf, with its version
+  else if constexpr (expression<T>) return x;
+  else {
+    using number = number_beside<T, typename Tensor::value_type>;
+    return scalar<number>(static_cast<number>(x));
+  }
+}
+
+template <graph_value V, class... Rest>
+constexpr auto& graph_of(const V& first, const Rest&...) {
+  return *first.owner;
+}
+template <class First, class... Rest>
+constexpr auto& graph_of(const First&, const Rest&... rest) {
+  return graph_of(rest...);
+}
+
+/// Names the violated law in a class template, so that compilers print it with what violates it.
+template <class Op, class Result, class... Operands>
+constexpr void check_law() {
+  if constexpr (!Result::law.types_fit)
+    (void)sizeof(typename Op::template type_law<false, typename Operands::value_type...>);
+  else if constexpr (!Result::law.holds)
+    (void)sizeof(typename Op::template law<false, extents_of<Operands>...>);
+}
+
+}  // namespace detail
+
+/// Op with attributes `Attr` on `a...`.
+template <class Op, class Attr = attr<>, operand... A>
+  requires operands<A...>
+constexpr auto apply(A... a) {
+  if constexpr ((graph_value<A> || ...)) {
+    return detail::graph_of(a...).template apply<Op>(Attr::value, a...);
+  } else {
+    using tensor = typename detail::last_expression<A...>::type;
+    return [](auto... operands) {
+      using result = node<Op, Attr, decltype(operands)...>;
+      detail::check_law<Op, result, decltype(operands)...>();
+      return result(std::move(operands)...);
+    }(detail::as_expression<tensor>(std::move(a))...);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Expressions: what is to be computed, as a type. Nothing is computed here.
+//
+// A node holds its operands by value and leaves are handles, so `auto` is always safe: an
+// expression may be returned, stored and copied. Its type is the graph; `form` below is what the
+// type knows of the value.
+//
+//   auto y = relu(matmul(x, w) + 1.0f);     // node<op::relu, attr<>, node<op::add, ...>>
+//
+// Start from op/rule.hpp for what an op is, graph/flatten.hpp for what becomes of an expression.
+#pragma once
+
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <weft/base/dtype.hpp>
+#include <weft/shape/attributes.hpp>
+#include <weft/shape/extents.hpp>
+#include <weft/shape/laws.hpp>
+
+namespace weft {
+
+struct expression_base {};
+
+/// Anything that can stand in a computation: a tensor, a parameter, or ops applied to them.
+template <class T>
+concept expression = std::derived_from<std::remove_cvref_t<T>, expression_base>;
+
+/// What the type of an expression knows of its value; unknown extents are `dyn`.
+template <expression E>
+inline constexpr form form_of{dtype_of<typename E::value_type>, E::static_shape};
+
+template <expression E>
+using extents_of = typename extents_from<E::static_shape>::type;
+
+namespace detail {
+template <dtype T>
+struct type_of;
+template <> struct type_of<dtype::f64> { using type = double; };
+template <> struct type_of<dtype::f32> { using type = float; };
+template <> struct type_of<dtype::bf16> { using type = bfloat16; };
+template <> struct type_of<dtype::f16> { using type = float16; };
+template <> struct type_of<dtype::i64> { using type = std::int64_t; };
+template <> struct type_of<dtype::i32> { using type = std::int32_t; };
+template <> struct type_of<dtype::u8> { using type = std::uint8_t; };
+template <> struct type_of<dtype::boolean> { using type = bool; };
+
+/// Operands as written in a type, saturated: what flattening has to visit.
+constexpr long sum_of_counts(std::initializer_list<long> counts) {
+  long n = 1;
+  for (long c : counts) n += c;
+  return n < 1'000'000 ? n : 1'000'000;
+}
+}  // namespace detail
+
+/// A number inside an expression; it takes the element type of the tensor it meets.
+template <element T>
+struct scalar : expression_base {
+  using value_type = T;
+  static constexpr shape static_shape{};
+  static constexpr long node_count = 1;
+  T value;
+  constexpr explicit scalar(T v) : value(v) {}
+};
+
+/// An extent or bound that is given at run time. Not an expression: it has no elements.
+struct given_size {
+  index_t value;
+};
+
+/// Op applied to operands. The op decides the form; see `infer` in op/rule.hpp.
+template <class Op, class Attr, class... Operands>
+struct node : expression_base {
+  static constexpr inferred law = [] {
+    static_dims dims;
+    const form forms[] = {form_of<Operands>..., form{}};
+    return Op::infer(dims, Attr::value, forms);
+  }();
+  using value_type = typename detail::type_of<law.value.type>::type;
+  static constexpr shape static_shape = law.value.extents;
+  static constexpr long node_count = detail::sum_of_counts({Operands::node_count...});
+
+  std::tuple<Operands...> operands;
+
+  constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
+};
+
+/// A node whose attributes hold sizes given at run time, in the order of the `dyn`s among them.
+template <class Op, class Attr, int Sizes, class... Operands>
+struct sized_node : node<Op, Attr, Operands...> {
+  given_size sizes[Sizes];
+
+  constexpr sized_node(const given_size (&s)[Sizes], Operands... o)
+      : node<Op, Attr, Operands...>(std::move(o)...) {
+    for (int i = 0; i < Sizes; ++i) sizes[i] = s[i];
+  }
+};
+
+/// The variable of a `let`: no state, it is known by the type of the function that binds it.
+template <class Tag, element T, class Extents>
+struct bound : expression_base {
+  using value_type = T;
+  static constexpr shape static_shape = Extents::static_shape;
+  static constexpr long node_count = 1;
+};
+
+/// Computes `value` once and `body`, which names it as often as it likes.
+template <class Tag, expression Value, expression Body>
+struct let_node : expression_base {
+  using value_type = typename Body::value_type;
+  static constexpr shape static_shape = Body::static_shape;
+  static constexpr long node_count = detail::sum_of_counts({Value::node_count, Body::node_count});
+
+  Value value;
+  Body body;
+};
+
+namespace detail {
+template <class E>
+inline constexpr bool is_bound = false;
+template <class Tag, class T, class Extents>
+inline constexpr bool is_bound<bound<Tag, T, Extents>> = true;
+}  // namespace detail
+
+/// Shares `value`: calls `f` at once with a variable that stands for it.
+///
+/// Without it, an operand written twice is two operands, and types grow with every repetition.
+///
+///   let(x + attention(x), [&](auto h) { return h + mlp(h); })
+template <expression Value, class F>
+constexpr auto let(Value value, F f) {
+  if constexpr (detail::is_bound<Value>) {
+    return f(value);
+  } else {
+    using variable = bound<F, typename Value::value_type, extents_of<Value>>;
+    using body = decltype(f(variable{}));
+    return let_node<F, Value, body>{{}, std::move(value), f(variable{})};
+  }
+}
+
+}  // namespace weft

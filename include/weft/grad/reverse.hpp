@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// Reverse-mode differentiation: graph to graph.
+//
+// Walks the nodes backwards and asks each op for the cotangents of its operands, which are new
+// nodes of the same graph. Applied to its own result it gives second derivatives.
+#pragma once
+
+#include <weft/graph/rewrite.hpp>
+
+namespace weft::grad {
+
+using graph::compute_graph;
+using graph::value;
+
+/// Appends the cotangents of all nodes `output` depends on, given its own, `seed`. Returns them by
+/// node; -1 where nothing flows.
+constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
+  sequence<int> cotangent(output + 1, -1);
+  cotangent[output] = seed;
+  for (int i = output; i >= 0; --i) {
+    if (cotangent[i] < 0 || !g[i].needs_gradient || g[i].operands == 0) continue;
+    const graph::node n = g[i];
+    if (!n.op->vjp)
+      throw value_error(std::string("weft: ") + n.op->name + ": this op has no derivative");
+    int operand_cotangents[graph::max_operands]{};
+    n.op->vjp(g, i, cotangent[i], operand_cotangents);
+    for (int k = 0; k < n.operands; ++k) {
+      const int from = n.operand[k];
+      if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;
+      value c = sum_to(value{&g, operand_cotangents[k]}, g[from].result.extents);
+      c = cast_to(c, g[from].result.type);
+      cotangent[from] = cotangent[from] < 0 ? c.id : (value{&g, cotangent[from]} + c).id;
+    }
+  }
+  return cotangent;
+}
+
+/// The node of each leaf by leaf number, -1 for leaves that are gone.
+constexpr sequence<int> leaf_nodes(const compute_graph& g) {
+  sequence<int> nodes(g.leaves, -1);
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op == &graph::info_of<op::leaf>) nodes[static_cast<int>(g[i].at[0])] = i;
+  return nodes;
+}
+
+}  // namespace weft::grad

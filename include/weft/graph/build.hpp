@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// Appending to a graph: `graph::apply` and the helpers that formulas of ops use by name.
+//
+// Every node passes through `apply`: operands are brought to one element type, the shape law is
+// checked, composed ops become their formula, trivial ops vanish, equal nodes are one.
+#pragma once
+
+#include <weft/graph/op_info.hpp>
+#include <weft/graph/simplify.hpp>
+
+namespace weft::graph {
+
+constexpr value compute_graph::leaf(form f, bool needs_gradient) {
+  for (int i = 0; i < f.extents.order; ++i)
+    if (f.extents[i] < 0) f.extents[i] = dims.leaf_extent(leaves, i);
+  node n;
+  n.op = &info_of<op::leaf>;
+  n.at = {{leaves++}, 1};
+  n.result = f;
+  n.needs_gradient = needs_gradient && is_floating(f.type);
+  return append(n);
+}
+
+constexpr value compute_graph::argument(dtype t) {
+  node n;
+  n.op = &info_of<op::argument>;
+  n.at = {{arguments++}, 1};
+  n.result.type = t;
+  return append(n);
+}
+
+constexpr value compute_graph::constant(double x, dtype t) {
+  node n;
+  n.op = &info_of<op::constant>;
+  n.at = number_bits(x);
+  n.result.type = t;
+  return intern(n);
+}
+
+constexpr value compute_graph::extent(index_t e, dtype t) {
+  if (e >= 0) return constant(static_cast<double>(e), t);
+  node n;
+  n.op = &info_of<op::extent_value>;
+  n.at = {{e}, 1};
+  n.result.type = t;
+  return intern(n);
+}
+
+constexpr value compute_graph::coordinate(index_t extent) {
+  node n;
+  n.op = &info_of<op::coordinate>;
+  n.at = {{extent}, 1};
+  n.result = {dtype::i64, {1, {extent}}};
+  return intern(n);
+}
+
+namespace detail {
+
+/// Operands in the type that an element-wise instruction computes with.
+constexpr void convert_operands(const op_info& op, value* v, int count) {
+  const int first = &op == &info_of<op::where> ? 1 : 0;  // the condition stays bool
+  dtype common = v[first].type();
+  for (int i = first + 1; i < count; ++i) common = promoted(common, v[i].type());
+  common = op.operand_type(common);
+  for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
+}
+
+}  // namespace detail
+
+constexpr value compute_graph::apply(const op_info& op, const attributes& at, value* v, int count) {
+  node n;
+  n.op = &op;
+  n.at = at;
+  n.operands = count;
+  const bool is_formula = op.kind == op::op_kind::composed && !op.vjp;
+  if (op.operand_type && !is_formula) detail::convert_operands(op, v, count);
+  form forms[max_operands + 1]{};
+  for (int i = 0; i < count; ++i) {
+    n.operand[i] = v[i].id;
+    forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
+  }
+  if (is_formula) return {this, op.expand(*this, n)};
+  const inferred law = op.infer(dims, at, forms);
+  if (!law.holds || !law.types_fit)
+    throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  n.result = law.value;
+  for (int i = 0; i < count; ++i)
+    n.needs_gradient |= v[i].get().needs_gradient && is_floating(n.result.type);
+  if (const int simpler = simplified(*this, n); simpler >= 0) return {this, simpler};
+  return intern(n);
+}
+
+constexpr value compute_graph::apply(int op_number, const attributes& at, value* v, int count) {
+  return apply(detail::library.infos[op_number], at, v, count);
+}
+
+constexpr value no_gradient(value g) { return {g.owner, -1}; }
+
+constexpr value cast_to(value v, dtype t) {
+  if (v.type() == t) return v;
+  return v.owner->apply<op::cast>(attributes{{static_cast<index_t>(t)}, 1}, v);
+}
+
+constexpr value reshape_to(value v, const shape& to) {
+  if (v.owner->dims.canonical(v.extents()) == v.owner->dims.canonical(to)) return v;
+  return v.owner->apply<op::reshape>(extents_attributes(to), v);
+}
+
+constexpr value expand_to(value v, const shape& to) {
+  if (v.owner->dims.canonical(v.extents()) == v.owner->dims.canonical(to)) return v;
+  return v.owner->apply<op::expand>(extents_attributes(to), v);
+}
+
+constexpr value permute_dims(value v, const attributes& order) {
+  return v.owner->apply<op::permute>(order, v);
+}
+
+constexpr value transposed(value v) {
+  attributes order;
+  order.count = v.extents().order;
+  for (int i = 0; i < order.count; ++i) order[i] = i;
+  std::swap(order[order.count - 2], order[order.count - 1]);
+  return permute_dims(v, order);
+}
+
+constexpr value slice_dim(value v, int dim, index_t start, index_t stop, index_t step) {
+  return v.owner->apply<op::slice>(attributes{{dim, start, stop, step}, 4}, v);
+}
+
+constexpr value contract_of(value a, value b) {
+  return a.owner->apply<op::contract>(attributes{}, a, b);
+}
+
+namespace detail {
+/// A kernel folds the last dim of its space, or dims before others that stay. So trailing dims are
+/// folded one at a time, the last one first.
+template <class Op>
+constexpr value fold_dims(value v, index_t first, index_t last) {
+  const shape s = v.extents();
+  int kept_after = 0;
+  for (int i = static_cast<int>(last); i < s.order; ++i) kept_after += s[i] != 1;
+  if (kept_after) return v.owner->apply<Op>(attributes{{first, last}, 2}, v);
+  shape folded = s;
+  folded.order = static_cast<int>(last);
+  v = reshape_to(v, folded);
+  for (int i = folded.order; i > first; --i) {
+    v = v.owner->apply<Op>(attributes{{i - 1, i}, 2}, v);
+    shape rest = v.extents();
+    if (i - 1 > first) --rest.order;
+    v = reshape_to(v, rest);
+  }
+  shape result = s;
+  for (index_t i = first; i < last; ++i) result[static_cast<int>(i)] = 1;
+  return reshape_to(v, result);
+}
+}  // namespace detail
+
+constexpr value sum_dims(value v, index_t first, index_t last) {
+  return detail::fold_dims<op::reduce_sum>(v, first, last);
+}
+constexpr value max_dims(value v, index_t first, index_t last) {
+  return detail::fold_dims<op::reduce_max>(v, first, last);
+}
+constexpr value min_dims(value v, index_t first, index_t last) {
+  return detail::fold_dims<op::reduce_min>(v, first, last);
+}
+
+constexpr value constant_in_derivative(value v) {
+  return v.owner->apply<op::detach>(attributes{}, v);
+}
+
+constexpr value element_count(value beside, const shape& s) {
+  compute_graph& g = *beside.owner;
+  return g.extent(product(g.dims, s, 0, s.order), op::floating(beside.type()));
+}
+
+constexpr value sum_to(value v, const shape& target) {
+  const shape to = v.owner->dims.canonical(target);
+  const int extra = v.extents().order - to.order;
+  for (int i = v.extents().order; i > extra;) {
+    const int last = i;
+    while (i > extra && to[i - 1 - extra] == 1 &&
+           v.owner->dims.canonical(v.extents()[i - 1]) != 1)
+      --i;
+    if (i < last) v = sum_dims(v, i, last);
+    else --i;
+  }
+  if (extra > 0) v = sum_dims(v, 0, extra);
+  return reshape_to(v, to);
+}
+
+constexpr value merge_leading(value v, int order) {
+  if (v.extents().order == order) return v;
+  shape merged;
+  merged.append(product(v.owner->dims, v.extents(), 0, v.extents().order - order + 1));
+  for (int i = order - 1; i > 0; --i) merged.append(v.extents().from_right(i - 1));
+  return reshape_to(v, merged);
+}
+
+constexpr value expand_batch(value v, value other) {
+  const shape &a = v.extents(), &b = other.extents();
+  shape to;
+  to.order = a.order > b.order ? a.order : b.order;
+  for (int i = 0; i < to.order; ++i) {
+    const index_t x = a.from_right(i), y = b.from_right(i);
+    to[to.order - 1 - i] = i < 2 || x != 1 ? x : y;
+  }
+  return expand_to(v, to);
+}
+
+constexpr value unslice(value g, value y, value x) {
+  const int dim = static_cast<int>(y.attribute(0));
+  const attributes at{{dim, y.attribute(1), x.extents()[dim], y.attribute(3)}, 4};
+  return g.owner->apply<op::pad>(at, g);
+}
+
+constexpr value unpad(value g, value y, value x) {
+  symbol_table& dims = g.owner->dims;
+  const int dim = static_cast<int>(y.attribute(0));
+  const index_t start = y.attribute(1), step = y.attribute(3);
+  const index_t span = dims.multiply(dims.subtract(x.extents()[dim], 1), step);
+  return slice_dim(g, dim, start, dims.add(dims.add(start, span), 1), step);
+}
+
+}  // namespace weft::graph

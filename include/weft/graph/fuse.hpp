@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// Fusion: which nodes share a kernel.
+//
+// A group runs over one space, its rows times the last dim. It holds element-wise nodes of that
+// shape, folds of the last dim, and row values computed from such folds: softmax, a norm, or a
+// chain of activations is one group. Folds of other dims end a group of their own. Values read
+// outside of their group are stored by it, so nothing is computed twice.
+#pragma once
+
+#include <weft/graph/views.hpp>
+
+namespace weft::graph {
+
+/// More nodes than this in one kernel help nobody and cost the compiler.
+inline constexpr int max_group = 40;
+
+struct kernel_group {
+  shape space{};
+  bool folds_rows = false;     // holds a fold of the last dim
+  bool folds_columns = false;  // ends in a fold of other dims
+  sequence<int> nodes;         // in order
+};
+
+struct fusion {
+  sequence<int> group_of;  // by node; -1 for nodes with no kernel of this kind
+  sequence<kernel_group> groups;
+};
+
+namespace detail {
+
+constexpr bool fuses(const node& n) {
+  return (n.op->kind == op::op_kind::elementwise && n.op != &info_of<op::coordinate>) ||
+         n.op->kind == op::op_kind::reduce;
+}
+
+constexpr bool folds_last(const compute_graph& g, const node& n) {
+  return n.at[1] == g[n.operand[0]].result.extents.order;
+}
+
+/// The node whose memory a value lies in, seen through views.
+constexpr int base_of(const compute_graph& g, int id) {
+  while (g[id].op->kind == op::op_kind::view) id = g[id].operand[0];
+  return id;
+}
+
+constexpr shape row_shape(shape s) {
+  if (s.order) s[s.order - 1] = 1;
+  return s;
+}
+
+class fuser {
+ public:
+  constexpr explicit fuser(const compute_graph& g) : g_(g), level_(g.size(), 0) {
+    result_.group_of = sequence<int>(g.size(), -1);
+  }
+
+  constexpr fusion run() {
+    for (int i = 0; i < g_.size(); ++i) place(i);
+    sink();
+    return compacted();
+  }
+
+ private:
+  /// Puts node `i` into the group of its latest operands if all of those can be one kernel.
+  ///
+  /// A unit (a group, or a node that does not fuse) stands one level above the units it reads, so
+  /// units of one level never depend on each other: joining them cannot close a cycle.
+  constexpr void place(int i) {
+    const node& n = g_[i];
+    int latest = 0;
+    for (int k = 0; k < n.operands; ++k)
+      if (level_[n.operand[k]] > latest) latest = level_[n.operand[k]];
+    if (!fuses(n)) {
+      const bool computes = n.op->kind != op::op_kind::view && n.op->kind != op::op_kind::result;
+      level_[i] = n.operands == 0 ? 0 : latest + computes;
+      return;
+    }
+    kernel_group own;
+    own.nodes.push_back(i);
+    own.space = n.result.extents;
+    if (n.op->kind == op::op_kind::reduce) {
+      own.space = g_[n.operand[0]].result.extents;
+      (folds_last(g_, n) ? own.folds_rows : own.folds_columns) = true;
+    }
+    int joined = -1;
+    for (int k = 0; k < n.operands && latest > 0; ++k) {
+      const int from = n.operand[k];
+      if (level_[from] < latest) continue;
+      const int group = result_.group_of[from];
+      if (group < 0 || own.folds_columns || !compatible(result_.groups[group], own)) {
+        joined = -1;
+        break;
+      }
+      if (joined >= 0 && joined != group) {
+        if (!compatible(result_.groups[joined], result_.groups[group])) continue;
+        merge(joined, group);
+      } else {
+        joined = group;
+      }
+    }
+    if (joined >= 0 && !all_latest_in(i, latest, joined)) joined = -1;
+    result_.group_of[i] = result_.groups.size();
+    result_.groups.push_back(own);
+    level_[i] = joined >= 0 ? latest : latest + 1;
+    if (joined >= 0) merge(joined, result_.group_of[i]);
+  }
+
+  constexpr bool all_latest_in(int i, int latest, int group) const {
+    for (int k = 0; k < g_[i].operands; ++k) {
+      const int from = g_[i].operand[k];
+      if (level_[from] == latest && result_.group_of[from] != group) return false;
+    }
+    return true;
+  }
+
+  /// Moves a group that only one other group reads into that group.
+  constexpr void sink() {
+    constexpr int none = -1, several = -2;
+    sequence<int> reader(g_.size(), none);  // by node: the one group that reads it
+    const auto read_by = [&](int i, int group) {
+      reader[i] = reader[i] == none || reader[i] == group ? group : several;
+    };
+    for (int o : g_.outputs)
+      if (o >= 0) reader[o] = several;
+    for (int i = g_.size(); i-- > 0;) {
+      const int own = result_.group_of[i];
+      for (int k = 0; k < g_[i].operands; ++k)
+        if (own < 0 || result_.group_of[g_[i].operand[k]] != own)
+          read_by(g_[i].operand[k], own >= 0 ? own : several);
+      if (own < 0 || result_.groups[own].nodes[0] != i) continue;
+      int only = none;
+      for (int m : result_.groups[own].nodes) {
+        if (reader[m] == none) continue;
+        only = only == none || only == reader[m] ? reader[m] : several;
+      }
+      if (only < 0 || !compatible(result_.groups[own], result_.groups[only])) continue;
+      for (int m : result_.groups[own].nodes)
+        for (int k = 0; k < g_[m].operands; ++k)
+          if (reader[g_[m].operand[k]] == own) reader[g_[m].operand[k]] = only;
+      merge(only, own);
+    }
+  }
+
+  constexpr bool compatible(const kernel_group& a, const kernel_group& b) const {
+    if (a.folds_columns || a.nodes.size() + b.nodes.size() > max_group) return false;
+    if (b.folds_columns) return !a.folds_rows && a.space == b.space;
+    const shape& space = a.space.last() == 1 ? b.space : a.space;
+    return fits(a, space) && fits(b, space);
+  }
+
+  /// Whether all of `k` can run over `space`: as elements, or as values of its rows.
+  static constexpr bool fits(const kernel_group& k, const shape& space) {
+    return k.space == space || (!k.folds_rows && k.space == row_shape(space));
+  }
+
+  constexpr void merge(int into, int from) {
+    kernel_group &a = result_.groups[into], &b = result_.groups[from];
+    if (a.space.last() == 1) a.space = b.space;
+    a.folds_rows = a.folds_rows || b.folds_rows;
+    a.folds_columns = a.folds_columns || b.folds_columns;
+    sequence<int> both;
+    int i = 0, j = 0;
+    while (i < a.nodes.size() || j < b.nodes.size()) {
+      const bool left = j == b.nodes.size() || (i < a.nodes.size() && a.nodes[i] < b.nodes[j]);
+      both.push_back(left ? a.nodes[i++] : b.nodes[j++]);
+    }
+    for (int m : b.nodes) result_.group_of[m] = into;
+    a.nodes = both;
+    b.nodes = {};
+  }
+
+  /// Without the groups that were merged into others.
+  constexpr fusion compacted() const {
+    fusion f;
+    f.group_of = sequence<int>(g_.size(), -1);
+    for (const kernel_group& k : result_.groups) {
+      if (k.nodes.empty()) continue;
+      for (int m : k.nodes) f.group_of[m] = f.groups.size();
+      f.groups.push_back(k);
+    }
+    return f;
+  }
+
+  const compute_graph& g_;
+  sequence<int> level_;  // by node: the level of its unit
+  fusion result_;
+};
+
+}  // namespace detail
+
+/// Divides the element-wise nodes and folds of `g` among kernels.
+constexpr fusion fuse(const compute_graph& g) { return detail::fuser(g).run(); }
+
+}  // namespace weft::graph

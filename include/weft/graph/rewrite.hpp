@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// Rewriting: a pass is a copy of the graph in which each node goes through a function.
+//
+// What no output needs is not copied, equal nodes become one, and nodes keep their order.
+//
+//   compute_graph lean = rewritten(g, [](graph& to, const node& n) { return to.intern(n).id; });
+#pragma once
+
+#include <weft/graph/build.hpp>
+
+namespace weft::graph {
+
+/// Nodes from which an output of `g` can be reached.
+constexpr sequence<bool> live_nodes(const compute_graph& g) {
+  sequence<bool> live(g.size(), false);
+  for (int o : g.outputs)
+    if (o >= 0) live[o] = true;
+  for (int i = g.size(); i-- > 0;)
+    if (live[i])
+      for (int k = 0; k < g[i].operands; ++k) live[g[i].operand[k]] = true;
+  return live;
+}
+
+/// `g` with every live node n replaced by what `f(to, n)` appends; n's operands are already
+/// nodes of `to`. An output that is -1 stays -1.
+template <class F>
+constexpr compute_graph rewritten(const compute_graph& g, F f) {
+  const sequence<bool> live = live_nodes(g);
+  compute_graph to;
+  to.dims = g.dims;
+  to.leaves = g.leaves;
+  to.arguments = g.arguments;
+  to.sizes = g.sizes;
+  sequence<int> renumbered(g.size(), -1);
+  for (int i = 0; i < g.size(); ++i) {
+    if (!live[i]) continue;
+    node n = g[i];
+    for (int k = 0; k < n.operands; ++k) n.operand[k] = renumbered[n.operand[k]];
+    renumbered[i] = f(to, n);
+  }
+  for (int o : g.outputs) to.outputs.push_back(o < 0 ? -1 : renumbered[o]);
+  return to;
+}
+
+/// `g` without nodes that no output needs.
+constexpr compute_graph without_dead_code(const compute_graph& g) {
+  return rewritten(g, [](compute_graph& to, const node& n) { return to.intern(n).id; });
+}
+
+/// `g` with every symbol replaced by the extent it was unified with, so that equal shapes compare
+/// equal.
+constexpr compute_graph with_canonical_extents(const compute_graph& g) {
+  return rewritten(g, [](compute_graph& to, node n) {
+    n.result.extents = to.dims.canonical(n.result.extents);
+    if (n.op != &info_of<op::constant>)
+      for (int i = 0; i < n.at.count; ++i) n.at[i] = to.dims.canonical(n.at[i]);
+    return to.intern(n).id;
+  });
+}
+
+/// `g` with composed ops as their formulas and without what only differentiation reads.
+constexpr compute_graph expanded(const compute_graph& g) {
+  return rewritten(g, [](compute_graph& to, const node& n) {
+    if (n.op == &info_of<op::detach>) return n.operand[0];
+    if (n.op->kind != op::op_kind::composed) {
+      const int simpler = n.op->infer ? simplified(to, n) : -1;
+      return simpler >= 0 ? simpler : to.intern(n).id;
+    }
+    return n.op->expand(to, n);
+  });
+}
+
+}  // namespace weft::graph

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Folding: nodes that need not be computed because an operand already is the answer.
+//
+// Only what holds for all IEEE values, infinities and NaN included: x * 1 is x, x * 0 is not 0.
+#pragma once
+
+#include <weft/graph/op_info.hpp>
+
+namespace weft::graph {
+
+namespace detail {
+
+constexpr bool is_constant(const compute_graph& g, int id) { return g[id].op == &info_of<op::constant>; }
+constexpr bool is_constant(const compute_graph& g, int id, double x) {
+  return is_constant(g, id) && number_of(g[id].at) == x;
+}
+
+/// The value of an instruction whose operands are constants, if it is one that folds.
+constexpr bool fold(const op_info* op, double a, double b, double& out) {
+  if (op == &info_of<op::add>) out = a + b;
+  else if (op == &info_of<op::subtract>) out = a - b;
+  else if (op == &info_of<op::multiply>) out = a * b;
+  else if (op == &info_of<op::divide> && b != 0) out = a / b;
+  else if (op == &info_of<op::negate>) out = -a;
+  else return false;
+  return true;
+}
+
+constexpr double rounded_to(double x, dtype t) {
+  return t == dtype::f64 || !is_floating(t) ? x : static_cast<double>(static_cast<float>(x));
+}
+
+/// Two views of the same kind as one: permute of permute, reshape of reshape.
+constexpr int merged_views(compute_graph& g, const node& n) {
+  const node inner = g[n.operand[0]];
+  if (n.op != inner.op) return -1;
+  node merged = n;
+  merged.operand[0] = inner.operand[0];
+  if (n.op == &info_of<op::permute>) {
+    const int order = n.result.extents.order;
+    for (int i = 0; i < order; ++i)
+      merged.at[i] = normalized_dim(inner.at[normalized_dim(n.at[i], order)], order);
+    bool identity = true;
+    for (int i = 0; i < order; ++i) identity = identity && merged.at[i] == i;
+    return identity ? inner.operand[0] : g.intern(merged).id;
+  }
+  if (n.op == &info_of<op::reshape>) {
+    const shape from = g.dims.canonical(g[inner.operand[0]].result.extents);
+    if (from == g.dims.canonical(n.result.extents)) return inner.operand[0];
+    return g.intern(merged).id;
+  }
+  return -1;
+}
+
+}  // namespace detail
+
+namespace detail {
+/// An element-wise op on expanded operands: computed before they are expanded. -1 if none is.
+constexpr int before_expand(compute_graph& g, const node& n) {
+  node narrow = n;
+  bool found = false;
+  form forms[max_operands + 1]{};
+  for (int i = 0; i < n.operands; ++i) {
+    const node& operand = g[n.operand[i]];
+    if (operand.op == &info_of<op::expand>) {
+      narrow.operand[i] = operand.operand[0];
+      found = true;
+    }
+    forms[i] = g[narrow.operand[i]].result;
+    forms[i].extents = g.dims.canonical(forms[i].extents);
+  }
+  if (!found) return -1;
+  narrow.result = n.op->infer(g.dims, n.at, forms).value;
+  const shape to = g.dims.canonical(n.result.extents);
+  const value computed = g.intern(narrow);
+  if (g.dims.canonical(narrow.result.extents) == to) return computed.id;
+  node expanded;
+  expanded.op = &info_of<op::expand>;
+  expanded.at = extents_attributes(to);
+  expanded.result = {narrow.result.type, to};
+  expanded.operand[0] = computed.id;
+  expanded.operands = 1;
+  expanded.needs_gradient = n.needs_gradient;
+  return g.intern(expanded).id;
+}
+}  // namespace detail
+
+/// A node that already computes `n`, or -1 if `n` has to be computed.
+constexpr int simplified(compute_graph& g, const node& n) {
+  using detail::is_constant;
+  if (n.op->kind == op::op_kind::view) {
+    const form& from = g[n.operand[0]].result;
+    const bool same = g.dims.canonical(from.extents) == g.dims.canonical(n.result.extents);
+    if (same && (n.op == &info_of<op::reshape> || n.op == &info_of<op::expand>))
+      return n.operand[0];
+    return detail::merged_views(g, n);
+  }
+  if (n.op->kind == op::op_kind::reduce && g.dims.canonical(g[n.operand[0]].result.extents) ==
+                                               g.dims.canonical(n.result.extents))
+    return n.operand[0];  // folds extents of 1 alone
+  if (n.op->kind != op::op_kind::elementwise || n.operands == 0) return -1;
+  const int a = n.operand[0], b = n.operands > 1 ? n.operand[1] : a;
+  if (is_constant(g, a) && is_constant(g, b) && n.operands <= 2) {
+    double folded = 0;
+    if (n.op == &info_of<op::cast> && !is_floating(n.result.type)) return -1;
+    if (n.op == &info_of<op::cast>) folded = number_of(g[a].at);
+    else if (!detail::fold(n.op, number_of(g[a].at), number_of(g[b].at), folded)) return -1;
+    return g.constant(detail::rounded_to(folded, n.result.type), n.result.type).id;
+  }
+  const bool as_a = g[a].result == n.result, as_b = g[b].result == n.result;
+  if (n.op == &info_of<op::multiply>) {
+    if (is_constant(g, b, 1) && as_a) return a;
+    if (is_constant(g, a, 1) && as_b) return b;
+  }
+  if ((n.op == &info_of<op::divide> && is_constant(g, b, 1) && as_a) ||
+      (n.op == &info_of<op::subtract> && is_constant(g, b, 0) && as_a))
+    return a;
+  if (n.op == &info_of<op::negate> && g[a].op == &info_of<op::negate>) return g[a].operand[0];
+  return n.op == &info_of<op::contiguous> ? -1 : detail::before_expand(g, n);
+}
+
+}  // namespace weft::graph

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+// Canonical codes: a fused kernel as a short sequence of 64-bit words.
+//
+// A kernel runs over rows. Words between `sweep` and `end` are computed for every element of the
+// row, a vector at a time; the others once per row. A fold in a sweep has its value after the
+// sweep. Layers that compute the same have the same words, and so share one kernel; every back end
+// reads them: as template arguments (cpu_kernel.hpp), as text (text.hpp), by interpreting them
+// (reference.hpp).
+//
+//   softmax of a row:  sweep  0: load a0  1: max 0  end   sweep  2: load a0  3: subtract 2 1 ...
+#pragma once
+
+#include <weft/device/kernel.hpp>
+#include <weft/graph/fuse.hpp>
+
+namespace weft::lower {
+
+/// What words do besides the instructions, whose numbers are their positions in op::all.
+enum opcode : int {
+  first_opcode = 128,
+  load = first_opcode,  // a: argument, b: 1 if the inner stride is not 1; type: in memory
+  load_row,             // a: argument; one element per row
+  constant,             // the next word holds the bits of a double
+  argument,             // a: number of the run-time number
+  coordinate,           // position in the row
+  store,                // a: argument, b: register; type: in memory
+  store_row,
+  spill,                // a: scratch row, b: register
+  reload,               // a: scratch row
+  fold_sum,             // a: register; the value is ready after the sweep
+  fold_max,
+  fold_min,
+  column_sum,           // a: argument, b: register; folds rows into the argument
+  column_max,
+  column_min,
+  sweep,
+  end
+};
+
+struct word {
+  int op = 0;
+  dtype type = dtype::f32;
+  int a = 0, b = 0, c = 0;
+
+  constexpr std::uint64_t encoded() const {
+    return static_cast<std::uint64_t>(op) | static_cast<std::uint64_t>(type) << 8 |
+           static_cast<std::uint64_t>(a) << 16 | static_cast<std::uint64_t>(b) << 24 |
+           static_cast<std::uint64_t>(c) << 32;
+  }
+  static constexpr word decoded(std::uint64_t w) {
+    return {static_cast<int>(w & 255), static_cast<dtype>(w >> 8 & 255),
+            static_cast<int>(w >> 16 & 255), static_cast<int>(w >> 24 & 255),
+            static_cast<int>(w >> 32 & 255)};
+  }
+};
+
+/// Type of a register that holds a value of type `t`.
+constexpr dtype register_type(dtype t) {
+  switch (t) {
+    case dtype::bf16: case dtype::f16: return dtype::f32;
+    case dtype::u8: return dtype::i32;
+    default: return t;
+  }
+}
+
+/// One kernel and the nodes it reads and writes.
+struct kernel_code {
+  sequence<std::uint64_t> words;
+  kernel_division division = kernel_division::elements;
+  bool uses_coordinate = false;
+  sequence<int> inputs;     // nodes, in the order of arguments; outputs follow them
+  sequence<int> outputs;
+  sequence<int> arguments;  // nodes of run-time numbers
+  int scratch_rows = 0;
+  bool operator==(const kernel_code&) const = delete;
+};
+
+namespace detail {
+
+using graph::compute_graph;
+using graph::info_of;
+using graph::kernel_group;
+using graph::node;
+
+/// Worth a row of scratch memory rather than a second computation.
+constexpr bool is_expensive(const node& n) {
+  return n.op == &info_of<op::exp> || n.op == &info_of<op::log> || n.op == &info_of<op::tanh> ||
+         n.op == &info_of<op::erf> || n.op == &info_of<op::pow> || n.op == &info_of<op::log1p> ||
+         n.op == &info_of<op::expm1> || n.op == &info_of<op::sin> || n.op == &info_of<op::cos> ||
+         n.op == &info_of<op::divide>;
+}
+
+/// Whether the last dim of a value has stride 1, as far as the graph can tell.
+constexpr bool inner_contiguous(const compute_graph& g, int id) {
+  const node& n = g[id];
+  if (n.op->kind != op::op_kind::view) return true;
+  const int last = n.result.extents.order - 1;
+  if (n.op == &info_of<op::expand>) {
+    const shape& from = g[n.operand[0]].result.extents;
+    if (n.result.extents.last() != from.last()) return false;
+  }
+  if (n.op == &info_of<op::permute> && normalized_dim(n.at[last], n.at.count) != last) return false;
+  if (n.op == &info_of<op::slice> && n.at[0] == last && n.at[3] != 1) return false;
+  if (n.op == &info_of<op::flip> && n.at[0] == last) return false;
+  return inner_contiguous(g, n.operand[0]);
+}
+
+class coder {
+ public:
+  constexpr coder(const compute_graph& g, const kernel_group& group, const sequence<bool>& read_outside)
+      : g_(g), group_(group), read_outside_(read_outside),
+        level_(g.size(), 0), word_of_(g.size(), -1), sweep_of_word_(g.size(), -1),
+        spilled_(g.size(), -1), stored_(g.size(), -1), member_(g.size(), false) {
+    for (int m : group.nodes) member_[m] = true;
+  }
+
+  constexpr kernel_code run() {
+    code_.division = group_.folds_columns  ? kernel_division::columns
+                     : group_.folds_rows ? kernel_division::rows
+                                         : kernel_division::elements;
+    find_levels();
+    collect_arguments();
+    mark_spills();
+    for (int p = 0; p < sweeps_; ++p) {
+      emit_rows(p);
+      emit_sweep(p);
+    }
+    emit_rows(sweeps_);
+    return std::move(code_);
+  }
+
+ private:
+  static constexpr bool folds(const node& n) { return n.op->kind == op::op_kind::reduce; }
+  constexpr bool is_row(int id) const {  // one value per row
+    return g_[id].result.extents.last() == 1 && group_.space.last() != 1;
+  }
+  constexpr bool is_number(int id) const {
+    return g_[id].op->kind == op::op_kind::constant;
+  }
+
+  /// The level of a node is the number of sweeps that must end before it can be computed.
+  constexpr void find_levels() {
+    for (int m : group_.nodes) {
+      int level = 0;
+      for (int k = 0; k < g_[m].operands; ++k) {
+        const int o = g_[m].operand[k];
+        if (member_[o] && level_[o] > level) level = level_[o];
+      }
+      const bool column = folds(g_[m]) && group_.folds_columns;
+      level_[m] = level + (folds(g_[m]) && !column);
+      const int needs = folds(g_[m]) ? level + 1 : is_row(m) ? level : level + 1;
+      if (needs > sweeps_) sweeps_ = needs;
+    }
+  }
+
+  constexpr void collect_arguments() {
+    for (int m : group_.nodes)
+      for (int k = 0; k < g_[m].operands; ++k) {
+        const int o = g_[m].operand[k];
+        if (member_[o] || is_number(o) || g_[o].op == &info_of<op::coordinate>) continue;
+        if (!code_.inputs.contains(o)) code_.inputs.push_back(o);
+      }
+    for (int m : group_.nodes)
+      if (read_outside_[m]) {
+        stored_[m] = code_.inputs.size() + code_.outputs.size();
+        code_.outputs.push_back(m);
+      }
+  }
+
+  /// What sweep `p` exists for: operands of folds, and values stored or spilled in it.
+  template <class F>
+  constexpr void for_each_target(int p, F f) {
+    for (int m : group_.nodes) {
+      const node& n = g_[m];
+      if (folds(n) && level_[m] == p + (group_.folds_columns ? 0 : 1)) f(n.operand[0]);
+      const bool element = !folds(n) && !is_row(m);
+      if (element && level_[m] == p && (stored_[m] >= 0 || spilled_[m] >= 0)) f(m);
+    }
+  }
+
+  /// An expensive value that a later sweep reads again goes to a scratch row.
+  constexpr void mark_spills() {
+    for (int p = sweeps_ - 1; p > 0; --p) {
+      sequence<bool> seen(g_.size(), false);
+      for_each_target(p, [&](int target) { mark_spills_below(target, p, seen); });
+    }
+  }
+  constexpr void mark_spills_below(int id, int p, sequence<bool>& seen) {
+    if (!member_[id] || is_row(id) || folds(g_[id]) || seen[id]) return;
+    seen[id] = true;
+    if (level_[id] < p && (stored_[id] >= 0 || spilled_[id] >= 0)) return;
+    if (level_[id] < p && is_expensive(g_[id])) {
+      spilled_[id] = code_.scratch_rows++;
+      return;
+    }
+    for (int k = 0; k < g_[id].operands; ++k) mark_spills_below(g_[id].operand[k], p, seen);
+  }
+
+  constexpr int emit(word w) {
+    code_.words.push_back(w.encoded());
+    if (code_.words.size() > 255) throw error("weft: fusion: a kernel grew beyond 255 words");
+    return code_.words.size() - 1;
+  }
+
+  /// Row values of level `p`, and those stored.
+  constexpr void emit_rows(int p) {
+    for (int m : group_.nodes) {
+      if (!is_row(m) || level_[m] != p) continue;
+      if (!folds(g_[m])) emit_instruction(m, -1);
+      if (stored_[m] >= 0)
+        emit({store_row, g_[m].result.type, stored_[m], word_of_[m]});
+    }
+  }
+
+  constexpr void emit_sweep(int p) {
+    for_each_target(p, [&](int target) { emit_row_operands(target, p); });
+    emit({sweep});
+    for_each_target(p, [&](int target) { emit_value(target, p); });
+    for (int m : group_.nodes) {
+      const node& n = g_[m];
+      if (folds(n) && level_[m] == p + (group_.folds_columns ? 0 : 1)) {
+        const int operand = emit_value(n.operand[0], p);
+        const int which = n.op == &info_of<op::reduce_sum> ? 0 : n.op == &info_of<op::reduce_max> ? 1 : 2;
+        if (group_.folds_columns) emit({column_sum + which, n.result.type, stored_[m], operand});
+        else word_of_[m] = emit({fold_sum + which, register_type(n.result.type), operand});
+      } else if (!folds(n) && !is_row(m) && level_[m] == p) {
+        if (stored_[m] >= 0) emit({store, n.result.type, stored_[m], word_of_[m]});
+        if (spilled_[m] >= 0) emit({spill, register_type(n.result.type), spilled_[m], word_of_[m]});
+      }
+    }
+    emit({end});
+  }
+
+  /// Numbers and row values from memory that sweep `p` needs are read before it starts.
+  constexpr void emit_row_operands(int id, int p) {
+    if (!member_[id]) {
+      if (is_number(id) || is_row(id)) emit_value(id, -1);
+      return;
+    }
+    if (is_row(id) || folds(g_[id])) return;
+    if (level_[id] < p && (stored_[id] >= 0 || spilled_[id] >= 0)) return;
+    for (int k = 0; k < g_[id].operands; ++k) emit_row_operands(g_[id].operand[k], p);
+  }
+
+  /// The register of `id` in sweep `p`, or between sweeps if p is -1.
+  constexpr int emit_value(int id, int p) {
+    const bool row = is_number(id) || is_row(id) || (member_[id] && folds(g_[id]));
+    if (word_of_[id] >= 0 && (row || sweep_of_word_[id] == p)) return word_of_[id];
+    const dtype t = g_[id].result.type;
+    int w = -1;
+    if (is_number(id)) w = emit_number(id);
+    else if (g_[id].op == &info_of<op::coordinate> && !member_[id]) {
+      code_.uses_coordinate = true;
+      w = emit({coordinate, t});
+    } else if (!member_[id]) {
+      const int a = input_of(id);
+      w = row ? emit({load_row, t, a}) : emit({load, t, a, !detail::inner_contiguous(g_, id)});
+    } else if (level_[id] < p && stored_[id] >= 0 && register_type(t) == t) {
+      w = emit({load, t, stored_[id]});
+    } else if (level_[id] < p && spilled_[id] >= 0) {
+      w = emit({reload, register_type(t), spilled_[id]});
+    } else {
+      return emit_instruction(id, p);
+    }
+    word_of_[id] = w;
+    sweep_of_word_[id] = p;
+    return w;
+  }
+
+  constexpr int emit_instruction(int id, int p) {
+    const node& n = g_[id];
+    int registers[3]{};
+    for (int k = 0; k < n.operands; ++k) registers[k] = emit_value(n.operand[k], p);
+    word_of_[id] = emit({n.op->instruction, register_type(n.result.type), registers[0],
+                         registers[1], registers[2]});
+    sweep_of_word_[id] = p;
+    return word_of_[id];
+  }
+
+  constexpr int emit_number(int id) {
+    const node& n = g_[id];
+    const dtype t = register_type(n.result.type);
+    if (n.op == &info_of<op::constant>) {
+      const int w = emit({constant, t});
+      code_.words.push_back(static_cast<std::uint64_t>(n.at[0]));
+      return w;
+    }
+    code_.arguments.push_back(id);
+    return emit({argument, t, code_.arguments.size() - 1});
+  }
+
+  constexpr int input_of(int id) const {
+    for (int i = 0; i < code_.inputs.size(); ++i)
+      if (code_.inputs[i] == id) return i;
+    throw error("weft: fusion: a kernel reads a value it does not name");
+  }
+
+  const compute_graph& g_;
+  const kernel_group& group_;
+  const sequence<bool>& read_outside_;
+  sequence<int> level_, word_of_, sweep_of_word_, spilled_, stored_;
+  sequence<bool> member_;
+  int sweeps_ = 0;
+  kernel_code code_;
+};
+
+}  // namespace detail
+
+/// The code of one group. `read_outside` holds, by node, whether it is read outside its group.
+constexpr kernel_code make_code(const graph::compute_graph& g, const graph::kernel_group& group,
+                                const sequence<bool>& read_outside) {
+  return detail::coder(g, group, read_outside).run();
+}
+
+}  // namespace weft::lower

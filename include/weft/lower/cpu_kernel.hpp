@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT
+// Fused kernels on the CPU: one function per canonical code.
+//
+// The words are template arguments, so every load, instruction and store is known to the compiler;
+// a kernel never sees the expression it came from. The bulk of a row is computed a vector at a
+// time, the rest with the same formulas on single lanes.
+#pragma once
+
+#include <array>
+#include <limits>
+
+#include <weft/device/kernel.hpp>
+#include <weft/device/math.hpp>
+#include <weft/lower/code.hpp>
+
+namespace weft::lower {
+inline namespace WEFT_ISA {
+
+namespace detail {
+
+template <dtype T> struct register_of;
+template <> struct register_of<dtype::f64> { using type = double; };
+template <> struct register_of<dtype::f32> { using type = float; };
+template <> struct register_of<dtype::i64> { using type = std::int64_t; };
+template <> struct register_of<dtype::i32> { using type = std::int32_t; };
+template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
+
+/// The words of a code, and where its sweeps begin and end.
+template <int Count>
+struct parsed_code {
+  word words[Count]{};
+  bool is_data[Count]{};
+  int sweep_begin[8]{}, sweep_end[8]{};
+  int sweeps = 0;
+  bool wide = false;  // computes with f64
+
+  constexpr explicit parsed_code(const std::array<std::uint64_t, Count>& encoded) {
+    for (int i = 0; i < Count; ++i) {
+      words[i] = word::decoded(encoded[i]);
+      wide = wide || (words[i].type == dtype::f64);
+      if (words[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
+      if (words[i].op == opcode::end) sweep_end[sweeps++] = i;
+      if (words[i].op == opcode::constant) is_data[++i] = true;
+    }
+  }
+};
+
+template <int I, class T>
+struct slot {
+  T value;
+};
+template <int I, class T>
+WEFT_INLINE T& get(slot<I, T>& s) {
+  return s.value;
+}
+
+/// Memory to register: `n` elements at stride `stride`.
+template <class T, class V>
+WEFT_INLINE V load_as(const T* p, index_t stride) {
+  constexpr int n = simd::lane_count<V>;
+  using R = simd::lane<V>;
+  if constexpr (n == 1) {
+    if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
+    else return static_cast<R>(*p);
+  } else if (stride == 1 && !std::is_same_v<T, float16>) {
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto bytes = simd::load<simd::vec<std::uint8_t, n>>(reinterpret_cast<const std::uint8_t*>(p));
+      return -__builtin_convertvector(bytes, V);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+      const auto halves = simd::load<simd::vec<std::uint16_t, n>>(reinterpret_cast<const std::uint16_t*>(p));
+      return simd::bits_as<V>(__builtin_convertvector(halves, simd::vec<std::uint32_t, n>) << 16);
+    } else if constexpr (std::is_same_v<T, float16>) {
+      return V{};
+    } else {
+      const auto raw = simd::load<simd::vec<T, n>>(p);
+      if constexpr (std::is_same_v<T, R>) return raw;
+      else return __builtin_convertvector(raw, V);
+    }
+  } else {
+    V v{};
+    for (int i = 0; i < n; ++i) v[i] = load_as<T, R>(p + i * stride, 1);
+    return v;
+  }
+}
+
+template <class T, class V>
+WEFT_INLINE void store_as(T* p, V v) {
+  constexpr int n = simd::lane_count<V>;
+  if constexpr (n == 1) {
+    *p = static_cast<T>(v);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    const auto bytes = __builtin_convertvector(-v, simd::vec<std::uint8_t, n>);
+    simd::store(reinterpret_cast<std::uint8_t*>(p), bytes);
+  } else if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
+    for (int i = 0; i < n; ++i) p[i] = static_cast<T>(v[i]);
+  } else if constexpr (std::is_same_v<T, simd::lane<V>>) {
+    simd::store(p, v);
+  } else {
+    simd::store(p, __builtin_convertvector(v, simd::vec<T, n>));
+  }
+}
+
+/// A register as another register type.
+template <dtype From, dtype To, class V>
+WEFT_INLINE auto cast_register(V v) {
+  using R = typename register_of<To>::type;
+  if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
+  else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
+  else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
+  else return simd::convert<R>(v);
+}
+
+template <int Op, class V>
+WEFT_INLINE V fold_two(V a, V b) {
+  if constexpr (Op == 0) return a + b;
+  else if constexpr (Op == 1) return simd::maximum(a, b);
+  else return simd::minimum(a, b);
+}
+template <int Op, class R>
+constexpr R fold_neutral() {
+  if constexpr (Op == 0) return R{};
+  else if constexpr (std::numeric_limits<R>::has_infinity)
+    return Op == 1 ? -std::numeric_limits<R>::infinity() : std::numeric_limits<R>::infinity();
+  else return Op == 1 ? std::numeric_limits<R>::lowest() : std::numeric_limits<R>::max();
+}
+
+}  // namespace detail
+
+template <std::uint64_t... Words>
+class cpu_kernel {
+  static constexpr int count = sizeof...(Words);
+  static constexpr detail::parsed_code<count> code{std::array<std::uint64_t, count>{Words...}};
+  static constexpr int width = vector_bytes / (code.wide ? 8 : 4);
+  static constexpr std::uint64_t encoded[] = {Words...};
+
+  template <int I>
+  using register_type_of = typename detail::register_of<register_type(code.words[I].type)>::type;
+
+  template <int N, class Index>
+  struct registers;
+  template <int N, int... I>
+  struct registers<N, std::integer_sequence<int, I...>>
+      : detail::slot<I, simd::vec<register_type_of<I>, N>>... {};
+  using all_words = std::make_integer_sequence<int, count>;
+  using row_registers = registers<1, all_words>;
+
+  /// Where a row of each argument begins.
+  struct row_offsets {
+    index_t at[max_arguments];
+  };
+
+ public:
+  static void run(const kernel_args& args, const kernel_range& range) {
+    row_registers row;
+    if constexpr (folds_columns()) {
+      for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, row);
+    } else {
+      for (index_t r = range.row_begin; r < range.row_end; ++r)
+        run_row(args, range, offsets(args, r, 0, args.order - 1), row);
+    }
+  }
+
+ private:
+  static constexpr bool folds_columns() {
+    for (int i = 0; i < count; ++i)
+      if (!code.is_data[i] && code.words[i].op >= column_sum && code.words[i].op <= column_min)
+        return true;
+    return false;
+  }
+
+  static row_offsets offsets(const kernel_args& args, index_t row, int first, int last,
+                             row_offsets base = {}) {
+    for (int d = last; d-- > first;) {
+      const index_t i = row % args.extent[d];
+      row /= args.extent[d];
+      for (int a = 0; a < args.arguments; ++a) base.at[a] += i * args.stride[a][d];
+    }
+    return base;
+  }
+
+  template <class T>
+  static WEFT_INLINE T* pointer(const kernel_args& args, const row_offsets& at, int a) {
+    return static_cast<T*>(args.pointer[a]) + at.at[a];
+  }
+
+  static WEFT_INLINE void run_row(const kernel_args& args, const kernel_range& range,
+                                  const row_offsets& at, row_registers& row) {
+    run_sweeps(args, range, at, row, std::make_integer_sequence<int, code.sweeps>{});
+    constexpr int begin = code.sweeps == 0 ? 0 : code.sweep_end[code.sweeps - 1] + 1;
+    row_words<begin>(args, at, row, std::make_integer_sequence<int, count - begin>{});
+  }
+
+  template <int... S>
+  static WEFT_INLINE void run_sweeps(const kernel_args& args, const kernel_range& range,
+                                     const row_offsets& at, row_registers& row,
+                                     std::integer_sequence<int, S...>) {
+    ((rows_before<S>(args, at, row), run_sweep<S>(args, range, at, row, words_of<S>{})), ...);
+  }
+
+  /// The words of sweep S, counted from its first.
+  template <int S>
+  using words_of = std::make_integer_sequence<int, code.sweep_end[S] - code.sweep_begin[S]>;
+
+  template <int S>
+  static WEFT_INLINE void rows_before(const kernel_args& args, const row_offsets& at,
+                                      row_registers& row) {
+    constexpr int begin = S == 0 ? 0 : code.sweep_end[S == 0 ? 0 : S - 1] + 1;
+    row_words<begin>(args, at, row,
+                     std::make_integer_sequence<int, code.sweep_begin[S] - 1 - begin>{});
+  }
+
+  template <int Begin, int... I>
+  static WEFT_INLINE void row_words(const kernel_args& args, const row_offsets& at,
+                                    row_registers& row, std::integer_sequence<int, I...>) {
+    (row_word<Begin + I>(args, at, row), ...);
+  }
+
+  template <int I>
+  static WEFT_INLINE void row_word(const kernel_args& args, const row_offsets& at,
+                                   row_registers& row) {
+    if constexpr (!code.is_data[I]) {
+      constexpr word w = code.words[I];
+      using R = register_type_of<I>;
+      using T = typename weft::detail::type_of<w.type>::type;
+      auto& out = detail::get<I>(row);
+      if constexpr (w.op == constant) out = static_cast<R>(std::bit_cast<double>(encoded[I + 1]));
+      else if constexpr (w.op == argument) out = static_cast<R>(args.number[w.a]);
+      else if constexpr (w.op == load_row) out = detail::load_as<T, R>(pointer<const T>(args, at, w.a), 1);
+      else if constexpr (w.op == store_row) detail::store_as<T>(pointer<T>(args, at, w.a), detail::get<w.b>(row));
+      else out = instruction<I>(detail::get<w.a>(row), detail::get<w.b>(row), detail::get<w.c>(row));
+    }
+  }
+
+  template <int I, class A, class B, class C>
+  static WEFT_INLINE auto instruction(A a, B b, C c) {
+    constexpr word w = code.words[I];
+    using Op = typename op::op_at<w.op, op::all::list>::type;
+    if constexpr (std::is_same_v<Op, op::cast>)
+      return detail::cast_register<register_type(code.words[w.a].type), w.type>(a);
+    else if constexpr (Op::arity == 1) return Op::lane(a);
+    else if constexpr (Op::arity == 2) return Op::lane(a, b);
+    else return Op::lane(a, b, c);
+  }
+
+  /// Operand register `A` as a vector: from this sweep, or a row value in every lane.
+  template <int S, int A, class V, class Frame>
+  static WEFT_INLINE auto operand(Frame& frame, row_registers& row) {
+    using R = simd::vec<register_type_of<A>, simd::lane_count<V>>;
+    if constexpr (A >= code.sweep_begin[S] && A < code.sweep_end[S]) return detail::get<A>(frame);
+    else return simd::splat<R>(detail::get<A>(row));
+  }
+
+  /// One word of sweep S for the N elements at `c`.
+  template <int S, int I, int N, class Frame, class Folds>
+  static WEFT_INLINE void sweep_word(const kernel_args& args, const kernel_range& range,
+                                     const row_offsets& at, row_registers& row, Frame& frame,
+                                     Folds& folds, index_t c) {
+    constexpr word w = code.words[I];
+    using R = register_type_of<I>;
+    using V = simd::vec<R, N>;
+    using T = typename weft::detail::type_of<w.type>::type;
+    if constexpr (w.op == load) {
+      const index_t stride = w.b ? args.stride[w.a][args.order - 1] : 1;
+      detail::get<I>(frame) = detail::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride);
+    } else if constexpr (w.op == coordinate) {
+      detail::get<I>(frame) = simd::iota<V>() + static_cast<R>(c);
+    } else if constexpr (w.op == store) {
+      detail::store_as<T>(pointer<T>(args, at, w.a) + c, operand<S, w.b, V>(frame, row));
+    } else if constexpr (w.op == spill) {
+      R* rows = static_cast<R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
+      simd::store(rows + c, operand<S, w.b, V>(frame, row));
+    } else if constexpr (w.op == reload) {
+      const R* rows = static_cast<const R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
+      detail::get<I>(frame) = simd::load<V>(rows + c);
+    } else if constexpr (w.op >= fold_sum && w.op <= fold_min) {
+      auto& sum = detail::get<I>(folds);
+      sum = detail::fold_two<w.op - fold_sum>(sum, operand<S, w.a, V>(frame, row));
+    } else if constexpr (w.op >= column_sum && w.op <= column_min) {
+      R* sums = static_cast<R*>(range.scratch) + (c - range.begin);
+      simd::store(sums, detail::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b, V>(frame, row)));
+    } else {
+      detail::get<I>(frame) = instruction<I>(operand<S, w.a, V>(frame, row), operand<S, w.b, V>(frame, row),
+                                             operand<S, w.c, V>(frame, row));
+    }
+  }
+
+  template <int S, int N, class Folds, int... I>
+  static WEFT_INLINE void sweep_part(const kernel_args& args, const kernel_range& range,
+                                     const row_offsets& at, row_registers& row, Folds& folds,
+                                     index_t c, std::integer_sequence<int, I...>) {
+    registers<N, all_words> frame;
+    (sweep_word<S, code.sweep_begin[S] + I, N>(args, range, at, row, frame, folds, c), ...);
+  }
+
+  template <int S, int... I>
+  static WEFT_INLINE void run_sweep(const kernel_args& args, const kernel_range& range,
+                                    const row_offsets& at, row_registers& row,
+                                    std::integer_sequence<int, I...> words) {
+    constexpr int begin = code.sweep_begin[S];
+    registers<width, all_words> folds;
+    (begin_fold<begin + I>(folds, row), ...);
+    index_t c = range.begin;
+    for (; c + width <= range.end; c += width)
+      sweep_part<S, width>(args, range, at, row, folds, c, words);
+    for (; c < range.end; ++c) sweep_part<S, 1>(args, range, at, row, row, c, words);
+    (end_fold<begin + I>(folds, row), ...);
+  }
+
+  static constexpr bool is_fold(int i) {
+    return code.words[i].op >= fold_sum && code.words[i].op <= fold_min;
+  }
+  template <int I, class Folds>
+  static WEFT_INLINE void begin_fold(Folds& folds, row_registers& row) {
+    if constexpr (is_fold(I)) {
+      using R = register_type_of<I>;
+      constexpr R neutral = detail::fold_neutral<code.words[I].op - fold_sum, R>();
+      detail::get<I>(row) = neutral;
+      detail::get<I>(folds) = simd::splat<simd::vec<R, width>>(neutral);
+    }
+  }
+  template <int I, class Folds>
+  static WEFT_INLINE void end_fold(Folds& folds, row_registers& row) {
+    if constexpr (is_fold(I)) {
+      using R = register_type_of<I>;
+      constexpr int which = code.words[I].op - fold_sum;
+      const R lanes = simd::fold_lanes(detail::get<I>(folds), &detail::fold_two<which, R>);
+      detail::get<I>(row) = detail::fold_two<which>(lanes, detail::get<I>(row));
+    }
+  }
+
+  /// Folds all rows that belong to row `r` of the result, for the columns of the range.
+  static void fold_rows_of(const kernel_args& args, const kernel_range& range, index_t r,
+                           row_registers& row) {
+    constexpr int last = code.sweep_end[0] - 1;
+    constexpr word w = code.words[last];
+    using R = register_type_of<last>;
+    using T = typename weft::detail::type_of<w.type>::type;
+    R* sums = static_cast<R*>(range.scratch);
+    for (index_t c = range.begin; c < range.end; ++c)
+      sums[c - range.begin] = detail::fold_neutral<w.op - column_sum, R>();
+    const int kept = args.order - 1 - args.folded;
+    const row_offsets base = offsets(args, r, 0, kept);
+    index_t folded_rows = 1;
+    for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
+    for (index_t f = 0; f < folded_rows; ++f)
+      run_row(args, range, offsets(args, f, kept, args.order - 1, base), row);
+    T* out = pointer<T>(args, base, w.a);
+    for (index_t c = range.begin; c < range.end; ++c)
+      detail::store_as<T>(out + c, sums[c - range.begin]);
+  }
+};
+
+}  // namespace WEFT_ISA
+}  // namespace weft::lower

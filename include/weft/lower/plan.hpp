@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+// A plan: a graph as steps over values, what the engine plays.
+//
+// Made once per program inside the compiler and kept in read-only tables; the same function makes
+// one at run time for tests and tools. Sizes stay symbols: the engine resolves them when it first
+// sees the extents of the leaves.
+//
+// Plans name ops by what the engine does about them and hold no pointer into the table of ops, so
+// that a binary holds no code of graphs and derivatives.
+#pragma once
+
+#include <span>
+
+#include <weft/lower/code.hpp>
+
+namespace weft::lower {
+
+enum class storage : std::uint8_t { leaf, number, computed, view };
+enum class view_kind : std::uint8_t { none, reshape, permute, expand, slice, flip };
+
+/// A value of the program: where it lies, and from which step to which it is alive.
+struct value_entry {
+  form result{};
+  storage where = storage::computed;
+  int source = -1;  // leaf: its number; view: the value it looks at
+  const char* op = "";
+  view_kind view = view_kind::none;
+  bool given = false;  // a number: given at run time, else an extent
+  attributes at{};
+  int first_step = -1, last_step = -1;
+  int output = -1;  // the program output it is written to
+};
+
+enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native };
+
+struct step_entry {
+  step_kind kind{};
+  int kernel = -1;
+  const char* op = "";
+  const native_code* native = nullptr;
+  attributes at{};
+  shape space{};                          // kernels: what they run over
+  int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // into operands, in this order
+};
+
+struct kernel_entry {
+  int first_word = 0, words = 0;
+  kernel_division division{};
+  bool uses_coordinate = false;
+  int scratch_rows = 0;
+  constexpr bool operator==(const kernel_entry&) const = default;
+};
+
+struct plan {
+  sequence<value_entry> values;
+  sequence<step_entry> steps;
+  sequence<int> operands;
+  sequence<kernel_entry> kernels;
+  sequence<std::uint64_t> words;
+  sequence<symbol> symbols;
+  sequence<extent_check> checks;
+  sequence<int> outputs;  // values; -1 where an output does not exist
+  int leaves = 0;
+};
+
+/// What the engine reads: the same tables wherever they lie.
+struct plan_view {
+  std::span<const value_entry> values;
+  std::span<const step_entry> steps;
+  std::span<const int> operands;
+  std::span<const kernel_entry> kernels;
+  std::span<const std::uint64_t> words;
+  std::span<const symbol> symbols;
+  std::span<const extent_check> checks;
+  std::span<const int> outputs;
+  int leaves = 0;
+};
+
+namespace detail {
+
+class planner {
+ public:
+  constexpr explicit planner(const compute_graph& g)
+      : g_(g), fused_(graph::fuse(g)), unit_of_(g.size(), -1) {}
+
+  constexpr plan run() {
+    find_units();
+    order_units();
+    describe_values();
+    find_outside_readers();
+    for (int u : order_) emit_step(u);
+    find_lifetimes();
+    plan_.symbols = g_.dims.symbols;
+    plan_.checks = g_.dims.checks;
+    plan_.leaves = g_.leaves;
+    for (int o : g_.outputs) plan_.outputs.push_back(o);
+    return std::move(plan_);
+  }
+
+ private:
+  /// A unit becomes one step: a group of fused nodes, or a node by itself.
+  struct unit {
+    int group = -1;
+    sequence<int> nodes;
+  };
+
+  static constexpr bool has_step(const node& n) {
+    return n.op->kind == op::op_kind::contraction || n.op->kind == op::op_kind::copy ||
+           n.op->kind == op::op_kind::native;
+  }
+
+  constexpr void find_units() {
+    for (int i = 0; i < fused_.groups.size(); ++i) {
+      for (int m : fused_.groups[i].nodes) unit_of_[m] = units_.size();
+      units_.push_back({i, fused_.groups[i].nodes});
+    }
+    for (int i = 0; i < g_.size(); ++i)
+      if (has_step(g_[i])) {
+        unit_of_[i] = units_.size();
+        units_.push_back({-1, {i}});
+      } else if (g_[i].op->kind == op::op_kind::result) {
+        unit_of_[i] = unit_of_[g_[i].operand[0]];
+      }
+  }
+
+  /// Units by the first of their nodes, as far as dependence allows.
+  constexpr void order_units() {
+    const int count = units_.size();
+    sequence<int> waits(count, 0);
+    sequence<sequence<int>> readers(count, {});
+    for (int u = 0; u < count; ++u)
+      for (int m : units_[u].nodes)
+        for (int k = 0; k < g_[m].operands; ++k) {
+          const int from = unit_of_[graph::detail::base_of(g_, g_[m].operand[k])];
+          if (from < 0 || from == u) continue;
+          readers[from].push_back(u);
+          ++waits[u];
+        }
+    sequence<int> by_first(g_.size(), -1);
+    for (int u = 0; u < count; ++u) by_first[units_[u].nodes[0]] = u;
+    int begin = 0;
+    while (order_.size() < count) {
+      int i = begin;
+      while (by_first[i] < 0 || waits[by_first[i]] > 0) ++i;
+      const int u = by_first[i];
+      by_first[i] = -1;
+      while (begin < g_.size() && by_first[begin] < 0) ++begin;
+      order_.push_back(u);
+      for (int r : readers[u]) --waits[r];
+    }
+  }
+
+  constexpr void describe_values() {
+    for (int i = 0; i < g_.size(); ++i) {
+      const node& n = g_[i];
+      value_entry v;
+      v.result = n.result;
+      v.op = n.op->name;
+      v.view = view_of(n);
+      v.given = n.op == &info_of<op::argument>;
+      v.at = n.at;
+      if (n.op == &info_of<op::leaf>) {
+        v.where = storage::leaf;
+        v.source = static_cast<int>(n.at[0]);
+      } else if (n.op->kind == op::op_kind::constant) {
+        v.where = storage::number;
+      } else if (n.op->kind == op::op_kind::view) {
+        v.where = storage::view;
+        v.source = n.operand[0];
+      }
+      plan_.values.push_back(v);
+    }
+    for (int o = 0; o < g_.outputs.size(); ++o)
+      if (g_.outputs[o] >= 0) plan_.values[g_.outputs[o]].output = o;
+  }
+
+  static constexpr view_kind view_of(const node& n) {
+    if (n.op == &info_of<op::reshape>) return view_kind::reshape;
+    if (n.op == &info_of<op::permute>) return view_kind::permute;
+    if (n.op == &info_of<op::expand>) return view_kind::expand;
+    if (n.op == &info_of<op::slice>) return view_kind::slice;
+    return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
+  }
+
+  constexpr void find_outside_readers() {
+    read_outside_ = sequence<bool>(g_.size(), false);
+    for (int o : g_.outputs)
+      if (o >= 0) read_outside_[o] = true;
+    for (int i = 0; i < g_.size(); ++i)
+      for (int k = 0; k < g_[i].operands; ++k) {
+        const int o = g_[i].operand[k];
+        if (fused_.group_of[o] >= 0 && fused_.group_of[o] != fused_.group_of[i])
+          read_outside_[o] = true;
+      }
+  }
+
+  constexpr void emit_step(int u) {
+    step_entry s;
+    s.first_operand = plan_.operands.size();
+    if (units_[u].group >= 0) {
+      const graph::kernel_group& group = fused_.groups[units_[u].group];
+      const kernel_code code = make_code(g_, group, read_outside_);
+      s.kind = step_kind::kernel;
+      s.kernel = kernel_number(code);
+      s.space = group.space;
+      for (int m : group.nodes)
+        if (g_[m].op->kind == op::op_kind::reduce) s.at = g_[m].at;
+      s.inputs = append(code.inputs);
+      s.outputs = append(code.outputs);
+      s.arguments = append(code.arguments);
+    } else {
+      const int i = units_[u].nodes[0];
+      const node& n = g_[i];
+      s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
+               : n.op == &info_of<op::concat>         ? step_kind::concat
+               : n.op == &info_of<op::pad>            ? step_kind::pad
+                                                      : step_kind::native;
+      s.op = n.op->name;
+      s.native = n.op->native;
+      s.at = n.at;
+      for (int k = 0; k < n.operands; ++k) plan_.operands.push_back(n.operand[k]);
+      s.inputs = n.operands;
+      plan_.operands.push_back(i);
+      s.outputs = 1;
+      for (int r = i + 1; r < g_.size(); ++r)
+        if (g_[r].op == &info_of<op::result> && g_[r].operand[0] == i) {
+          plan_.operands.push_back(r);
+          ++s.outputs;
+        }
+    }
+    plan_.steps.push_back(s);
+  }
+
+  constexpr int append(const sequence<int>& ids) {
+    for (int id : ids) plan_.operands.push_back(id);
+    return ids.size();
+  }
+
+  constexpr int kernel_number(const kernel_code& code) {
+    for (int k = 0; k < plan_.kernels.size(); ++k)
+      if (same_code(plan_.kernels[k], code)) return k;
+    plan_.kernels.push_back({plan_.words.size(), code.words.size(), code.division,
+                             code.uses_coordinate, code.scratch_rows});
+    for (std::uint64_t w : code.words) plan_.words.push_back(w);
+    return plan_.kernels.size() - 1;
+  }
+  constexpr bool same_code(const kernel_entry& k, const kernel_code& code) const {
+    if (k.words != code.words.size() || k.division != code.division) return false;
+    for (int i = 0; i < k.words; ++i)
+      if (plan_.words[k.first_word + i] != code.words[i]) return false;
+    return true;
+  }
+
+  constexpr void find_lifetimes() {
+    for (int t = 0; t < plan_.steps.size(); ++t) {
+      const step_entry& s = plan_.steps[t];
+      for (int k = 0; k < s.inputs + s.outputs; ++k) {
+        const int id = plan_.operands[s.first_operand + k];
+        value_entry& v = plan_.values[graph::detail::base_of(g_, id)];
+        if (v.first_step < 0) v.first_step = t;
+        v.last_step = t;
+      }
+    }
+  }
+
+  const compute_graph& g_;
+  graph::fusion fused_;
+  sequence<int> unit_of_;
+  sequence<unit> units_;
+  sequence<int> order_;
+  sequence<bool> read_outside_;
+  plan plan_;
+};
+
+template <class T, int N>
+struct table {
+  T data[N > 0 ? N : 1]{};
+  constexpr std::span<const T> view() const { return {data, static_cast<std::size_t>(N)}; }
+  constexpr void fill(const sequence<T>& from) {
+    for (int i = 0; i < N; ++i) data[i] = from[i];
+  }
+};
+
+struct plan_sizes {
+  int values, steps, operands, kernels, words, symbols, checks, outputs;
+};
+
+template <plan_sizes S>
+struct frozen_plan {
+  table<value_entry, S.values> values;
+  table<step_entry, S.steps> steps;
+  table<int, S.operands> operands;
+  table<kernel_entry, S.kernels> kernels;
+  table<std::uint64_t, S.words> words;
+  table<symbol, S.symbols> symbols;
+  table<extent_check, S.checks> checks;
+  table<int, S.outputs> outputs;
+  int leaves = 0;
+
+  constexpr plan_view view() const {
+    return {values.view(), steps.view(), operands.view(), kernels.view(), words.view(),
+            symbols.view(), checks.view(), outputs.view(), leaves};
+  }
+};
+
+constexpr plan_sizes sizes_of(const plan& p) {
+  return {p.values.size(), p.steps.size(), p.operands.size(), p.kernels.size(),
+          p.words.size(), p.symbols.size(), p.checks.size(), p.outputs.size()};
+}
+
+}  // namespace detail
+
+/// The plan of a graph whose ops are expanded and whose views are legal.
+constexpr plan make_plan(const graph::compute_graph& g) { return detail::planner(g).run(); }
+
+/// The plan that `Source::make()` gives, in tables of exact size.
+template <class Source>
+consteval auto freeze() {
+  constexpr detail::plan_sizes sizes = detail::sizes_of(Source::make());
+  const plan p = Source::make();
+  detail::frozen_plan<sizes> frozen;
+  frozen.values.fill(p.values);
+  frozen.steps.fill(p.steps);
+  frozen.operands.fill(p.operands);
+  frozen.kernels.fill(p.kernels);
+  frozen.words.fill(p.words);
+  frozen.symbols.fill(p.symbols);
+  frozen.checks.fill(p.checks);
+  frozen.outputs.fill(p.outputs);
+  frozen.leaves = p.leaves;
+  return frozen;
+}
+
+inline plan_view view_of(const plan& p) {
+  const auto span = [](const auto& s) {
+    return std::span(s.begin(), static_cast<std::size_t>(s.size()));
+  };
+  return {span(p.values), span(p.steps), span(p.operands), span(p.kernels), span(p.words),
+          span(p.symbols), span(p.checks), span(p.outputs), p.leaves};
+}
+
+}  // namespace weft::lower

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Activations: the element-wise functions that networks put between linear maps.
+//
+// Each is composed from the primitives of op/elementwise.hpp and inherits its derivative. A rule
+// of its own is given only where the composed one would be less exact or would keep more.
+//
+//   auto h = gelu(matmul(x, w) + b);
+#pragma once
+
+#include <weft/op/functions.hpp>
+#include <weft/op/rule.hpp>
+
+namespace weft::op {
+
+/// max(x, 0). The derivative at 0 is 0, as in PyTorch.
+struct relu : elementwise<1> {
+  static constexpr auto name = "relu";
+  static constexpr auto value(auto x) { return weft::maximum(x, 0); }
+  static constexpr auto vjp(auto g, auto y, auto) { return weft::where(y > 0, g, 0); }
+};
+
+/// 1 / (1 + exp(-x)).
+struct sigmoid : elementwise<1> {
+  static constexpr auto name = "sigmoid";
+  static constexpr auto value(auto x) { return 1 / (1 + weft::exp(-x)); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * (y * (1 - y)); }
+};
+
+/// x / (1 + exp(-x)), also called swish (Elfwing, Uchibe and Doya, 2018).
+struct silu : elementwise<1> {
+  static constexpr auto name = "silu";
+  static constexpr auto value(auto x) { return x / (1 + weft::exp(-x)); }
+  static constexpr auto vjp(auto g, auto, auto x) {
+    const auto s = 1 / (1 + weft::exp(-x));
+    return g * (s * (1 + x * (1 - s)));
+  }
+};
+
+/// x * Phi(x) with Phi the standard normal distribution function (Hendrycks and Gimpel, 2016).
+struct gelu : elementwise<1> {
+  static constexpr auto name = "gelu";
+  static constexpr auto value(auto x) {
+    return 0.5 * x * (1 + weft::erf(x * 0.70710678118654752440));
+  }
+};
+
+/// The tanh form of GELU that GPT-2 was trained with; differs from `gelu` by at most 4.8e-4.
+///
+/// Written as x * sigmoid(2 u), which is the same function: one exponential instead of a tanh.
+struct gelu_tanh : elementwise<1> {
+  static constexpr auto name = "gelu_tanh";
+  static constexpr double scale = 1.5957691216057307117;  // 2 sqrt(2 / pi)
+  static constexpr auto value(auto x) {
+    return x / (1 + weft::exp(x * (x * x * (-scale * 0.044715) - scale)));
+  }
+  static constexpr auto vjp(auto g, auto, auto x) {
+    const auto square = x * x;
+    const auto s = 1 / (1 + weft::exp(x * (square * (-scale * 0.044715) - scale)));
+    return g * (s + x * (s * (1 - s)) * (square * (3 * scale * 0.044715) + scale));
+  }
+};
+
+/// x * x.
+struct square : elementwise<1> {
+  static constexpr auto name = "square";
+  static constexpr auto value(auto x) { return x * x; }
+};
+
+/// log(1 + exp(x)) without overflow.
+struct softplus : elementwise<1> {
+  static constexpr auto name = "softplus";
+  static constexpr auto value(auto x) {
+    return weft::maximum(x, 0) + weft::log1p(weft::exp(-weft::abs(x)));
+  }
+  static constexpr auto vjp(auto g, auto, auto x) { return g / (1 + weft::exp(-x)); }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+template <operand X> requires operands<X>
+constexpr auto relu(X x) { return apply<op::relu>(std::move(x)); }
+template <operand X> requires operands<X>
+constexpr auto sigmoid(X x) { return apply<op::sigmoid>(std::move(x)); }
+template <operand X> requires operands<X>
+constexpr auto silu(X x) { return apply<op::silu>(std::move(x)); }
+template <operand X> requires operands<X>
+constexpr auto gelu(X x) { return apply<op::gelu>(std::move(x)); }
+template <operand X> requires operands<X>
+constexpr auto gelu_tanh(X x) { return apply<op::gelu_tanh>(std::move(x)); }
+template <operand X> requires operands<X>
+constexpr auto softplus(X x) { return apply<op::softplus>(std::move(x)); }
+/// x * x.
+template <operand X> requires operands<X>
+constexpr auto square(X x) { return apply<op::square>(std::move(x)); }
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// The list of all ops: gives them their numbers, feeds law tests and the table of ops.
+#pragma once
+
+#include <weft/op/activation.hpp>
+#include <weft/op/compare.hpp>
+#include <weft/op/contraction.hpp>
+#include <weft/op/elementwise.hpp>
+#include <weft/op/movement.hpp>
+#include <weft/op/reduce.hpp>
+#include <weft/op/source.hpp>
+
+namespace weft::op {
+
+template <class... Ops>
+struct op_list {
+  static constexpr int size = sizeof...(Ops);
+};
+
+/// Every op of the library. The position of an instruction of fused kernels (an element-wise op or
+/// a reduction) is its code.
+struct all {
+  using list = op_list<add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1,
+            sqrt, rsqrt, sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less,
+            less_equal, logical_and, logical_or, logical_not, where, contiguous, coordinate,
+            reduce_sum, reduce_max, reduce_min,                                 // instructions
+            leaf, argument, constant, extent_value, result,                     // sources
+            reshape, permute, expand, slice, flip, detach, pad, concat,         // movement
+            contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
+            relu, sigmoid, silu, gelu, gelu_tanh, softplus, square>;            // activations
+};
+
+template <class Op, class List>
+inline constexpr int index_in = -1;
+template <class Op, class... Ops>
+inline constexpr int index_in<Op, op_list<Ops...>> = [] {
+  int i = 0, found = -1;
+  ((std::is_same_v<Op, Ops> ? (found = i, ++i) : ++i), ...);
+  return found;
+}();
+
+/// Position in the list of all ops, -1 for a user's op.
+template <class Op>
+inline constexpr int number_of_op = index_in<Op, all::list>;
+
+template <int I, class List>
+struct op_at;
+template <int I, class First, class... Rest>
+struct op_at<I, op_list<First, Rest...>> : op_at<I - 1, op_list<Rest...>> {};
+template <class First, class... Rest>
+struct op_at<0, op_list<First, Rest...>> {
+  using type = First;
+};
+
+}  // namespace weft::op

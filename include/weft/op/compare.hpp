@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// Comparisons, logic on their results, and choosing by them.
+//
+// Comparisons give bool and have no derivative. `where` passes the cotangent to the operand it
+// chose.
+//
+//   auto clipped = where(less(x, 0.f), 0.f, x);
+#pragma once
+
+#include <weft/op/elementwise.hpp>
+
+namespace weft::op {
+
+/// Compares operands of one type; gives bool.
+struct comparison : primitive<2> {
+  static constexpr dtype result_type(dtype) { return dtype::boolean; }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, 2);
+    result.value.type = dtype::boolean;
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto, auto) {
+    return std::array{no_gradient(g), no_gradient(g)};
+  }
+};
+
+struct equal : comparison {
+  static constexpr auto name = "equal";
+  static constexpr auto text = "a == b";
+  template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::equal(a, b); }
+};
+
+struct less : comparison {
+  static constexpr auto name = "less";
+  static constexpr auto text = "a < b";
+  template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::less(a, b); }
+};
+
+struct less_equal : comparison {
+  static constexpr auto name = "less_equal";
+  static constexpr auto text = "a <= b";
+  template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::less_equal(a, b); }
+};
+
+/// Logic on bool.
+template <int Arity>
+struct logical : primitive<Arity> {
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, Arity);
+    for (int i = 0; i < Arity; ++i) result.types_fit &= operands[i].type == dtype::boolean;
+    return result;
+  }
+};
+
+struct logical_and : logical<2> {
+  static constexpr auto name = "logical_and";
+  static constexpr auto text = "a && b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a & b; }
+  static constexpr auto vjp(auto g, auto, auto, auto) {
+    return std::array{no_gradient(g), no_gradient(g)};
+  }
+};
+
+struct logical_or : logical<2> {
+  static constexpr auto name = "logical_or";
+  static constexpr auto text = "a || b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a | b; }
+  static constexpr auto vjp(auto g, auto, auto, auto) {
+    return std::array{no_gradient(g), no_gradient(g)};
+  }
+};
+
+struct logical_not : logical<1> {
+  static constexpr auto name = "logical_not";
+  static constexpr auto text = "!a";
+  template <class V> static WEFT_INLINE V lane(V a) { return ~a; }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// condition ? a : b per element; the condition is bool.
+struct where : primitive<3> {
+  static constexpr auto name = "where";
+  static constexpr auto text = "a ? b : c";
+  template <class V> static WEFT_INLINE V lane(simd::mask_of<V> m, V a, V b) { return simd::select(m, a, b); }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, 3);
+    result.value.type = promoted(operands[1].type, operands[2].type);
+    result.types_fit = operands[0].type == dtype::boolean;
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto condition, auto, auto) {
+    return std::array{no_gradient(g), weft::where(condition, g, 0), weft::where(condition, 0, g)};
+  }
+};
+
+}  // namespace weft::op

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// Matrix multiplication with any batch dims; transposed operands are read in place.
+//
+//   matmul(x, w)                 // [B, T, K] x [K, N] -> [B, T, N]
+//   matmul(q, transpose(k))      // no copy: the kernel reads k by its strides
+#pragma once
+
+#include <weft/op/movement.hpp>
+#include <weft/op/rule.hpp>
+
+namespace weft {
+
+/// Whether matmul accepts operands of these extents.
+template <class A, class B>
+concept matmul_compatible = [] {
+  static_dims dims;
+  return matmul_shape(dims, A::static_shape, B::static_shape).holds;
+}();
+
+}  // namespace weft
+
+namespace weft::op {
+
+template <bool Holds, class A, class B>
+struct matmul_law {
+  static_assert(Holds, "weft: matmul: the last extent of the left operand must equal the "
+                       "second-to-last extent of the right one, and batch dims must broadcast");
+};
+template <bool Holds, class A, class B>
+struct matmul_type_law {
+  static_assert(Holds, "weft: matmul: both operands must have the same floating type");
+};
+
+/// [batch, M, K] x [batch, K, N] with equal batch extents: what kernels implement.
+struct contract : rule<2> {
+  static constexpr auto kind = op_kind::contraction;
+  static constexpr auto name = "contract";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
+    result.value.type = operands[0].type;
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto a, auto b) {
+    return std::array{contract_of(g, transposed(b)), contract_of(transposed(a), g)};
+  }
+};
+
+struct matmul : rule<2> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "matmul";
+  template <bool Holds, class... Extents>
+  using law = matmul_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = matmul_type_law<Holds, Types...>;
+
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
+    result.value.type = operands[0].type;
+    result.types_fit = operands[0].type == operands[1].type && is_floating(operands[0].type);
+    return result;
+  }
+  /// A matrix on the right meets all rows on the left as one matrix; otherwise batches are
+  /// expanded to each other.
+  static constexpr auto value(auto a, auto b) {
+    const shape left = a.extents(), right = b.extents();
+    if (right.order == 2 && left.order > 2) {
+      const auto rows = merge_leading(a, 2);
+      shape result = left;
+      result[left.order - 1] = right[1];
+      return reshape_to(contract_of(rows, b), result);
+    }
+    return contract_of(expand_batch(a, b), expand_batch(b, a));
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+/// Matrix product over the last two dims. Cost: 2 M N K operations per batch element.
+template <expression A, expression B>
+constexpr auto matmul(A a, B b) {
+  return apply<op::matmul>(std::move(a), std::move(b));
+}
+
+}  // namespace weft

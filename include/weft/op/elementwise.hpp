@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+// The arithmetic and elementary functions that every other element-wise op is made of.
+//
+// Each is one instruction of a fused kernel: `lane` on the CPU, `text` as OpenCL C and CUDA C++
+// with the operands named a, b, c. Integers are computed as integers; `/` and the functions below
+// it turn them into f32, as in PyTorch.
+#pragma once
+
+#include <weft/device/math.hpp>
+#include <weft/op/functions.hpp>
+#include <weft/op/rule.hpp>
+
+namespace weft::op {
+
+/// Where law tests sample the operands.
+struct interval {
+  double low, high;
+};
+
+/// A primitive whose operands are floating: integers are converted to f32 first.
+template <int Arity>
+struct floating_primitive : primitive<Arity> {
+  static constexpr dtype operand_type(dtype t) { return floating(t); }
+  static constexpr dtype result_type(dtype t) { return floating(t); }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, Arity);
+    result.value.type = floating(result.value.type);
+    return result;
+  }
+};
+
+struct add : primitive<2> {
+  static constexpr auto name = "add";
+  static constexpr auto text = "a + b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a + b; }
+  static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, g}; }
+};
+
+struct subtract : primitive<2> {
+  static constexpr auto name = "subtract";
+  static constexpr auto text = "a - b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a - b; }
+  static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, -g}; }
+};
+
+struct multiply : primitive<2> {
+  static constexpr auto name = "multiply";
+  static constexpr auto text = "a * b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a * b; }
+  static constexpr auto vjp(auto g, auto, auto a, auto b) { return std::array{g * b, g * a}; }
+};
+
+struct divide : floating_primitive<2> {
+  static constexpr auto name = "divide";
+  static constexpr auto text = "a / b";
+  static constexpr interval domain{0.5, 2};
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return a / b; }
+  static constexpr auto vjp(auto g, auto y, auto, auto b) {
+    const auto scaled = g / b;
+    return std::array{scaled, -(scaled * y)};
+  }
+};
+
+struct negate : primitive<1> {
+  static constexpr auto name = "negate";
+  static constexpr auto text = "-a";
+  template <class V> static WEFT_INLINE V lane(V a) { return -a; }
+  static constexpr auto vjp(auto g, auto, auto) { return -g; }
+};
+
+/// Larger of two, NaN if either is. At equal operands each gets half of the cotangent.
+struct maximum : primitive<2> {
+  static constexpr auto name = "maximum";
+  static constexpr auto text = "(a > b || a != a) ? a : b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::maximum(a, b); }
+  static constexpr auto vjp(auto g, auto, auto a, auto b) {
+    const auto left = weft::where(weft::equal(a, b), g * 0.5, weft::where(weft::less(b, a), g, 0));
+    return std::array{left, g - left};
+  }
+};
+
+struct minimum : primitive<2> {
+  static constexpr auto name = "minimum";
+  static constexpr auto text = "(a < b || a != a) ? a : b";
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::minimum(a, b); }
+  static constexpr auto vjp(auto g, auto, auto a, auto b) {
+    const auto left = weft::where(weft::equal(a, b), g * 0.5, weft::where(weft::less(a, b), g, 0));
+    return std::array{left, g - left};
+  }
+};
+
+/// a to the power b. The cotangent of b is 0 where a is 0, as in PyTorch.
+struct pow : floating_primitive<2> {
+  static constexpr auto name = "pow";
+  static constexpr auto text = "pow(a, b)";
+  static constexpr interval domain{0.5, 2};
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return math::pow(a, b); }
+  static constexpr auto vjp(auto g, auto y, auto a, auto b) {
+    const auto slope = weft::where(weft::equal(b, 0), 0, b * weft::pow(a, b - 1));
+    return std::array{g * slope, g * weft::where(weft::equal(a, 0), 0, y * weft::log(a))};
+  }
+};
+
+struct exp : floating_primitive<1> {
+  static constexpr auto name = "exp";
+  static constexpr auto text = "exp(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::exp(a); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * y; }
+};
+
+struct log : floating_primitive<1> {
+  static constexpr auto name = "log";
+  static constexpr auto text = "log(a)";
+  static constexpr interval domain{0.1, 4};
+  template <class V> static WEFT_INLINE V lane(V a) { return math::log(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return g / a; }
+};
+
+/// log(1 + x), exact near 0.
+struct log1p : floating_primitive<1> {
+  static constexpr auto name = "log1p";
+  static constexpr auto text = "log1p(a)";
+  static constexpr interval domain{-0.5, 2};
+  template <class V> static WEFT_INLINE V lane(V a) { return math::log1p(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return g / (a + 1); }
+};
+
+/// exp(x) - 1, exact near 0.
+struct expm1 : floating_primitive<1> {
+  static constexpr auto name = "expm1";
+  static constexpr auto text = "expm1(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::expm1(a); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * (y + 1); }
+};
+
+struct sqrt : floating_primitive<1> {
+  static constexpr auto name = "sqrt";
+  static constexpr auto text = "sqrt(a)";
+  static constexpr interval domain{0.1, 4};
+  template <class V> static WEFT_INLINE V lane(V a) { return math::sqrt(a); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * 0.5 / y; }
+};
+
+/// 1 / sqrt(x).
+struct rsqrt : floating_primitive<1> {
+  static constexpr auto name = "rsqrt";
+  static constexpr auto text = "1 / sqrt(a)";
+  static constexpr interval domain{0.1, 4};
+  template <class V> static WEFT_INLINE V lane(V a) { return 1 / math::sqrt(a); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * -0.5 * (y * y * y); }
+};
+
+struct sin : floating_primitive<1> {
+  static constexpr auto name = "sin";
+  static constexpr auto text = "sin(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::sin(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return g * weft::cos(a); }
+};
+
+struct cos : floating_primitive<1> {
+  static constexpr auto name = "cos";
+  static constexpr auto text = "cos(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::cos(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return -(g * weft::sin(a)); }
+};
+
+struct tanh : floating_primitive<1> {
+  static constexpr auto name = "tanh";
+  static constexpr auto text = "tanh(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::tanh(a); }
+  static constexpr auto vjp(auto g, auto y, auto) { return g * (1 - y * y); }
+};
+
+/// 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
+struct erf : floating_primitive<1> {
+  static constexpr auto name = "erf";
+  static constexpr auto text = "erf(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::erf(a); }
+  static constexpr auto vjp(auto g, auto, auto a) {
+    return g * (weft::exp(-(a * a)) * 1.12837916709551257390);
+  }
+};
+
+struct abs : primitive<1> {
+  static constexpr auto name = "abs";
+  static constexpr auto text = "a < 0 ? -a : a";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::abs(a); }
+  static constexpr auto vjp(auto g, auto, auto a) { return g * weft::sign(a); }
+};
+
+/// -1, 0 or 1; its derivative is 0.
+struct sign : primitive<1> {
+  static constexpr auto name = "sign";
+  static constexpr auto text = "a > 0 ? 1 : a < 0 ? -1 : a";
+  template <class V> static WEFT_INLINE V lane(V a) {
+    using T = simd::lane<V>;
+    const V below = simd::select(simd::less(a, V{}), simd::splat<V>(T(-1)), a);
+    return simd::select(simd::less(V{}, a), simd::splat<V>(T{1}), below);
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+struct floor : floating_primitive<1> {
+  static constexpr auto name = "floor";
+  static constexpr auto text = "floor(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::floor(a); }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// To the nearest integer, halves to the even one.
+struct round : floating_primitive<1> {
+  static constexpr auto name = "round";
+  static constexpr auto text = "rint(a)";
+  template <class V> static WEFT_INLINE V lane(V a) { return math::round(a); }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// Another element type; attribute: the dtype. Floating to integer truncates towards zero.
+struct cast : primitive<1> {
+  static constexpr auto name = "cast";
+  static constexpr auto text = "a";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    return {true, {static_cast<dtype>(at[0]), operands[0].extents}};
+  }
+  static constexpr auto vjp(auto g, auto, auto a) { return cast_to(g, a.type()); }
+};
+
+}  // namespace weft::op

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+// Movement: the same elements under other indices.
+//
+// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides.
+// pad and concat copy.
+//
+//   auto q = slice<2>(qkv, 0, 768);                 // qkv[:, :, 0:768]
+//   auto rows = reshape(x, extents<dyn, 768>{});    // one dyn without a number is inferred
+#pragma once
+
+#include <weft/op/rule.hpp>
+
+namespace weft::op {
+
+template <bool Holds, class From, class... To>
+struct reshape_law {
+  static_assert(Holds, "weft: reshape: the shapes must have the same number of elements, and at "
+                       "most one extent may be left to infer");
+};
+template <bool Holds, class... Extents>
+struct concat_law {
+  static_assert(Holds, "weft: concat: the operands must have the same order and, except along the "
+                       "concatenated dim, the same extents");
+};
+template <bool Holds, class... Extents>
+struct expand_law {
+  static_assert(Holds, "weft: expand: an extent can grow only from 1");
+};
+template <bool Holds, class... Extents>
+struct dims_law {
+  static_assert(Holds, "weft: a dim or bound is out of range for this operand");
+};
+
+template <int Arity>
+struct view : rule<Arity> {
+  static constexpr auto kind = op_kind::view;
+  template <bool Holds, class... Extents>
+  using law = dims_law<Holds, Extents...>;
+};
+
+/// The elements in the same order under other extents; attributes: the target.
+struct reshape : view<1> {
+  static constexpr auto name = "reshape";
+  template <bool Holds, class... Extents>
+  using law = reshape_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    inferred result = reshaped(dims, operands[0].extents, shape_of(at));
+    result.value.type = operands[0].type;
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto x) { return reshape_to(g, x.extents()); }
+};
+
+/// Dim i of the result is dim v[i] of the operand.
+struct permute : view<1> {
+  static constexpr auto name = "permute";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    const shape& from = operands[0].extents;
+    inferred result{at.count == from.order, operands[0]};
+    int seen = 0;
+    for (int i = 0; i < at.count && i < from.order; ++i) {
+      const int d = normalized_dim(at[i], from.order);
+      if (d == from.order || (seen >> d & 1)) return {false, operands[0]};
+      seen |= 1 << d;
+      result.value.extents[i] = from[d];
+    }
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto) {
+    attributes inverse = y.attribute_values();
+    for (int i = 0; i < inverse.count; ++i)
+      inverse[normalized_dim(y.attribute_values()[i], inverse.count)] = i;
+    return permute_dims(g, inverse);
+  }
+};
+
+/// Repeats extents of 1, and new dims at the left; attributes: the target.
+struct expand : view<1> {
+  static constexpr auto name = "expand";
+  template <bool Holds, class... Extents>
+  using law = expand_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    inferred result{true, {operands[0].type, shape_of(at)}};
+    shape& to = result.value.extents;
+    const shape& from = operands[0].extents;
+    if (to.order < from.order) return {false, operands[0]};
+    for (int i = 0; i < from.order; ++i)
+      if (from.from_right(i) != 1) {
+        index_t& e = to[to.order - 1 - i];
+        result.holds &= dims.unify(from.from_right(i), e, e);
+      }
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto x) { return sum_to(g, x.extents()); }
+};
+
+/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step.
+struct slice : view<1> {
+  static constexpr auto name = "slice";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    inferred result{true, operands[0]};
+    const int dim = static_cast<int>(at[0]);
+    index_t& e = result.value.extents[dim];
+    const bool known = at[1] >= 0 && at[2] >= 0;
+    result.holds = at[3] > 0 && (!known || (at[1] <= at[2] && (e < 0 || at[2] <= e)));
+    e = dims.divide_up(dims.subtract(at[2], at[1]), at[3]);
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) { return unslice(g, y, x); }
+};
+
+/// Dim v0 in reverse.
+struct flip : view<1> {
+  static constexpr auto name = "flip";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto vjp(auto g, auto y, auto) {
+    return g.owner->template apply<flip>(y.attribute_values(), g);
+  }
+};
+
+/// The operand itself; its derivative is nothing.
+struct detach : view<1> {
+  static constexpr auto name = "detach";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// Zeros around dim v0: v1 before, v3 - 1 between elements, v2 the resulting extent.
+struct pad : rule<1> {
+  static constexpr auto kind = op_kind::copy;
+  static constexpr auto name = "pad";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    inferred result{true, operands[0]};
+    result.value.extents[static_cast<int>(at[0])] = at[2];
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
+};
+
+/// Two operands side by side along dim v0.
+struct concat : rule<2> {
+  static constexpr auto kind = op_kind::copy;
+  static constexpr auto name = "concat";
+  template <bool Holds, class... Extents>
+  using law = concat_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape &a = operands[0].extents, &b = operands[1].extents;
+    const int dim = normalized_dim(at[0], a.order);
+    inferred result{a.order == b.order && dim < a.order,
+                    {promoted(operands[0].type, operands[1].type), a}};
+    for (int i = 0; result.holds && i < a.order; ++i) {
+      index_t& e = result.value.extents[i];
+      if (i == dim) e = dims.add(a[i], b[i]);
+      else result.holds = dims.unify(a[i], b[i], e);
+    }
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto a, auto) {
+    const int dim = normalized_dim(y.attribute(0), a.extents().order);
+    const index_t middle = a.extents()[dim];
+    return std::array{slice_dim(g, dim, 0, middle),
+                      slice_dim(g, dim, middle, y.extents()[dim])};
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+namespace detail {
+/// Sizes that the type leaves open, as run-time operands of the node.
+template <class Op, class Attr, int Sizes, expression X>
+constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
+  using result = sized_node<Op, Attr, Sizes, X>;
+  check_law<Op, node<Op, Attr, X>, X>();
+  given_size given[Sizes];
+  for (int i = 0; i < Sizes; ++i) given[i].value = sizes[i];
+  return result(given, std::move(x));
+}
+}  // namespace detail
+
+/// `x` with other extents and the same elements in the same order. Of the dynamic target extents
+/// one may be left to infer by giving it as dyn.
+template <expression X, index_t... To>
+constexpr auto reshape(X x, extents<To...> to) {
+  using target = extents<To...>;
+  if constexpr (target::dynamic_count == 0) {
+    return apply<op::reshape, attr<To...>>(std::move(x));
+  } else {
+    index_t sizes[target::dynamic_count];
+    int next = 0;
+    for (int i = 0; i < target::order; ++i)
+      if (target::static_shape[i] == dyn) sizes[next++] = to[i];
+    return detail::apply_sized<op::reshape, attr<To...>>(sizes, std::move(x));
+  }
+}
+
+/// The same with at most one dyn, which is inferred: reshape<dyn, 768>(x).
+template <index_t... To, expression X>
+constexpr auto reshape(X x) {
+  static_assert(extents<To...>::dynamic_count <= 1,
+                "weft: reshape: at most one extent may be inferred; give the others a number");
+  return apply<op::reshape, attr<To...>>(std::move(x));
+}
+
+/// Dim i of the result is dim Dims[i] of `x`.
+template <index_t... Dims, expression X>
+constexpr auto permute(X x) {
+  return apply<op::permute, attr<Dims...>>(std::move(x));
+}
+
+namespace detail {
+template <int Order, int A, int B, expression X, int... I>
+constexpr auto swap_dims(X x, std::integer_sequence<int, I...>) {
+  return weft::permute<(I == A ? B : I == B ? A : I)...>(std::move(x));
+}
+}  // namespace detail
+
+/// `x` with two dims exchanged, the last two by default.
+template <index_t A = -2, index_t B = -1, expression X>
+constexpr auto transpose(X x) {
+  constexpr int order = X::static_shape.order;
+  constexpr int a = normalized_dim(A, order), b = normalized_dim(B, order);
+  static_assert(a < order && b < order, "weft: transpose: a dim is out of range");
+  return detail::swap_dims<order, a, b>(std::move(x),
+                                        std::make_integer_sequence<int, order>{});
+}
+
+/// Repeats extents of 1 to the given ones.
+template <index_t... To, expression X>
+constexpr auto expand(X x) {
+  return apply<op::expand, attr<To...>>(std::move(x));
+}
+
+/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time.
+template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression X>
+constexpr auto slice(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
+  return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
+}
+
+/// The same with bounds given at run time; the extent of the result is dynamic.
+template <index_t Dim, index_t Step = 1, expression X>
+constexpr auto slice(X x, index_t start, index_t stop) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
+  return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
+}
+
+/// `x` backwards along dim Dim.
+template <index_t Dim, expression X>
+constexpr auto flip(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: flip: the dim is out of range");
+  return apply<op::flip, attr<dim>>(std::move(x));
+}
+
+/// Zeros before and after dim Dim.
+template <index_t Dim, index_t Before, index_t After, expression X>
+constexpr auto pad(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order && X::static_shape[dim] >= 0,
+                "weft: pad: the dim must exist and have a static extent");
+  return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
+}
+
+/// The operands one after the other along dim Dim.
+template <index_t Dim, expression A, expression B, expression... Rest>
+constexpr auto concat(A a, B b, Rest... rest) {
+  auto first = apply<op::concat, attr<Dim>>(std::move(a), std::move(b));
+  if constexpr (sizeof...(Rest) == 0) return first;
+  else return concat<Dim>(std::move(first), std::move(rest)...);
+}
+
+namespace detail {
+template <int Dim, expression X, int... I>
+constexpr auto insert_dim(X x, std::integer_sequence<int, I...>) {
+  return weft::reshape<(I == Dim ? 1 : X::static_shape[I - (I > Dim)])...>(std::move(x));
+}
+}  // namespace detail
+
+/// A new dim of extent 1 before dim Dim.
+template <index_t Dim, expression X>
+constexpr auto unsqueeze(X x) {
+  constexpr int order = X::static_shape.order + 1;
+  return detail::insert_dim<normalized_dim(Dim, order)>(std::move(x),
+                                                        std::make_integer_sequence<int, order>{});
+}
+
+/// The operands, of one shape, along a new dim Dim.
+template <index_t Dim, expression... X>
+constexpr auto stack(X... x) {
+  return concat<Dim>(unsqueeze<Dim>(std::move(x))...);
+}
+
+/// `x`, through which no gradient flows.
+template <expression X>
+constexpr auto detach(X x) {
+  return apply<op::detach>(std::move(x));
+}
+
+}  // namespace weft

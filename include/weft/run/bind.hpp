@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// From an expression object to what its program reads: tensors, numbers, sizes, in the order in
+// which graph/flatten.hpp numbered them.
+#pragma once
+
+#include <vector>
+
+#include <weft/tensor/tensor.hpp>
+
+namespace weft::run {
+
+/// The operands of one evaluation.
+struct operands {
+  std::vector<std::shared_ptr<tensor_state>> leaves;
+  std::vector<shape> leaf_extents;
+  std::vector<double> numbers;
+  std::vector<index_t> sizes;
+};
+
+namespace detail {
+
+template <expression E>
+  requires E::is_leaf
+void collect(const E& leaf, operands& to) {
+  const std::shared_ptr<tensor_state>& state = leaf.state();
+  if (leaf.written_for() && *leaf.written_for() != state->version)
+    throw value_error("weft: operand " + std::to_string(to.leaves.size()) + " of shape " +
+                      to_string(state->extents) +
+                      " was changed in place after the expression was written");
+  to.leaves.push_back(state);
+  to.leaf_extents.push_back(state->extents);
+}
+
+template <class T>
+void collect(const scalar<T>& s, operands& to) {
+  to.numbers.push_back(static_cast<double>(s.value));
+}
+
+template <class Tag, class T, class Extents>
+void collect(const bound<Tag, T, Extents>&, operands&) {}
+
+template <class Op, class Attr, class... A>
+void collect(const node<Op, Attr, A...>& n, operands& to);
+template <class Op, class Attr, int Sizes, class... A>
+void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to);
+
+template <class Tag, class Value, class Body>
+void collect(const let_node<Tag, Value, Body>& l, operands& to) {
+  collect(l.value, to);
+  collect(l.body, to);
+}
+
+template <class Op, class Attr, class... A>
+void collect(const node<Op, Attr, A...>& n, operands& to) {
+  std::apply([&](const auto&... o) { (collect(o, to), ...); }, n.operands);
+}
+
+template <class Op, class Attr, int Sizes, class... A>
+void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to) {
+  collect(static_cast<const node<Op, Attr, A...>&>(n), to);
+  for (const given_size& s : n.sizes) to.sizes.push_back(s.value);
+}
+
+}  // namespace detail
+
+/// The operands of `e` in the order of its graph.
+template <expression E>
+operands operands_of(const E& e) {
+  operands o;
+  detail::collect(e, o);
+  return o;
+}
+
+}  // namespace weft::run

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// All state of one run: the device, the random state, and instances of the programs it has seen.
+//
+// Nothing else in weft is mutable and shared, so two contexts are two runs that know nothing of
+// each other. Functions that take none use a default one for the CPU.
+#pragma once
+
+#include <unordered_map>
+
+#include <weft/device/device.hpp>
+#include <weft/run/instance.hpp>
+
+namespace weft {
+
+class context {
+ public:
+  explicit context(const device& where = default_device()) : device_(where) {}
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+
+  const device& where() const { return device_; }
+
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;  // random numbers of a step differ from those of the next
+
+  /// The instance of a plan for these symbol values, made when they are first seen.
+  run::instance& instance_of(const lower::plan_view& plan, const void* identity,
+                             std::span<const kernel_function> kernels,
+                             std::vector<index_t> symbols) {
+    auto& known = instances_[identity];
+    for (auto& i : known)
+      if (i->symbols() == symbols) return *i;
+    known.push_back(std::make_unique<run::instance>(plan, kernels, std::move(symbols)));
+    return *known.back();
+  }
+
+  /// Memory for the values inside a program while it runs.
+  void* arena(std::size_t bytes) {
+    if (bytes > arena_bytes_) {
+      arena_ = {};
+      arena_ = device_.allocate(bytes);
+      arena_bytes_ = bytes;
+    }
+    return arena_.data();
+  }
+
+ private:
+  device device_;
+  std::unordered_map<const void*, std::vector<std::unique_ptr<run::instance>>> instances_;
+  buffer arena_;
+  std::size_t arena_bytes_ = 0;
+};
+
+inline context& default_context() {
+  static context* c = new context();
+  return *c;
+}
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// Evaluation: the value of an expression as a tensor.
+//
+//   auto t = eval(relu(matmul(x, w) + 1.0f));
+#pragma once
+
+#include <weft/run/bind.hpp>
+#include <weft/run/context.hpp>
+#include <weft/run/program.hpp>
+
+namespace weft {
+
+namespace run {
+
+/// A program whatever expression it came from: what the engine needs to play it.
+struct playable {
+  lower::plan_view plan;
+  std::span<const kernel_function> kernels;
+};
+
+template <class Program>
+constexpr playable playable_of() {
+  return {Program::plan, Program::kernels};
+}
+
+/// Plays `p`. Outputs that are null are allocated.
+inline void play(context& c, const playable& p, std::span<const std::shared_ptr<tensor_state>> leaves,
+                 const std::vector<double>& numbers, std::vector<index_t> symbols,
+                 std::vector<std::shared_ptr<tensor_state>>& outputs) {
+  instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, std::move(symbols));
+  std::vector<void*> leaf_memory, output_memory;
+  for (const auto& leaf : leaves) {
+    if (leaf && !(leaf->where == c.where()))
+      throw device_error(std::string("weft: an operand of shape ") + to_string(leaf->extents) +
+                         " lies on another device (" + leaf->where->name() + ")");
+    leaf_memory.push_back(leaf ? leaf->memory.data() : nullptr);
+  }
+  outputs.resize(p.plan.outputs.size());
+  for (std::size_t o = 0; o < outputs.size(); ++o) {
+    const int value = p.plan.outputs[o];
+    if (value >= 0 && !outputs[o])
+      outputs[o] = std::make_shared<tensor_state>(
+          c.where(), i.output_extents(static_cast<int>(o)),
+          p.plan.values[static_cast<std::size_t>(value)].result.type);
+    output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
+  }
+  i.run(*c.where(), c.arena(i.arena_bytes()), leaf_memory, numbers, output_memory);
+}
+
+}  // namespace run
+
+/// The tensor type that an expression evaluates to.
+template <expression E, bool Tracked = false>
+using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
+
+/// Computes `e`. Throws shape_error if extents that are first known now do not fit.
+template <expression E>
+evaluated<E> eval(const E& e, context& c = default_context()) {
+  using program = run::value_program<E>;
+  run::operands o = run::operands_of(e);
+  std::vector<index_t> symbols = run::resolve_symbols(program::plan, o.leaf_extents, o.sizes);
+  std::vector<std::shared_ptr<tensor_state>> outputs;
+  run::play(c, run::playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
+  return evaluated<E>(outputs[0]);
+}
+
+}  // namespace weft

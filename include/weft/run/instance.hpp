@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT
+// An instance: a plan whose extents are numbers. Layouts, kernel arguments and the memory plan are
+// worked out once; a run only fills in pointers.
+//
+//   instance at(plan, kernels, symbol_values);
+//   at.run(device, arena, leaves, numbers, outputs);
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <weft/device/backend.hpp>
+#include <weft/lower/plan.hpp>
+#include <weft/run/layout.hpp>
+
+namespace weft::run {
+
+using lower::plan_view;
+using lower::step_kind;
+using lower::storage;
+
+/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
+inline std::vector<index_t> resolve_symbols(const plan_view& p, std::span<const shape> leaves,
+                                            std::span<const index_t> sizes) {
+  std::vector<index_t> numbers;
+  numbers.reserve(p.symbols.size());
+  const auto number = [&](index_t e) {
+    return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
+  };
+  for (const symbol& s : p.symbols) {
+    switch (s.kind) {
+      case symbol_kind::leaf_extent:
+        numbers.push_back(leaves[static_cast<std::size_t>(s.a)][static_cast<int>(s.b)]);
+        break;
+      case symbol_kind::given: numbers.push_back(sizes[static_cast<std::size_t>(s.a)]); break;
+      case symbol_kind::add: numbers.push_back(number(s.a) + number(s.b)); break;
+      case symbol_kind::subtract: numbers.push_back(number(s.a) - number(s.b)); break;
+      case symbol_kind::multiply: numbers.push_back(number(s.a) * number(s.b)); break;
+      case symbol_kind::divide:
+      case symbol_kind::divide_up: {
+        const index_t a = number(s.a), b = number(s.b);
+        if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
+          throw shape_error("weft: an extent of " + std::to_string(a) +
+                            " cannot be divided into parts of " + std::to_string(b));
+        numbers.push_back((a + b - 1) / b);
+      }
+    }
+  }
+  for (const extent_check& c : p.checks)
+    if (number(c.a) != number(c.b))
+      throw shape_error("weft: extents that must be equal are " + std::to_string(number(c.a)) +
+                        " and " + std::to_string(number(c.b)));
+  return numbers;
+}
+
+/// Where the computed values of a program lie in one arena: values whose lives overlap do not.
+class arena_plan {
+ public:
+  struct block {
+    std::size_t bytes;
+    int first_step, last_step;
+    std::size_t offset = 0;
+  };
+
+  /// Largest first, each at the lowest offset that is free during its life.
+  static std::size_t place(std::vector<block>& blocks) {
+    std::vector<std::size_t> order(blocks.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return blocks[a].bytes != blocks[b].bytes ? blocks[a].bytes > blocks[b].bytes : a < b;
+    });
+    std::size_t total = 0;
+    std::vector<std::size_t> placed;
+    for (std::size_t i : order) {
+      block& b = blocks[i];
+      std::vector<const block*> alive;
+      for (std::size_t p : placed)
+        if (blocks[p].first_step <= b.last_step && b.first_step <= blocks[p].last_step)
+          alive.push_back(&blocks[p]);
+      std::sort(alive.begin(), alive.end(),
+                [](const block* x, const block* y) { return x->offset < y->offset; });
+      std::size_t offset = 0;
+      for (const block* other : alive) {
+        if (offset + b.bytes <= other->offset) break;
+        offset = std::max(offset, other->offset + other->bytes);
+      }
+      b.offset = offset;
+      total = std::max(total, offset + b.bytes);
+      placed.push_back(i);
+    }
+    return total;
+  }
+};
+
+class instance {
+ public:
+  instance(const plan_view& p, std::span<const kernel_function> kernels,
+           std::vector<index_t> symbols)
+      : plan_(p), symbols_(std::move(symbols)) {
+    lay_out();
+    plan_arena();
+    for (const lower::step_entry& s : p.steps) prepare(s, kernels);
+  }
+
+  /// The symbol values this instance was made for.
+  const std::vector<index_t>& symbols() const { return symbols_; }
+  std::size_t arena_bytes() const { return arena_bytes_; }
+  const shape& output_extents(int output) const {
+    return layouts_[static_cast<std::size_t>(plan_.outputs[static_cast<std::size_t>(output)])].extents;
+  }
+
+  /// Plays the steps. `leaves` and `outputs` are device pointers in the order of the plan.
+  void run(backend& device, void* arena, std::span<void* const> leaves,
+           std::span<const double> numbers, std::span<void* const> outputs) {
+    const auto base = [&](const source& s) -> void* {
+      char* p = nullptr;
+      switch (s.from) {
+        case source::leaf: p = static_cast<char*>(leaves[static_cast<std::size_t>(s.index)]); break;
+        case source::output: p = static_cast<char*>(outputs[static_cast<std::size_t>(s.index)]); break;
+        case source::arena: p = static_cast<char*>(arena); break;
+      }
+      return p + s.bytes;
+    };
+    for (prepared& s : steps_) {
+      if (s.kind == step_kind::kernel) {
+        for (std::size_t i = 0; i < s.sources.size(); ++i) s.call.args.pointer[i] = base(s.sources[i]);
+        for (std::size_t i = 0; i < s.numbers.size(); ++i) s.call.args.number[i] = number(s.numbers[i], numbers);
+        device.launch(s.call);
+        continue;
+      }
+      for (std::size_t i = 0; i < s.sources.size(); ++i) s.tensors[i].pointer = base(s.sources[i]);
+      run_step(device, s);
+    }
+  }
+
+ private:
+  struct source {
+    enum { leaf, output, arena } from;
+    int index;
+    std::ptrdiff_t bytes;
+  };
+  struct prepared {
+    step_kind kind;
+    const char* op;
+    const native_code* native;
+    attributes at;
+    int inputs;
+    kernel_call call;
+    std::vector<source> sources;    // of the kernel's arguments, or of the tensors
+    std::vector<int> numbers;       // values that are numbers
+    std::vector<strided> tensors;
+  };
+
+  index_t number_of_extent(index_t e) const {
+    return e >= 0 ? e : symbols_[static_cast<std::size_t>(symbol_table::number_of(e))];
+  }
+  shape resolved(shape s) const {
+    for (int i = 0; i < s.order; ++i) s[i] = number_of_extent(s[i]);
+    return s;
+  }
+  attributes resolved(attributes at) const {
+    for (int i = 0; i < at.count; ++i)
+      if (symbol_table::is_symbol(at[i])) at[i] = number_of_extent(at[i]);
+    return at;
+  }
+  const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
+  const layout& layout_of(int id) const { return layouts_[static_cast<std::size_t>(id)]; }
+  int base_of(int id) const {
+    while (value(id).where == storage::view) id = value(id).source;
+    return id;
+  }
+  double number(int id, std::span<const double> numbers) const {
+    const lower::value_entry& v = value(id);
+    if (v.given) return numbers[static_cast<std::size_t>(v.at[0])];
+    return static_cast<double>(number_of_extent(v.at[0]));
+  }
+
+  void lay_out() {
+    for (const lower::value_entry& v : plan_.values) {
+      const shape extents = resolved(v.result.extents);
+      layouts_.push_back(v.where == storage::view
+                             ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
+                             : contiguous_layout(extents));
+    }
+  }
+
+  void plan_arena() {
+    std::vector<arena_plan::block> blocks;
+    std::vector<std::size_t> ids;
+    for (std::size_t i = 0; i < plan_.values.size(); ++i) {
+      const lower::value_entry& v = plan_.values[i];
+      if (v.where != storage::computed || v.first_step < 0 || v.output >= 0) continue;
+      const auto bytes = static_cast<std::size_t>(layouts_[i].extents.size() * size_of(v.result.type));
+      blocks.push_back({(bytes + 63) / 64 * 64, v.first_step, v.last_step});
+      ids.push_back(i);
+    }
+    arena_bytes_ = arena_plan::place(blocks);
+    offsets_.resize(plan_.values.size());
+    for (std::size_t b = 0; b < blocks.size(); ++b) offsets_[ids[b]] = blocks[b].offset;
+  }
+
+  source source_of(int id) const {
+    const int base = base_of(id);
+    const lower::value_entry& v = value(base);
+    const auto bytes = static_cast<std::ptrdiff_t>(layout_of(id).offset * size_of(v.result.type));
+    if (v.where == storage::leaf) return {source::leaf, v.source, bytes};
+    if (v.output >= 0) return {source::output, v.output, bytes};
+    return {source::arena, 0, static_cast<std::ptrdiff_t>(offsets_[static_cast<std::size_t>(base)]) + bytes};
+  }
+
+  strided tensor_of(int id) const {
+    strided s;
+    s.type = value(id).result.type;
+    s.extents = layout_of(id).extents;
+    std::copy(layout_of(id).stride, layout_of(id).stride + max_order, s.stride);
+    return s;
+  }
+
+  void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels) {
+    prepared ready{s.kind, s.op, s.native, resolved(s.at), s.inputs, {}, {}, {}, {}};
+    const auto operands = plan_.operands.subspan(static_cast<std::size_t>(s.first_operand));
+    const int tensors = s.inputs + s.outputs;
+    for (int i = 0; i < tensors; ++i) ready.sources.push_back(source_of(operands[static_cast<std::size_t>(i)]));
+    if (s.kind == step_kind::kernel) {
+      for (int i = 0; i < s.arguments; ++i) ready.numbers.push_back(operands[static_cast<std::size_t>(tensors + i)]);
+      prepare_kernel(s, operands, kernels, ready.call);
+    } else {
+      for (int i = 0; i < tensors; ++i) ready.tensors.push_back(tensor_of(operands[static_cast<std::size_t>(i)]));
+    }
+    steps_.push_back(std::move(ready));
+  }
+
+  /// How a kernel reads an argument along the row, which merging dims must not change.
+  enum class access : std::uint8_t { contiguous, strided, per_row };
+
+  std::vector<access> accesses(const lower::kernel_entry& k, int arguments) const {
+    std::vector<access> result(static_cast<std::size_t>(arguments), access::contiguous);
+    for (int i = 0; i < k.words; ++i) {
+      const lower::word w = lower::word::decoded(plan_.words[static_cast<std::size_t>(k.first_word + i)]);
+      const auto a = static_cast<std::size_t>(w.a);
+      if (w.op == lower::load && w.b) result[a] = access::strided;
+      if (w.op == lower::load_row || w.op == lower::store_row) result[a] = access::per_row;
+      if (w.op == lower::constant) ++i;
+    }
+    return result;
+  }
+
+  void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
+                      std::span<const kernel_function> kernels, kernel_call& call) const {
+    const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
+    call.words = plan_.words.subspan(static_cast<std::size_t>(k.first_word), static_cast<std::size_t>(k.words));
+    call.function = kernels.empty() ? nullptr : kernels[static_cast<std::size_t>(s.kernel)];
+    call.division = k.division;
+    call.scratch_rows = k.scratch_rows;
+    kernel_args& args = call.args;
+    args.arguments = s.inputs + s.outputs;
+    shape space = resolved(s.space);
+    if (space.order == 0) space.append(1);
+    args.order = space.order;
+    for (int d = 0; d < space.order; ++d) args.extent[d] = space[d];
+    for (int a = 0; a < args.arguments; ++a) {
+      const layout& l = layout_of(operands[static_cast<std::size_t>(a)]);
+      for (int d = 0; d < space.order; ++d) {
+        const int own = d - (space.order - l.extents.order);
+        const bool repeated = own < 0 || (l.extents[own] == 1 && space[d] != 1);
+        args.stride[a][d] = repeated ? 0 : l.stride[own];
+      }
+    }
+    int kept_end = args.order - 1;  // dims before it count rows
+    if (k.division == kernel_division::columns) {
+      const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
+      for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k, args.arguments));
+      move_before_last(args, first, last);
+      args.folded = last - first;
+      kept_end -= args.folded;
+    } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
+      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k, args.arguments)); --d) {
+      }
+      kept_end = args.order - 1;
+    }
+    merge_rows(args, 0, kept_end);
+  }
+
+  /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
+  static bool merge_into_last(kernel_args& args, int d, const std::vector<access>& how) {
+    const int last = args.order - 1;
+    if (d != last - 1) return false;
+    index_t merged[max_arguments];
+    for (int a = 0; a < args.arguments; ++a) {
+      const index_t inner = args.stride[a][last], outer = args.stride[a][d];
+      const bool inner_is_one = args.extent[last] == 1;
+      if (args.extent[d] == 1) merged[a] = inner;
+      else if (inner_is_one) merged[a] = outer;
+      else if (outer == inner * args.extent[last]) merged[a] = inner;
+      else return false;
+      const access h = how[static_cast<std::size_t>(a)];
+      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
+        return false;
+    }
+    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
+    args.extent[d] *= args.extent[last];
+    --args.order;
+    return true;
+  }
+
+  /// Merges dims before `end` that every argument steps through as through one.
+  static void merge_rows(kernel_args& args, int begin, int end) {
+    for (int d = end - 2; d >= begin; --d) {
+      bool merges = true;
+      for (int a = 0; a < args.arguments; ++a)
+        merges = merges && (args.extent[d] == 1 ||
+                            args.stride[a][d] == args.stride[a][d + 1] * args.extent[d + 1]);
+      if (!merges) continue;
+      args.extent[d] *= args.extent[d + 1];
+      for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = args.stride[a][d + 1];
+      for (int i = d + 1; i + 1 < args.order; ++i) {
+        args.extent[i] = args.extent[i + 1];
+        for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
+      }
+      --args.order;
+    }
+  }
+
+  /// Dims [first, last) to just before the last dim.
+  static void move_before_last(kernel_args& args, int first, int last) {
+    std::rotate(args.extent + first, args.extent + last, args.extent + args.order - 1);
+    for (int a = 0; a < args.arguments; ++a)
+      std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
+  }
+
+  void run_step(backend& device, const prepared& s) const {
+    const strided* t = s.tensors.data();
+    if (s.kind == step_kind::contraction) {
+      device.multiply(t[0], t[1], t[2]);
+    } else if (s.kind == step_kind::native) {
+      device.call_native(s.op, *s.native, {t, t + s.inputs, s.at});
+    } else if (s.kind == step_kind::concat) {
+      const int dim = normalized_dim(s.at[0], t[2].extents.order);
+      device.copy(t[0], part_of(t[2], dim, 0, t[0].extents[dim], 1));
+      device.copy(t[1], part_of(t[2], dim, t[0].extents[dim], t[1].extents[dim], 1));
+    } else {
+      device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
+      const int dim = static_cast<int>(s.at[0]);
+      device.copy(t[0], part_of(t[1], dim, s.at[1], t[0].extents[dim], s.at[3]));
+    }
+  }
+
+  static strided part_of(strided t, int dim, index_t start, index_t count, index_t step) {
+    t.pointer = static_cast<char*>(t.pointer) + start * t.stride[dim] * size_of(t.type);
+    t.extents[dim] = count;
+    t.stride[dim] *= step;
+    return t;
+  }
+
+  plan_view plan_;
+  std::vector<index_t> symbols_;
+  std::vector<layout> layouts_;
+  std::vector<std::size_t> offsets_;
+  std::size_t arena_bytes_ = 0;
+  std::vector<prepared> steps_;
+};
+
+}  // namespace weft::run

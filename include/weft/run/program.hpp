@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// The programs of an expression type: graph, plan and kernels, all made by the compiler.
+//
+// `value_program` computes the value. `gradient_programs` is a pair: forward, which also keeps what
+// backward reads, and backward. Only the tables below are in the binary; types end here.
+#pragma once
+
+#include <weft/grad/cut.hpp>
+#include <weft/graph/flatten.hpp>
+#include <weft/lower/cpu_kernel.hpp>
+#include <weft/lower/plan.hpp>
+
+namespace weft::run {
+
+namespace detail {
+
+/// The graph of E: its value is the only output.
+template <expression E>
+constexpr graph::compute_graph graph_of() {
+  graph::compute_graph g;
+  const graph::value v = graph::flatten<E>(g);
+  g.outputs.push_back(v.id);
+  return graph::with_canonical_extents(g);
+}
+
+/// The graph of E and of its derivative: outputs are the value and the cotangent of every leaf,
+/// -1 where there is none. The last leaf is the cotangent of the value.
+template <expression E>
+constexpr graph::compute_graph joint_graph_of() {
+  graph::compute_graph g = graph_of<E>();
+  const int result = g.outputs[0];
+  graph::node seed;
+  seed.op = &graph::info_of<op::leaf>;
+  seed.at = {{g.leaves++}, 1};
+  seed.result = g[result].result;
+  const int seed_id = g.append(seed).id;
+  const sequence<int> leaves = grad::leaf_nodes(g);
+  const sequence<int> cotangents = grad::reverse(g, result, seed_id);
+  for (int i = 0; i + 1 < g.leaves; ++i) {
+    const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
+    g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
+  }
+  return graph::expanded(g);
+}
+
+template <expression E>
+struct value_plan {
+  static consteval lower::plan make() {
+    return lower::make_plan(graph::with_legal_views(graph::expanded(graph_of<E>())));
+  }
+};
+template <expression E>
+struct forward_plan {
+  static consteval lower::plan make() {
+    const graph::compute_graph joint = joint_graph_of<E>();
+    return lower::make_plan(
+        graph::with_legal_views(grad::forward_part(joint, grad::kept_values(joint))));
+  }
+};
+template <expression E>
+struct backward_plan {
+  static consteval lower::plan make() {
+    const graph::compute_graph joint = joint_graph_of<E>();
+    return lower::make_plan(
+        graph::with_legal_views(grad::backward_part(joint, grad::kept_values(joint))));
+  }
+};
+
+}  // namespace detail
+
+/// A plan with the CPU kernels its codes name. `Source::make()` gives the plan.
+template <class Source>
+class program {
+  static constexpr auto frozen_ = lower::freeze<Source>();
+  static constexpr auto words_ = frozen_.words;      // small: what template arguments are read from
+  static constexpr auto kernels_ = frozen_.kernels;
+  static constexpr int kernel_count = static_cast<int>(frozen_.kernels.view().size());
+
+  template <int K, int... I>
+  static constexpr kernel_function kernel(std::integer_sequence<int, I...>) {
+    return &lower::cpu_kernel<words_.data[kernels_.data[K].first_word + I]...>::run;
+  }
+  struct function_table {
+    kernel_function at[kernel_count > 0 ? kernel_count : 1];
+  };
+  template <int... K>
+  static constexpr function_table functions(std::integer_sequence<int, K...>) {
+    return {{kernel<K>(std::make_integer_sequence<int, kernels_.data[K].words>{})...}};
+  }
+
+ public:
+  static constexpr lower::plan_view plan = frozen_.view();
+  static constexpr function_table functions_ = functions(std::make_integer_sequence<int, kernel_count>{});
+  static constexpr std::span<const kernel_function> kernels{functions_.at, static_cast<std::size_t>(kernel_count)};
+};
+
+template <expression E>
+using value_program = program<detail::value_plan<E>>;
+template <expression E>
+using forward_program = program<detail::forward_plan<E>>;
+template <expression E>
+using backward_program = program<detail::backward_plan<E>>;
+
+}  // namespace weft::run

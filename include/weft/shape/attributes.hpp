@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// What an op knows besides its operands: dims, a permutation, bounds, the bits of a constant.
+//
+// In the type of an expression the numbers are a pack, attr<1, 2>; in the graph they are a value.
+#pragma once
+
+#include <bit>
+
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+/// Six numbers whose meaning each op defines; extents in them may be symbols.
+struct attributes {
+  index_t v[max_order]{};
+  int count = 0;
+
+  constexpr bool operator==(const attributes&) const = default;
+  constexpr index_t operator[](int i) const { return v[i]; }
+  constexpr index_t& operator[](int i) { return v[i]; }
+};
+
+/// Attributes in a type. `dyn` stands for a size that the expression carries at run time.
+template <index_t... Values>
+struct attr {
+  static_assert(sizeof...(Values) <= max_order);
+  static constexpr attributes value{{Values...}, sizeof...(Values)};
+};
+
+/// Attributes that are the extents of `s`, for ops whose result shape is given.
+constexpr attributes extents_attributes(const shape& s) {
+  attributes a;
+  a.count = s.order;
+  for (int i = 0; i < s.order; ++i) a[i] = s[i];
+  return a;
+}
+constexpr shape shape_of(const attributes& a) {
+  shape s;
+  for (int i = 0; i < a.count; ++i) s.append(a[i]);
+  return s;
+}
+
+constexpr attributes number_bits(double x) {
+  return {{std::bit_cast<index_t>(x)}, 1};
+}
+constexpr double number_of(const attributes& a) { return std::bit_cast<double>(a[0]); }
+
+}  // namespace weft

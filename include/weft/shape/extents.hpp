@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// Extents in the type system, static and dynamic mixed per dimension.
+//
+//   extents<dyn, 784>{32}       // batch at run time, features at compile time; {32, 784} too
+//   extents<784, 128>{}
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include <weft/base/error.hpp>
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+template <index_t... Extents>
+class extents {
+  static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
+  static_assert(((Extents >= 0 || Extents == dyn) && ...),
+                "weft: an extent is a number of elements, or dyn");
+
+ public:
+  static constexpr int order = sizeof...(Extents);
+  static constexpr shape static_shape{order, {Extents...}};
+  static constexpr int dynamic_count = (0 + ... + (Extents == dyn));
+
+  constexpr extents()
+    requires(dynamic_count == 0)
+  = default;
+
+  /// From all extents, or from the dynamic ones alone.
+  template <class... Sizes>
+    requires(sizeof...(Sizes) > 0 &&
+             (sizeof...(Sizes) == order || sizeof...(Sizes) == dynamic_count))
+  constexpr explicit(sizeof...(Sizes) == 1) extents(Sizes... sizes) {
+    const index_t given[] = {static_cast<index_t>(sizes)...};
+    int next = 0;
+    for (int i = 0; i < order; ++i) {
+      const bool fixed = static_shape[i] != dyn;
+      if (!fixed || sizeof...(Sizes) == order) value_[i] = given[next++];
+      if (value_[i] < 0 || (fixed && value_[i] != static_shape[i]))
+        throw shape_error("weft: extents " + to_string(static_shape) + ": dim " +
+                          std::to_string(i) + " cannot be " + std::to_string(value_[i]));
+    }
+  }
+
+  constexpr operator shape() const { return value_; }
+  constexpr index_t operator[](int dim) const { return value_[dim]; }
+
+ private:
+  shape value_ = static_shape;
+};
+
+namespace detail {
+template <shape S, class Dims>
+struct extents_of_dims;
+template <shape S, int... I>
+struct extents_of_dims<S, std::integer_sequence<int, I...>> {
+  using type = extents<S.extent[I]...>;
+};
+}  // namespace detail
+
+/// The extents type of a shape that holds numbers and `dyn`.
+template <shape S>
+struct extents_from : detail::extents_of_dims<S, std::make_integer_sequence<int, S.order>> {};
+
+}  // namespace weft

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// The shape laws that several ops share, written once for types, graph and run time.
+//
+// `Dims` is the arithmetic on extents: static_dims or symbol_table (shape/symbols.hpp).
+//
+//   static_dims dims;
+//   broadcast(dims, {2, {32, 1}}, {1, {784}})   // holds, [32, 784]
+#pragma once
+
+#include <weft/shape/symbols.hpp>
+
+namespace weft {
+
+/// What a law says of its operands: the resulting form if it holds.
+struct inferred {
+  bool holds = true;
+  form value{};
+  bool types_fit = true;
+};
+
+/// NumPy's rule: align right, an extent of 1 stretches. A dynamic extent never stretches.
+template <class Dims>
+constexpr inferred broadcast(Dims& dims, const shape& a, const shape& b) {
+  inferred result;
+  shape& s = result.value.extents;
+  s.order = a.order > b.order ? a.order : b.order;
+  for (int i = 0; i < s.order; ++i) {
+    const index_t x = a.from_right(i), y = b.from_right(i);
+    index_t& out = s[s.order - 1 - i];
+    if (x == 1) out = y;
+    else if (y == 1) out = x;
+    else if (!dims.unify(x, y, out)) result.holds = false;
+  }
+  return result;
+}
+
+/// [batch..., M, K] x [batch..., K, N] -> [batch..., M, N]; batch extents broadcast.
+template <class Dims>
+constexpr inferred matmul_shape(Dims& dims, const shape& a, const shape& b) {
+  if (a.order < 2 || b.order < 2) return {false, {}};
+  shape batch_a = a, batch_b = b;
+  batch_a.order -= 2;
+  batch_b.order -= 2;
+  inferred result = broadcast(dims, batch_a, batch_b);
+  index_t inner = 0;
+  if (!dims.unify(a.last(), b[b.order - 2], inner)) result.holds = false;
+  result.value.extents.append(a[a.order - 2]);
+  result.value.extents.append(b.last());
+  return result;
+}
+
+/// Product of extents [first, last).
+template <class Dims>
+constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
+  index_t n = 1;
+  for (int i = first; i < last; ++i) n = dims.multiply(n, s[i]);
+  return n;
+}
+
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left.
+///
+/// Equal extents at both ends are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides
+/// C by the heads and says nothing about B and T.
+template <class Dims>
+constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
+  int left = 0, right = 0;
+  while (left < from.order && left < target.order && from[left] == target[left] &&
+         target[left] != dyn)
+    ++left;
+  while (right < from.order - left && right < target.order - left &&
+         from.from_right(right) == target.from_right(right) && target.from_right(right) != dyn)
+    ++right;
+  int open = -1;
+  index_t known = 1;
+  for (int i = left; i < target.order - right; ++i) {
+    if (target[i] == dyn) {
+      if (open >= 0) return {false, {}};
+      open = i;
+    } else {
+      known = dims.multiply(known, target[i]);
+    }
+  }
+  const index_t total = product(dims, from, left, from.order - right);
+  if (open < 0) {
+    index_t unified = 0;
+    return {dims.unify(total, known, unified), {dtype::f32, target}};
+  }
+  if (total >= 0 && known > 0 && total % known) return {false, {}};
+  target[open] = known == 0 ? 0 : dims.divide(total, known);
+  return {true, {dtype::f32, target}};
+}
+
+}  // namespace weft

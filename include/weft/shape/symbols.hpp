@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Arithmetic on extents that may not be known yet.
+//
+// Shape laws are written once against this interface and read twice. `static_dims` answers in the
+// type system, where everything unknown is `dyn`. `symbol_table` answers in the graph, where an
+// unknown extent is a symbol with a formula, so that [B, T, C] reshaped to [B*T, C] is known to
+// have the same size, and unifying B with B' emits one check for run time.
+#pragma once
+
+#include <weft/base/sequence.hpp>
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+/// Extents in the type system.
+struct static_dims {
+  /// The extent that both are, into `out`; false if they are different numbers.
+  constexpr bool unify(index_t a, index_t b, index_t& out) {
+    out = a == dyn ? b : a;
+    return a == b || a == dyn || b == dyn;
+  }
+  constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
+  constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
+  constexpr index_t multiply(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a * b; }
+  constexpr index_t divide(index_t a, index_t b) { return a < 0 || b <= 0 ? dyn : a / b; }
+  constexpr index_t divide_up(index_t a, index_t b) {
+    return a < 0 || b <= 0 ? dyn : (a + b - 1) / b;
+  }
+};
+
+/// How a symbol gets its number at run time.
+enum class symbol_kind : std::uint8_t {
+  leaf_extent,
+  given,
+  add,
+  subtract,
+  multiply,
+  divide,  // exact; a remainder is an error when the number is known
+  divide_up
+};
+
+struct symbol {
+  symbol_kind kind{};
+  index_t a = 0, b = 0;  // leaf and dim; number of the given size; or two extents
+  constexpr bool operator==(const symbol&) const = default;
+};
+
+/// Two extents that must turn out equal.
+struct extent_check {
+  index_t a = 0, b = 0;
+};
+
+/// Extents in the graph. Symbol number s is written as the extent -2 - s.
+class symbol_table {
+ public:
+  sequence<symbol> symbols;
+  sequence<extent_check> checks;
+
+  static constexpr bool is_symbol(index_t e) { return e <= -2; }
+  static constexpr int number_of(index_t e) { return static_cast<int>(-2 - e); }
+
+  constexpr index_t leaf_extent(int leaf, int dim) {
+    return intern({symbol_kind::leaf_extent, leaf, dim});
+  }
+  constexpr index_t given(int number) { return intern({symbol_kind::given, number, 0}); }
+
+  /// Follows unifications to the extent that stands for `e`.
+  constexpr index_t canonical(index_t e) const {
+    while (is_symbol(e) && same_as_[number_of(e)] != e) e = same_as_[number_of(e)];
+    return e;
+  }
+  constexpr shape canonical(shape s) const {
+    for (int i = 0; i < s.order; ++i) s[i] = canonical(s[i]);
+    return s;
+  }
+
+  constexpr bool unify(index_t a, index_t b, index_t& out) {
+    a = canonical(a);
+    b = canonical(b);
+    out = a;
+    if (a == b) return true;
+    if (a >= 0 && b >= 0) return false;
+    checks.push_back({a, b});
+    if (a >= 0 || (b < 0 && b > a)) {  // a number, or the older symbol, stands for both
+      same_as_[number_of(b)] = a;
+    } else {
+      same_as_[number_of(a)] = b;
+      out = b;
+    }
+    return true;
+  }
+  constexpr index_t add(index_t a, index_t b) {
+    if (a == 0) return b;
+    if (b == 0) return a;
+    return a >= 0 && b >= 0 ? a + b : intern({symbol_kind::add, a, b});
+  }
+  constexpr index_t subtract(index_t a, index_t b) {
+    if (b == 0) return a;
+    if (a >= 0 && b >= 0) return a - b;
+    return a == b ? 0 : intern({symbol_kind::subtract, a, b});
+  }
+  /// Numbers gather on the right, and a quotient meets its divisor again.
+  constexpr index_t multiply(index_t a, index_t b) {
+    if (a >= 0 && b >= 0) return a * b;
+    if (a >= 0) return multiply(b, a);
+    if (b == 1) return a;
+    const symbol x = symbols[number_of(a)];
+    if (x.kind == symbol_kind::multiply && x.b >= 0 && b >= 0) return multiply(x.a, x.b * b);
+    if (x.kind == symbol_kind::divide && x.b == b) return x.a;
+    if (is_symbol(b) && symbols[number_of(b)].kind == symbol_kind::divide &&
+        symbols[number_of(b)].b == a)
+      return symbols[number_of(b)].a;
+    return intern({symbol_kind::multiply, a, b});
+  }
+  constexpr index_t divide(index_t a, index_t b) {
+    if (b == 1) return a;
+    if (a >= 0 && b > 0) return a / b;
+    if (a == b) return 1;
+    if (is_symbol(a) && symbols[number_of(a)].kind == symbol_kind::multiply) {
+      const symbol product = symbols[number_of(a)];
+      if (product.b == b) return product.a;
+      if (product.a == b) return product.b;
+    }
+    return intern({symbol_kind::divide, a, b});
+  }
+  constexpr index_t divide_up(index_t a, index_t b) {
+    if (b == 1) return a;
+    return a >= 0 && b > 0 ? (a + b - 1) / b : intern({symbol_kind::divide_up, a, b});
+  }
+
+ private:
+  constexpr index_t intern(symbol s) {
+    for (int i = 0; i < symbols.size(); ++i)
+      if (symbols[i] == s) return canonical(-2 - i);
+    symbols.push_back(s);
+    same_as_.push_back(-1 - symbols.size());
+    return -1 - symbols.size();
+  }
+
+  sequence<index_t> same_as_;
+};
+
+}  // namespace weft

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Tensors: leaves of expressions that own memory.
+//
+// A tensor is a handle; copies name the same elements. Its type holds element type and extents,
+// nothing about devices. A `parameter` is a tensor for which tapes compute gradients.
+//
+//   auto x = randn<float>(extents<dyn, 784>{32, 784});
+//   float first = x.to_vector()[0];
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <weft/device/device.hpp>
+#include <weft/expr/apply.hpp>
+
+namespace weft {
+
+/// What the handles of one tensor share.
+struct tensor_state {
+  device where;
+  buffer memory;
+  shape extents;
+  dtype type;
+  std::uint64_t version = 0;           // counts changes in place
+  std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
+
+  tensor_state(const device& d, const shape& s, dtype t)
+      : where(d), memory(d.allocate(static_cast<std::size_t>(s.size() * size_of(t)))),
+        extents(s), type(t) {}
+  std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
+};
+
+template <element T, class Extents, bool Tracked = false>
+class tensor : public expression_base {
+ public:
+  using value_type = T;
+  using extents_type = Extents;
+  static constexpr shape static_shape = Extents::static_shape;
+  static constexpr bool is_leaf = true;
+  static constexpr bool requires_grad = Tracked;
+  static constexpr long node_count = 1;
+
+  tensor() = default;
+  /// A tensor with elements that are not set yet.
+  explicit tensor(const shape& s, const device& where = default_device())
+      : state_(std::make_shared<tensor_state>(where, checked(s), dtype_of<T>)) {}
+  explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
+    checked(state_->extents);
+  }
+  /// The same elements, tracked or not, with extents known more or less exactly.
+  template <class E, bool G>
+  explicit tensor(const tensor<T, E, G>& other) : tensor(other.state()) {}
+
+  bool defined() const { return state_ != nullptr; }
+  const std::shared_ptr<tensor_state>& state() const {
+    if (!state_) throw value_error("weft: a tensor is used before it has elements");
+    return state_;
+  }
+  const shape& extents() const { return state()->extents; }
+  index_t extent(int dim) const { return extents()[normalized_dim(dim, extents().order)]; }
+  index_t size() const { return extents().size(); }
+
+  /// The elements in row-major order, copied to the host.
+  std::vector<T> to_vector() const {
+    static_assert(!std::is_same_v<T, bool>, "weft: to_vector of bool: use copy_to");
+    std::vector<T> host(static_cast<std::size_t>(size()));
+    copy_to(host.data());
+    return host;
+  }
+  void copy_to(T* host) const {
+    state()->where->synchronize();
+    state()->where->download(host, state()->memory.data(), state()->bytes());
+  }
+  /// Sets all elements; expressions written before refuse to be evaluated.
+  void copy_from(const T* host) {
+    state()->where->upload(state()->memory.data(), host, state()->bytes());
+    ++state()->version;
+  }
+  void copy_from(const std::vector<T>& host) {
+    if (static_cast<index_t>(host.size()) != size())
+      throw shape_error("weft: copy_from: " + std::to_string(host.size()) +
+                        " elements for a tensor of shape " + to_string(extents()));
+    copy_from(host.data());
+  }
+
+  /// The element of a tensor that has one.
+  T item() const {
+    if (size() != 1)
+      throw shape_error("weft: item of a tensor of shape " + to_string(extents()));
+    T value;
+    copy_to(&value);
+    return value;
+  }
+
+  /// Host memory of the elements; only on devices that share it.
+  T* data() const {
+    if (!state()->where->host_accessible())
+      throw device_error(std::string("weft: data of a tensor on ") + state()->where->name());
+    return static_cast<T*>(state()->memory.data());
+  }
+
+  /// The gradient that tapes have added up; not defined before the first.
+  tensor<T, Extents> grad() const {
+    return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
+  }
+  void zero_grad() { state()->grad.reset(); }
+
+  /// The handle as an expression keeps it: with the version it was written for.
+  tensor snapshot() const {
+    tensor t = *this;
+    t.written_for_ = state()->version;
+    return t;
+  }
+  std::optional<std::uint64_t> written_for() const { return written_for_; }
+
+ private:
+  static const shape& checked(const shape& s) {
+    bool fits = s.order == static_shape.order;
+    for (int i = 0; fits && i < s.order; ++i)
+      fits = static_shape[i] == dyn ? s[i] >= 0 : s[i] == static_shape[i];
+    if (!fits)
+      throw shape_error("weft: a tensor of type " + to_string(static_shape) +
+                        " cannot have the extents " + to_string(s));
+    return s;
+  }
+
+  std::shared_ptr<tensor_state> state_;
+  std::optional<std::uint64_t> written_for_;
+};
+
+/// A tensor that tapes compute a gradient for.
+template <element T, class Extents>
+using variable = tensor<T, Extents, true>;
+
+}  // namespace weft
