@@ -19,12 +19,15 @@ struct cut {
 
 namespace detail {
 
+/// What the value `of` depends on, and the other results of native ops among it.
 constexpr sequence<bool> ancestors(const compute_graph& g, int of) {
   sequence<bool> found(g.size(), false);
   found[of] = true;
   for (int i = of; i >= 0; --i)
     if (found[i])
       for (int k = 0; k < g[i].operands; ++k) found[g[i].operand[k]] = true;
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op->kind == op::op_kind::result && found[g[i].operand[0]]) found[i] = true;
   return found;
 }
 

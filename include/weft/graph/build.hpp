@@ -46,11 +46,11 @@ constexpr value compute_graph::extent(index_t e, dtype t) {
   return intern(n);
 }
 
-constexpr value compute_graph::coordinate(index_t extent) {
+constexpr value compute_graph::coordinate(index_t extent, dtype t) {
   node n;
   n.op = &info_of<op::coordinate>;
   n.at = {{extent}, 1};
-  n.result = {dtype::i64, {1, {extent}}};
+  n.result = {t, {1, {extent}}};
   return intern(n);
 }
 
@@ -87,7 +87,9 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   for (int i = 0; i < count; ++i)
     n.needs_gradient |= v[i].get().needs_gradient && is_floating(n.result.type);
   if (const int simpler = simplified(*this, n); simpler >= 0) return {this, simpler};
-  return intern(n);
+  const value y = intern(n);
+  for (int k = 1; k < op.results; ++k) result_of(y, k);
+  return y;
 }
 
 constexpr value compute_graph::apply(int op_number, const attributes& at, value* v, int count) {
@@ -165,6 +167,20 @@ constexpr value min_dims(value v, index_t first, index_t last) {
   return detail::fold_dims<op::reduce_min>(v, first, last);
 }
 
+constexpr value result_of(value y, int k) {
+  const node& from = y.get();
+  form forms[max_operands + 1]{};
+  for (int i = 0; i < from.operands; ++i) forms[i] = (*y.owner)[from.operand[i]].result;
+  node n;
+  n.op = &info_of<op::result>;
+  n.at = {{k}, 1};
+  n.result = from.op->result_form(k, forms);
+  n.operand[0] = y.id;
+  n.operands = 1;
+  n.needs_gradient = from.needs_gradient;
+  return y.owner->intern(n);
+}
+
 constexpr value constant_in_derivative(value v) {
   return v.owner->apply<op::detach>(attributes{}, v);
 }
@@ -187,6 +203,10 @@ constexpr value sum_to(value v, const shape& target) {
   }
   if (extra > 0) v = sum_dims(v, 0, extra);
   return reshape_to(v, to);
+}
+
+constexpr value take_rows_of(value table, value index) {
+  return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
 constexpr value merge_leading(value v, int order) {

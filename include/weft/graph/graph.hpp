@@ -31,6 +31,8 @@ struct op_info {
   op::op_kind kind;
   int results;
   inferred (*infer)(symbol_table& dims, const attributes& at, const form* operands);
+  /// Form of the k-th result, k > 0, for ops that have several.
+  form (*result_form)(int k, const form* operands);
   /// The type that operands are brought to, from their promoted type; null where they stay.
   dtype (*operand_type)(dtype promoted);
   /// Cotangents of the operands of node `y`, or -1 each; null if the op has no derivative.
@@ -95,7 +97,7 @@ class compute_graph {
   /// The extent `e`, a number or a symbol, as a value.
   constexpr value extent(index_t e, dtype t);
   /// 0, 1, ..., extent - 1.
-  constexpr value coordinate(index_t extent);
+  constexpr value coordinate(index_t extent, dtype t = dtype::i64);
 
   /// Op on operands, some of which may be plain numbers.
   template <class Op, class... A>
@@ -185,10 +187,14 @@ constexpr value contract_of(value a, value b);
 constexpr value sum_dims(value v, index_t first, index_t last);
 constexpr value max_dims(value v, index_t first, index_t last);
 constexpr value min_dims(value v, index_t first, index_t last);
+/// The k-th result, k > 0, of the native op `y`.
+constexpr value result_of(value y, int k);
 /// The value, as a constant for differentiation.
 constexpr value constant_in_derivative(value v);
 /// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
 constexpr value element_count(value beside, const shape& s);
+/// Rows of `table` by `index`.
+constexpr value take_rows_of(value table, value index);
 /// The leading dims merged so that `order` dims are left.
 constexpr value merge_leading(value v, int order);
 /// `v` with its batch dims (all but two) expanded to those of its product with `other`.

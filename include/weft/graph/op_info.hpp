@@ -79,6 +79,7 @@ constexpr op_info make_info() {
     if constexpr (has_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
     if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
+    if constexpr (Op::results > 1) info.result_form = &Op::result_form;
   }
   return info;
 }

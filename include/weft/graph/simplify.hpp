@@ -83,6 +83,22 @@ constexpr int before_expand(compute_graph& g, const node& n) {
   expanded.needs_gradient = n.needs_gradient;
   return g.intern(expanded).id;
 }
+/// pad(x) + pad(y) of neighbouring parts of one dim as pad(concat(x, y)): what the cotangents of
+/// the parts of a divided tensor add up to. -1 if the operands are not that.
+constexpr int joined_pads(compute_graph& g, int first, int second) {
+  const node a = g[first], b = g[second];
+  if (a.op != &info_of<op::pad> || b.op != a.op || !(a.result == b.result)) return -1;
+  if (a.at[0] != b.at[0] || a.at[3] != 1 || b.at[3] != 1) return -1;
+  const int dim = static_cast<int>(a.at[0]);
+  const value x{&g, a.operand[0]}, y{&g, b.operand[0]};
+  if (g.dims.canonical(g.dims.add(a.at[1], x.extents()[dim])) != g.dims.canonical(b.at[1]))
+    return -1;
+  const value both = g.apply<op::concat>(attributes{{dim}, 1}, x, y);
+  if (a.at[1] == 0 && g.dims.canonical(both.extents()[dim]) == g.dims.canonical(a.at[2]))
+    return both.id;
+  return g.apply<op::pad>(a.at, both).id;
+}
+
 }  // namespace detail
 
 /// A node that already computes `n`, or -1 if `n` has to be computed.
@@ -115,6 +131,11 @@ constexpr int simplified(compute_graph& g, const node& n) {
   if ((n.op == &info_of<op::divide> && is_constant(g, b, 1) && as_a) ||
       (n.op == &info_of<op::subtract> && is_constant(g, b, 0) && as_a))
     return a;
+  if (n.op == &info_of<op::add>) {
+    const int joined = detail::joined_pads(g, a, b);
+    if (joined >= 0) return joined;
+    if (const int reversed = detail::joined_pads(g, b, a); reversed >= 0) return reversed;
+  }
   if (n.op == &info_of<op::negate> && g[a].op == &info_of<op::negate>) return g[a].operand[0];
   return n.op == &info_of<op::contiguous> ? -1 : detail::before_expand(g, n);
 }

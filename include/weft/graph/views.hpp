@@ -64,6 +64,21 @@ constexpr unsigned joined_after_permute(unsigned joined, const attributes& at) {
   return result;
 }
 
+/// Operands of a concat that are concats along the same dim are replaced by theirs.
+constexpr void flatten_concat(const compute_graph& g, node& n) {
+  int parts[2 * max_operands]{};
+  int count = 0;
+  for (int i = 0; i < n.operands; ++i) {
+    const node& inner = g[n.operand[i]];
+    const bool nested = inner.op == n.op && inner.at == n.at;
+    for (int k = 0; k < (nested ? inner.operands : 1); ++k)
+      parts[count++] = nested ? inner.operand[k] : n.operand[i];
+  }
+  if (count > max_operands) return;
+  for (int i = 0; i < count; ++i) n.operand[i] = parts[i];
+  n.operands = count;
+}
+
 }  // namespace detail
 
 /// `g` in which every reshape can be read in place and every output is contiguous.
@@ -76,6 +91,7 @@ constexpr compute_graph with_legal_views(const compute_graph& g) {
     return id;
   };
   compute_graph result = rewritten(g, [&](compute_graph& to, node n) {
+    if (n.op == &info_of<op::concat>) detail::flatten_concat(to, n);
     if (n.op->kind != op::op_kind::view)
       return note(to, to.intern(n).id, all_joined(n.result.extents.order));
     if (to[n.operand[0]].op == &info_of<op::coordinate> ||

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <weft/op/activation.hpp>
+#include <weft/op/attention.hpp>
 #include <weft/op/compare.hpp>
 #include <weft/op/contraction.hpp>
 #include <weft/op/elementwise.hpp>
+#include <weft/op/index.hpp>
+#include <weft/op/loss.hpp>
 #include <weft/op/movement.hpp>
+#include <weft/op/normalization.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/source.hpp>
 
@@ -25,9 +29,13 @@ struct all {
             less_equal, logical_and, logical_or, logical_not, where, contiguous, coordinate,
             reduce_sum, reduce_max, reduce_min,                                 // instructions
             leaf, argument, constant, extent_value, result,                     // sources
-            reshape, permute, expand, slice, flip, detach, pad, concat,         // movement
+            reshape, permute, expand, slice, flip, detach, pad, concat,
+            unflatten, flatten, chunk,                                          // movement
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
-            relu, sigmoid, silu, gelu, gelu_tanh, softplus, square>;            // activations
+            relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
+            take_rows, put_rows, attention, attention_backward,                 // look-ups, attention
+            softmax, log_softmax, standardize, rms_standardize,                 // rows
+            negative_log_likelihood, count_labels, bce_with_logits>;            // losses
 };
 
 template <class Op, class List>

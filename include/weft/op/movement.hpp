@@ -175,6 +175,84 @@ struct concat : rule<2> {
   }
 };
 
+/// Dim v0 as two dims: v1 parts, and the extent of each.
+struct unflatten : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "unflatten";
+  template <bool Holds, class... Extents>
+  using law = reshape_law<Holds, Extents...>;
+
+  template <class Dims>
+  static constexpr shape target(Dims& dims, const attributes& at, const shape& from) {
+    shape to;
+    for (int i = 0; i < from.order; ++i) {
+      if (i == at[0]) {
+        to.append(at[1]);
+        to.append(dims.divide(from[i], at[1]));
+      } else {
+        to.append(from[i]);
+      }
+    }
+    return to;
+  }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape& from = operands[0].extents;
+    const index_t e = from[static_cast<int>(at[0])];
+    if (from.order == max_order || (e >= 0 && at[1] > 0 && e % at[1])) return {false, operands[0]};
+    return {true, {operands[0].type, target(dims, at, from)}};
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    return reshape_to(x, target(x.owner->dims, at, x.extents()));
+  }
+};
+
+/// Dims [v0, v1] as one dim.
+struct flatten : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "flatten";
+  template <bool Holds, class... Extents>
+  using law = dims_law<Holds, Extents...>;
+
+  template <class Dims>
+  static constexpr shape target(Dims& dims, const attributes& at, const shape& from) {
+    shape to;
+    for (int i = 0; i < from.order; ++i)
+      if (i <= at[0] || i > at[1]) to.append(from[i]);
+      else to[to.order - 1] = dims.multiply(to[to.order - 1], from[i]);
+    return to;
+  }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    return {at[0] <= at[1], {operands[0].type, target(dims, at, operands[0].extents)}};
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    return reshape_to(x, target(x.owner->dims, at, x.extents()));
+  }
+};
+
+/// Part v2 of dim v0 divided into v1 equal parts.
+struct chunk : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "chunk";
+  template <bool Holds, class... Extents>
+  using law = reshape_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    inferred result{true, operands[0]};
+    index_t& e = result.value.extents[static_cast<int>(at[0])];
+    result.holds = at[2] < at[1] && (e < 0 || e % at[1] == 0);
+    e = dims.divide(e, at[1]);
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    auto& dims = x.owner->dims;
+    const int dim = static_cast<int>(at[0]);
+    const index_t part = dims.divide(x.extents()[dim], at[1]);
+    return slice_dim(x, dim, dims.multiply(part, at[2]), dims.multiply(part, at[2] + 1));
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -275,6 +353,37 @@ constexpr auto pad(X x) {
   static_assert(dim < X::static_shape.order && X::static_shape[dim] >= 0,
                 "weft: pad: the dim must exist and have a static extent");
   return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
+}
+
+/// Dim Dim as [parts, extent / parts].
+template <index_t Dim, expression X>
+constexpr auto unflatten(X x, index_t parts) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: unflatten: the dim is out of range");
+  return detail::apply_sized<op::unflatten, attr<dim, dyn>>({parts}, std::move(x));
+}
+template <index_t Dim, index_t Parts, expression X>
+constexpr auto unflatten(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: unflatten: the dim is out of range");
+  return apply<op::unflatten, attr<dim, Parts>>(std::move(x));
+}
+
+/// Dims First to Last, both included, as one.
+template <index_t First, index_t Last, expression X>
+constexpr auto flatten(X x) {
+  constexpr int order = X::static_shape.order;
+  constexpr int first = normalized_dim(First, order), last = normalized_dim(Last, order);
+  static_assert(first <= last && last < order, "weft: flatten: a dim is out of range");
+  return apply<op::flatten, attr<first, last>>(std::move(x));
+}
+
+/// Part I of dim Dim divided into Parts equal parts.
+template <index_t Dim, index_t Parts, index_t I, expression X>
+constexpr auto chunk(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: chunk: the dim is out of range");
+  return apply<op::chunk, attr<dim, Parts, I>>(std::move(x));
 }
 
 /// The operands one after the other along dim Dim.

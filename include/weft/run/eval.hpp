@@ -5,6 +5,7 @@
 #pragma once
 
 #include <weft/run/bind.hpp>
+#include <weft/run/boundary.hpp>
 #include <weft/run/context.hpp>
 #include <weft/run/program.hpp>
 
@@ -53,15 +54,31 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
 template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
+namespace run {
+/// Evaluates programs and forgets them.
+struct forgetful_evaluator {
+  context& in;
+
+  template <expression E>
+  evaluated<E> eval_program(const E& e) {
+    using program = value_program<E>;
+    operands o = operands_of(e);
+    std::vector<index_t> symbols = resolve_symbols(program::plan, o.leaf_extents, o.sizes);
+    std::vector<std::shared_ptr<tensor_state>> outputs;
+    play(in, playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
+    return evaluated<E>(outputs[0]);
+  }
+};
+}  // namespace run
+
 /// Computes `e`. Throws shape_error if extents that are first known now do not fit.
 template <expression E>
-evaluated<E> eval(const E& e, context& c = default_context()) {
-  using program = run::value_program<E>;
-  run::operands o = run::operands_of(e);
-  std::vector<index_t> symbols = run::resolve_symbols(program::plan, o.leaf_extents, o.sizes);
-  std::vector<std::shared_ptr<tensor_state>> outputs;
-  run::play(c, run::playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
-  return evaluated<E>(outputs[0]);
+auto eval(const E& e, context& c = default_context()) {
+  run::forgetful_evaluator evaluator{c};
+  if constexpr (run::detail::has_boundary<E>)
+    return evaluator.eval_program(run::without_boundaries(evaluator, e));
+  else
+    return evaluator.eval_program(e);
 }
 
 }  // namespace weft

@@ -337,9 +337,13 @@ class instance {
     } else if (s.kind == step_kind::native) {
       device.call_native(s.op, *s.native, {t, t + s.inputs, s.at});
     } else if (s.kind == step_kind::concat) {
-      const int dim = normalized_dim(s.at[0], t[2].extents.order);
-      device.copy(t[0], part_of(t[2], dim, 0, t[0].extents[dim], 1));
-      device.copy(t[1], part_of(t[2], dim, t[0].extents[dim], t[1].extents[dim], 1));
+      const strided& out = t[s.inputs];
+      const int dim = normalized_dim(s.at[0], out.extents.order);
+      index_t start = 0;
+      for (int i = 0; i < s.inputs; ++i) {
+        device.copy(t[i], part_of(out, dim, start, t[i].extents[dim], 1));
+        start += t[i].extents[dim];
+      }
     } else {
       device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
       const int dim = static_cast<int>(s.at[0]);

@@ -92,17 +92,28 @@ class symbol_table {
   constexpr index_t add(index_t a, index_t b) {
     if (a == 0) return b;
     if (b == 0) return a;
-    return a >= 0 && b >= 0 ? a + b : intern({symbol_kind::add, a, b});
+    if (a >= 0 && b >= 0) return a + b;
+    if (is_symbol(a) && is_symbol(b)) {  // n x + m x is (n + m) x
+      const term s = term_of(a), t = term_of(b);
+      if (s.of == t.of) return multiply(s.of, s.times + t.times);
+    }
+    return intern({symbol_kind::add, a, b});
   }
   constexpr index_t subtract(index_t a, index_t b) {
     if (b == 0) return a;
     if (a >= 0 && b >= 0) return a - b;
-    return a == b ? 0 : intern({symbol_kind::subtract, a, b});
+    if (a == b) return 0;
+    if (is_symbol(a) && is_symbol(b)) {
+      const term s = term_of(a), t = term_of(b);
+      if (s.of == t.of && s.times > t.times) return multiply(s.of, s.times - t.times);
+    }
+    return intern({symbol_kind::subtract, a, b});
   }
   /// Numbers gather on the right, and a quotient meets its divisor again.
   constexpr index_t multiply(index_t a, index_t b) {
     if (a >= 0 && b >= 0) return a * b;
     if (a >= 0) return multiply(b, a);
+    if (b == 0) return 0;
     if (b == 1) return a;
     const symbol x = symbols[number_of(a)];
     if (x.kind == symbol_kind::multiply && x.b >= 0 && b >= 0) return multiply(x.a, x.b * b);
@@ -129,6 +140,14 @@ class symbol_table {
   }
 
  private:
+  struct term {
+    index_t of, times;
+  };
+  constexpr term term_of(index_t e) const {
+    const symbol& s = symbols[number_of(e)];
+    if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
+    return {e, 1};
+  }
   constexpr index_t intern(symbol s) {
     for (int i = 0; i < symbols.size(); ++i)
       if (symbols[i] == s) return canonical(-2 - i);

@@ -18,6 +18,13 @@
 
 namespace weft {
 
+/// How the elements of a parameter are drawn.
+struct initializer {
+  enum class distribution : std::uint8_t { none, constant, uniform, normal };
+  distribution kind = distribution::none;
+  double scale = 0;  // the constant, half the width, or the standard deviation
+};
+
 /// What the handles of one tensor share.
 struct tensor_state {
   device where;
@@ -25,6 +32,7 @@ struct tensor_state {
   shape extents;
   dtype type;
   std::uint64_t version = 0;           // counts changes in place
+  initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
 
   tensor_state(const device& d, const shape& s, dtype t)

@@ -76,7 +76,12 @@ class cpu_backend : public backend {
   }
 
   void copy(const strided& from, const strided& to) override {
-    visit_type(to.type, [&]<class T>(T) { copy_as<T>(from, to); });
+    switch (size_of(to.type)) {
+      case 8: copy_as<std::uint64_t>(from, to); break;
+      case 4: copy_as<std::uint32_t>(from, to); break;
+      case 2: copy_as<std::uint16_t>(from, to); break;
+      default: copy_as<std::uint8_t>(from, to);
+    }
   }
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override {

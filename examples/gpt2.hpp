@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// GPT-2 (Radford et al., 2019) with the names and layouts of Hugging Face's weights.
+//
+// The width is a template argument: dyn when it is given at run time, as in train_gpt, a number in
+// static_gpt. Shapes: B batch, T positions, C features, V vocabulary.
+#pragma once
+
+#include <cmath>
+
+#include <weft/nn/layers.hpp>
+#include <weft/nn/repeat.hpp>
+
+namespace gpt2 {
+
+using weft::causal;
+using weft::device;
+using weft::dyn;
+using weft::expression;
+using weft::extents;
+using weft::index_t;
+using weft::parameter;
+
+struct config {
+  index_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256;
+};
+
+/// x W + b with W [In, Out], the layout that GPT-2's files have.
+template <index_t In, index_t Out>
+struct projection {
+  parameter<extents<In, Out>> weight;
+  parameter<extents<Out>> bias;
+
+  static projection create(index_t in, index_t out, double deviation, const device& where) {
+    return {weft::make_parameter(extents<In, Out>{in, out}, weft::init::normal(deviation), where),
+            weft::make_parameter(extents<Out>{out}, weft::init::constant(0), where)};
+  }
+  auto operator()(expression auto x) const { return matmul(x, weight) + bias; }
+};
+
+constexpr index_t times(index_t n, index_t width) { return width == dyn ? dyn : n * width; }
+
+template <index_t C>
+struct attention {
+  projection<C, times(3, C)> c_attn;
+  projection<C, C> c_proj;
+  index_t heads;
+
+  auto operator()(expression auto x_BTC) const {
+    return c_proj(let(c_attn(x_BTC), [heads = heads](auto qkv) {
+      auto q = unflatten<-1>(weft::chunk<-1, 3, 0>(qkv), heads);
+      auto k = unflatten<-1>(weft::chunk<-1, 3, 1>(qkv), heads);
+      auto v = unflatten<-1>(weft::chunk<-1, 3, 2>(qkv), heads);
+      return weft::flatten<2, 3>(weft::attention<causal>(q, k, v));
+    }));
+  }
+};
+
+template <index_t C>
+struct mlp {
+  projection<C, times(4, C)> c_fc;
+  projection<times(4, C), C> c_proj;
+  auto operator()(expression auto x) const { return c_proj(gelu_tanh(c_fc(x))); }
+};
+
+template <index_t C>
+struct block {
+  weft::layer_normalization<C> ln_1;
+  attention<C> attn;
+  weft::layer_normalization<C> ln_2;
+  gpt2::mlp<C> mlp;
+
+  auto operator()(expression auto x_BTC) const {
+    return let(x_BTC + attn(ln_1(x_BTC)), [this](auto h) { return h + mlp(ln_2(h)); });
+  }
+};
+
+template <index_t C = dyn>
+struct model {
+  weft::embedding_table<dyn, C> wte, wpe;
+  weft::repeat<block<C>> h;
+  weft::layer_normalization<C> ln_f;
+
+  static model create(const config& c, const device& where = weft::default_device()) {
+    const double deviation = 0.02;
+    const double residual = deviation / std::sqrt(2.0 * static_cast<double>(c.layers));
+    model m{weft::embedding_table<dyn, C>::create(c.vocabulary, c.width, where),
+            weft::embedding_table<dyn, C>::create(c.context, c.width, where),
+            {},
+            weft::layer_normalization<C>::create(c.width, where)};
+    m.wte.weight.state()->init = weft::init::normal(deviation);
+    m.wpe.weight.state()->init = weft::init::normal(deviation);
+    const index_t w = c.width;
+    for (index_t l = 0; l < c.layers; ++l)
+      m.h.blocks.push_back(
+          {weft::layer_normalization<C>::create(w, where),
+           {projection<C, times(3, C)>::create(w, 3 * w, deviation, where),
+            projection<C, C>::create(w, w, residual, where), c.heads},
+           weft::layer_normalization<C>::create(w, where),
+           {projection<C, times(4, C)>::create(w, 4 * w, deviation, where),
+            projection<times(4, C), C>::create(4 * w, w, residual, where)}});
+    return m;
+  }
+
+  /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight.
+  auto operator()(expression auto tokens_BT, index_t positions) const {
+    auto x = wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions);
+    return matmul(ln_f(h(x)), transpose(wte.weight));
+  }
+};
+
+}  // namespace gpt2

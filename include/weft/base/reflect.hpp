@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Members of plain aggregates and their names, without macros.
+//
+//   for_each_member(model, [](std::string_view name, auto& member) { ... });
+//
+// Members are found by structured bindings. A name is read from how the compiler prints a pointer
+// to the member of an object that is declared and never defined.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace weft {
+
+namespace detail {
+
+struct anything {
+  template <class T>
+  constexpr operator T() const noexcept;
+};
+
+template <class T, class... Found>
+consteval std::size_t count_members() {
+  if constexpr (requires { T{Found{}..., anything{}}; }) return count_members<T, Found..., anything>();
+  else return sizeof...(Found);
+}
+
+template <class T>
+struct never_defined {
+  T object;
+};
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#endif
+template <class T>
+extern const never_defined<T> sample;
+
+/// Pointers to the members of an aggregate with up to twelve.
+template <class T>
+constexpr auto member_pointers(T& t) {
+  constexpr std::size_t n = count_members<std::remove_const_t<T>>();
+  static_assert(n <= 12, "weft: a module may have at most 12 members; group some in a struct");
+  if constexpr (n == 0) return std::tuple<>{};
+  else if constexpr (n == 1) { auto& [a] = t; return std::tuple{&a}; }
+  else if constexpr (n == 2) { auto& [a, b] = t; return std::tuple{&a, &b}; }
+  else if constexpr (n == 3) { auto& [a, b, c] = t; return std::tuple{&a, &b, &c}; }
+  else if constexpr (n == 4) { auto& [a, b, c, d] = t; return std::tuple{&a, &b, &c, &d}; }
+  else if constexpr (n == 5) { auto& [a, b, c, d, e] = t; return std::tuple{&a, &b, &c, &d, &e}; }
+  else if constexpr (n == 6) { auto& [a, b, c, d, e, f] = t; return std::tuple{&a, &b, &c, &d, &e, &f}; }
+  else if constexpr (n == 7) { auto& [a, b, c, d, e, f, g] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g}; }
+  else if constexpr (n == 8) { auto& [a, b, c, d, e, f, g, h] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h}; }
+  else if constexpr (n == 9) { auto& [a, b, c, d, e, f, g, h, i] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i}; }
+  else if constexpr (n == 10) { auto& [a, b, c, d, e, f, g, h, i, j] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j}; }
+  else if constexpr (n == 11) { auto& [a, b, c, d, e, f, g, h, i, j, k] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k}; }
+  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l}; }
+}
+
+template <class T>
+struct pointer_holder {  // clang prints a member's address only from inside a class
+  const T* pointer;
+};
+template <class T>
+pointer_holder(const T*) -> pointer_holder<T>;
+
+template <auto Pointer>
+consteval std::string_view printed() {
+  return __PRETTY_FUNCTION__;
+}
+
+/// The last identifier of what the compiler prints.
+consteval std::string_view last_identifier(std::string_view text) {
+  if (const auto rest = text.find("; std"); rest != text.npos) text = text.substr(0, rest);
+  const auto in_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  std::size_t end = text.size();
+  while (end > 0 && !in_name(text[end - 1])) --end;
+  std::size_t begin = end;
+  while (begin > 0 && in_name(text[begin - 1])) --begin;
+  return text.substr(begin, end - begin);
+}
+
+template <class T, std::size_t I>
+consteval std::string_view member_name() {
+#if defined(__clang__)
+  return last_identifier(printed<pointer_holder{std::get<I>(member_pointers(sample<T>.object))}>());
+#else
+  return last_identifier(printed<std::get<I>(member_pointers(sample<T>.object))>());
+#endif
+}
+
+template <class T, class F, std::size_t... I>
+constexpr void visit_members(T& t, F& f, std::index_sequence<I...>) {
+  const auto members = member_pointers(t);
+  (f(std::string_view(member_name<std::remove_const_t<T>, I>()), *std::get<I>(members)), ...);
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+}  // namespace detail
+
+/// Calls f(name, member) for each member of an aggregate, in order of declaration.
+template <class T, class F>
+constexpr void for_each_member(T& t, F f) {
+  using aggregate = std::remove_const_t<T>;
+  static_assert(std::is_aggregate_v<aggregate>, "weft: a module is a plain struct without constructors");
+  detail::visit_members(t, f, std::make_index_sequence<detail::count_members<aggregate>()>{});
+}
+
+}  // namespace weft

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+// Causal attention on the CPU in memory linear in the number of positions.
+//
+// Scores are formed block by block and never stored (Dao et al., "FlashAttention", 2022): forward
+// keeps the logarithm of each row's sum, from which backward forms them again. Heads run in
+// parallel; within a head the order of all sums is fixed.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include <weft/device/cpu/gemm.hpp>
+#include <weft/device/math.hpp>
+#include <weft/device/native.hpp>
+
+namespace weft::cpu {
+inline namespace WEFT_ISA {
+
+namespace detail {
+
+/// Positions of a block of scores.
+inline constexpr index_t attention_block = 64;
+
+/// One head of a [batch, position, head, feature] tensor.
+template <class T>
+struct head_view {
+  T* data;
+  index_t position, feature;  // strides
+
+  static head_view of(const strided& t, index_t batch, index_t head) {
+    return {t.data<T>() + batch * t.stride[0] + head * t.stride[2], t.stride[1], t.stride[3]};
+  }
+};
+
+/// Sizes of one head, with features padded to whole tiles and positions to whole blocks.
+template <class T>
+struct head_size {
+  index_t positions, features, padded_positions, padded_features;
+  bool causal;
+  T scale;
+
+  head_size(const strided& q, bool is_causal) : causal(is_causal) {
+    constexpr index_t lanes = blocking<T>::lanes;
+    positions = q.extents[1];
+    features = q.extents[3];
+    padded_positions = (positions + attention_block - 1) / attention_block * attention_block;
+    padded_features = (features + lanes - 1) / lanes * lanes;
+    scale = T(1) / std::sqrt(static_cast<T>(features));
+  }
+};
+
+/// C (+)= A B with A read by strides and rows of B contiguous; columns are whole vectors.
+template <class T>
+void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_row, index_t a_column,
+                       const T* b, index_t b_row, T* c, index_t c_row, bool add) {
+  using K = micro_kernels<T>;
+  constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
+  for (index_t j = 0; j < n;) {
+    const index_t columns = n - j >= wide ? wide : n - j >= 2 * lanes ? 2 * lanes : lanes;
+    for (index_t i = 0; i < m; i += K::full)
+      K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes),
+             k, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);
+    j += columns;
+  }
+}
+
+/// Rows of positions, padded with zeros: [padded_positions, padded_features].
+template <class T>
+void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
+  for (index_t t = 0; t < s.padded_positions; ++t, to += s.padded_features)
+    for (index_t d = 0; d < s.padded_features; ++d)
+      to[d] = t < s.positions && d < s.features ? x.data[t * x.position + d * x.feature] : T{};
+}
+/// The same transposed: [features, padded_positions].
+template <class T>
+void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
+  constexpr index_t tile = 16;
+  for (index_t t0 = 0; t0 < s.padded_positions; t0 += tile)
+    for (index_t d = 0; d < s.features; ++d)
+      for (index_t t = t0; t < t0 + tile; ++t)
+        to[d * s.padded_positions + t] = t < s.positions ? x.data[t * x.position + d * x.feature] : T{};
+}
+template <class T>
+void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x) {
+  for (index_t t = 0; t < s.positions; ++t, from += s.padded_features)
+    for (index_t d = 0; d < s.features; ++d) x.data[t * x.position + d * x.feature] = from[d];
+}
+
+/// First key that query `i` must not see.
+template <class T>
+index_t visible(const head_size<T>& s, index_t i) {
+  return s.causal ? std::min(i + 1, s.positions) : s.positions;
+}
+
+/// Turns a row of scores into weights exp(score - maximum) and updates the running maximum and
+/// sum; returns the factor that older sums must be multiplied with.
+template <class T>
+T weigh_row(T* score, index_t seen, T scale, T& maximum, T& sum) {
+  using V = simd::vec<T, blocking<T>::lanes>;
+  constexpr index_t lanes = blocking<T>::lanes;
+  for (index_t c = seen; c < attention_block; ++c) score[c] = -std::numeric_limits<T>::infinity();
+  V top = simd::load<V>(score);
+  for (index_t c = lanes; c < attention_block; c += lanes)
+    top = simd::maximum(top, simd::load<V>(score + c));
+  const T peak = simd::fold_lanes(top, [](T a, T b) { return std::max(a, b); }) * scale;
+  const T next = std::max(maximum, peak);
+  V total{};
+  for (index_t c = 0; c < attention_block; c += lanes) {
+    const V w = math::exp(simd::load<V>(score + c) * scale - next);
+    simd::store(score + c, w);
+    total += w;
+  }
+  const T factor = std::exp(maximum - next);
+  sum = sum * factor + simd::fold_lanes(total, [](T a, T b) { return a + b; });
+  maximum = next;
+  return factor;
+}
+
+template <class T>
+void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& k,
+            const head_view<const T>& v, const head_view<T>& out, T* log_sum,
+            scratch_memory& scratch) {
+  constexpr index_t block = attention_block;
+  const index_t row = s.padded_features, matrix_size = s.padded_positions * row;
+  T* keys = static_cast<T*>(scratch.get(static_cast<std::size_t>(3 * matrix_size + block * (block + row)) * sizeof(T)));
+  T* values = keys + matrix_size;
+  T* queries = values + matrix_size;
+  T* scores = queries + matrix_size;
+  T* sums = scores + block * block;
+  pack_columns(k, s, keys);
+  pack_rows(v, s, values);
+  pack_rows(q, s, queries);
+  for (index_t i0 = 0; i0 < s.positions; i0 += block) {
+    const index_t rows = std::min(block, s.positions - i0);
+    T maximum[block], sum[block];
+    std::fill(maximum, maximum + block, -std::numeric_limits<T>::max());
+    std::fill(sum, sum + block, T{});
+    const index_t end = visible(s, i0 + rows - 1);
+    for (index_t j0 = 0; j0 < end; j0 += block) {
+      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys + j0,
+                        s.padded_positions, scores, block, false);
+      for (index_t r = 0; r < rows; ++r) {
+        const index_t seen = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block);
+        const T factor = weigh_row(scores + r * block, seen, s.scale, maximum[r], sum[r]);
+        if (j0 > 0 && factor != T(1))
+          for (index_t d = 0; d < row; ++d) sums[r * row + d] *= factor;
+      }
+      multiply_in_place(rows, row, block, scores, block, index_t{1}, values + j0 * row, row, sums,
+                        row, j0 > 0);
+    }
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t d = 0; d < s.features; ++d)
+        out.data[(i0 + r) * out.position + d * out.feature] = sums[r * row + d] / sum[r];
+      log_sum[i0 + r] = maximum[r] + std::log(sum[r]);
+    }
+  }
+}
+
+/// Weights and cotangents of the scores of one block: P = exp(S scale - log_sum) and
+/// dS = P (dP - delta) scale, with zeros where a query must not see.
+template <class T>
+void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, const T* log_sum,
+                 const T* delta, T* scores, T* cotangents) {
+  using V = simd::vec<T, blocking<T>::lanes>;
+  constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
+  for (index_t r = 0; r < rows; ++r) {
+    T* p = scores + r * block;
+    T* d = cotangents + r * block;
+    for (index_t c = 0; c < block; c += lanes) {
+      const V w = math::exp(simd::load<V>(p + c) * s.scale - log_sum[i0 + r]);
+      simd::store(p + c, w);
+      simd::store(d + c, w * (simd::load<V>(d + c) - delta[i0 + r]) * s.scale);
+    }
+    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c)
+      p[c] = d[c] = T{};
+  }
+}
+
+template <class T>
+void attend_backward(const head_size<T>& s, const head_view<const T>& q,
+                     const head_view<const T>& k, const head_view<const T>& v,
+                     const head_view<const T>& out, const T* log_sum, const head_view<const T>& g,
+                     const head_view<T>& dq, const head_view<T>& dk, const head_view<T>& dv,
+                     scratch_memory& scratch) {
+  constexpr index_t block = attention_block;
+  const index_t row = s.padded_features, size = s.padded_positions * row;
+  T* memory = static_cast<T*>(scratch.get(static_cast<std::size_t>(8 * size + 2 * block * block + s.padded_positions) * sizeof(T)));
+  T *keys_t = memory, *values_t = memory + size, *keys = memory + 2 * size,
+    *queries = memory + 3 * size, *cotangent = memory + 4 * size, *sum_q = memory + 5 * size,
+    *sum_k = memory + 6 * size, *sum_v = memory + 7 * size, *scores = memory + 8 * size,
+    *slopes = scores + block * block, *delta = slopes + block * block;
+  pack_columns(k, s, keys_t);
+  pack_columns(v, s, values_t);
+  pack_rows(k, s, keys);
+  pack_rows(q, s, queries);
+  pack_rows(g, s, cotangent);
+  std::fill(sum_q, sum_q + 3 * size, T{});
+  for (index_t t = 0; t < s.positions; ++t) {
+    T dot{};
+    for (index_t d = 0; d < s.features; ++d)
+      dot += out.data[t * out.position + d * out.feature] * cotangent[t * row + d];
+    delta[t] = dot;
+  }
+  for (index_t j0 = 0; j0 < s.positions; j0 += block)
+    for (index_t i0 = s.causal ? j0 : 0; i0 < s.positions; i0 += block) {
+      const index_t rows = std::min(block, s.positions - i0);
+      const index_t columns = std::min(block, s.positions - j0);
+      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys_t + j0,
+                        s.padded_positions, scores, block, false);
+      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1},
+                        values_t + j0, s.padded_positions, slopes, block, false);
+      weigh_block(s, i0, rows, j0, log_sum, delta, scores, slopes);
+      multiply_in_place(columns, row, rows, scores, index_t{1}, block, cotangent + i0 * row, row,
+                        sum_v + j0 * row, row, true);
+      multiply_in_place(rows, row, columns, slopes, block, index_t{1}, keys + j0 * row, row,
+                        sum_q + i0 * row, row, true);
+      multiply_in_place(columns, row, rows, slopes, index_t{1}, block, queries + i0 * row, row,
+                        sum_k + j0 * row, row, true);
+    }
+  unpack_rows(sum_q, s, dq);
+  unpack_rows(sum_k, s, dk);
+  unpack_rows(sum_v, s, dv);
+}
+
+}  // namespace detail
+
+/// in: q, k, v [batch, position, head, feature]; out: result like q, log_sum [batch, head,
+/// position]. Attribute 0: whether causal.
+template <class T>
+void attention(const native_call& call) {
+  using detail::head_view;
+  const strided &q = call.in[0], &log_sum = call.out[1];
+  const index_t heads = q.extents[2];
+  const detail::head_size<T> size(q, call.at[0] != 0);
+  call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
+    const index_t b = task / heads, h = task % heads;
+    detail::attend<T>(size, head_view<const T>::of(q, b, h), head_view<const T>::of(call.in[1], b, h),
+                      head_view<const T>::of(call.in[2], b, h), head_view<T>::of(call.out[0], b, h),
+                      log_sum.data<T>() + task * size.positions, scratch);
+  });
+}
+
+/// in: q, k, v, result, log_sum, cotangent of the result; out: cotangents of q, k and v.
+template <class T>
+void attention_backward(const native_call& call) {
+  using detail::head_view;
+  const strided& q = call.in[0];
+  const index_t heads = q.extents[2];
+  const detail::head_size<T> size(q, call.at[0] != 0);
+  const auto in = [&](int i, index_t b, index_t h) { return head_view<const T>::of(call.in[i], b, h); };
+  const auto out = [&](int i, index_t b, index_t h) { return head_view<T>::of(call.out[i], b, h); };
+  call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
+    const index_t b = task / heads, h = task % heads;
+    detail::attend_backward<T>(size, in(0, b, h), in(1, b, h), in(2, b, h), in(3, b, h),
+                               call.in[4].data<const T>() + task * size.positions, in(5, b, h),
+                               out(0, b, h), out(1, b, h), out(2, b, h), scratch);
+  });
+}
+
+}  // namespace WEFT_ISA
+}  // namespace weft::cpu

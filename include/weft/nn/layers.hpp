@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The layers of everyday networks, with PyTorch's names, layouts and initial values.
+//
+// Sizes are template arguments; a size that is dyn is given to `create`.
+//
+//   struct mlp { linear<784, 128> hidden; linear<128, 10> output; ... };
+//   auto wide = linear<>::create(768, 3072);
+#pragma once
+
+#include <cmath>
+
+#include <weft/nn/module.hpp>
+#include <weft/op/all.hpp>
+
+namespace weft {
+
+namespace init {
+inline initializer uniform(double bound) { return {initializer::distribution::uniform, bound}; }
+inline initializer normal(double deviation) { return {initializer::distribution::normal, deviation}; }
+inline initializer constant(double value) { return {initializer::distribution::constant, value}; }
+}  // namespace init
+
+namespace detail {
+/// A parameter where all extents are static; elsewhere `create` makes it.
+template <index_t... E>
+parameter<extents<E...>> parameter_if_static(initializer how) {
+  if constexpr (extents<E...>::dynamic_count == 0) return make_parameter(extents<E...>{}, how);
+  else return {};
+}
+}  // namespace detail
+
+/// x W^T + b with W [Out, In]; elements start uniform within 1 / sqrt(In).
+template <index_t In = dyn, index_t Out = dyn>
+struct linear {
+  parameter<extents<Out, In>> weight = detail::parameter_if_static<Out, In>(starting(In));
+  parameter<extents<Out>> bias = detail::parameter_if_static<Out>(starting(In));
+
+  static linear create(index_t in, index_t out, const device& where = default_device()) {
+    return {make_parameter(extents<Out, In>{out, in}, starting(in), where),
+            make_parameter(extents<Out>{out}, starting(in), where)};
+  }
+  auto operator()(expression auto x) const { return matmul(x, transpose(weight)) + bias; }
+
+  static initializer starting(index_t in) {
+    return init::uniform(in > 0 ? 1.0 / std::sqrt(static_cast<double>(in)) : 0.0);
+  }
+};
+
+/// Row i of a table [Rows, Features] for index i; elements start standard normal.
+template <index_t Rows = dyn, index_t Features = dyn>
+struct embedding_table {
+  parameter<extents<Rows, Features>> weight = detail::parameter_if_static<Rows, Features>(init::normal(1));
+
+  static embedding_table create(index_t rows, index_t features, const device& where = default_device()) {
+    return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};
+  }
+  auto operator()(expression auto index) const { return embedding(weight, index); }
+};
+
+/// Layer normalisation over the last dim.
+template <index_t Features = dyn, class Epsilon = default_epsilon>
+struct layer_normalization {
+  parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
+  parameter<extents<Features>> bias = detail::parameter_if_static<Features>(init::constant(0));
+
+  static layer_normalization create(index_t features, const device& where = default_device()) {
+    return {make_parameter(extents<Features>{features}, init::constant(1), where),
+            make_parameter(extents<Features>{features}, init::constant(0), where)};
+  }
+  auto operator()(expression auto x) const { return layer_norm<Epsilon>(x, weight, bias); }
+};
+
+/// Root-mean-square normalisation over the last dim.
+template <index_t Features = dyn, class Epsilon = default_epsilon>
+struct rms_normalization {
+  parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
+
+  static rms_normalization create(index_t features, const device& where = default_device()) {
+    return {make_parameter(extents<Features>{features}, init::constant(1), where)};
+  }
+  auto operator()(expression auto x) const { return rms_norm<Epsilon>(x, weight); }
+};
+
+}  // namespace weft

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// Modules are plain structs: this finds their parameters, names them, counts them, prints them.
+//
+// Names are paths of members joined by dots, PyTorch's state_dict keys: "hidden.weight",
+// "h.3.attn.c_attn.bias". A module has no base class and knows nothing of devices or ranks.
+//
+//   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <weft/base/reflect.hpp>
+#include <weft/tensor/create.hpp>
+
+namespace weft {
+
+/// A tensor that an optimiser changes.
+template <class Extents, element T = float>
+using parameter = variable<T, Extents>;
+
+namespace detail {
+template <class T>
+inline constexpr bool is_parameter = false;
+template <class T, class Extents, bool Tracked>
+inline constexpr bool is_parameter<tensor<T, Extents, Tracked>> = true;
+
+template <class T>
+inline constexpr bool is_list = false;
+template <class T>
+inline constexpr bool is_list<std::vector<T>> = true;
+template <class T, std::size_t N>
+inline constexpr bool is_list<std::array<T, N>> = true;
+
+template <class M, class F>
+void walk(M& m, const std::string& path, F& f) {
+  using T = std::remove_const_t<M>;
+  if constexpr (is_parameter<T>) {
+    if (m.defined()) f(path, m);
+  } else if constexpr (is_list<T>) {
+    for (std::size_t i = 0; i < m.size(); ++i)
+      walk(m[i], path.empty() ? std::to_string(i) : path + "." + std::to_string(i), f);
+  } else if constexpr (requires { m.children(); }) {
+    walk(m.children(), path, f);  // the module stands for what it holds
+  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
+    for_each_member(m, [&](std::string_view name, auto& member) {
+      walk(member, path.empty() ? std::string(name) : path + "." + std::string(name), f);
+    });
+  }
+}
+}  // namespace detail
+
+/// Calls f(name, parameter) for every parameter of `m` and of the modules inside it.
+template <class M, class F>
+void for_each_parameter(M& m, F f) {
+  detail::walk(m, "", f);
+}
+
+/// What optimisers and files work on: the shared state of each parameter by name.
+using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
+
+/// The parameters of `m` in order of declaration, by PyTorch's names.
+template <class M>
+state_dict_t state_dict(const M& m) {
+  state_dict_t all;
+  for_each_parameter(m, [&](const std::string& name, const auto& p) { all.emplace_back(name, p.state()); });
+  return all;
+}
+
+template <class M>
+index_t parameter_count(const M& m) {
+  index_t n = 0;
+  for (const auto& [name, p] : state_dict(m)) n += p->extents.size();
+  return n;
+}
+
+template <class M>
+void zero_grad(M& m) {
+  for (const auto& [name, p] : state_dict(m)) p->grad.reset();
+}
+
+/// Draws the elements of `p` as its initializer says, from `key`.
+inline void draw(tensor_state& p, random_key key) {
+  using distribution = initializer::distribution;
+  if (p.init.kind == distribution::none) return;
+  std::vector<float> host(static_cast<std::size_t>(p.extents.size()));
+  const philox_key k = key.key();
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    const auto n = static_cast<index_t>(i);
+    switch (p.init.kind) {
+      case distribution::uniform:
+        host[i] = static_cast<float>(p.init.scale * (2.0 * unit_interval(philox_word(k, i)) - 1.0));
+        break;
+      case distribution::normal:
+        host[i] = static_cast<float>(p.init.scale * normal_element(k, n));
+        break;
+      default: host[i] = static_cast<float>(p.init.scale);
+    }
+  }
+  visit_type(p.type, [&]<class T>(T) {
+    std::unique_ptr<T[]> elements(new T[host.size()]);
+    for (std::size_t i = 0; i < host.size(); ++i) elements[i] = static_cast<T>(host[i]);
+    p.where->upload(p.memory.data(), elements.get(), p.bytes());
+  });
+  ++p.version;
+}
+
+/// Draws all parameters anew. Each depends on the seed and its own name alone.
+template <class M>
+void initialize(M& m, std::uint64_t seed) {
+  for (const auto& [name, p] : state_dict(m)) {
+    std::uint64_t stream = 0;
+    for (char c : name) stream = mix(stream, static_cast<unsigned char>(c));
+    draw(*p, {seed, stream});
+  }
+}
+
+/// A parameter with elements drawn at once; `initialize` draws them again by name.
+template <element T = float, class Extents>
+parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = default_device()) {
+  static std::atomic<std::uint64_t> drawn{0};  // so that modules made by default differ
+  parameter<Extents, T> p(static_cast<shape>(e), where);
+  p.state()->init = init;
+  draw(*p.state(), {0, drawn++});
+  return p;
+}
+
+/// Prints a table of the parameters of a module.
+template <class M>
+struct summary {
+  const M& module;
+  friend std::ostream& operator<<(std::ostream& out, const summary& s) {
+    std::size_t width = 9;
+    for (const auto& [name, p] : state_dict(s.module)) width = std::max(width, name.size());
+    const auto row = [&](const std::string& a, const std::string& b, const std::string& c) {
+      out << a << std::string(width + 2 - a.size(), ' ') << b
+          << std::string(b.size() < 20 ? 20 - b.size() : 1, ' ') << c << '\n';
+    };
+    row("parameter", "shape", "elements");
+    for (const auto& [name, p] : state_dict(s.module))
+      row(name, to_string(p->extents), std::to_string(p->extents.size()));
+    row("total", "", std::to_string(parameter_count(s.module)));
+    return out;
+  }
+};
+template <class M>
+summary(const M&) -> summary<M>;
+
+}  // namespace weft

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+// Losses with PyTorch's definitions.
+//
+//   auto loss = cross_entropy(logits, labels);                    // mean over all labels
+//   auto loss = cross_entropy<reduction_kind::sum>(logits, labels);
+#pragma once
+
+#include <weft/op/normalization.hpp>
+
+namespace weft::op {
+
+template <bool Holds, class... Extents>
+struct cross_entropy_law {
+  static_assert(Holds, "weft: cross_entropy: labels must have the extents of the logits without "
+                       "the last dim, which counts classes");
+};
+template <bool Holds, class... Types>
+struct cross_entropy_type_law {
+  static_assert(Holds, "weft: cross_entropy: logits must be floating and labels integers");
+};
+
+/// -log(softmax(logits)[label]) per row. v0: label to ignore. v1: bits of the label smoothing.
+struct negative_log_likelihood : composed<2> {
+  static constexpr auto name = "negative_log_likelihood";
+  template <bool Holds, class... Extents>
+  using law = cross_entropy_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = cross_entropy_type_law<Holds, Types...>;
+
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    const shape &logits = operands[0].extents, &labels = operands[1].extents;
+    inferred result{logits.order == labels.order + 1, {operands[0].type, labels}};
+    for (int i = 0; i < labels.order && result.holds; ++i)
+      result.holds = dims.unify(logits[i], labels[i], result.value.extents[i]);
+    const dtype t = operands[1].type;
+    result.types_fit = is_floating(operands[0].type) &&
+                       (t == dtype::i64 || t == dtype::i32 || t == dtype::u8);
+    return result;
+  }
+
+  static constexpr auto value(const attributes& at, auto logits, auto labels) {
+    const int order = logits.extents().order;
+    const auto label = with_class_dim(labels, logits);
+    const auto hit = chosen(logits, label);
+    const auto top = max_dims(logits, order - 1, order);
+    const auto log_sum = weft::log(sum_dims(weft::exp(logits - top), order - 1, order)) + top;
+    const double smoothing = std::bit_cast<double>(at[1]);
+    auto loss = log_sum - sum_dims(weft::where(hit, logits, 0), order - 1, order) * (1 - smoothing);
+    if (smoothing > 0) {
+      const auto classes = element_count(logits, {1, {logits.extents().last()}});
+      loss = loss - sum_dims(logits, order - 1, order) * (smoothing / classes);
+    }
+    const auto kept = weft::where(weft::equal(label, static_cast<double>(at[0])), 0, loss);
+    return reshape_to(kept, labels.extents());
+  }
+
+  /// softmax(logits) minus the target distribution, in one kernel.
+  static constexpr auto vjp(auto g, auto y, auto logits, auto labels) {
+    const attributes at = y.attribute_values();
+    const int order = logits.extents().order;
+    const auto label = with_class_dim(labels, logits);
+    const double smoothing = std::bit_cast<double>(at[1]);
+    const auto e = weft::exp(logits - max_dims(logits, order - 1, order));
+    const auto classes = element_count(logits, {1, {logits.extents().last()}});
+    const auto slope = weft::where(weft::equal(label, static_cast<double>(at[0])), 0,
+                                   with_class_dim(g, logits));
+    const auto target = cast_to(chosen(logits, label), g.type()) * (1 - smoothing);
+    const auto softmax = e / sum_dims(e, order - 1, order);
+    const auto difference = smoothing > 0 ? softmax - (target + smoothing / classes)
+                                          : softmax - target;
+    return std::array{difference * slope, no_gradient(g)};
+  }
+
+ private:
+  static constexpr auto with_class_dim(auto x, auto logits) {
+    shape s = logits.extents();
+    s[s.order - 1] = 1;
+    return reshape_to(x, s);
+  }
+  static constexpr auto chosen(auto logits, auto label) {
+    const auto classes = logits.owner->coordinate(logits.extents().last(), dtype::i32);
+    return weft::equal(classes, cast_to(label, dtype::i32));
+  }
+};
+
+/// The number of labels that are not the ignored one, v0, as a scalar of type v1.
+struct count_labels : composed<1> {
+  static constexpr auto name = "count_labels";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form*) {
+    return {true, {static_cast<dtype>(at[1]), {}}};
+  }
+  static constexpr auto value(const attributes& at, auto labels) {
+    const auto counted = weft::where(weft::equal(labels, static_cast<double>(at[0])),
+                                     labels.owner->constant(0, static_cast<dtype>(at[1])), 1);
+    return reshape_to(sum_dims(counted, 0, labels.extents().order), shape{});
+  }
+};
+
+/// max(x, 0) - x y + log(1 + exp(-|x|)) per element.
+struct bce_with_logits : elementwise<2> {
+  static constexpr auto name = "bce_with_logits";
+  static constexpr auto value(auto x, auto y) {
+    return weft::maximum(x, 0) - x * y + weft::log1p(weft::exp(-weft::abs(x)));
+  }
+  static constexpr auto vjp(auto g, auto, auto x, auto y) {
+    return std::array{g * (1 / (1 + weft::exp(-x)) - y), -(g * x)};
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+enum class reduction_kind { mean, sum, none };
+
+/// PyTorch's default for labels that do not count.
+inline constexpr index_t ignored_label = -100;
+
+namespace detail {
+template <reduction_kind How, expression E>
+constexpr auto reduced(E e) {
+  if constexpr (How == reduction_kind::mean) return mean(std::move(e));
+  else if constexpr (How == reduction_kind::sum) return sum(std::move(e));
+  else return e;
+}
+}  // namespace detail
+
+/// Cross-entropy of `logits` [..., classes] and integer `labels` [...]. The mean is over labels
+/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike.
+template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
+          class Smoothing = per_million<0>, expression X, expression Y>
+constexpr auto cross_entropy(X logits, Y labels) {
+  using at = attr<Ignore, number_bits(Smoothing::value)[0]>;
+  constexpr auto type = static_cast<index_t>(dtype_of<typename X::value_type>);
+  if constexpr (How == reduction_kind::mean) {
+    auto count = apply<op::count_labels, attr<Ignore, type>>(labels);
+    return sum(apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels))) /
+           std::move(count);
+  } else {
+    return detail::reduced<How>(
+        apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels)));
+  }
+}
+
+/// Mean (or sum, or elements) of (x - y)^2.
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto mse_loss(X x, Y y) {
+  return detail::reduced<How>(square(std::move(x) - std::move(y)));
+}
+
+/// Binary cross-entropy of logits and targets in [0, 1].
+template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
+constexpr auto bce_with_logits(X logits, Y targets) {
+  return detail::reduced<How>(apply<op::bce_with_logits>(std::move(logits), std::move(targets)));
+}
+
+}  // namespace weft

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// Softmax and norms over the last dim: formulas, each one row kernel.
+//
+//   auto y = layer_norm(x, weight, bias, 1e-5);
+#pragma once
+
+#include <weft/op/functions.hpp>
+#include <weft/op/reduce.hpp>
+
+namespace weft::op {
+
+/// Operand and result have the same form.
+template <int Arity>
+struct same_shape : composed<Arity> {
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, Arity);
+    result.holds = result.holds && operands[0].extents.order > 0 &&
+                   result.value.extents.order == operands[0].extents.order;
+    result.value.type = floating(result.value.type);
+    return result;
+  }
+};
+
+/// exp(x) / sum(exp(x)) over the last dim.
+struct softmax : same_shape<1> {
+  static constexpr auto name = "softmax";
+  static constexpr auto value(auto x) {
+    const int order = x.extents().order;
+    const auto e = weft::exp(x - max_dims(x, order - 1, order));
+    return e / sum_dims(e, order - 1, order);
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const int order = x.extents().order;
+    return y * (g - sum_dims(g * y, order - 1, order));
+  }
+};
+
+/// log(softmax(x)) over the last dim, without underflow.
+struct log_softmax : same_shape<1> {
+  static constexpr auto name = "log_softmax";
+  static constexpr auto value(auto x) {
+    const int order = x.extents().order;
+    const auto shifted = x - max_dims(x, order - 1, order);
+    return shifted - weft::log(sum_dims(weft::exp(shifted), order - 1, order));
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const int order = x.extents().order;
+    return g - weft::exp(y) * sum_dims(g, order - 1, order);
+  }
+};
+
+/// (x - mean) / sqrt(variance + epsilon) over the last dim; the variance is the biased one. v0
+/// holds the bits of epsilon.
+struct standardize : same_shape<1> {
+  static constexpr auto name = "standardize";
+  static constexpr auto value(const attributes& at, auto x) {
+    const int order = x.extents().order;
+    const auto n = element_count(x, {1, {x.extents().last()}});
+    const auto centred = x - sum_dims(x, order - 1, order) / n;
+    const auto variance = sum_dims(centred * centred, order - 1, order) / n;
+    return centred * weft::rsqrt(variance + number_of(at));
+  }
+};
+
+/// x / sqrt(mean(x^2) + epsilon) over the last dim.
+struct rms_standardize : same_shape<1> {
+  static constexpr auto name = "rms_standardize";
+  static constexpr auto value(const attributes& at, auto x) {
+    const int order = x.extents().order;
+    const auto n = element_count(x, {1, {x.extents().last()}});
+    return x * weft::rsqrt(sum_dims(x * x, order - 1, order) / n + number_of(at));
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+/// Softmax over the last dim.
+template <expression X>
+constexpr auto softmax(X x) {
+  return apply<op::softmax>(std::move(x));
+}
+/// Logarithm of the softmax over the last dim.
+template <expression X>
+constexpr auto log_softmax(X x) {
+  return apply<op::log_softmax>(std::move(x));
+}
+
+/// One over `Denominator`, as a template argument for epsilons: per_million<10> is 1e-5.
+template <index_t Millionths>
+struct per_million {
+  static constexpr double value = static_cast<double>(Millionths) * 1e-6;
+};
+using default_epsilon = per_million<10>;
+
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dim.
+template <class Epsilon = default_epsilon, expression X, expression W, expression B>
+constexpr auto layer_norm(X x, W weight, B bias) {
+  return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(x)) *
+             std::move(weight) +
+         std::move(bias);
+}
+
+/// x / sqrt(mean(x^2) + epsilon) * weight over the last dim.
+template <class Epsilon = default_epsilon, expression X, expression W>
+constexpr auto rms_norm(X x, W weight) {
+  return apply<op::rms_standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(x)) *
+         std::move(weight);
+}
+
+}  // namespace weft

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+// The tape: evaluates statements, remembers them, and plays them backwards.
+//
+// One entry per evaluated expression, holding what its backward program reads. Between entries
+// everything is dynamic: loops, branches and shapes that change from step to step are free.
+//
+//   tape steps;
+//   auto loss = steps.eval(cross_entropy(model(images), labels));
+//   steps.backward(loss);                       // gradients are added to parameters
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <weft/run/boundary.hpp>
+#include <weft/run/eval.hpp>
+#include <weft/tensor/create.hpp>
+
+namespace weft {
+
+class tape {
+ public:
+  explicit tape(context& c = default_context()) : context_(&c) {}
+  tape(const tape&) = delete;
+  tape& operator=(const tape&) = delete;
+
+  /// Computes `e` and remembers how. The result is tracked: later statements may use it, and
+  /// gradients flow back through it. An expression with repeats is several entries.
+  template <expression E>
+  auto eval(const E& e) {
+    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
+    else return eval_program(e);
+  }
+
+  /// Computes an expression that is one program.
+  template <expression E>
+  evaluated<E, true> eval_program(const E& e) {
+    using forward = run::forward_program<E>;
+    using backward = run::backward_program<E>;
+    run::operands o = run::operands_of(e);
+    entry n;
+    n.symbols = run::resolve_symbols(forward::plan, o.leaf_extents, o.sizes);
+    std::vector<std::shared_ptr<tensor_state>> outputs;
+    run::play(*context_, run::playable_of<forward>(), o.leaves, o.numbers, n.symbols, outputs);
+    n.backward = run::playable_of<backward>();
+    n.numbers = std::move(o.numbers);
+    n.result = outputs[0];
+    n.kept.assign(outputs.begin() + 1, outputs.end());
+    n.leaves = std::move(o.leaves);
+    keep_what_is_read(n);
+    entries_.push_back(std::move(n));
+    return evaluated<E, true>(outputs[0]);
+  }
+
+  /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
+  /// parameters and tracked tensors it depends on. The tape is empty afterwards.
+  template <class T, class Extents>
+  void backward(const variable<T, Extents>& y) {
+    static_assert(Extents::order == 0,
+                  "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
+    backward(y, full<T>(extents<>{}, T(1), context_->where()));
+  }
+  template <class T, class Extents, class SeedExtents>
+  void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
+    if (!(seed.extents() == y.extents()))
+      throw shape_error("weft: backward: a seed of shape " + to_string(seed.extents()) +
+                        " for a value of shape " + to_string(y.extents()));
+    play_back(y.state(), seed.state());
+  }
+
+  std::size_t size() const { return entries_.size(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  struct entry {
+    run::playable backward;
+    std::vector<index_t> symbols;
+    std::vector<double> numbers;
+    std::vector<std::shared_ptr<tensor_state>> leaves;  // operands
+    std::vector<std::uint64_t> versions;                // of those that backward reads
+    std::vector<bool> read;
+    std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
+    std::shared_ptr<tensor_state> result;
+  };
+
+  /// Operands that backward does not read may be freed or changed.
+  static void keep_what_is_read(entry& n) {
+    n.read.assign(n.leaves.size(), false);
+    for (const lower::value_entry& v : n.backward.plan.values)
+      if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
+        n.read[static_cast<std::size_t>(v.source)] = true;
+    for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
+  }
+
+  void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+    accumulate(y, seed);
+    while (!entries_.empty()) {
+      entry n = std::move(entries_.back());
+      entries_.pop_back();
+      const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
+      n.result->grad.reset();
+      if (cotangent) play_entry(n, cotangent);
+    }
+  }
+
+  void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
+    std::vector<std::shared_ptr<tensor_state>> leaves(n.leaves.size());
+    for (std::size_t i = 0; i < n.leaves.size(); ++i) {
+      if (!n.read[i]) continue;
+      if (n.leaves[i]->version != n.versions[i])
+        throw value_error("weft: backward: operand " + std::to_string(i) + " of shape " +
+                          to_string(n.leaves[i]->extents) +
+                          " was changed in place after forward read it");
+      leaves[i] = n.leaves[i];
+    }
+    leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
+    leaves.push_back(cotangent);
+    std::vector<std::shared_ptr<tensor_state>> gradients;
+    run::play(*context_, n.backward, leaves, n.numbers, std::move(n.symbols), gradients);
+    for (std::size_t i = 0; i < n.leaves.size(); ++i)
+      if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
+  }
+
+  /// grad += g, where grad may not exist yet.
+  void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
+    if (!to->grad) {
+      to->grad = g;
+      return;
+    }
+    visit_type(to->type, [&]<class T>(T) {
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+        using flat = tensor<T, extents<dyn>>;
+        to->grad = weft::eval(flat(flattened(to->grad)) + flat(flattened(g)), *context_).state();
+        to->grad->extents = to->extents;
+      }
+    });
+  }
+  static std::shared_ptr<tensor_state> flattened(const std::shared_ptr<tensor_state>& t) {
+    auto flat = std::make_shared<tensor_state>(*t);
+    flat->extents = {1, {t->extents.size()}};
+    return flat;
+  }
+
+  context* context_;
+  std::vector<entry> entries_;
+};
+
+}  // namespace weft
