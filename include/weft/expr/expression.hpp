@@ -117,6 +117,21 @@ struct let_node : expression_base {
   Body body;
 };
 
+/// Several values of one program, for updates in place (run/update.hpp).
+template <expression First, expression... Rest>
+struct bundle : expression_base {
+  using value_type = typename First::value_type;
+  static constexpr shape static_shape = First::static_shape;
+  static constexpr long node_count = detail::sum_of_counts({First::node_count, Rest::node_count...});
+
+  std::tuple<First, Rest...> values;
+};
+
+template <expression... E>
+constexpr auto bundled(E... e) {
+  return bundle<E...>{{}, {std::move(e)...}};
+}
+
 namespace detail {
 template <class E>
 inline constexpr bool is_bound = false;

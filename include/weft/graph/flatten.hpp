@@ -68,6 +68,15 @@ struct flattener<let_node<Tag, Value, Body>> {
   }
 };
 
+template <class... E>
+struct flattener<bundle<E...>> {
+  static constexpr value run(compute_graph& g, scope& s) {
+    const value v[] = {flatten_in<E>(g, s)...};
+    for (const value& each : v) g.outputs.push_back(each.id);
+    return v[0];
+  }
+};
+
 /// Attributes with each size given at run time as a symbol. One extent that is left to infer stays
 /// dyn; which, only the value given at run time can tell, so it is the attribute that is dyn in a
 /// node without sizes.

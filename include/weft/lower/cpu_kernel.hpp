@@ -16,7 +16,7 @@
 namespace weft::lower {
 inline namespace WEFT_ISA {
 
-namespace detail {
+namespace vector_code {
 
 template <dtype T> struct register_of;
 template <> struct register_of<dtype::f64> { using type = double; };
@@ -32,14 +32,15 @@ struct parsed_code {
   bool is_data[Count]{};
   int sweep_begin[8]{}, sweep_end[8]{};
   int sweeps = 0;
-  bool wide = false;  // computes with f64
+  bool wide = false;  // computes with 64-bit lanes
 
   constexpr explicit parsed_code(const std::array<std::uint64_t, Count>& encoded) {
     for (int i = 0; i < Count; ++i) {
       words[i] = word::decoded(encoded[i]);
-      wide = wide || (words[i].type == dtype::f64);
       if (words[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
       if (words[i].op == opcode::end) sweep_end[sweeps++] = i;
+      const bool in_sweep = sweep_begin[sweeps] > 0;
+      wide = wide || words[i].type == dtype::f64 || (in_sweep && words[i].type == dtype::i64);
       if (words[i].op == opcode::constant) is_data[++i] = true;
     }
   }
@@ -124,23 +125,23 @@ constexpr R fold_neutral() {
   else return Op == 1 ? std::numeric_limits<R>::lowest() : std::numeric_limits<R>::max();
 }
 
-}  // namespace detail
+}  // namespace vector_code
 
 template <std::uint64_t... Words>
 class cpu_kernel {
   static constexpr int count = sizeof...(Words);
-  static constexpr detail::parsed_code<count> code{std::array<std::uint64_t, count>{Words...}};
+  static constexpr vector_code::parsed_code<count> code{std::array<std::uint64_t, count>{Words...}};
   static constexpr int width = vector_bytes / (code.wide ? 8 : 4);
   static constexpr std::uint64_t encoded[] = {Words...};
 
   template <int I>
-  using register_type_of = typename detail::register_of<register_type(code.words[I].type)>::type;
+  using register_type_of = typename vector_code::register_of<register_type(code.words[I].type)>::type;
 
   template <int N, class Index>
   struct registers;
   template <int N, int... I>
   struct registers<N, std::integer_sequence<int, I...>>
-      : detail::slot<I, simd::vec<register_type_of<I>, N>>... {};
+      : vector_code::slot<I, simd::vec<register_type_of<I>, N>>... {};
   using all_words = std::make_integer_sequence<int, count>;
   using row_registers = registers<1, all_words>;
 
@@ -222,32 +223,38 @@ class cpu_kernel {
       constexpr word w = code.words[I];
       using R = register_type_of<I>;
       using T = typename weft::detail::type_of<w.type>::type;
-      auto& out = detail::get<I>(row);
+      auto& out = vector_code::get<I>(row);
       if constexpr (w.op == constant) out = static_cast<R>(std::bit_cast<double>(encoded[I + 1]));
       else if constexpr (w.op == argument) out = static_cast<R>(args.number[w.a]);
-      else if constexpr (w.op == load_row) out = detail::load_as<T, R>(pointer<const T>(args, at, w.a), 1);
-      else if constexpr (w.op == store_row) detail::store_as<T>(pointer<T>(args, at, w.a), detail::get<w.b>(row));
-      else out = instruction<I>(detail::get<w.a>(row), detail::get<w.b>(row), detail::get<w.c>(row));
+      else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1);
+      else if constexpr (w.op == store_row) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row));
+      else out = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
+        return vector_code::get<A>(row);
+      });
     }
   }
 
-  template <int I, class A, class B, class C>
-  static WEFT_INLINE auto instruction(A a, B b, C c) {
+  /// The instruction of word I on the registers that `at(number)` gives.
+  template <int I, class At>
+  static WEFT_INLINE auto instruction(At at) {
     constexpr word w = code.words[I];
+    constexpr std::integral_constant<int, w.a> a;
+    constexpr std::integral_constant<int, w.b> b;
+    constexpr std::integral_constant<int, w.c> c;
     using Op = typename op::op_at<w.op, op::all::list>::type;
     if constexpr (std::is_same_v<Op, op::cast>)
-      return detail::cast_register<register_type(code.words[w.a].type), w.type>(a);
-    else if constexpr (Op::arity == 1) return Op::lane(a);
-    else if constexpr (Op::arity == 2) return Op::lane(a, b);
-    else return Op::lane(a, b, c);
+      return vector_code::cast_register<register_type(code.words[w.a].type), w.type>(at(a));
+    else if constexpr (Op::arity == 1) return Op::lane(at(a));
+    else if constexpr (Op::arity == 2) return Op::lane(at(a), at(b));
+    else return Op::lane(at(a), at(b), at(c));
   }
 
   /// Operand register `A` as a vector: from this sweep, or a row value in every lane.
   template <int S, int A, class V, class Frame>
   static WEFT_INLINE auto operand(Frame& frame, row_registers& row) {
     using R = simd::vec<register_type_of<A>, simd::lane_count<V>>;
-    if constexpr (A >= code.sweep_begin[S] && A < code.sweep_end[S]) return detail::get<A>(frame);
-    else return simd::splat<R>(detail::get<A>(row));
+    if constexpr (A >= code.sweep_begin[S] && A < code.sweep_end[S]) return vector_code::get<A>(frame);
+    else return simd::splat<R>(vector_code::get<A>(row));
   }
 
   /// One word of sweep S for the N elements at `c`.
@@ -261,26 +268,27 @@ class cpu_kernel {
     using T = typename weft::detail::type_of<w.type>::type;
     if constexpr (w.op == load) {
       const index_t stride = w.b ? args.stride[w.a][args.order - 1] : 1;
-      detail::get<I>(frame) = detail::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride);
+      vector_code::get<I>(frame) = vector_code::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride);
     } else if constexpr (w.op == coordinate) {
-      detail::get<I>(frame) = simd::iota<V>() + static_cast<R>(c);
+      vector_code::get<I>(frame) = simd::iota<V>() + static_cast<R>(c);
     } else if constexpr (w.op == store) {
-      detail::store_as<T>(pointer<T>(args, at, w.a) + c, operand<S, w.b, V>(frame, row));
+      vector_code::store_as<T>(pointer<T>(args, at, w.a) + c, operand<S, w.b, V>(frame, row));
     } else if constexpr (w.op == spill) {
       R* rows = static_cast<R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
       simd::store(rows + c, operand<S, w.b, V>(frame, row));
     } else if constexpr (w.op == reload) {
       const R* rows = static_cast<const R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
-      detail::get<I>(frame) = simd::load<V>(rows + c);
+      vector_code::get<I>(frame) = simd::load<V>(rows + c);
     } else if constexpr (w.op >= fold_sum && w.op <= fold_min) {
-      auto& sum = detail::get<I>(folds);
-      sum = detail::fold_two<w.op - fold_sum>(sum, operand<S, w.a, V>(frame, row));
+      auto& sum = vector_code::get<I>(folds);
+      sum = vector_code::fold_two<w.op - fold_sum>(sum, operand<S, w.a, V>(frame, row));
     } else if constexpr (w.op >= column_sum && w.op <= column_min) {
       R* sums = static_cast<R*>(range.scratch) + (c - range.begin);
-      simd::store(sums, detail::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b, V>(frame, row)));
+      simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b, V>(frame, row)));
     } else {
-      detail::get<I>(frame) = instruction<I>(operand<S, w.a, V>(frame, row), operand<S, w.b, V>(frame, row),
-                                             operand<S, w.c, V>(frame, row));
+      vector_code::get<I>(frame) = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
+        return operand<S, A, V>(frame, row);
+      });
     }
   }
 
@@ -313,9 +321,9 @@ class cpu_kernel {
   static WEFT_INLINE void begin_fold(Folds& folds, row_registers& row) {
     if constexpr (is_fold(I)) {
       using R = register_type_of<I>;
-      constexpr R neutral = detail::fold_neutral<code.words[I].op - fold_sum, R>();
-      detail::get<I>(row) = neutral;
-      detail::get<I>(folds) = simd::splat<simd::vec<R, width>>(neutral);
+      constexpr R neutral = vector_code::fold_neutral<code.words[I].op - fold_sum, R>();
+      vector_code::get<I>(row) = neutral;
+      vector_code::get<I>(folds) = simd::splat<simd::vec<R, width>>(neutral);
     }
   }
   template <int I, class Folds>
@@ -323,8 +331,8 @@ class cpu_kernel {
     if constexpr (is_fold(I)) {
       using R = register_type_of<I>;
       constexpr int which = code.words[I].op - fold_sum;
-      const R lanes = simd::fold_lanes(detail::get<I>(folds), &detail::fold_two<which, R>);
-      detail::get<I>(row) = detail::fold_two<which>(lanes, detail::get<I>(row));
+      const R lanes = simd::fold_lanes(vector_code::get<I>(folds), &vector_code::fold_two<which, R>);
+      vector_code::get<I>(row) = vector_code::fold_two<which>(lanes, vector_code::get<I>(row));
     }
   }
 
@@ -337,7 +345,7 @@ class cpu_kernel {
     using T = typename weft::detail::type_of<w.type>::type;
     R* sums = static_cast<R*>(range.scratch);
     for (index_t c = range.begin; c < range.end; ++c)
-      sums[c - range.begin] = detail::fold_neutral<w.op - column_sum, R>();
+      sums[c - range.begin] = vector_code::fold_neutral<w.op - column_sum, R>();
     const int kept = args.order - 1 - args.folded;
     const row_offsets base = offsets(args, r, 0, kept);
     index_t folded_rows = 1;
@@ -346,7 +354,7 @@ class cpu_kernel {
       run_row(args, range, offsets(args, f, kept, args.order - 1, base), row);
     T* out = pointer<T>(args, base, w.a);
     for (index_t c = range.begin; c < range.end; ++c)
-      detail::store_as<T>(out + c, sums[c - range.begin]);
+      vector_code::store_as<T>(out + c, sums[c - range.begin]);
   }
 };
 

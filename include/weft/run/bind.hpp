@@ -23,7 +23,7 @@ template <expression E>
   requires E::is_leaf
 void collect(const E& leaf, operands& to) {
   const std::shared_ptr<tensor_state>& state = leaf.state();
-  if (leaf.written_for() && *leaf.written_for() != state->version)
+  if (!leaf.is_current())
     throw value_error("weft: operand " + std::to_string(to.leaves.size()) + " of shape " +
                       to_string(state->extents) +
                       " was changed in place after the expression was written");
@@ -39,6 +39,10 @@ void collect(const scalar<T>& s, operands& to) {
 template <class Tag, class T, class Extents>
 void collect(const bound<Tag, T, Extents>&, operands&) {}
 
+template <class Tag, class Value, class Body>
+void collect(const let_node<Tag, Value, Body>& l, operands& to);
+template <class... E>
+void collect(const bundle<E...>& b, operands& to);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to);
 template <class Op, class Attr, int Sizes, class... A>
@@ -48,6 +52,11 @@ template <class Tag, class Value, class Body>
 void collect(const let_node<Tag, Value, Body>& l, operands& to) {
   collect(l.value, to);
   collect(l.body, to);
+}
+
+template <class... E>
+void collect(const bundle<E...>& b, operands& to) {
+  std::apply([&](const auto&... e) { (collect(e, to), ...); }, b.values);
 }
 
 template <class Op, class Attr, class... A>

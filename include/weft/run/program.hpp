@@ -14,12 +14,12 @@ namespace weft::run {
 
 namespace detail {
 
-/// The graph of E: its value is the only output.
+/// The graph of E: its value is the only output, unless E is a bundle.
 template <expression E>
 constexpr graph::compute_graph graph_of() {
   graph::compute_graph g;
   const graph::value v = graph::flatten<E>(g);
-  g.outputs.push_back(v.id);
+  if (g.outputs.empty()) g.outputs.push_back(v.id);
   return graph::with_canonical_extents(g);
 }
 

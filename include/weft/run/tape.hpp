@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/run/add.hpp>
 #include <weft/run/boundary.hpp>
 #include <weft/run/eval.hpp>
 #include <weft/tensor/create.hpp>
@@ -122,24 +123,16 @@ class tape {
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
   }
 
-  /// grad += g, where grad may not exist yet.
+  /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
+  /// else holds the output of a backward program.
   void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
     if (!to->grad) {
-      to->grad = g;
+      to->grad = std::make_shared<tensor_state>(*g);
       return;
     }
-    visit_type(to->type, [&]<class T>(T) {
-      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-        using flat = tensor<T, extents<dyn>>;
-        to->grad = weft::eval(flat(flattened(to->grad)) + flat(flattened(g)), *context_).state();
-        to->grad->extents = to->extents;
-      }
-    });
-  }
-  static std::shared_ptr<tensor_state> flattened(const std::shared_ptr<tensor_state>& t) {
-    auto flat = std::make_shared<tensor_state>(*t);
-    flat->extents = {1, {t->extents.size()}};
-    return flat;
+    auto sum = std::make_shared<tensor_state>(to->where, to->extents, to->type);
+    run::add(*context_->where(), *to->grad, *g, *sum);
+    to->grad = std::move(sum);
   }
 
   context* context_;

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -122,7 +121,8 @@ class tensor : public expression_base {
     t.written_for_ = state()->version;
     return t;
   }
-  std::optional<std::uint64_t> written_for() const { return written_for_; }
+  /// False if the elements have changed since the expression that holds this handle was written.
+  bool is_current() const { return written_for_ == any_version || written_for_ == state()->version; }
 
  private:
   static const shape& checked(const shape& s) {
@@ -136,7 +136,8 @@ class tensor : public expression_base {
   }
 
   std::shared_ptr<tensor_state> state_;
-  std::optional<std::uint64_t> written_for_;
+  static constexpr std::uint64_t any_version = ~std::uint64_t{0};
+  std::uint64_t written_for_ = any_version;
 };
 
 /// A tensor that tapes compute a gradient for.

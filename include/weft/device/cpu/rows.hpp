@@ -10,6 +10,7 @@
 #include <weft/device/native.hpp>
 
 namespace weft::cpu {
+inline namespace WEFT_ISA {
 
 namespace detail {
 
@@ -110,4 +111,5 @@ inline void put_rows(const native_call& call) {
   });
 }
 
+}  // namespace WEFT_ISA
 }  // namespace weft::cpu

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// Command-line flags of the examples: --name value, checked, with one clear line for mistakes.
+#pragma once
+
+#include <charconv>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <weft/base/error.hpp>
+
+class arguments {
+ public:
+  void text(const std::string& name, std::string& to) {
+    add(name, [&to](const std::string&, const std::string& v) { to = v; });
+  }
+  /// One of several words.
+  void choice(const std::string& name, std::string& to, std::vector<std::string> words) {
+    add(name, [&to, words](const std::string& n, const std::string& v) {
+      std::string known;
+      for (const std::string& w : words) {
+        if (w == v) {
+          to = v;
+          return;
+        }
+        known += (known.empty() ? "" : ", ") + w;
+      }
+      throw weft::usage_error("--" + n + " " + v + ": expected one of " + known);
+    });
+  }
+  /// A number of at least `least`.
+  template <class Number>
+  void number(const std::string& name, Number& to, Number least) {
+    add(name, [&to, least](const std::string& n, const std::string& v) {
+      Number parsed{};
+      const auto r = std::from_chars(v.data(), v.data() + v.size(), parsed);
+      if (r.ec != std::errc() || r.ptr != v.data() + v.size() || !(parsed >= least))
+        throw weft::usage_error("--" + n + " " + v + ": expected a number" +
+                                (least > Number{} ? " above 0" : least == Number{} ? " that is not negative" : ""));
+      to = parsed;
+    });
+  }
+  void list(const std::string& name, std::vector<std::string>& to) { lists_[name] = &to; }
+  void flag(const std::string& name, bool& to) { flags_[name] = &to; }
+
+  void parse(int count, char** values) {
+    for (int i = 1; i < count; ++i) {
+      std::string name = values[i];
+      if (name.rfind("--", 0) != 0) throw weft::usage_error(name + ": expected a flag that starts with --");
+      name.erase(0, 2);
+      if (const auto f = flags_.find(name); f != flags_.end()) {
+        *f->second = true;
+      } else if (const auto l = lists_.find(name); l != lists_.end()) {
+        while (i + 1 < count && std::string(values[i + 1]).rfind("--", 0) != 0) l->second->push_back(values[++i]);
+      } else if (const auto h = handlers_.find(name); h != handlers_.end()) {
+        if (i + 1 == count) throw weft::usage_error("--" + name + ": expected a value");
+        h->second(name, values[++i]);
+      } else {
+        throw weft::usage_error("--" + name + ": unknown flag");
+      }
+    }
+  }
+
+ private:
+  using handler = std::function<void(const std::string&, const std::string&)>;
+  void add(const std::string& name, handler h) { handlers_[name] = std::move(h); }
+
+  std::map<std::string, handler> handlers_;
+  std::map<std::string, std::vector<std::string>*> lists_;
+  std::map<std::string, bool*> flags_;
+};

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Norms of gradients, and clipping by them.
+#pragma once
+
+#include <cmath>
+
+#include <weft/nn/module.hpp>
+#include <weft/op/all.hpp>
+#include <weft/run/update.hpp>
+
+namespace weft {
+
+/// The 2-norm of all gradients together; summed in f32 within rows, in double across.
+template <class Parameters = state_dict_t>
+double gradient_norm(const Parameters& parameters, context& c = default_context()) {
+  double sum_of_squares = 0;
+  for (const auto& [name, p] : parameters) {
+    if (!p->grad || p->type != dtype::f32) continue;
+    auto rows = std::make_shared<tensor_state>(*p->grad);
+    const index_t last = std::max<index_t>(rows->extents.last(), 1);
+    rows->extents = {2, {rows->extents.size() / last, last}};
+    const tensor<float, extents<dyn, dyn>> g(std::move(rows));
+    for (float row : eval(sum(square(g), dims<-1>), c).to_vector()) sum_of_squares += row;
+  }
+  return std::sqrt(sum_of_squares);
+}
+
+/// What gradients of norm `norm` are multiplied with so that it does not exceed `limit`; as in
+/// torch.nn.utils.clip_grad_norm_.
+inline double clip_factor(double norm, double limit) {
+  return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+}
+
+/// Scales all gradients so that their norm is at most `limit`; returns the norm before.
+template <class M>
+double clip_grad_norm(M& model, double limit, context& c = default_context()) {
+  const state_dict_t parameters = state_dict(model);
+  const double norm = gradient_norm(parameters, c);
+  const auto factor = static_cast<float>(clip_factor(norm, limit));
+  if (factor < 1)
+    for (const auto& [name, p] : parameters)
+      if (p->grad) update(c, {p->grad}, flat_view<float>(p->grad) * factor);
+  return norm;
+}
+
+/// Limits every element of every gradient to [-limit, limit].
+template <class M>
+void clip_grad_value(M& model, float limit, context& c = default_context()) {
+  for (const auto& [name, p] : state_dict(model))
+    if (p->grad) update(c, {p->grad}, clamp(flat_view<float>(p->grad), -limit, limit));
+}
+
+}  // namespace weft

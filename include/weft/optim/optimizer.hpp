@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Optimisers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
+//
+// An update is an expression, computed in place by one kernel a parameter. `step` uses up the
+// gradients: the next backward starts from none.
+//
+//   adamw optimizer{.lr = 3e-4};
+//   optimizer.step(model);
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <unordered_map>
+
+#include <weft/optim/clip.hpp>
+
+namespace weft {
+
+namespace detail {
+
+/// State tensors of parameters, by name; zero when first asked for.
+class optimizer_state {
+ public:
+  const std::shared_ptr<tensor_state>& get(const std::string& kind, const std::string& name,
+                                           const tensor_state& like) {
+    auto& slot = tensors_[kind + "." + name];
+    if (!slot) {
+      slot = std::make_shared<tensor_state>(like.where, like.extents, like.type);
+      slot->where->fill_zero(slot->memory.data(), slot->bytes());
+    }
+    return slot;
+  }
+  const std::unordered_map<std::string, std::shared_ptr<tensor_state>>& tensors() const { return tensors_; }
+  void set(const std::string& key, std::shared_ptr<tensor_state> t) { tensors_[key] = std::move(t); }
+
+ private:
+  std::unordered_map<std::string, std::shared_ptr<tensor_state>> tensors_;
+};
+
+/// Calls f(name, parameter, gradient) for every parameter that has a gradient, then drops it.
+template <class F>
+void for_each_gradient(const state_dict_t& parameters, F f) {
+  for (const auto& [name, p] : parameters) {
+    if (!p->grad) continue;
+    if (p->type != dtype::f32)
+      throw value_error("weft: optimizer: parameter " + name + " is " + name_of(p->type) + ", not f32");
+    f(name, p, p->grad);
+    p->grad.reset();
+  }
+}
+
+}  // namespace detail
+
+/// Stochastic gradient descent with momentum, Nesterov's form of it, and weight decay.
+struct sgd {
+  double lr = 1e-3;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  detail::optimizer_state state{};
+  std::int64_t steps = 0;
+
+  /// `scale` multiplies the gradients: 1 / number of accumulated ones, or a clipping factor.
+  template <class M>
+  void step(M& model, double scale = 1, context& c = default_context()) {
+    step_all(state_dict(model), scale, c);
+  }
+  /// The same for parameters by name. A template so that units that train nothing pay nothing.
+  template <class Parameters>
+  void step_all(const Parameters& parameters, double scale, context& c) {
+    ++steps;
+    detail::for_each_gradient(parameters, [&](const auto& name, const auto& p, const auto& grad) {
+      const auto value = flat_view<float>(p);
+      const auto g = flat_view<float>(grad) * static_cast<float>(scale) + value * static_cast<float>(weight_decay);
+      const auto rate = static_cast<float>(lr);
+      if (momentum == 0) {
+        update(c, {p}, value - g * rate);
+        return;
+      }
+      const auto mu = static_cast<float>(momentum);
+      const bool first = !state.tensors().contains("momentum." + name);
+      const auto& velocity = state.get("momentum", name, *p);
+      const auto moved = flat_view<float>(velocity) * (first ? 0.0f : mu);
+      if (nesterov)
+        update(c, {p, velocity}, let(g, [&](auto g) {
+                 return let(moved + g, [&](auto v) { return bundled(value - (g + v * mu) * rate, v); });
+               }));
+      else
+        update(c, {p, velocity}, let(moved + g, [&](auto v) { return bundled(value - v * rate, v); }));
+    });
+  }
+};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+struct adamw {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  int decay_from_order = 0;  // parameters of lower order (biases, norms) are not decayed
+  bool decoupled = true;     // false: decay is part of the gradient, as in Adam
+  detail::optimizer_state state{};
+  std::int64_t steps = 0;
+
+  template <class M>
+  void step(M& model, double scale = 1, context& c = default_context()) {
+    step_all(state_dict(model), scale, c);
+  }
+  /// The same for parameters by name. A template so that units that train nothing pay nothing.
+  template <class Parameters>
+  void step_all(const Parameters& parameters, double scale, context& c) {
+    ++steps;
+    const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps));
+    const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
+    const auto b1 = static_cast<float>(beta1), rest1 = static_cast<float>(1 - beta1);
+    const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1 - beta2);
+    const auto rate = static_cast<float>(lr / correction1);
+    const auto root = static_cast<float>(1 / std::sqrt(correction2));
+    detail::for_each_gradient(parameters, [&](const auto& name, const auto& p, const auto& grad) {
+      const auto& first = state.get("exp_avg", name, *p);
+      const auto& second = state.get("exp_avg_sq", name, *p);
+      const double decay = p->extents.order >= decay_from_order ? weight_decay : 0;
+      const auto shrink = static_cast<float>(decoupled ? 1 - lr * decay : 1);
+      const auto coupled = static_cast<float>(decoupled ? 0 : decay);
+      const auto m = flat_view<float>(first) * b1, v = flat_view<float>(second) * b2;
+      update(c, {p, first, second},
+             let(flat_view<float>(p), [&](auto value) {
+               return let(flat_view<float>(grad) * static_cast<float>(scale) + value * coupled, [&](auto g) {
+                 return let(m + g * rest1, [&](auto m) {
+                   return let(v + g * g * rest2, [&](auto v) {
+                     return bundled(value * shrink - m * rate / (sqrt(v) * root + static_cast<float>(eps)), m, v);
+                   });
+                 });
+               });
+             }));
+    });
+  }
+};
+
+/// Adam (Kingma and Ba, 2015): weight decay, if any, is added to the gradient.
+inline adamw adam(double lr = 1e-3) { return adamw{.lr = lr, .weight_decay = 0, .decoupled = false}; }
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Updates in place: expressions computed into the memory of tensors they may read.
+//
+//   update(c, {p.state(), m.state()}, bundled(p - m * 0.1f, m * 0.9f));
+//
+// All values of a bundle are computed from the old elements, whatever the order they are stored in.
+#pragma once
+
+#include <weft/run/eval.hpp>
+
+namespace weft {
+
+/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes.
+template <expression E>
+void update(context& c, std::vector<std::shared_ptr<tensor_state>> targets, const E& e) {
+  using program = run::value_program<E>;
+  run::operands o = run::operands_of(e);
+  std::vector<index_t> symbols = run::resolve_symbols(program::plan, o.leaf_extents, o.sizes);
+  // One element-wise kernel reads each element before it writes it; anything else might not.
+  constexpr bool in_place = program::plan.steps.size() == 1 && program::plan.kernels.size() == 1 &&
+                            program::plan.kernels[0].division == kernel_division::elements;
+  std::vector<std::shared_ptr<tensor_state>> outputs;
+  if (in_place) outputs = targets;
+  run::play(c, run::playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!in_place) targets[i]->memory = outputs[i]->memory;
+    ++targets[i]->version;
+  }
+}
+
+/// A tensor's elements as one dim: the same memory under another shape.
+template <element T>
+tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
+  auto view = std::make_shared<tensor_state>(*t);
+  view->extents = {1, {t->extents.size()}};
+  return tensor<T, extents<dyn>>(std::move(view));
+}
+
+}  // namespace weft

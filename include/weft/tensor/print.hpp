@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Tensors as text: type, shape, values; the middle of long dims is left out.
+#pragma once
+
+#include <memory>
+#include <ostream>
+
+#include <weft/tensor/tensor.hpp>
+
+namespace weft {
+
+namespace detail {
+template <class T>
+void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_t offset) {
+  constexpr index_t edge = 3;
+  if (dim == s.order) {
+    if constexpr (sizeof(T) == 1) out << static_cast<int>(data[offset]);
+    else if constexpr (sizeof(T) == 2) out << static_cast<float>(data[offset]);
+    else out << data[offset];
+    return;
+  }
+  index_t step = 1;
+  for (int i = dim + 1; i < s.order; ++i) step *= s[i];
+  out << '[';
+  for (index_t i = 0; i < s[dim]; ++i) {
+    if (i) out << (dim + 1 < s.order ? ",\n" + std::string(static_cast<std::size_t>(dim + 1), ' ') : ", ");
+    if (s[dim] > 2 * edge + 1 && i == edge) {
+      out << "...";
+      i = s[dim] - edge - 1;
+      continue;
+    }
+    print_dim(out, data, s, dim + 1, offset + i * step);
+  }
+  out << ']';
+}
+}  // namespace detail
+
+template <class T, class Extents, bool Tracked>
+std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t) {
+  const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.size())]);
+  t.copy_to(host.get());
+  out << name_of(dtype_of<T>) << ' ' << to_string(t.extents()) << '\n';
+  detail::print_dim(out, host.get(), t.extents(), 0, 0);
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// weft: tensors as expression templates, a static compute graph, training.
+//
+// Everything for one process without files. Of their own: <weft/io/...>, <weft/train/...>.
+#pragma once
+
+#include <weft/run/gradcheck.hpp>
+#include <weft/nn/layers.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/op/all.hpp>
+#include <weft/optim/optimizer.hpp>
+#include <weft/optim/schedule.hpp>
+#include <weft/run/eval.hpp>
+#include <weft/run/tape.hpp>
+#include <weft/tensor/create.hpp>
+#include <weft/tensor/print.hpp>
