@@ -2,15 +2,19 @@
 // weft: tensors as expression templates, a static compute graph, training.
 //
 // Everything for one process without files. Of their own: <weft/io/...>, <weft/train/...>.
+// Bottom-up, so that the chain of includes that compilers print before an error is short.
 #pragma once
 
-#include <weft/run/gradcheck.hpp>
-#include <weft/nn/layers.hpp>
-#include <weft/nn/repeat.hpp>
-#include <weft/op/all.hpp>
-#include <weft/optim/optimizer.hpp>
-#include <weft/optim/schedule.hpp>
-#include <weft/run/eval.hpp>
-#include <weft/run/tape.hpp>
+#include <weft/op/all.hpp>  // first: laws are stated there
+
 #include <weft/tensor/create.hpp>
 #include <weft/tensor/print.hpp>
+
+#include <weft/run/eval.hpp>
+#include <weft/run/tape.hpp>
+#include <weft/run/gradcheck.hpp>
+
+#include <weft/nn/layers.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/optim/optimizer.hpp>
+#include <weft/optim/schedule.hpp>

@@ -210,7 +210,7 @@ inline json parse_json(std::string_view text, const std::string& what) {
 }
 
 /// `text` as a JSON string with quotes.
-inline std::string quoted(std::string_view text) {
+inline std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     const auto u = static_cast<unsigned char>(c);

@@ -192,7 +192,7 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
     bool first = true;
     for (const auto& [key, value] : from.metadata) {
       if (!std::exchange(first, false)) header += ",";
-      header += quoted(key) + ":" + quoted(value);
+      header += json_string(key) + ":" + json_string(value);
     }
     header += "}";
   }
@@ -200,7 +200,7 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
   for (const auto* entry : order) {
     const stored_tensor& t = entry->second;
     if (header.size() > 1) header += ",";
-    header += quoted(entry->first) + ":{\"dtype\":\"" + detail::type_names[detail::rank_of(t.type)].name + "\",\"shape\":[";
+    header += json_string(entry->first) + ":{\"dtype\":\"" + detail::type_names[detail::rank_of(t.type)].name + "\",\"shape\":[";
     for (int i = 0; i < t.extents.order; ++i) header += (i ? "," : "") + std::to_string(t.extents[i]);
     header += "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + t.bytes.size()) + "]}";
     at += t.bytes.size();

@@ -2,16 +2,16 @@
 // The list of all ops: gives them their numbers, feeds law tests and the table of ops.
 #pragma once
 
-#include <weft/op/activation.hpp>
-#include <weft/op/attention.hpp>
-#include <weft/op/compare.hpp>
-#include <weft/op/contraction.hpp>
 #include <weft/op/elementwise.hpp>
-#include <weft/op/index.hpp>
-#include <weft/op/loss.hpp>
+#include <weft/op/compare.hpp>
+#include <weft/op/activation.hpp>
 #include <weft/op/movement.hpp>
-#include <weft/op/normalization.hpp>
+#include <weft/op/contraction.hpp>
 #include <weft/op/reduce.hpp>
+#include <weft/op/normalization.hpp>
+#include <weft/op/loss.hpp>
+#include <weft/op/attention.hpp>
+#include <weft/op/index.hpp>
 #include <weft/op/source.hpp>
 
 namespace weft::op {

@@ -57,7 +57,11 @@ struct logical : primitive<Arity> {
 struct logical_and : logical<2> {
   static constexpr auto name = "logical_and";
   static constexpr auto text = "a && b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a & b; }
+  template <class V>
+    requires requires(V a) { a & a; }
+  static WEFT_INLINE V lane(V a, V b) {
+    return a & b;
+  }
   static constexpr auto vjp(auto g, auto, auto, auto) {
     return std::array{no_gradient(g), no_gradient(g)};
   }
@@ -66,7 +70,11 @@ struct logical_and : logical<2> {
 struct logical_or : logical<2> {
   static constexpr auto name = "logical_or";
   static constexpr auto text = "a || b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a | b; }
+  template <class V>
+    requires requires(V a) { a | a; }
+  static WEFT_INLINE V lane(V a, V b) {
+    return a | b;
+  }
   static constexpr auto vjp(auto g, auto, auto, auto) {
     return std::array{no_gradient(g), no_gradient(g)};
   }
@@ -75,7 +83,11 @@ struct logical_or : logical<2> {
 struct logical_not : logical<1> {
   static constexpr auto name = "logical_not";
   static constexpr auto text = "!a";
-  template <class V> static WEFT_INLINE V lane(V a) { return ~a; }
+  template <class V>
+    requires requires(V a) { ~a; }
+  static WEFT_INLINE V lane(V a) {
+    return ~a;
+  }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+// The reference back end: interprets canonical codes one element at a time.
+//
+// Slow and plain: the oracle that vector kernels are tested against. It shares the scalar formulas
+// of the instructions and nothing else: no vectors, no threads, no template for a code.
+#pragma once
+
+#include <vector>
+
+#include <weft/device/cpu/backend.hpp>
+#include <weft/lower/cpu_kernel.hpp>
+
+namespace weft::lower {
+
+namespace detail {
+
+/// A register of any type.
+struct any_register {
+  double f64 = 0;
+  float f32 = 0;
+  std::int64_t i64 = 0;
+  std::int32_t i32 = 0;  // masks too
+
+  template <class R>
+  R& as() {
+    if constexpr (std::is_same_v<R, double>) return f64;
+    else if constexpr (std::is_same_v<R, float>) return f32;
+    else if constexpr (std::is_same_v<R, std::int64_t>) return i64;
+    else return i32;
+  }
+};
+
+/// Calls f with a value of the register type of `t`.
+template <class F>
+void visit_register(dtype t, F f) {
+  switch (register_type(t)) {
+    case dtype::f64: f(double{}); break;
+    case dtype::f32: f(float{}); break;
+    case dtype::i64: f(std::int64_t{}); break;
+    default: f(std::int32_t{});
+  }
+}
+
+template <class Op>
+void interpret_as(const word& w, dtype operand_type, any_register* r) {
+  if constexpr (std::is_same_v<Op, op::cast>) {
+    visit_register(operand_type, [&]<class From>(From) {
+      const From from = r[0].as<From>();
+      const bool mask = operand_type == dtype::boolean;
+      if (w.type == dtype::boolean) r[3].i32 = mask ? r[0].i32 : from != From{} ? -1 : 0;
+      else visit_register(w.type, [&]<class To>(To) { r[3].as<To>() = static_cast<To>(mask ? From(r[0].i32 ? 1 : 0) : from); });
+    });
+  } else if constexpr (std::is_same_v<Op, op::where>) {
+    visit_register(w.type, [&]<class R>(R) { r[3].as<R>() = r[0].i32 ? r[1].as<R>() : r[2].as<R>(); });
+  } else {
+    visit_register(operand_type, [&]<class R>(R) {
+      if constexpr (requires { Op::lane(R{}, R{}); }) {
+        const auto y = Op::lane(r[0].as<R>(), r[1].as<R>());
+        r[3].as<std::remove_const_t<decltype(y)>>() = y;
+      } else if constexpr (requires { Op::lane(R{}); }) {
+        const auto y = Op::lane(r[0].as<R>());
+        r[3].as<std::remove_const_t<decltype(y)>>() = y;
+      }
+    });
+  }
+}
+
+using interpreter = void (*)(const word&, dtype, any_register*);
+template <class List>
+struct interpreters;
+template <class... Ops>
+struct interpreters<op::op_list<Ops...>> {
+  template <class Op>
+  static constexpr interpreter of() {
+    if constexpr (requires { Op::lane(float{}); } || requires { Op::lane(float{}, float{}); } ||
+                  requires { Op::lane(std::int32_t{}, std::int32_t{}); } || requires { Op::lane(std::int32_t{}); } ||
+                  std::is_same_v<Op, op::cast> || std::is_same_v<Op, op::where>)
+      return &interpret_as<Op>;
+    else return nullptr;
+  }
+  static constexpr interpreter at[] = {of<Ops>()...};
+};
+
+}  // namespace detail
+
+class reference_backend : public cpu::cpu_backend {
+ public:
+  reference_backend() : cpu_backend(1) {}
+  const char* name() const override { return "reference"; }
+
+  void launch(const kernel_call& call) override {
+    const kernel_args& args = call.args;
+    const index_t columns = args.row_size();
+    std::vector<detail::any_register> registers(call.words.size());
+    scratch_.assign(static_cast<std::size_t>(call.scratch_rows * columns), {});
+    for (index_t r = 0; r < args.rows(); ++r) {
+      index_t base[max_arguments]{};
+      add_offsets(args, r, 0, args.order - 1 - args.folded, base);
+      if (call.division != kernel_division::columns) {
+        run_row(call, base, registers);
+        continue;
+      }
+      scratch_.assign(static_cast<std::size_t>(columns), {});
+      first_ = true;
+      index_t folded = 1;
+      for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
+      for (index_t f = 0; f < folded; ++f, first_ = false) {
+        index_t offsets[max_arguments];
+        std::copy(base, base + max_arguments, offsets);
+        add_offsets(args, f, args.order - 1 - args.folded, args.order - 1, offsets);
+        run_row(call, offsets, registers);
+      }
+      const word w = last_word(call);
+      for (index_t c = 0; c < columns; ++c)
+        if (folded > 0) store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
+    }
+  }
+
+ private:
+  static void add_offsets(const kernel_args& args, index_t row, int first, int last, index_t* offsets) {
+    for (int d = last; d-- > first;) {
+      for (int a = 0; a < args.arguments; ++a) offsets[a] += row % args.extent[d] * args.stride[a][d];
+      row /= args.extent[d];
+    }
+  }
+  static word last_word(const kernel_call& call) { return word::decoded(call.words[call.words.size() - 2]); }
+
+  static void load_element(const kernel_args& args, const word& w, index_t at, detail::any_register& to) {
+    visit_type(w.type, [&]<class T>(T) {
+      const T x = static_cast<const T*>(args.pointer[w.a])[at];
+      if constexpr (std::is_same_v<T, bool>) to.i32 = x ? -1 : 0;
+      else detail::visit_register(w.type, [&]<class R>(R) { to.as<R>() = static_cast<R>(x); });
+    });
+  }
+  static void store_element(const kernel_args& args, const word& w, index_t at, detail::any_register from) {
+    visit_type(w.type, [&]<class T>(T) {
+      T& to = static_cast<T*>(args.pointer[w.a])[at];
+      if constexpr (std::is_same_v<T, bool>) to = from.i32 != 0;
+      else detail::visit_register(w.type, [&]<class R>(R) { to = static_cast<T>(from.as<R>()); });
+    });
+  }
+
+  /// Runs the words of one row: those between sweeps once, those of a sweep for every element.
+  void run_row(const kernel_call& call, const index_t* base, std::vector<detail::any_register>& registers) {
+    const std::size_t count = call.words.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (word::decoded(call.words[i]).op != sweep) {
+        i += run_word(call, i, base, 0, registers);
+        continue;
+      }
+      std::size_t last = i;
+      while (word::decoded(call.words[last]).op != lower::end) ++last;
+      for (std::size_t k = i + 1; k < last; ++k) begin_fold(word::decoded(call.words[k]), registers[k]);
+      for (index_t c = 0; c < call.args.row_size(); ++c)
+        for (std::size_t k = i + 1; k < last; ++k) run_word(call, k, base, c, registers);
+      i = last;
+    }
+  }
+
+  static void begin_fold(const word& w, detail::any_register& r) {
+    if (w.op < fold_sum || w.op > fold_min) return;
+    detail::visit_register(w.type, [&]<class R>(R) {
+      r.as<R>() = w.op == fold_sum ? R{} : w.op == fold_max ? vector_code::fold_neutral<1, R>() : vector_code::fold_neutral<2, R>();
+    });
+  }
+  static void fold_into(detail::any_register& sum, detail::any_register x, dtype t, int kind) {
+    detail::visit_register(t, [&]<class R>(R) {
+      R& s = sum.as<R>();
+      s = kind == 0 ? s + x.as<R>() : kind == 1 ? simd::maximum(s, x.as<R>()) : simd::minimum(s, x.as<R>());
+    });
+  }
+
+  /// Runs word `i` for element `c`; returns how many data words follow it.
+  std::size_t run_word(const kernel_call& call, std::size_t i, const index_t* base, index_t c,
+                       std::vector<detail::any_register>& registers) {
+    const kernel_args& args = call.args;
+    const word w = word::decoded(call.words[i]);
+    detail::any_register& out = registers[i];
+    const auto reg = [&](int k) -> detail::any_register& { return registers[static_cast<std::size_t>(k)]; };
+    const auto scratch = [&](int row) -> detail::any_register& {
+      return scratch_[static_cast<std::size_t>(row * args.row_size() + c)];
+    };
+    switch (w.op) {
+      case load: load_element(args, w, base[w.a] + c * (w.b ? args.stride[w.a][args.order - 1] : 1), out); return 0;
+      case load_row: load_element(args, w, base[w.a], out); return 0;
+      case store: store_element(args, w, base[w.a] + c, reg(w.b)); return 0;
+      case store_row: store_element(args, w, base[w.a], reg(w.b)); return 0;
+      case spill: scratch(w.a) = reg(w.b); return 0;
+      case reload: out = scratch(w.a); return 0;
+      case coordinate: detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(c); }); return 0;
+      case argument:
+        detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(args.number[w.a]); });
+        return 0;
+      case constant:
+        detail::visit_register(w.type, [&]<class R>(R) {
+          out.as<R>() = static_cast<R>(std::bit_cast<double>(call.words[i + 1]));
+        });
+        return 1;
+      case fold_sum: case fold_max: case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
+      case column_sum: case column_max: case column_min:
+        if (first_) scratch(0) = reg(w.b);
+        else fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);
+        return 0;
+      default: {
+        detail::any_register r[4] = {reg(w.a), reg(w.b), reg(w.c), {}};
+        const dtype operand = word::decoded(call.words[static_cast<std::size_t>(w.a)]).type;
+        detail::interpreters<op::all::list>::at[w.op](w, operand, r);
+        out = r[3];
+        return 0;
+      }
+    }
+  }
+
+  std::vector<detail::any_register> scratch_;
+  bool first_ = true;
+};
+
+}  // namespace weft::lower

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# A file that must not compile. Its comments say what the compiler must print within how many lines:
+#   // within 12: the sentence
+set -u
+compiler=$1 include=$2 file=$3
+output=$("$compiler" -std=c++20 -fsyntax-only -I"$include" "$file" 2>&1)
+if [ $? -eq 0 ]; then echo "$file compiles, but must not"; exit 1; fi
+status=0
+while read -r lines text; do
+  if ! head -n "$lines" <<<"$output" | grep -qF -- "$text"; then
+    echo "not within the first $lines lines: $text"; status=1
+  fi
+done < <(sed -n 's|^// within \([0-9]*\): |\1 |p' "$file")
+[ $status -eq 0 ] || head -n 30 <<<"$output"
+exit $status

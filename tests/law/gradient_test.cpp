@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// The law of derivatives: every op agrees with difference quotients.
+#include <doctest/doctest.h>
+
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+using vector = variable<double, extents<dyn>>;
+using matrix = variable<double, extents<dyn, dyn>>;
+
+vector points(double low, double high) {
+  return vector(generate<double>(extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
+}
+matrix numbers(index_t rows, index_t columns, std::uint64_t seed = 0) {
+  return matrix(randn<double>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
+}
+
+/// Weighs elements differently, so that a derivative in the wrong place shows.
+template <expression E>
+auto weighed(E e) {
+  return sum(e * sin(e * 1.3 + 0.4));
+}
+
+template <class Op>
+concept has_domain = requires { Op::domain; };
+
+template <class Op>
+void check_unary() {
+  CAPTURE(Op::name);
+  double low = -2, high = 2;
+  if constexpr (has_domain<Op>) low = Op::domain.low, high = Op::domain.high;
+  auto x = points(low, high);
+  CHECK(gradcheck([&] { return weighed(apply<Op>(x)); }, x));
+}
+template <class Op>
+void check_binary() {
+  CAPTURE(Op::name);
+  double low = -2, high = 2;
+  if constexpr (has_domain<Op>) low = Op::domain.low, high = Op::domain.high;
+  auto a = points(low, high), b = points(low + 0.05, high - 0.1);
+  CHECK(gradcheck([&] { return weighed(apply<Op>(a, b)); }, a));
+  CHECK(gradcheck([&] { return weighed(apply<Op>(a, b)); }, b));
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("unary ops", Op, op::negate, op::exp, op::log, op::log1p, op::expm1, op::sqrt, op::rsqrt, op::sin,
+                   op::cos, op::tanh, op::erf, op::abs, op::relu, op::sigmoid, op::silu, op::gelu, op::gelu_tanh,
+                   op::softplus, op::square, op::sign, op::floor, op::round) {
+  check_unary<Op>();
+}
+TEST_CASE_TEMPLATE("binary ops", Op, op::add, op::subtract, op::multiply, op::divide, op::maximum, op::minimum, op::pow,
+                   op::bce_with_logits) {
+  check_binary<Op>();
+}
+
+TEST_CASE("where and clamp") {
+  auto x = points(-2, 2);
+  CHECK(gradcheck([&] { return weighed(where(x < 0.4, x * 2, x * x)); }, x));
+  CHECK(gradcheck([&] { return weighed(clamp(x, -1.0, 1.0)); }, x));
+}
+
+TEST_CASE("broadcasting") {
+  auto x = numbers(3, 4);
+  auto row = points(-1, 1);
+  auto wide = numbers(3, 7, 2);
+  CHECK(gradcheck([&] { return weighed(wide * row + row); }, row));
+  CHECK(gradcheck([&] { return weighed(reshape<3, 4, 1>(x) * reshape<1, 1, 7>(row)); }, x));
+}
+
+TEST_CASE("reductions") {
+  auto x = numbers(3, 4);
+  CHECK(gradcheck([&] { return weighed(sum(x, dims<0>)); }, x));
+  CHECK(gradcheck([&] { return weighed(sum(x * x, dims<1>, keepdim)); }, x));
+  CHECK(gradcheck([&] { return weighed(mean(exp(x), dims<1>)); }, x));
+  CHECK(gradcheck([&] { return weighed(amax(x, dims<0>)); }, x));
+  CHECK(gradcheck([&] { return weighed(amin(x, dims<1>)); }, x));
+  CHECK(gradcheck([&] { return weighed(logsumexp(x, dims<1>)); }, x));
+  CHECK(gradcheck([&] { return logsumexp(x); }, x));
+}
+
+TEST_CASE("movement") {
+  auto x = numbers(4, 6);
+  auto y = numbers(4, 6, 1);
+  CHECK(gradcheck([&] { return weighed(transpose(x) * 2); }, x));
+  CHECK(gradcheck([&] { return weighed(reshape<8, 3>(transpose(x))); }, x));
+  CHECK(gradcheck([&] { return weighed(slice<1, 1, 6, 2>(x)); }, x));
+  CHECK(gradcheck([&] { return weighed(slice<0>(x, 1, 3)); }, x));
+  CHECK(gradcheck([&] { return weighed(flip<1>(x) * y); }, x));
+  CHECK(gradcheck([&] { return weighed(concat<1>(x, y, x)); }, x));
+  CHECK(gradcheck([&] { return weighed(expand<3, 4, 6>(x)); }, x));
+  CHECK(gradcheck([&] { return weighed(chunk<1, 3, 0>(x) * chunk<1, 3, 2>(x) + chunk<1, 3, 1>(x)); }, x));
+  auto fixed = variable<double, extents<2, 3>>(randn<double>(extents<2, 3>{}));
+  CHECK(gradcheck([&] { return weighed(pad<1, 1, 2>(fixed)); }, fixed));
+}
+
+TEST_CASE("matmul: batches, transposes, broadcast batches") {
+  auto a = numbers(3, 4), b = numbers(4, 5, 1);
+  CHECK(gradcheck([&] { return weighed(matmul(a, b)); }, a));
+  CHECK(gradcheck([&] { return weighed(matmul(a, b)); }, b));
+  CHECK(gradcheck([&] { return weighed(matmul(transpose(b), transpose(a))); }, b));
+  auto t = variable<double, extents<2, 3, 4>>(randn<double>(extents<2, 3, 4>{}));
+  auto u = variable<double, extents<2, 4, 3>>(randn<double>(extents<2, 4, 3>{}, {.seed = 5}));
+  CHECK(gradcheck([&] { return weighed(matmul(t, b)); }, b));
+  CHECK(gradcheck([&] { return weighed(matmul(t, u)); }, t));
+  CHECK(gradcheck([&] { return weighed(matmul(a, u)); }, a));
+}
+
+TEST_CASE("softmax, norms, losses") {
+  auto x = numbers(3, 5);
+  auto w = points(0.5, 1.5);
+  auto wide = numbers(3, 7, 2);
+  CHECK(gradcheck([&] { return weighed(softmax(x)); }, x));
+  CHECK(gradcheck([&] { return weighed(log_softmax(x)); }, x));
+  CHECK(gradcheck([&] { return weighed(layer_norm(wide, w, w)); }, wide, {.tolerance = 1e-4}));
+  CHECK(gradcheck([&] { return weighed(layer_norm(wide, w, w)); }, w));
+  CHECK(gradcheck([&] { return weighed(rms_norm(wide, w)); }, wide, {.tolerance = 1e-4}));
+  auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, -100, 0});
+  CHECK(gradcheck([&] { return cross_entropy(x, labels); }, x));
+  CHECK(gradcheck([&] { return cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, labels); }, x));
+  auto y = numbers(3, 5, 9);
+  CHECK(gradcheck([&] { return mse_loss(x, y); }, x));
+}
+
+TEST_CASE("look-ups and attention") {
+  auto table = numbers(5, 3);
+  auto index = from(extents<dyn, dyn>{2, 2}, std::vector<std::int32_t>{4, 0, 4, 2});
+  CHECK(gradcheck([&] { return weighed(embedding(table, index)); }, table));
+  using heads = extents<2, 9, 2, 3>;
+  auto q = variable<double, heads>(randn<double>(heads{})), k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),
+       v = variable<double, heads>(randn<double>(heads{}, {.seed = 2}));
+  CHECK(gradcheck([&] { return weighed(attention<causal>(q, k, v)); }, q));
+  CHECK(gradcheck([&] { return weighed(attention<causal>(q, k, v)); }, k));
+  CHECK(gradcheck([&] { return weighed(attention<false>(q, k, v)); }, v));
+}
+
+TEST_CASE("let: shared and written out are the same") {
+  auto x = numbers(3, 4);
+  const auto f = [](auto h) { return h * exp(h) + h; };
+  CHECK(eval(let(x * 2, f)).to_vector() == eval(f(x * 2)).to_vector());
+  CHECK(gradcheck([&] { return weighed(let(x * 2, f)); }, x));
+}

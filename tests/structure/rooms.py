@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Proves that rooms include only what they declare and that no file is in an include cycle.
+
+A room declares what it may include in its README: a line "May include: base, shape".
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "include" / "weft"
+files = {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*.hpp"))}
+includes = {f: re.findall(r"#include <weft/([^>]+)>", text) for f, text in files.items()}
+errors = []
+
+for f, targets in includes.items():
+    errors += [f"{f}: includes {t}, which does not exist" for t in targets if t not in files]
+
+may = {}
+for room in sorted(p for p in root.iterdir() if p.is_dir()):
+    readme = room / "README.md"
+    line = re.search(r"^May include: (.*)$", readme.read_text(), re.M) if readme.exists() else None
+    if not line:
+        errors.append(f"{room.name}: its README must have a line 'May include: ...'")
+        continue
+    may[room.name] = {r.strip() for r in line.group(1).rstrip(".").split(",")} - {"nothing"}
+
+def reach(room, seen):
+    for r in may.get(room, ()):
+        if r not in seen:
+            seen.add(r)
+            reach(r, seen)
+    return seen
+
+for room in may:
+    if room in reach(room, set()):
+        errors.append(f"{room}: is in a cycle of rooms")
+for f, targets in includes.items():
+    room = f.split("/")[0]
+    for t in targets:
+        other = t.split("/")[0]
+        if "/" in f and "/" in t and other != room and other not in may.get(room, ()):
+            errors.append(f"{f}: includes {t}, but {room} may not include {other}")
+
+state = {}
+def visit(f, path):
+    state[f] = 1
+    for t in includes.get(f, []):
+        if state.get(t) == 1:
+            errors.append("include cycle: " + " -> ".join(path[path.index(t):] + [t] if t in path else [f, t]))
+        elif t in files and t not in state:
+            visit(t, path + [t])
+    state[f] = 2
+for f in files:
+    if f not in state:
+        visit(f, [f])
+
+# Compiling the longest header takes a written reason (docs/why) above 500 lines.
+for f, text in files.items():
+    lines = text.count("\n")
+    if lines > 500:
+        errors.append(f"{f}: {lines} lines; above 500 needs a reason in docs/why")
+    elif lines > 300:
+        print(f"note: {f} has {lines} lines")
+    if not text.startswith("// SPDX-License-Identifier: MIT\n"):
+        errors.append(f"{f}: must open with its licence")
+
+for e in errors:
+    print("error:", e)
+print(f"{len(files)} headers, {sum(t.count(chr(10)) for t in files.values())} lines, {len(errors)} errors")
+sys.exit(bool(errors))

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+
+#include <weft/base/dtype.hpp>
+#include <weft/base/philox.hpp>
+#include <weft/base/reflect.hpp>
+#include <weft/base/sequence.hpp>
+
+using namespace weft;
+
+static_assert([] {
+  sequence<int> s{1, 2};
+  for (int i = 0; i < 20; ++i) s.push_back(s[0]);
+  sequence<int> copy = s;
+  copy.pop_back();
+  return s.size() == 22 && copy.size() == 21 && s.back() == 1 && s.contains(2);
+}());
+
+TEST_CASE("f16: every bit pattern survives the way to float and back") {
+  for (unsigned bits = 0; bits < 0x10000; ++bits) {
+    float16 h;
+    h.bits = static_cast<std::uint16_t>(bits);
+    const float f = h;
+    if (f != f) CHECK((float16(f).bits & 0x7fffu) > 0x7c00u);
+    else CHECK(float16(f).bits == bits);
+  }
+}
+
+TEST_CASE("f16 and bf16 round to nearest, halves to even") {
+  CHECK(float(float16(1.0f + 0x1p-11f)) == 1.0f);
+  CHECK(float(float16(1.0f + 0x1.8p-10f)) == 1.0f + 0x1p-9f);
+  CHECK(float(float16(65520.0f)) == std::numeric_limits<float>::infinity());
+  CHECK(float(float16(0x1p-25f)) == 0.0f);
+  CHECK(float(float16(0x1.8p-25f)) == 0x1p-24f);
+  CHECK(float(bfloat16(1.0f + 0x1p-8f)) == 1.0f);
+  CHECK(float(bfloat16(1.0f + 0x1.8p-7f)) == 1.0f + 0x1p-6f);
+  CHECK(std::isnan(float(bfloat16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST_CASE("philox: the vectors of the paper's reference implementation") {
+  CHECK(philox({0, 0}, 0) == std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
+  for (std::uint64_t i = 0; i < 9; ++i) CHECK(philox_word({7, 9}, i) == philox({7, 9}, i / 4)[i % 4]);
+  CHECK(unit_interval(0) == 0.0f);
+  CHECK(unit_interval(0xffffffffu) < 1.0f);
+}
+
+namespace {
+struct inner {
+  int weight, bias;
+};
+struct outer {
+  inner first;
+  double scale;
+};
+}  // namespace
+
+TEST_CASE("reflect: members of an aggregate with their names") {
+  outer o{{1, 2}, 3};
+  std::string names;
+  for_each_member(o, [&](std::string_view name, auto&) { names += std::string(name) + ";"; });
+  CHECK(names == "first;scale;");
+  for_each_member(o.first, [&](std::string_view name, int& v) { names += std::string(name) + std::to_string(v); });
+  CHECK(names == "first;scale;weight1bias2");
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <weft/grad/cut.hpp>
+#include <weft/graph/fuse.hpp>
+#include <weft/lower/plan.hpp>
+
+using namespace weft;
+using graph::compute_graph;
+using graph::info_of;
+using graph::value;
+
+namespace {
+constexpr form row_of(index_t n) { return {dtype::f32, {2, {4, n}}}; }
+constexpr int count(const compute_graph& g, const graph::op_info& op) {
+  int n = 0;
+  for (const graph::node& each : g.nodes) n += each.op == &op;
+  return n;
+}
+}  // namespace
+
+static_assert([] {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), true);
+  const value a = exp(x) + 1.0, b = exp(x) + 1.0;
+  return a.id == b.id && (x * 1.0).id == x.id;
+}(), "equal nodes are one node, and x * 1 is x");
+
+TEST_CASE("simplify: only what holds for all IEEE values") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), false);
+  CHECK((x * 0.0).id != x.id);
+  CHECK((x + 0.0).id != x.id);  // -0 + 0 is +0
+  CHECK((x - 0.0).id == x.id);
+  CHECK((-(-x)).id == x.id);
+  const value two = g.constant(2, dtype::f32);
+  CHECK(number_of((two * 3.0).get().at) == 6.0);
+}
+
+TEST_CASE("rewrite: what no output needs is gone, the rest keeps its order") {
+  compute_graph g;
+  const value a = g.leaf(row_of(8), false), b = g.leaf(row_of(8), false);
+  const value c = a + b;
+  exp(c);
+  g.outputs.push_back(c.id);
+  const compute_graph lean = without_dead_code(g);
+  CHECK(lean.size() == 3);
+  CHECK(lean[2].op == &info_of<op::add>);
+}
+
+TEST_CASE("reverse: the derivative of a sum over a broadcast operand is summed back") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), true), b = g.leaf({dtype::f32, {1, {8}}}, true);
+  const value y = x * b;
+  const value seed = g.leaf(row_of(8), false);
+  const sequence<int> c = grad::reverse(g, y.id, seed.id);
+  CHECK(g[c[x.id]].result.extents == x.extents());
+  CHECK(g[c[b.id]].result.extents == b.extents());
+  CHECK(count(g, info_of<op::reduce_sum>) == 1);
+}
+
+TEST_CASE("fuse: softmax is one row kernel") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), false);
+  const value e = exp(x - max_dims(x, 1, 2));
+  g.outputs.push_back((e / sum_dims(e, 1, 2)).id);
+  const graph::fusion f = graph::fuse(g);
+  REQUIRE(f.groups.size() == 1);
+  CHECK(f.groups[0].folds_rows);
+  const lower::plan p = lower::make_plan(g);
+  CHECK(p.kernels.size() == 1);
+  CHECK(p.kernels[0].scratch_rows == 1);  // exp is not computed twice
+}
+
+TEST_CASE("fuse: a chain around a matmul is two kernels, and never a cycle") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {2, {8, 8}}}, false);
+  const value a = exp(x);
+  const value m = contract_of(a, x);
+  g.outputs.push_back((a + m * 2.0).id);
+  const lower::plan p = lower::make_plan(g);
+  CHECK(p.steps.size() == 3);
+}
+
+TEST_CASE("fuse: the sum of rows takes along what only it reads") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), false), y = g.leaf(row_of(8), false);
+  g.outputs.push_back(sum_dims(x * y, 0, 1).id);
+  const lower::plan p = lower::make_plan(g);
+  REQUIRE(p.steps.size() == 1);
+  CHECK(p.kernels[0].division == kernel_division::columns);
+}
+
+TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the rest") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {8, 8}}}, true);
+  const value y = relu(contract_of(x, w) + 1.0);
+  const value seed = g.leaf({dtype::f32, {2, {4, 8}}}, false);
+  const sequence<int> c = grad::reverse(g, y.id, seed.id);
+  g.outputs = {y.id, -1, c[w.id]};
+  const compute_graph joint = graph::expanded(g);
+  const sequence<int> kept = grad::kept_values(joint);
+  CHECK(kept.size() == 1);
+  const compute_graph back = grad::backward_part(joint, kept);
+  CHECK(count(back, info_of<op::contract>) == 1);
+}
+
+TEST_CASE("views: a reshape that strides cannot follow gets a copy, one that they can does not") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {3, {2, 3, 4}}}, false);
+  const value split = reshape_to(slice_dim(x, 2, 0, 2), {4, {2, 3, 1, 2}});
+  const value merged = reshape_to(transposed(x), {2, {2, 12}});
+  g.outputs = {exp(split).id, exp(merged).id};
+  CHECK(count(graph::with_legal_views(g), info_of<op::contiguous>) == 1);
+}
+
+TEST_CASE("simplify: cotangents of the parts of a tensor are joined, not added") {
+  compute_graph g;
+  const value a = g.leaf({dtype::f32, {1, {2}}}, false), b = g.leaf({dtype::f32, {1, {2}}}, false);
+  const value left = g.apply<op::pad>(attributes{{0, 0, 4, 1}, 4}, a);
+  const value right = g.apply<op::pad>(attributes{{0, 2, 4, 1}, 4}, b);
+  CHECK((left + right).get().op == &info_of<op::concat>);
+  CHECK((right + left).get().op == &info_of<op::concat>);
+}

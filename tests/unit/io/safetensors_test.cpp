@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include <weft/io/safetensors.hpp>
+#include <weft/train/checkpoint.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+std::string file(const std::string& header, std::size_t data) {
+  std::string bytes(8, '\0');
+  for (int i = 0; i < 8; ++i) bytes[static_cast<std::size_t>(i)] = static_cast<char>(header.size() >> 8 * i);
+  return bytes + header + std::string(data, 'x');
+}
+io::stored_tensors read(const std::string& bytes) {
+  std::istringstream in(bytes);
+  return io::detail::safetensors_reader(in, bytes.size(), "test").read();
+}
+const std::string good = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
+std::string temporary(const char* name) { return (std::filesystem::temp_directory_path() / name).string(); }
+}  // namespace
+
+TEST_CASE("safetensors: what is written is read") {
+  const std::string path = temporary("weft_test.safetensors");
+  io::stored_tensors out;
+  out.metadata["format"] = "pt";
+  out.tensors["b"] = {dtype::u8, {1, {3}}, {1, 2, 3}};
+  out.tensors["scalar \"x\""] = {dtype::f64, {}, std::vector<char>(8, 1)};
+  out.tensors["empty"] = {dtype::f32, {2, {0, 5}}, {}};
+  io::write_safetensors(path, out);
+  const io::stored_tensors in = io::read_safetensors(path);
+  CHECK(in.metadata == out.metadata);
+  REQUIRE(in.tensors.size() == 3);
+  CHECK(in.tensors.at("b").bytes == out.tensors["b"].bytes);
+  CHECK(in.tensors.at("empty").extents == shape{2, {0, 5}});
+  CHECK(std::filesystem::file_size(path) % 8 == 3);  // the header is padded to 8, then 8 + 3 bytes
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("safetensors: every malformed file is a clear error") {
+  CHECK(read(file(good, 24)).tensors.size() == 1);
+  const std::pair<std::string, std::string> bad[] = {
+      {"1234567", "shorter than 8 bytes"},
+      {std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8), "too large"},
+      {file(good, 24).substr(0, 30), "beyond the end"},
+      {file("[]", 0), "does not start with {"},
+      {file("{", 0), "unexpected end"},
+      {file(good, 23), "the header describes 24"},
+      {file(good, 25), "the header describes 24"},
+      {file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]}})", 32), "is expected"},
+      {file(R"({"a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,24]}})", 24), "do not match"},
+      {file(R"({"a":{"dtype":"F33","shape":[2,3],"data_offsets":[0,24]}})", 24), "unknown dtype"},
+      {file(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,24]}})", 24), "unsigned integer"},
+      {file(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,24]}})", 24), "unsigned integer"},
+      {file(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]}})", 24), "overflows"},
+      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "duplicate key"},
+      {file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "is expected"},
+      {file(R"({"__metadata__":{"a":1}})", 0), "is not a string"},
+      {file(R"({"a":7})", 0), "needs dtype"},
+      {file(R"({"a":"\ud800"})", 0), "surrogate"},
+      {file(std::string(100, '{'), 0), "expected a key"},
+      {file("{\"a\":" + std::string(100, '['), 0), "nested too deeply"}};
+  for (const auto& [bytes, words] : bad) {
+    CAPTURE(words);
+    try {
+      read(bytes);
+      FAIL_CHECK("no error");
+    } catch (const io_error& e) {
+      CHECK(std::string(e.what()).find(words) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothing changes") {
+  const std::string path = temporary("weft_load.safetensors");
+  linear<3, 2> a, b;
+  linear<3, 4> other;
+  io::save(path, state_dict(a));
+  io::load(path, state_dict(b));
+  CHECK(b.weight.to_vector() == a.weight.to_vector());
+  CHECK_THROWS_WITH_AS(io::load(path, state_dict(other)),
+                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"), io_error);
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("checkpoint: a resumed run has the bits of one that never stopped") {
+  const std::string folder = temporary("weft_checkpoint");
+  const auto x = randn<float>(extents<8, 3>{});
+  const auto run = [&](linear<3, 2>& m, adamw& o, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      tape t;
+      t.backward(t.eval(mean(square(m(x)))));
+      o.step(m);
+    }
+  };
+  linear<3, 2> straight, stopped, resumed;
+  adamw o1{.lr = 0.1}, o2{.lr = 0.1}, o3{.lr = 0.1};
+  initialize(straight, 1);
+  initialize(stopped, 1);
+  run(straight, o1, 6);
+  run(stopped, o2, 3);
+  save_checkpoint(folder, state_dict(stopped), o2, {3, 24});
+  const run_position at = load_checkpoint(folder, state_dict(resumed), o3);
+  CHECK(at.step == 3);
+  CHECK(at.samples == 24);
+  run(resumed, o3, 3);
+  CHECK(resumed.weight.to_vector() == straight.weight.to_vector());
+  linear<3, 5> other;
+  CHECK_THROWS_AS(load_checkpoint(folder, state_dict(other), o3), io_error);
+  std::filesystem::remove_all(folder);
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include <weft/weft.hpp>
+
+#include "../../../examples/gpt2.hpp"
+
+using namespace weft;
+
+namespace {
+struct mlp {
+  linear<4, 8> hidden;
+  linear<8, 2> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+}  // namespace
+
+TEST_CASE("modules: names are PyTorch's") {
+  mlp m;
+  std::string names;
+  for (const auto& [name, p] : state_dict(m)) names += name + " ";
+  CHECK(names == "hidden.weight hidden.bias output.weight output.bias ");
+  CHECK(parameter_count(m) == 4 * 8 + 8 + 8 * 2 + 2);
+  std::ostringstream out;
+  out << summary(m);
+  CHECK(out.str().find("hidden.weight  [8, 4]              32") != std::string::npos);
+}
+
+TEST_CASE("modules: GPT-2 has the names and shapes of Hugging Face's files") {
+  const auto m = gpt2::model<>::create({.layers = 2, .heads = 2, .width = 8, .context = 16, .vocabulary = 300});
+  const auto d = state_dict(m);
+  CHECK(d.size() == 2 + 2 * 12 + 2);
+  bool found = false;
+  for (const auto& [name, p] : d)
+    if (name == "h.1.attn.c_attn.weight") found = p->extents == shape{2, {8, 24}};
+  CHECK(found);
+}
+
+TEST_CASE("initialize: by seed and name alone") {
+  mlp a, b;
+  initialize(a, 7);
+  initialize(b, 7);
+  CHECK(a.hidden.weight.to_vector() == b.hidden.weight.to_vector());
+  CHECK(a.hidden.bias.to_vector() != a.output.bias.to_vector());
+  initialize(b, 8);
+  CHECK(a.hidden.weight.to_vector() != b.hidden.weight.to_vector());
+  for (float w : a.hidden.weight.to_vector()) CHECK(std::abs(w) <= 0.5f);
+}
+
+TEST_CASE("repeat: blocks by one program are the blocks written out") {
+  const auto m = gpt2::model<>::create({.layers = 3, .heads = 2, .width = 8, .context = 4, .vocabulary = 256});
+  auto x = randn<float>(extents<dyn, dyn, dyn>{2, 4, 8});
+  auto by_hand = eval(m.h.blocks[2](eval(m.h.blocks[1](eval(m.h.blocks[0](x))))));
+  CHECK(eval(m.h(x)).to_vector() == by_hand.to_vector());
+  tape steps;
+  steps.eval(m.h(x) * 2.0f);
+  CHECK(steps.size() == 5);  // the operand, three blocks, the product
+}
+
+TEST_CASE("a batch is the sum of its halves: gradient accumulation") {
+  mlp m;
+  initialize(m, 1);
+  auto x = randn<float>(extents<dyn, 4>{6, 4});
+  const auto half = [&](index_t from, index_t to) { return eval(slice<0>(x, from, to)); };
+  const auto gradient = [&](auto... parts) {
+    for (auto& [name, p] : state_dict(m)) p->grad.reset();
+    (([&] {
+       tape t;
+       t.backward(t.eval(sum(square(m(parts)))));
+     }()), ...);
+    return m.hidden.weight.grad().to_vector();
+  };
+  const auto whole = gradient(x), halves = gradient(half(0, 3), half(3, 6));
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(whole[i] == doctest::Approx(halves[i]).epsilon(1e-5));
+}
+
+TEST_CASE("optimisers: one step by hand") {
+  const auto after = [](auto optimizer) {
+    struct one { parameter<extents<2>> w; } m{parameter<extents<2>>(from(extents<2>{}, std::vector<float>{1, -2}))};
+    for (int i = 0; i < 2; ++i) {
+      tape t;
+      t.backward(t.eval(sum(square(m.w))));
+      optimizer.step(m);
+    }
+    return m.w.to_vector()[0];
+  };
+  CHECK(after(sgd{.lr = 0.1}) == doctest::Approx(0.64f));
+  CHECK(after(sgd{.lr = 0.1, .momentum = 0.5}) == doctest::Approx(0.8f - 0.1f * (1.6f + 0.5f * 2)));
+  CHECK(after(sgd{.lr = 0.1, .momentum = 0.5, .nesterov = true}) ==
+        doctest::Approx(0.7f - 0.1f * (1.4f + 0.5f * (1.4f + 0.5f * 2))));
+  // Adam's first step is lr whatever the gradient; decay shrinks first.
+  CHECK(after(adam(0.1)) == doctest::Approx(0.8f).epsilon(1e-3));
+  CHECK(after(adamw{.lr = 0.1, .weight_decay = 0.5}) == doctest::Approx((0.95 - 0.1) * 0.95 - 0.1).epsilon(1e-3));
+}
+
+TEST_CASE("schedules") {
+  const schedule s{schedule::shape::cosine, 1.0, 10, 110};
+  CHECK(s.at(0) == doctest::Approx(0.1));
+  CHECK(s.at(9) == doctest::Approx(1.0));
+  CHECK(s.at(60) == doctest::Approx(0.5));
+  CHECK(s.at(110) == doctest::Approx(0.0));
+}
+
+TEST_CASE("clipping: the norm of all gradients") {
+  mlp m;
+  initialize(m, 1);
+  auto x = randn<float>(extents<dyn, 4>{6, 4});
+  tape t;
+  t.backward(t.eval(sum(square(m(x))) * 100.0f));
+  const double norm = clip_grad_norm(m, 1.0);
+  CHECK(norm > 1);
+  CHECK(gradient_norm(state_dict(m)) == doctest::Approx(1.0).epsilon(1e-4));
+  clip_grad_value(m, 1e-3f);
+  for (float g : m.hidden.weight.grad().to_vector()) CHECK(std::abs(g) <= 1e-3f);
+}

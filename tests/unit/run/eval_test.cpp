@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include <weft/lower/reference.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+tensor<float, extents<dyn, dyn>> counted(index_t rows, index_t columns) {
+  return generate<float>(extents<dyn, dyn>{rows, columns}, [](index_t i) { return 0.1 * static_cast<double>(i % 23) - 1; });
+}
+template <class A, class B>
+double worst(const A& a, const B& b) {
+  const auto x = a.to_vector(), y = b.to_vector();
+  REQUIRE(x.size() == y.size());
+  double w = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) w = std::max(w, std::abs(double(x[i]) - double(y[i])) / (1 + std::abs(double(y[i]))));
+  return w;
+}
+/// The same on vectors and on the reference back end.
+template <class E>
+double against_reference(const E& make) {
+  static const device reference(std::make_shared<lower::reference_backend>());
+  context c(reference);
+  return worst(eval(make(default_device())), eval(make(reference), c));
+}
+}  // namespace
+
+TEST_CASE("eval: an expression may outlive the names it was written with") {
+  const auto make = [] {
+    auto a = counted(2, 3);
+    auto b = counted(2, 3);
+    return exp(a) + b * 2.0f;
+  };
+  auto e = make();
+  const auto v = eval(e).to_vector();
+  CHECK(v[0] == doctest::Approx(std::exp(-1.0) - 2));
+}
+
+TEST_CASE("eval: extents first known at run time are checked") {
+  CHECK_THROWS_AS(eval(counted(2, 3) + counted(3, 3)), shape_error);
+  CHECK_THROWS_AS(eval(matmul(counted(2, 3), counted(4, 2))), shape_error);
+}
+
+TEST_CASE("eval: an operand changed in place after the expression was written is named") {
+  auto x = counted(2, 3);
+  auto e = x + 1.0f;
+  x.copy_from(std::vector<float>(6, 0.0f));
+  CHECK_THROWS_WITH_AS(eval(e), "weft: operand 0 of shape [2, 3] was changed in place after the expression was written",
+                       value_error);
+}
+
+TEST_CASE("movement: against loops") {
+  auto x = generate<float>(extents<2, 3, 4>{}, [](index_t i) { return i; });
+  CHECK(eval(transpose(x)).to_vector()[1] == 4);
+  CHECK(eval(permute<2, 0, 1>(x)).to_vector()[1] == 4);
+  CHECK(eval(slice<1, 0, 3, 2>(x)).to_vector()[4] == 8);
+  CHECK(eval(slice<2>(x, 1, 3)).to_vector() == std::vector<float>{1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 21, 22});
+  CHECK(eval(flip<2>(x)).to_vector()[0] == 3);
+  CHECK(eval(pad<0, 1, 1>(x)).to_vector()[12] == 0);
+  CHECK(eval(pad<0, 1, 1>(x)).to_vector()[13] == 1);
+  CHECK(eval(concat<1>(x, x, x)).extents() == shape{3, {2, 9, 4}});
+  CHECK(eval(concat<1>(x, x)).to_vector()[12] == 0);
+  CHECK(eval(stack<0>(x, x)).extents() == shape{4, {2, 2, 3, 4}});
+  CHECK(eval(expand<5, 2, 3, 4>(x)).to_vector()[24] == 0);
+  CHECK(eval(reshape<6, dyn>(transpose(x))).to_vector()[1] == 4);
+  CHECK(eval(flatten<0, 1>(x)).extents() == shape{2, {6, 4}});
+  CHECK(eval(unflatten<2>(x, 2)).extents() == shape{4, {2, 3, 2, 2}});
+  CHECK_THROWS_AS(eval(unflatten<1>(counted(2, 3), 2)), shape_error);
+}
+
+TEST_CASE("reductions: every set of dims") {
+  auto x = generate<double>(extents<2, 3, 4>{}, [](index_t i) { return i; });
+  CHECK(eval(sum(x)).item() == 276);
+  CHECK(eval(mean(x)).item() == 11.5);
+  CHECK(eval(sum(x, dims<0>)).to_vector()[0] == 12);
+  CHECK(eval(sum(x, dims<1>)).to_vector()[1] == 15);
+  CHECK(eval(sum(x, dims<-1>)).to_vector()[1] == 22);
+  CHECK(eval(sum(x, dims<0, 2>, keepdim)).extents() == shape{3, {1, 3, 1}});
+  CHECK(eval(sum(x, dims<0, 2>)).to_vector()[0] == 60);
+  CHECK(eval(amax(x, dims<0, 1>)).to_vector()[3] == 23);
+  CHECK(eval(amin(x, dims<2>)).to_vector()[5] == 20);
+  CHECK(eval(logsumexp(x, dims<2>)).to_vector()[0] == doctest::Approx(std::log(1 + std::exp(1) + std::exp(2) + std::exp(3))));
+  CHECK(eval(sum(cast<bool>(x))).item() == 23);
+}
+
+TEST_CASE("types: integers stay integers, division makes floats, bf16 and f16 are stored") {
+  auto i = arange<std::int64_t>(10);
+  CHECK(eval(i + 1).to_vector()[9] == 10);
+  CHECK(eval(i / 2).to_vector()[1] == 0.5f);
+  CHECK(eval(sum(i)).item() == 45);
+  CHECK(eval(i + 0.5f).to_vector()[1] == 1.5f);
+  auto x = counted(3, 7);
+  CHECK(worst(eval(cast<float>(eval(cast<bfloat16>(x)))), x) < 0x1p-8);
+  CHECK(worst(eval(cast<float>(eval(cast<float16>(x)))), x) < 0x1p-11);
+  CHECK(eval(where(x < 0.0f, 0.0f, x)).to_vector()[0] == 0);
+}
+
+TEST_CASE("vector kernels agree with the reference back end") {
+  const auto x = [](const device& d) {
+    auto t = counted(5, 37);
+    tensor<float, extents<dyn, dyn>> on(t.extents(), d);
+    on.copy_from(t.to_vector());
+    return on;
+  };
+  CHECK(against_reference([&](const device& d) { return gelu(x(d)) * silu(x(d)) + sqrt(abs(x(d))); }) < 1e-6);
+  CHECK(against_reference([&](const device& d) { return softmax(x(d) * 3.0f); }) < 1e-6);
+  CHECK(against_reference([&](const device& d) { return log_softmax(x(d)); }) < 1e-6);
+  CHECK(against_reference([&](const device& d) { return sum(exp(x(d)) * x(d), dims<0>); }) < 1e-6);
+  CHECK(against_reference([&](const device& d) { return amax(transpose(x(d)), dims<0>); }) == 0);
+  CHECK(against_reference([&](const device& d) { return transpose(x(d)) + 1.0f; }) == 0);
+  CHECK(against_reference([&](const device& d) { return cast<double>(x(d)) * 3; }) == 0);
+}
+
+TEST_CASE("degenerate extents: nothing, one row, one column") {
+  CHECK(eval(counted(0, 5) + 1.0f).size() == 0);
+  CHECK(eval(sum(counted(0, 5))).item() == 0);
+  CHECK(eval(sum(counted(5, 1), dims<1>)).to_vector()[3] == doctest::Approx(-0.7));
+  CHECK(eval(softmax(counted(3, 1))).to_vector() == std::vector<float>{1, 1, 1});
+  CHECK(eval(matmul(counted(3, 0), counted(0, 2))).to_vector() == std::vector<float>(6, 0.0f));
+}
+
+TEST_CASE("embedding: rows by index, and an index out of range is an error") {
+  auto table = generate<float>(extents<5, 2>{}, [](index_t i) { return i; });
+  auto index = from(extents<3>{}, std::vector<std::int32_t>{4, 0, 4});
+  CHECK(eval(embedding(table, index)).to_vector() == std::vector<float>{8, 9, 0, 1, 8, 9});
+  auto bad = from(extents<1>{}, std::vector<std::int32_t>{5});
+  CHECK_THROWS_AS(eval(embedding(table, bad)), value_error);
+}
+
+TEST_CASE("print: type, shape, values") {
+  std::ostringstream out;
+  out << generate<float>(extents<2, 2>{}, [](index_t i) { return i; });
+  CHECK(out.str() == "f32 [2, 2]\n[[0, 1],\n [2, 3]]");
+}

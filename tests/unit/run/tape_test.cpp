@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+using scalar_variable = variable<double, extents<>>;
+scalar_variable number(double x) { return scalar_variable(full<double>(extents<>{}, x)); }
+}  // namespace
+
+TEST_CASE("tape: loops and branches at run time") {
+  auto x = number(1.5);
+  tape steps;
+  auto y = steps.eval(x * 1.0);
+  for (int i = 0; i < 5; ++i) y = i % 2 ? steps.eval(y * x) : steps.eval(sin(y));
+  steps.backward(y);
+  const double h = 1e-6;
+  const auto f = [](double v) {
+    double z = v;
+    for (int i = 0; i < 5; ++i) z = i % 2 ? z * v : std::sin(z);
+    return z;
+  };
+  CHECK(x.grad().item() == doctest::Approx((f(1.5 + h) - f(1.5 - h)) / (2 * h)).epsilon(1e-6));
+}
+
+TEST_CASE("tape: a hundred thousand entries without recursion") {
+  auto x = number(1.0);
+  tape steps;
+  auto y = steps.eval(x * 1.0);
+  for (int i = 0; i < 100'000; ++i) y = steps.eval(y + 1e-5);
+  steps.backward(y);
+  CHECK(x.grad().item() == 1);
+}
+
+TEST_CASE("tape: a diamond of 2^40 paths visits each entry once") {
+  auto x = number(1.0);
+  tape steps;
+  auto y = steps.eval(x * 1.0);
+  for (int i = 0; i < 40; ++i) y = steps.eval(y + y);
+  steps.backward(y);
+  CHECK(x.grad().item() == std::ldexp(1.0, 40));
+}
+
+TEST_CASE("tape: gradients accumulate until they are used up") {
+  auto x = number(3.0);
+  for (int i = 0; i < 2; ++i) {
+    tape steps;
+    steps.backward(steps.eval(x * x));
+  }
+  CHECK(x.grad().item() == 12);
+  x.zero_grad();
+  CHECK_FALSE(x.grad().defined());
+}
+
+TEST_CASE("tape: a value that backward needs and that was changed is named") {
+  auto x = number(3.0);
+  tape steps;
+  auto y = steps.eval(x * x);
+  x.copy_from(std::vector<double>{4.0});
+  CHECK_THROWS_AS(steps.backward(y), value_error);
+}
+
+TEST_CASE("tape: detach stops gradients, a seed weighs rows") {
+  auto x = variable<double, extents<3>>(from(extents<3>{}, std::vector<double>{1, 2, 3}));
+  tape steps;
+  auto y = steps.eval(x * detach(x));
+  steps.backward(y, from(extents<3>{}, std::vector<double>{1, 10, 100}));
+  CHECK(x.grad().to_vector() == std::vector<double>{1, 20, 300});
+}
+
+TEST_CASE("tape: one tensor used as several leaves gets one gradient") {
+  auto x = variable<double, extents<2, 2>>(from(extents<2, 2>{}, std::vector<double>{1, 2, 3, 4}));
+  CHECK(gradcheck([&] { return sum(matmul(x, transpose(x)) * x); }, x));
+}
+
+TEST_CASE("tape: two contexts know nothing of each other") {
+  const device one(std::make_shared<cpu::cpu_backend>(1)), two(std::make_shared<cpu::cpu_backend>(1));
+  context a(one), b(two);
+  auto x = full<float>(extents<4>{}, 1.0f, one);
+  CHECK(eval(x + 1.0f, a).to_vector()[0] == 2);
+  CHECK_THROWS_AS(eval(x + 1.0f, b), device_error);
+}
+
+TEST_CASE("a steady step takes no memory from the device") {
+  const device d(std::make_shared<cpu::cpu_backend>(1));
+  context c(d);
+  auto x = randn<float>(extents<64, 64>{}, {}, d);
+  variable<float, extents<64, 64>> w(randn<float>(extents<64, 64>{}, {.seed = 1}, d));
+  std::size_t requests = 0;
+  for (int i = 0; i < 5; ++i) {
+    tape steps(c);
+    steps.backward(steps.eval(mean(square(relu(matmul(x, w))))));
+    w.zero_grad();
+    if (i == 2) requests = d.memory().figures().requests;
+  }
+  CHECK(d.memory().figures().requests == requests);
+}
