@@ -81,7 +81,7 @@ constexpr void flatten_concat(const compute_graph& g, node& n) {
 
 }  // namespace detail
 
-/// `g` in which every reshape can be read in place and every output is contiguous.
+/// `g` in which every reshape can be read in place and every output is contiguous memory of its own.
 constexpr compute_graph with_legal_views(const compute_graph& g) {
   sequence<unsigned> joined;  // by node of the result
   const auto note = [&](compute_graph& to, int id, unsigned bits) {
@@ -119,11 +119,23 @@ constexpr compute_graph with_legal_views(const compute_graph& g) {
     }
     return note(to, to.intern(n).id, after);
   });
-  for (int& o : result.outputs)
-    if (o >= 0 && (result[o].op->kind == op::op_kind::view || result[o].op->kind == op::op_kind::leaf ||
-                   result[o].op->kind == op::op_kind::constant ||
-                   result[o].op == &info_of<op::coordinate>))
-      o = result.apply<op::contiguous>({}, value{&result, o}).id;
+  sequence<bool> taken(result.size(), false);
+  for (int& o : result.outputs) {
+    if (o < 0) continue;
+    const node& n = result[o];
+    const bool has_memory = n.op->kind != op::op_kind::view && n.op->kind != op::op_kind::leaf &&
+                            n.op->kind != op::op_kind::constant && n.op != &info_of<op::coordinate>;
+    if (has_memory && !taken[o]) {
+      taken[o] = true;
+      continue;
+    }
+    node copy;  // appended, not interned: each output owns its elements
+    copy.op = &info_of<op::contiguous>;
+    copy.result = n.result;
+    copy.operand[0] = o;
+    copy.operands = 1;
+    o = result.append(copy).id;
+  }
   return result;
 }
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what is missing, builds and runs the tests.
+#
+#   tests/run.sh           the quick tier: both compilers, sanitizers, structure, packaging
+#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, a longer fuzz
+set -euo pipefail
+cd "$(dirname "$0")/.."
+full=0
+[ "${1:-}" = --full ] && full=1
+jobs=$(nproc)
+
+install_missing() {
+  local need=()
+  command -v cmake >/dev/null || need+=(cmake)
+  command -v make >/dev/null || need+=(make)
+  command -v g++ >/dev/null || need+=(g++)
+  command -v clang++-19 >/dev/null || need+=(clang-19)
+  command -v python3 >/dev/null || need+=(python3)
+  [ -e /usr/include/tbb/parallel_for.h ] || need+=(libtbb-dev)
+  [ -e /usr/include/doctest/doctest.h ] || need+=(doctest-dev)
+  compgen -G "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan*" >/dev/null || need+=(libclang-rt-19-dev)
+  [ ${#need[@]} -eq 0 ] && return
+  local as_root=()
+  [ "$(id -u)" = 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}"
+}
+
+# build NAME COMPILER OPTIONS...: configures, builds and runs the tests of one configuration.
+build() {
+  local name=$1 compiler=$2
+  shift 2
+  echo "== $name"
+  cmake -S . -B "build/$name" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DWEFT_WARNINGS_AS_ERRORS=ON "$@" >/dev/null
+  cmake --build "build/$name" -j "$jobs" -- --no-print-directory >"build/$name/build.log" 2>&1 ||
+    { tail -n 60 "build/$name/build.log"; return 1; }
+  ctest --test-dir "build/$name" --output-on-failure -j "$jobs"
+}
+
+# Every header compiles alone, and two units that include everything link.
+check_headers() {
+  echo "== headers alone"
+  (cd include && find weft -name '*.hpp') | xargs -P "$jobs" -I{} sh -c \
+    'echo "#include <{}>" | g++ -std=c++20 -Wall -Wextra -Wpedantic -Werror -Wno-psabi -fsyntax-only -Iinclude -x c++ - || { echo "{} does not compile alone"; exit 255; }'
+  local at=build/two_units
+  mkdir -p $at
+  printf '#include <weft/weft.hpp>\nfloat f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }\n' >$at/a.cpp
+  printf '#include <weft/weft.hpp>\nfloat f(float);\nint main() { return weft::eval(weft::full<float>(weft::extents<1>{}, f(1)) * 2.0f).item() == 4 ? 0 : 1; }\n' >$at/b.cpp
+  g++ -std=c++20 -Iinclude -Wno-psabi $at/a.cpp $at/b.cpp -o $at/both && $at/both
+}
+
+# A consumer finds weft four ways.
+check_packages() {
+  echo "== packages"
+  local at=$PWD/build/consumer
+  rm -rf "$at" && mkdir -p "$at"
+  cmake -S . -B build/package -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF -DCMAKE_INSTALL_PREFIX="$at/prefix" >/dev/null
+  cmake --install build/package >/dev/null
+  for way in find_package add_subdirectory fetch_content; do
+    cmake -S tests/package -B "$at/$way" -DWAY=$way -DWEFT_SOURCE="$PWD" -DCMAKE_PREFIX_PATH="$at/prefix" >/dev/null
+    cmake --build "$at/$way" >"$at/$way.log" 2>&1 || { cat "$at/$way.log"; return 1; }
+    "$at/$way/consumer"
+  done
+  g++ -std=c++20 -Iinclude -Wno-psabi tests/package/consumer.cpp -o "$at/plain" && "$at/plain"
+}
+
+check_nvcc() {
+  command -v nvcc >/dev/null || return 0
+  echo "== nvcc"
+  echo '#include <weft/weft.hpp>
+int main() {}' >build/umbrella.cu
+  nvcc -std=c++20 -Iinclude -c build/umbrella.cu -o build/umbrella.o
+}
+
+# The main job learns, resumes to the same bits, and answers bad use with exit code 2.
+check_train_gpt() {
+  echo "== train_gpt"
+  local job=build/gcc/examples/train_gpt at=build/train_gpt
+  local common=(--data README.md --layers 2 --heads 2 --width 32 --context 16 --batch 4 --threads 1)
+  rm -rf $at && mkdir -p $at
+  $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/whole.jsonl 2>/dev/null
+  $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
+  $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
+  python3 tests/structure/same_losses.py $at/whole.jsonl $at/parts.jsonl
+  local code
+  for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
+    "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
+    "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
+    code=0
+    # shellcheck disable=SC2086
+    $job $bad >$at/out 2>&1 || code=$?
+    if [ $code -ne 2 ] || [ "$(wc -l <$at/out)" -ne 1 ]; then
+      echo "train_gpt $bad: exit code $code"; cat $at/out; return 1
+    fi
+  done
+}
+
+install_missing
+mkdir -p build
+build gcc g++
+check_train_gpt
+build clang-sanitized clang++-19 -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_NATIVE=OFF
+check_headers
+check_packages
+check_nvcc
+if [ $full -eq 1 ]; then
+  build clang clang++-19
+  build gcc-serial g++ -DWEFT_WITH_TBB=OFF
+  build gcc-baseline g++ -DWEFT_NATIVE=OFF
+  build gcc-sanitized g++ -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF
+fi
+echo "all checks passed"
