@@ -35,6 +35,7 @@ struct never_defined {
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
 #endif
 template <class T>
 extern const never_defined<T> sample;

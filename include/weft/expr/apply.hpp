@@ -13,8 +13,9 @@
 namespace weft {
 
 /// A value of a graph under construction (graph/graph.hpp).
+struct graph_value_base {};
 template <class T>
-concept graph_value = requires { typename std::remove_cvref_t<T>::graph_value_tag; };
+concept graph_value = std::derived_from<std::remove_cvref_t<T>, graph_value_base>;
 
 /// What an op accepts; at least one operand must not be a plain number.
 template <class T>

@@ -64,11 +64,14 @@ struct node {
   }
 };
 
-/// Handle of a node while the graph is built.
-struct value {
-  using graph_value_tag = void;
+/// Handle of a node while the graph is built. Its base lets formulas written anywhere find the
+/// functions and operators of weft.
+struct value : graph_value_base {
   compute_graph* owner = nullptr;
   int id = -1;
+
+  constexpr value() = default;
+  constexpr value(compute_graph* g, int node_id) : owner(g), id(node_id) {}
 
   constexpr const node& get() const;
   constexpr dtype type() const { return get().result.type; }

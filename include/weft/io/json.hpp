@@ -22,12 +22,12 @@ struct json {
   bool boolean = false;
   double number = 0;
   std::string string;  // of a number: as written
-  std::vector<json> items;
-  std::vector<std::pair<std::string, json>> members;  // in the order of the text
+  std::vector<json> items;        // elements of an array, or values of an object
+  std::vector<std::string> keys;  // of an object, in the order of the text
 
   const json* find(std::string_view key) const {
-    for (const auto& [name, value] : members)
-      if (name == key) return &value;
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      if (keys[i] == key) return &items[i];
     return nullptr;
   }
 };
@@ -90,7 +90,8 @@ class json_parser {
       std::string key = parse_string();
       if (value.find(key)) fail("duplicate key \"" + key + "\"");
       expect(':');
-      value.members.emplace_back(std::move(key), parse_value(depth + 1));
+      value.keys.push_back(std::move(key));
+      value.items.push_back(parse_value(depth + 1));
       if (peek() == '}') return ++at_, value;
       expect(',');
     }

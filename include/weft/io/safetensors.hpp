@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <weft/io/json.hpp>
@@ -64,9 +65,9 @@ class safetensors_reader {
     if (root.type != json::kind::object) fail("the header is not an object");
     stored_tensors result;
     std::vector<entry> entries;
-    for (const auto& [name, value] : root.members)
-      if (name == "__metadata__") read_metadata(value, result);
-      else entries.push_back(read_entry(name, value));
+    for (std::size_t i = 0; i < root.keys.size(); ++i)
+      if (root.keys[i] == "__metadata__") read_metadata(root.items[i], result);
+      else entries.push_back(read_entry(root.keys[i], root.items[i]));
     check_offsets(entries);
     for (entry& e : entries) {
       e.tensor.bytes.resize(static_cast<std::size_t>(e.end - e.begin));
@@ -102,9 +103,9 @@ class safetensors_reader {
 
   void read_metadata(const json& value, stored_tensors& result) const {
     if (value.type != json::kind::object) fail("__metadata__ is not an object");
-    for (const auto& [key, text] : value.members) {
-      if (text.type != json::kind::string) fail("__metadata__ " + key + " is not a string");
-      result.metadata[key] = text.string;
+    for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      if (value.items[i].type != json::kind::string) fail("__metadata__ " + value.keys[i] + " is not a string");
+      result.metadata[value.keys[i]] = value.items[i].string;
     }
   }
 
@@ -148,8 +149,8 @@ class safetensors_reader {
 
   /// Sorted by offset, tensors must fill the data without holes and overlaps.
   void check_offsets(std::vector<entry>& entries) const {
-    std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+    std::sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
+      return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
     });
     std::uint64_t at = 0;
     for (const entry& e : entries) {

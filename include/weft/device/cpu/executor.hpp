@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <weft/base/config.hpp>
@@ -19,8 +20,6 @@
 #if WEFT_WITH_TBB
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
-#else
-#include <thread>
 #endif
 
 namespace weft {
