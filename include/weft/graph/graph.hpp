@@ -157,7 +157,9 @@ class compute_graph {
     return static_cast<int>((h ^ h >> 29) & static_cast<std::uint64_t>(table_.size() - 1));
   }
   constexpr void rehash() {
-    table_ = sequence<int>(table_.empty() ? 64 : 2 * table_.size(), -1);
+    int room = 64;
+    while (room < 4 * nodes.size()) room *= 2;
+    table_ = sequence<int>(room, -1);
     for (int i = 0; i < nodes.size(); ++i) {
       int slot = first_slot(nodes[i]);
       while (table_[slot] >= 0) slot = (slot + 1) & (table_.size() - 1);

@@ -11,6 +11,7 @@
 
 #include <span>
 
+#include <weft/graph/freeze.hpp>
 #include <weft/lower/code.hpp>
 
 namespace weft::lower {
@@ -272,15 +273,6 @@ class planner {
   plan plan_;
 };
 
-template <class T, int N>
-struct table {
-  T data[N > 0 ? N : 1]{};
-  constexpr std::span<const T> view() const { return {data, static_cast<std::size_t>(N)}; }
-  constexpr void fill(const sequence<T>& from) {
-    for (int i = 0; i < N; ++i) data[i] = from[i];
-  }
-};
-
 struct plan_sizes {
   int values, steps, operands, kernels, words, symbols, checks, outputs;
 };
@@ -313,22 +305,28 @@ constexpr plan_sizes sizes_of(const plan& p) {
 /// The plan of a graph whose ops are expanded and whose views are legal.
 constexpr plan make_plan(const graph::compute_graph& g) { return detail::planner(g).run(); }
 
+namespace detail {
+template <plan_sizes Sizes>
+constexpr frozen_plan<Sizes> frozen(const plan& p) {
+  frozen_plan<Sizes> result;
+  result.values.fill(p.values);
+  result.steps.fill(p.steps);
+  result.operands.fill(p.operands);
+  result.kernels.fill(p.kernels);
+  result.words.fill(p.words);
+  result.symbols.fill(p.symbols);
+  result.checks.fill(p.checks);
+  result.outputs.fill(p.outputs);
+  result.leaves = p.leaves;
+  return result;
+}
+}  // namespace detail
+
 /// The plan that `Source::make()` gives, in tables of exact size.
 template <class Source>
 consteval auto freeze() {
   constexpr detail::plan_sizes sizes = detail::sizes_of(Source::make());
-  const plan p = Source::make();
-  detail::frozen_plan<sizes> frozen;
-  frozen.values.fill(p.values);
-  frozen.steps.fill(p.steps);
-  frozen.operands.fill(p.operands);
-  frozen.kernels.fill(p.kernels);
-  frozen.words.fill(p.words);
-  frozen.symbols.fill(p.symbols);
-  frozen.checks.fill(p.checks);
-  frozen.outputs.fill(p.outputs);
-  frozen.leaves = p.leaves;
-  return frozen;
+  return detail::frozen<sizes>(Source::make());
 }
 
 inline plan_view view_of(const plan& p) {

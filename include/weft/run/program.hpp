@@ -49,10 +49,16 @@ struct value_plan {
     return lower::make_plan(graph::with_legal_views(graph::expanded(graph_of<E>())));
   }
 };
+/// One joint graph for forward and backward: differentiated once.
+template <expression E>
+struct joint_graph {
+  static consteval graph::compute_graph make() { return joint_graph_of<E>(); }
+  static constexpr auto frozen = graph::freeze_graph<joint_graph>();
+};
 template <expression E>
 struct forward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph_of<E>();
+    const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
     return lower::make_plan(
         graph::with_legal_views(grad::forward_part(joint, grad::kept_values(joint))));
   }
@@ -60,7 +66,7 @@ struct forward_plan {
 template <expression E>
 struct backward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph_of<E>();
+    const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
     return lower::make_plan(
         graph::with_legal_views(grad::backward_part(joint, grad::kept_values(joint))));
   }
@@ -72,9 +78,9 @@ struct backward_plan {
 template <class Source>
 class program {
   static constexpr auto frozen_ = lower::freeze<Source>();
-  static constexpr auto words_ = frozen_.words;      // small: what template arguments are read from
+  static constexpr auto words_ = frozen_.words;  // small: template arguments are read from it
   static constexpr auto kernels_ = frozen_.kernels;
-  static constexpr int kernel_count = static_cast<int>(frozen_.kernels.view().size());
+  static constexpr int kernel_count = static_cast<int>(kernels_.view().size());
 
   template <int K, int... I>
   static constexpr kernel_function kernel(std::integer_sequence<int, I...>) {

@@ -55,6 +55,7 @@ class symbol_table {
  public:
   sequence<symbol> symbols;
   sequence<extent_check> checks;
+  sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
 
   static constexpr bool is_symbol(index_t e) { return e <= -2; }
   static constexpr int number_of(index_t e) { return static_cast<int>(-2 - e); }
@@ -66,7 +67,7 @@ class symbol_table {
 
   /// Follows unifications to the extent that stands for `e`.
   constexpr index_t canonical(index_t e) const {
-    while (is_symbol(e) && same_as_[number_of(e)] != e) e = same_as_[number_of(e)];
+    while (is_symbol(e) && same_as[number_of(e)] != e) e = same_as[number_of(e)];
     return e;
   }
   constexpr shape canonical(shape s) const {
@@ -82,9 +83,9 @@ class symbol_table {
     if (a >= 0 && b >= 0) return false;
     checks.push_back({a, b});
     if (a >= 0 || (b < 0 && b > a)) {  // a number, or the older symbol, stands for both
-      same_as_[number_of(b)] = a;
+      same_as[number_of(b)] = a;
     } else {
-      same_as_[number_of(a)] = b;
+      same_as[number_of(a)] = b;
       out = b;
     }
     return true;
@@ -152,11 +153,9 @@ class symbol_table {
     for (int i = 0; i < symbols.size(); ++i)
       if (symbols[i] == s) return canonical(-2 - i);
     symbols.push_back(s);
-    same_as_.push_back(-1 - symbols.size());
+    same_as.push_back(-1 - symbols.size());
     return -1 - symbols.size();
   }
-
-  sequence<index_t> same_as_;
 };
 
 }  // namespace weft
