@@ -10,6 +10,8 @@
 #include <weft/tensor/create.hpp>
 #include <weft/tensor/print.hpp>
 
+#include <weft/grad/derivative.hpp>
+
 #include <weft/run/eval.hpp>
 #include <weft/run/tape.hpp>
 #include <weft/run/gradcheck.hpp>

@@ -143,3 +143,35 @@ TEST_CASE("let: shared and written out are the same") {
   CHECK(eval(let(x * 2, f)).to_vector() == eval(f(x * 2)).to_vector());
   CHECK(gradcheck([&] { return weighed(let(x * 2, f)); }, x));
 }
+
+TEST_CASE_TEMPLATE("second derivatives", Op, op::exp, op::log, op::log1p, op::expm1, op::sqrt, op::rsqrt, op::sin, op::cos,
+                   op::tanh, op::erf, op::sigmoid, op::silu, op::gelu, op::gelu_tanh, op::softplus, op::square) {
+  CAPTURE(Op::name);
+  double low = -2, high = 2;
+  if constexpr (has_domain<Op>) low = Op::domain.low, high = Op::domain.high;
+  auto x = points(low, high);
+  CHECK(gradcheck([&] { return sum(grad([](auto v) { return weighed(apply<Op>(v)); }, x) * x); }, x));
+}
+
+TEST_CASE("second derivatives of softmax, norms, matmul, cross-entropy") {
+  auto x = numbers(3, 5), w = numbers(5, 4, 1), c = numbers(3, 5, 2);
+  const auto second = [&](auto f) { return gradcheck([&] { return sum(grad(f, x) * c); }, x, {.tolerance = 1e-4}); };
+  CHECK(second([](auto v) { return weighed(softmax(v)); }));
+  CHECK(second([](auto v) { return weighed(log_softmax(v)); }));
+  CHECK(second([&](auto v) { return weighed(matmul(v, w)); }));
+  CHECK(second([](auto v) { return weighed(rms_norm(v, 2.0 * sum(v, dims<0>))); }));
+  auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, 1, 0});
+  CHECK(second([&](auto v) { return cross_entropy(v, labels); }));
+}
+
+TEST_CASE("products with derivatives: vjp, jvp, hvp, and a third derivative") {
+  auto x = from(extents<2>{}, std::vector<double>{0.5, 2});
+  auto v = from(extents<2>{}, std::vector<double>{1, 10});
+  const auto cube = [](auto t) { return t * t * t; };
+  CHECK(eval(vjp(cube, x, v)).to_vector() == std::vector<double>{0.75, 120});
+  CHECK(eval(jvp(cube, x, v)).to_vector() == std::vector<double>{0.75, 120});
+  const auto f = [&](auto t) { return sum(cube(t)); };
+  CHECK(eval(hvp(f, x, v)).to_vector() == std::vector<double>{3, 120});
+  const auto third = grad([&](auto t) { return sum(grad([&](auto u) { return sum(grad(f, u)); }, t)); }, x);
+  CHECK(eval(third).to_vector() == std::vector<double>{6, 6});
+}

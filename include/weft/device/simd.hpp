@@ -16,9 +16,7 @@
 
 #include <weft/base/config.hpp>
 
-#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call that is not inlined
-#endif
 
 #define WEFT_INLINE inline __attribute__((always_inline))
 

@@ -8,7 +8,7 @@
 
 #include <weft/grad/reverse.hpp>
 
-namespace weft::grad {
+namespace weft::autodiff {
 
 /// A joint graph has outputs [result, cotangent of leaf 0, of leaf 1, ...].
 struct cut {
@@ -110,4 +110,4 @@ constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& 
   return without_dead_code(joint);
 }
 
-}  // namespace weft::grad
+}  // namespace weft::autodiff

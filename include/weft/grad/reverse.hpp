@@ -7,7 +7,7 @@
 
 #include <weft/graph/rewrite.hpp>
 
-namespace weft::grad {
+namespace weft::autodiff {
 
 using graph::compute_graph;
 using graph::value;
@@ -43,4 +43,4 @@ constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   return nodes;
 }
 
-}  // namespace weft::grad
+}  // namespace weft::autodiff

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include <weft/grad/derivative.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft::run {
@@ -43,6 +44,8 @@ template <class Tag, class Value, class Body>
 void collect(const let_node<Tag, Value, Body>& l, operands& to);
 template <class... E>
 void collect(const bundle<E...>& b, operands& to);
+template <class Tag, class Point, class Body>
+void collect(const gradient_node<Tag, Point, Body>& n, operands& to);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to);
 template <class Op, class Attr, int Sizes, class... A>
@@ -52,6 +55,12 @@ template <class Tag, class Value, class Body>
 void collect(const let_node<Tag, Value, Body>& l, operands& to) {
   collect(l.value, to);
   collect(l.body, to);
+}
+
+template <class Tag, class Point, class Body>
+void collect(const gradient_node<Tag, Point, Body>& n, operands& to) {
+  collect(n.point, to);
+  collect(n.body, to);
 }
 
 template <class... E>

@@ -34,8 +34,8 @@ constexpr graph::compute_graph joint_graph_of() {
   seed.at = {{g.leaves++}, 1};
   seed.result = g[result].result;
   const int seed_id = g.append(seed).id;
-  const sequence<int> leaves = grad::leaf_nodes(g);
-  const sequence<int> cotangents = grad::reverse(g, result, seed_id);
+  const sequence<int> leaves = autodiff::leaf_nodes(g);
+  const sequence<int> cotangents = autodiff::reverse(g, result, seed_id);
   for (int i = 0; i + 1 < g.leaves; ++i) {
     const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
     g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
@@ -60,7 +60,7 @@ struct forward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
     return lower::make_plan(
-        graph::with_legal_views(grad::forward_part(joint, grad::kept_values(joint))));
+        graph::with_legal_views(autodiff::forward_part(joint, autodiff::kept_values(joint))));
   }
 };
 template <expression E>
@@ -68,7 +68,7 @@ struct backward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
     return lower::make_plan(
-        graph::with_legal_views(grad::backward_part(joint, grad::kept_values(joint))));
+        graph::with_legal_views(autodiff::backward_part(joint, autodiff::kept_values(joint))));
   }
 };
 

@@ -53,7 +53,7 @@ TEST_CASE("reverse: the derivative of a sum over a broadcast operand is summed b
   const value x = g.leaf(row_of(8), true), b = g.leaf({dtype::f32, {1, {8}}}, true);
   const value y = x * b;
   const value seed = g.leaf(row_of(8), false);
-  const sequence<int> c = grad::reverse(g, y.id, seed.id);
+  const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   CHECK(g[c[x.id]].result.extents == x.extents());
   CHECK(g[c[b.id]].result.extents == b.extents());
   CHECK(count(g, info_of<op::reduce_sum>) == 1);
@@ -96,12 +96,12 @@ TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the re
   const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {8, 8}}}, true);
   const value y = relu(contract_of(x, w) + 1.0);
   const value seed = g.leaf({dtype::f32, {2, {4, 8}}}, false);
-  const sequence<int> c = grad::reverse(g, y.id, seed.id);
+  const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   g.outputs = {y.id, -1, c[w.id]};
   const compute_graph joint = graph::expanded(g);
-  const sequence<int> kept = grad::kept_values(joint);
+  const sequence<int> kept = autodiff::kept_values(joint);
   CHECK(kept.size() == 1);
-  const compute_graph back = grad::backward_part(joint, kept);
+  const compute_graph back = autodiff::backward_part(joint, kept);
   CHECK(count(back, info_of<op::contract>) == 1);
 }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// Derivatives as expressions, of any order.
+//
+//   auto slope = grad([](auto x) { return sum(exp(x) * x); }, x);      // an expression like x
+//   auto curved = hvp(f, x, v);                                        // second derivative times v
+//
+// The derivative is taken while the graph is built, so what comes out is fused, can be evaluated
+// on a tape, and can be differentiated again.
+#pragma once
+
+#include <weft/grad/reverse.hpp>
+#include <weft/graph/flatten.hpp>
+#include <weft/op/all.hpp>
+
+namespace weft {
+
+/// The derivative of the scalar `body` with respect to its variable, at `point`.
+template <class Tag, expression Point, expression Body>
+struct gradient_node : expression_base {
+  using value_type = typename Point::value_type;
+  static constexpr shape static_shape = Point::static_shape;
+  static constexpr long node_count = detail::sum_of_counts({Point::node_count, Body::node_count});
+
+  Point point;
+  Body body;
+};
+
+template <bool Holds, class Extents>
+struct gradient_law {
+  static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
+};
+
+/// The derivative of the scalar f(x) with respect to x, as an expression of x's form.
+template <class F, expression X>
+constexpr auto grad(F f, X x) {
+  using variable = bound<F, typename X::value_type, extents_of<X>>;
+  using body = decltype(f(variable{}));
+  (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
+  return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
+}
+
+/// Vector-Jacobian product: v^T (df/dx) for f(x) and v of one shape.
+template <class F, expression X, expression V>
+constexpr auto vjp(F f, X x, V v) {
+  return grad([f, v](auto at) { return sum(f(at) * v); }, std::move(x));
+}
+
+/// Hessian-vector product of the scalar f(x).
+template <class F, expression X, expression V>
+constexpr auto hvp(F f, X x, V v) {
+  return grad([f, v](auto at) { return sum(grad(f, at) * v); }, std::move(x));
+}
+
+/// Jacobian-vector product: (df/dx) v. The product is linear in the cotangent u of f(x), so its
+/// derivative with respect to u is what is asked for.
+template <class F, expression X, expression V>
+constexpr auto jvp(F f, X x, V v) {
+  return grad([f, x, v](auto u) { return sum(grad([f, u](auto at) { return sum(f(at) * u); }, x) * v); },
+              f(x) * 0.0f);
+}
+
+namespace graph::detail {
+template <class Tag, class Point, class Body>
+struct flattener<gradient_node<Tag, Point, Body>> {
+  using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
+  static constexpr value run(compute_graph& g, scope& s) {
+    const value point = flatten_in<Point>(g, s);
+    node tracked;  // the point, made a variable; not interned, so that nothing else stands for it
+    tracked.op = &info_of<op::contiguous>;
+    tracked.result = point.get().result;
+    tracked.operand[0] = point.id;
+    tracked.operands = 1;
+    tracked.needs_gradient = true;
+    const value x = g.append(tracked);
+    s.entries.push_back({&identity<variable>, x.id});
+    const value y = flatten_in<Body>(g, s);
+    s.entries.pop_back();
+    const value one = g.constant(1, y.type());
+    const int cotangent = autodiff::reverse(g, y.id, one.id)[x.id];
+    return cotangent >= 0 ? value(&g, cotangent)
+                          : expand_to(g.constant(0, x.type()), x.extents());
+  }
+};
+}  // namespace graph::detail
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// Ops added outside of the library, in one place each: docs/adding_an_op.md.
+#include <doctest/doctest.h>
+
+#include <weft/lower/reference.hpp>
+#include <weft/weft.hpp>
+
+namespace {
+
+/// By formula: kernel, fusion and both derivatives follow.
+struct squash : weft::op::elementwise<1> {
+  static constexpr auto name = "squash";
+  static constexpr auto value(auto x) { return x / (1 + abs(x)); }
+};
+
+/// The same with a rule of its own.
+struct squash_by_rule : weft::op::elementwise<1> {
+  static constexpr auto name = "squash_by_rule";
+  static constexpr auto value(auto x) { return x / (1 + abs(x)); }
+  static constexpr auto vjp(auto g, auto, auto x) { return g / square(1 + abs(x)); }
+};
+
+/// Opaque: the sums of the elements up to each one, or from each one on.
+template <bool Backwards>
+struct running_sum : weft::op::rule<1> {
+  static constexpr auto kind = weft::op::op_kind::native;
+  static constexpr auto name = Backwards ? "running_sum_from_right" : "running_sum";
+  static void on_cpu(const weft::native_call& call) {
+    const weft::strided& x = call.in[0];
+    double sum = 0;
+    for (weft::index_t n = 0; n < x.size(); ++n) {
+      const weft::index_t i = Backwards ? x.size() - 1 - n : n;
+      call.out[0].data<double>()[i] = sum += x.data<const double>()[i * x.stride[0]];
+    }
+  }
+  static constexpr weft::native_code code{&on_cpu};
+  template <class Dims>
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return weft::apply<running_sum<!Backwards>>(g); }
+};
+
+/// Has code for no device.
+struct nowhere : weft::op::rule<1> {
+  static constexpr auto kind = weft::op::op_kind::native;
+  static constexpr auto name = "nowhere";
+  static constexpr weft::native_code code{};
+  template <class Dims>
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+    return {true, operands[0]};
+  }
+};
+
+}  // namespace
+
+using namespace weft;
+
+TEST_CASE("an op by formula is fused and differentiated, once and twice") {
+  variable<double, extents<5>> x(from(extents<5>{}, std::vector<double>{-2, -0.5, 0.25, 1, 3}));
+  CHECK(eval(apply<squash>(x)).to_vector()[4] == 0.75);
+  CHECK(gradcheck([&] { return sum(apply<squash>(x) * x); }, x));
+  CHECK(gradcheck([&] { return sum(apply<squash_by_rule>(x) * x); }, x));
+  CHECK(gradcheck([&] { return sum(grad([](auto v) { return sum(apply<squash>(v) * v); }, x) * x); }, x));
+  using program = run::value_program<decltype(exp(apply<squash>(x) * 2.0) + 1.0)>;
+  CHECK(program::plan.steps.size() == 1);
+}
+
+TEST_CASE("an opaque op has a loop of its own and a derivative") {
+  variable<double, extents<5>> x(from(extents<5>{}, std::vector<double>{-2, -0.5, 0.25, 1, 3}));
+  CHECK(eval(apply<running_sum<false>>(x)).to_vector() == std::vector<double>{-2, -2.5, -2.25, -1.25, 1.75});
+  CHECK(gradcheck([&] { return sum(sin(apply<running_sum<false>>(x * 2.0)) * x); }, x));
+}
+
+TEST_CASE("an op without code for the device is refused by name") {
+  auto x = full<float>(extents<3>{}, 1.0f);
+  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(x)), "weft: nowhere: this op has no code for the device cpu", device_error);
+}
