@@ -197,7 +197,7 @@ int train(const settings& s) {
   for (index_t step = at.step; step < s.steps && !interrupted; ++step) {
     const double start = now_ms();
     const std::size_t allocated = allocations;
-    c.step = static_cast<std::uint64_t>(step);
+    c.begin_step(static_cast<std::uint64_t>(step));
     double loss_sum = 0;
     for (index_t micro = 0; micro < s.accumulate; ++micro) {
       const text_batch b = loader.next();

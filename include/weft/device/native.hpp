@@ -40,6 +40,7 @@ struct native_operands {
   const strided* in;
   const strided* out;
   const attributes& at;
+  std::uint64_t random = 0;  // what random numbers of this program depend on
 };
 
 class executor;

@@ -209,6 +209,10 @@ constexpr value take_rows_of(value table, value index) {
   return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
+constexpr value random_like(value like) {
+  return like.owner->apply<op::uniform_like>(attributes{{like.owner->randoms++}, 1}, like);
+}
+
 constexpr value merge_leading(value v, int order) {
   if (v.extents().order == order) return v;
   shape merged;

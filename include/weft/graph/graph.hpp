@@ -88,6 +88,7 @@ class compute_graph {
   int leaves = 0;
   int arguments = 0;
   int sizes = 0;
+  int randoms = 0;
 
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }
@@ -200,6 +201,8 @@ constexpr value constant_in_derivative(value v);
 constexpr value element_count(value beside, const shape& s);
 /// Rows of `table` by `index`.
 constexpr value take_rows_of(value table, value index);
+/// Uniform numbers in the form of `like`, another draw at each call.
+constexpr value random_like(value like);
 /// The leading dims merged so that `order` dims are left.
 constexpr value merge_leading(value v, int order);
 /// `v` with its batch dims (all but two) expanded to those of its product with `other`.

@@ -57,6 +57,13 @@ struct embedding_table {
   auto operator()(expression auto index) const { return embedding(weight, index); }
 };
 
+/// Drops elements with probability `rate` while training; set `training` to false for use.
+struct dropout_layer {
+  float rate = 0.5f;
+  bool training = true;
+  auto operator()(expression auto x) const { return dropout(x, training ? rate : 0.0f); }
+};
+
 /// Layer normalisation over the last dim.
 template <index_t Features = dyn, class Epsilon = default_epsilon>
 struct layer_normalization {

@@ -12,6 +12,7 @@
 #include <weft/op/loss.hpp>
 #include <weft/op/attention.hpp>
 #include <weft/op/index.hpp>
+#include <weft/op/random.hpp>
 #include <weft/op/source.hpp>
 
 namespace weft::op {
@@ -35,7 +36,8 @@ struct all {
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
             take_rows, put_rows, attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
-            negative_log_likelihood, count_labels, bce_with_logits>;            // losses
+            negative_log_likelihood, count_labels, bce_with_logits,             // losses
+                       uniform_like, dropout, bernoulli>;                                  // random
 };
 
 template <class Op, class List>

@@ -7,6 +7,7 @@
 
 #include <unordered_map>
 
+#include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
 #include <weft/run/instance.hpp>
 
@@ -21,7 +22,14 @@ class context {
   const device& where() const { return device_; }
 
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;  // random numbers of a step differ from those of the next
+
+  /// Random numbers of a step differ from those of the next. Within a step each program that is
+  /// played has its own; the same steps play the same programs, so a run can be repeated.
+  void begin_step(std::uint64_t step) {
+    step_ = step;
+    programs_ = 0;
+  }
+  std::uint64_t next_random() { return mix(mix(mix(0, seed), step_), programs_++); }
 
   /// The instance of a plan for these symbol values, made when they are first seen.
   run::instance& instance_of(const lower::plan_view& plan, const void* identity,
@@ -46,6 +54,7 @@ class context {
 
  private:
   device device_;
+  std::uint64_t step_ = 0, programs_ = 0;
   std::unordered_map<const void*, std::vector<std::unique_ptr<run::instance>>> instances_;
   buffer arena_;
   std::size_t arena_bytes_ = 0;

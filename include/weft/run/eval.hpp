@@ -45,7 +45,7 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
           p.plan.values[static_cast<std::size_t>(value)].result.type);
     output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
   }
-  i.run(*c.where(), c.arena(i.arena_bytes()), leaf_memory, numbers, output_memory);
+  i.run(*c.where(), c.arena(i.arena_bytes()), leaf_memory, numbers, output_memory, c.next_random());
 }
 
 }  // namespace run

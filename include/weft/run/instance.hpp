@@ -3,7 +3,7 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run(device, arena, leaves, numbers, outputs);
+//   at.run(device, arena, leaves, numbers, outputs, random);
 #pragma once
 
 #include <algorithm>
@@ -113,7 +113,7 @@ class instance {
 
   /// Plays the steps. `leaves` and `outputs` are device pointers in the order of the plan.
   void run(backend& device, void* arena, std::span<void* const> leaves,
-           std::span<const double> numbers, std::span<void* const> outputs) {
+           std::span<const double> numbers, std::span<void* const> outputs, std::uint64_t random) {
     const auto base = [&](const source& s) -> void* {
       char* p = nullptr;
       switch (s.from) {
@@ -131,7 +131,7 @@ class instance {
         continue;
       }
       for (std::size_t i = 0; i < s.sources.size(); ++i) s.tensors[i].pointer = base(s.sources[i]);
-      run_step(device, s);
+      run_step(device, s, random);
     }
   }
 
@@ -330,12 +330,12 @@ class instance {
       std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
   }
 
-  void run_step(backend& device, const prepared& s) const {
+  void run_step(backend& device, const prepared& s, std::uint64_t random) const {
     const strided* t = s.tensors.data();
     if (s.kind == step_kind::contraction) {
       device.multiply(t[0], t[1], t[2]);
     } else if (s.kind == step_kind::native) {
-      device.call_native(s.op, *s.native, {t, t + s.inputs, s.at});
+      device.call_native(s.op, *s.native, {t, t + s.inputs, s.at, random});
     } else if (s.kind == step_kind::concat) {
       const strided& out = t[s.inputs];
       const int dim = normalized_dim(s.at[0], out.extents.order);

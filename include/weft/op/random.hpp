@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Random numbers inside expressions: functions of seed, step, program, occurrence and element.
+//
+// Each occurrence in an expression has a number of its own and is never merged with another. What
+// backward reads of it is kept, so both directions see the same numbers.
+//
+//   auto h = dropout(relu(x), 0.1f);
+#pragma once
+
+#include <weft/device/cpu/random.hpp>
+#include <weft/op/functions.hpp>
+#include <weft/op/rule.hpp>
+
+namespace weft::op {
+
+/// Uniform in [0, 1), in the form of the operand, whose elements are not read.
+struct uniform_like : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "uniform_like";
+  static constexpr native_code code{&cpu::uniform};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, {floating(operands[0].type), operands[0].extents}, is_floating(operands[0].type)};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// x / (1 - rate) where a uniform number is at least the rate, else 0.
+struct dropout : elementwise<2> {
+  static constexpr auto name = "dropout";
+  static constexpr auto value(auto x, auto rate) {
+    return weft::where(weft::less(random_like(x), rate), 0, x / (1 - rate));
+  }
+};
+
+/// 1 with the probability that the operand holds, else 0.
+struct bernoulli : elementwise<1> {
+  static constexpr auto name = "bernoulli";
+  static constexpr auto value(auto p) { return cast_to(weft::less(random_like(p), p), p.type()); }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate).
+template <expression X>
+constexpr auto dropout(X x, float rate) {
+  return apply<op::dropout>(std::move(x), rate);
+}
+template <expression P>
+constexpr auto bernoulli(P p) {
+  return apply<op::bernoulli>(std::move(p));
+}
+/// Uniform in [0, 1), in the form of `x`.
+template <expression X>
+constexpr auto uniform_like(X x) {
+  return apply<op::uniform_like>(std::move(x));
+}
+
+}  // namespace weft

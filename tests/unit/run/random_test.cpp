@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+variable<float, extents<dyn>> ones_of(index_t n) {
+  return variable<float, extents<dyn>>(full<float>(extents<dyn>{n}, 1.0f));
+}
+struct block {
+  parameter<extents<4>> w;
+  auto operator()(expression auto x) const { return dropout(x, 0.5f) + 0.0f * w; }
+};
+}  // namespace
+
+TEST_CASE("dropout: the rate, the scale, and the same mask in backward") {
+  auto x = ones_of(20'000);
+  tape steps;
+  auto y = steps.eval(dropout(x, 0.25f));
+  const auto v = y.to_vector();
+  index_t dropped = 0;
+  for (float e : v) {
+    CHECK_UNARY(e == 0 || e == doctest::Approx(1 / 0.75f));
+    dropped += e == 0;
+  }
+  CHECK(dropped == doctest::Approx(5000).epsilon(0.05));
+  steps.backward(y, full<float>(extents<dyn>{20'000}, 1.0f));
+  CHECK(x.grad().to_vector() == v);
+}
+
+TEST_CASE("random: two occurrences, two programs and two steps differ; a step can be repeated") {
+  const auto draw = [](context& c, std::uint64_t step) {
+    c.begin_step(step);
+    auto x = ones_of(64);
+    auto both = eval(uniform_like(x) - uniform_like(x), c).to_vector();
+    for (float d : both) CHECK(d != 0);
+    return std::pair{eval(uniform_like(x), c).to_vector(), eval(uniform_like(x), c).to_vector()};
+  };
+  context a, b;
+  a.seed = b.seed = 3;
+  const auto first = draw(a, 0), second = draw(a, 1), again = draw(b, 0);
+  CHECK(first.first != first.second);
+  CHECK(first.first != second.first);
+  CHECK(first == again);
+  b.seed = 4;
+  CHECK(draw(b, 0).first != first.first);
+}
+
+TEST_CASE("random: bits do not depend on the number of threads") {
+  const device one(std::make_shared<cpu::cpu_backend>(1)), two(std::make_shared<cpu::cpu_backend>(2));
+  context a(one), b(two);
+  const auto x = full<float>(extents<dyn>{100'001}, 1.0f, one), y = full<float>(extents<dyn>{100'001}, 1.0f, two);
+  CHECK(eval(uniform_like(x), a).to_vector() == eval(uniform_like(y), b).to_vector());
+}
+
+TEST_CASE("random: dropout in each block of a repeat is its own") {
+  repeat<block> h;
+  for (int i = 0; i < 2; ++i) h.blocks.push_back({parameter<extents<4>>(full<float>(extents<4>{}, 1.0f))});
+  context c;
+  auto x = full<float>(extents<dyn, 4>{500, 4}, 1.0f);
+  index_t twice = 0;
+  for (float e : eval(h(x), c).to_vector()) twice += e == 4;
+  CHECK(twice == doctest::Approx(500).epsilon(0.15));  // a quarter survives both; half would if masks were one
+}
