@@ -22,7 +22,7 @@ using lower::step_kind;
 using lower::storage;
 
 /// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
-inline std::vector<index_t> resolve_symbols(const plan_view& p, std::span<const shape> leaves,
+[[gnu::cold]] inline std::vector<index_t> resolve_symbols(const plan_view& p, std::span<const shape> leaves,
                                             std::span<const index_t> sizes) {
   std::vector<index_t> numbers;
   numbers.reserve(p.symbols.size());
@@ -65,7 +65,7 @@ class arena_plan {
   };
 
   /// Largest first, each at the lowest offset that is free during its life.
-  static std::size_t place(std::vector<block>& blocks) {
+  [[gnu::cold]] static std::size_t place(std::vector<block>& blocks) {
     std::vector<std::size_t> order(blocks.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -177,7 +177,7 @@ class instance {
     return static_cast<double>(number_of_extent(v.at[0]));
   }
 
-  void lay_out() {
+  [[gnu::cold]] void lay_out() {
     for (const lower::value_entry& v : plan_.values) {
       const shape extents = resolved(v.result.extents);
       layouts_.push_back(v.where == storage::view
@@ -186,7 +186,7 @@ class instance {
     }
   }
 
-  void plan_arena() {
+  [[gnu::cold]] void plan_arena() {
     std::vector<arena_plan::block> blocks;
     std::vector<std::size_t> ids;
     for (std::size_t i = 0; i < plan_.values.size(); ++i) {
@@ -218,7 +218,7 @@ class instance {
     return s;
   }
 
-  void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels) {
+  [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels) {
     prepared ready{s.kind, s.op, s.native, resolved(s.at), s.inputs, {}, {}, {}, {}};
     const auto operands = plan_.operands.subspan(static_cast<std::size_t>(s.first_operand));
     const int tensors = s.inputs + s.outputs;
@@ -235,7 +235,7 @@ class instance {
   /// How a kernel reads an argument along the row, which merging dims must not change.
   enum class access : std::uint8_t { contiguous, strided, per_row };
 
-  std::vector<access> accesses(const lower::kernel_entry& k, int arguments) const {
+  [[gnu::cold]] std::vector<access> accesses(const lower::kernel_entry& k, int arguments) const {
     std::vector<access> result(static_cast<std::size_t>(arguments), access::contiguous);
     for (int i = 0; i < k.words; ++i) {
       const lower::word w = lower::word::decoded(plan_.words[static_cast<std::size_t>(k.first_word + i)]);
@@ -247,7 +247,7 @@ class instance {
     return result;
   }
 
-  void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
+  [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
                       std::span<const kernel_function> kernels, kernel_call& call) const {
     const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
     call.words = plan_.words.subspan(static_cast<std::size_t>(k.first_word), static_cast<std::size_t>(k.words));
@@ -284,7 +284,7 @@ class instance {
   }
 
   /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
-  static bool merge_into_last(kernel_args& args, int d, const std::vector<access>& how) {
+  [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const std::vector<access>& how) {
     const int last = args.order - 1;
     if (d != last - 1) return false;
     index_t merged[max_arguments];
@@ -306,7 +306,7 @@ class instance {
   }
 
   /// Merges dims before `end` that every argument steps through as through one.
-  static void merge_rows(kernel_args& args, int begin, int end) {
+  [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end) {
     for (int d = end - 2; d >= begin; --d) {
       bool merges = true;
       for (int a = 0; a < args.arguments; ++a)
@@ -324,7 +324,7 @@ class instance {
   }
 
   /// Dims [first, last) to just before the last dim.
-  static void move_before_last(kernel_args& args, int first, int last) {
+  [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last) {
     std::rotate(args.extent + first, args.extent + last, args.extent + args.order - 1);
     for (int a = 0; a < args.arguments; ++a)
       std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);

@@ -40,7 +40,7 @@ struct head_size {
   T scale;
 
   head_size(const strided& q, bool is_causal) : causal(is_causal) {
-    constexpr index_t lanes = blocking<T>::lanes;
+    constexpr index_t lanes = micro_kernels<T>::few ? blocking<T>::tile_columns : blocking<T>::lanes;
     positions = q.extents[1];
     features = q.extents[3];
     padded_positions = (positions + attention_block - 1) / attention_block * attention_block;
@@ -56,7 +56,7 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   using K = micro_kernels<T>;
   constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
   for (index_t j = 0; j < n;) {
-    const index_t columns = n - j >= wide ? wide : n - j >= 2 * lanes ? 2 * lanes : lanes;
+    const index_t columns = n - j >= wide || K::few ? wide : n - j >= 2 * lanes ? 2 * lanes : lanes;
     for (index_t i = 0; i < m; i += K::full)
       K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes),
              k, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);

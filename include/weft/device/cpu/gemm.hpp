@@ -88,25 +88,28 @@ using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, cons
                                        index_t, bool);
 
 /// Micro-kernels come in few sizes, so that they compile quickly; a tile of another height is done
-/// in parts, one of another width with columns to spare.
+/// in parts, one of another width with columns to spare. f64 has the fewest: its users check
+/// gradients.
 template <class T>
 struct micro_kernels {
   static constexpr int full = blocking<T>::tile_rows, wide = blocking<T>::vectors;
+  static constexpr bool few = sizeof(T) == 8;
+  static constexpr int half = few ? 1 : 2, narrow = few ? wide : 1, middle = few ? wide : 2;
   static constexpr micro_kernel_function<T> table[3][3] = {
-      {&micro_kernel<T, full, 1>, &micro_kernel<T, full, 2>, &micro_kernel<T, full, wide>},
-      {&micro_kernel<T, 2, 1>, &micro_kernel<T, 2, 2>, &micro_kernel<T, 2, wide>},
-      {&micro_kernel<T, 1, 1>, &micro_kernel<T, 1, 2>, &micro_kernel<T, 1, wide>}};
+      {&micro_kernel<T, full, narrow>, &micro_kernel<T, full, middle>, &micro_kernel<T, full, wide>},
+      {&micro_kernel<T, half, narrow>, &micro_kernel<T, half, middle>, &micro_kernel<T, half, wide>},
+      {&micro_kernel<T, 1, narrow>, &micro_kernel<T, 1, middle>, &micro_kernel<T, 1, wide>}};
 
   static constexpr int vectors_for(index_t columns) {
     const index_t v = (columns + blocking<T>::lanes - 1) / blocking<T>::lanes;
-    return v <= 2 ? static_cast<int>(v) : wide;
+    return !few && v <= 2 ? static_cast<int>(v) : wide;
   }
   static void run(int height, int vectors, index_t depth, const T* a, index_t a_row,
                   index_t a_column, const T* b, index_t b_row, T* c, index_t c_row, bool add) {
-    const int column = vectors <= 2 ? vectors - 1 : 2;
+    const int column = vectors == wide ? 2 : vectors - 1;
     while (height > 0) {
-      const int rows = height >= full ? full : height >= 2 ? 2 : 1;
-      table[rows == full ? 0 : rows == 2 ? 1 : 2][column](depth, a, a_row, a_column, b, b_row, c,
+      const int rows = height >= full ? full : height >= half ? half : 1;
+      table[rows == full ? 0 : rows == half ? 1 : 2][column](depth, a, a_row, a_column, b, b_row, c,
                                                           c_row, add);
       height -= rows;
       a += rows * a_row;
