@@ -129,6 +129,12 @@ TEST_CASE("look-ups and attention") {
   auto table = numbers(5, 3);
   auto index = from(extents<dyn, dyn>{2, 2}, std::vector<std::int32_t>{4, 0, 4, 2});
   CHECK(gradcheck([&] { return weighed(embedding(table, index)); }, table));
+  auto along = from(extents<dyn, dyn>{5, 2}, std::vector<std::int64_t>{2, 0, 1, 1, 0, 2, 2, 2, 1, 0});
+  CHECK(gradcheck([&] { return weighed(gather<1>(table, along)); }, table));
+  auto fixed = variable<double, extents<5, 2>>(randn<double>(extents<5, 2>{}));
+  auto wide = randn<double>(extents<5, 3>{}, {.seed = 3});
+  CHECK(gradcheck([&] { return weighed(scatter_add<1>(wide, along, fixed)); }, fixed));
+  CHECK(gradcheck([&] { return weighed(index_select<1>(table, from(extents<2>{}, std::vector<std::int32_t>{2, 0}))); }, table));
   using heads = extents<2, 9, 2, 3>;
   auto q = variable<double, heads>(randn<double>(heads{})), k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),
        v = variable<double, heads>(randn<double>(heads{}, {.seed = 2}));

@@ -209,6 +209,10 @@ constexpr value take_rows_of(value table, value index) {
   return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
+constexpr value gather_of(value x, value index, index_t dim) {
+  return x.owner->apply<op::gather>(attributes{{dim}, 1}, x, index);
+}
+
 constexpr value random_like(value like) {
   return like.owner->apply<op::uniform_like>(attributes{{like.owner->randoms++}, 1}, like);
 }

@@ -201,6 +201,7 @@ constexpr value constant_in_derivative(value v);
 constexpr value element_count(value beside, const shape& s);
 /// Rows of `table` by `index`.
 constexpr value take_rows_of(value table, value index);
+constexpr value gather_of(value x, value index, index_t dim);
 /// Uniform numbers in the form of `like`, another draw at each call.
 constexpr value random_like(value like);
 /// The leading dims merged so that `order` dims are left.

@@ -6,6 +6,7 @@
 
 #include <weft/device/cpu/rows.hpp>
 #include <weft/op/functions.hpp>
+#include <weft/op/movement.hpp>
 #include <weft/op/rule.hpp>
 
 namespace weft::op {
@@ -63,9 +64,138 @@ struct take_rows : rule<2> {
   }
 };
 
+template <bool Holds, class... Extents>
+struct gather_law {
+  static_assert(Holds, "weft: gather: operand and indices must have the same order and, except along "
+                       "the gathered dim, the same extents");
+};
+
+/// Zeros with the extent v1 in dim v0, to which operand 1 is added at the indices of operand 0.
+struct scatter_sum : rule<2> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "scatter_sum";
+  static constexpr native_code code{&cpu::scatter_add};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    inferred result{true, operands[1]};
+    result.value.extents[static_cast<int>(at[0])] = at[1];
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto index, auto) {
+    return std::array{no_gradient(g), gather_of(g, index, y.attribute(0))};
+  }
+};
+
+/// The element at the index along dim v0, for every index.
+struct gather : rule<2> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "gather";
+  static constexpr native_code code{&cpu::gather};
+  template <bool Holds, class... Extents>
+  using law = gather_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = index_type_law<Holds, Types...>;
+
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape &x = operands[0].extents, &index = operands[1].extents;
+    inferred result{x.order == index.order && x.order > 0, {operands[0].type, index}};
+    for (int i = 0; result.holds && i < x.order; ++i)
+      if (i != at[0]) result.holds = dims.unify(x[i], index[i], result.value.extents[i]);
+    const dtype t = operands[1].type;
+    result.types_fit = t == dtype::i64 || t == dtype::i32 || t == dtype::u8;
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x, auto index) {
+    const index_t dim = y.attribute(0);
+    const attributes at{{dim, x.extents()[static_cast<int>(dim)]}, 2};
+    return std::array{g.owner->template apply<scatter_sum>(at, index, g), no_gradient(g)};
+  }
+};
+
+/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which goes.
+struct arg_extremum : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "arg_extremum";
+  static constexpr native_code code{&cpu::arg_extremum};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    inferred result{true, {dtype::i64, {}}};
+    for (int i = 0; i < operands[0].extents.order; ++i)
+      if (i != at[0]) result.value.extents.append(operands[0].extents[i]);
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// 1 where the position in the new last dim, of extent v0, is the index; else 0. Of type f32.
+struct one_hot : composed<1> {
+  static constexpr auto name = "one_hot";
+  template <bool Holds, class... Types>
+  using type_law = index_type_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    inferred result{true, {dtype::f32, operands[0].extents}};
+    result.value.extents.append(at[0]);
+    result.types_fit = !is_floating(operands[0].type);
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto index) {
+    shape s = index.extents();
+    s.append(1);
+    const auto classes = index.owner->coordinate(at[0], dtype::i32);
+    return cast_to(weft::equal(classes, cast_to(reshape_to(index, s), dtype::i32)), dtype::f32);
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
+
+/// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather.
+template <index_t Dim, expression X, expression Index>
+constexpr auto gather(X x, Index index) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: gather: the dim is out of range");
+  return apply<op::gather, attr<dim>>(std::move(x), std::move(index));
+}
+
+/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add. The
+/// extent of the dim must be static.
+template <index_t Dim, expression X, expression Index, expression Source>
+constexpr auto scatter_add(X x, Index index, Source source) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order && X::static_shape[dim] != dyn,
+                "weft: scatter_add: the dim must exist and have a static extent");
+  return std::move(x) +
+         apply<op::scatter_sum, attr<dim, X::static_shape[dim]>>(std::move(index), std::move(source));
+}
+
+/// Positions of the largest elements along dim Dim, which goes; i64, the first if several.
+template <index_t Dim, expression X>
+constexpr auto argmax(X x) {
+  return apply<op::arg_extremum, attr<normalized_dim(Dim, X::static_shape.order), 0>>(std::move(x));
+}
+/// Positions of the smallest elements.
+template <index_t Dim, expression X>
+constexpr auto argmin(X x) {
+  return apply<op::arg_extremum, attr<normalized_dim(Dim, X::static_shape.order), 1>>(std::move(x));
+}
+
+/// Indices [...] as f32 rows of zeros with a one: [..., Classes].
+template <index_t Classes, expression Index>
+constexpr auto one_hot(Index index) {
+  return apply<op::one_hot, attr<Classes>>(std::move(index));
+}
+
+/// Slices of `x` at the indices along dim Dim: torch.index_select.
+template <index_t Dim, expression X, expression Index>
+constexpr auto index_select(X x, Index index) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(Index::static_shape.order == 1, "weft: index_select: indices must have one dim");
+  if constexpr (dim == 0) return apply<op::take_rows>(std::move(x), std::move(index));
+  else return transpose<0, dim>(apply<op::take_rows>(transpose<0, dim>(std::move(x)), std::move(index)));
+}
 
 /// Rows of `table` [V, ...] by `index` [...]: the table's rows replace the indices. An index
 /// outside [0, V) is a value_error.

@@ -136,3 +136,19 @@ TEST_CASE("print: type, shape, values") {
   out << generate<float>(extents<2, 2>{}, [](index_t i) { return i; });
   CHECK(out.str() == "f32 [2, 2]\n[[0, 1],\n [2, 3]]");
 }
+
+TEST_CASE("look-ups along a dim") {
+  auto x = generate<float>(extents<2, 3>{}, [](index_t i) { return (i * 5) % 7; });  // 0 5 3 | 1 6 4
+  auto index = from(extents<2, 2>{}, std::vector<std::int64_t>{2, 0, 1, 1});
+  CHECK(eval(gather<1>(x, index)).to_vector() == std::vector<float>{3, 0, 6, 6});
+  CHECK(eval(argmax<1>(x)).to_vector() == std::vector<std::int64_t>{1, 1});
+  CHECK(eval(argmin<0>(x)).to_vector() == std::vector<std::int64_t>{0, 0, 0});
+  CHECK(eval(scatter_add<1>(x, index, full<float>(extents<2, 2>{}, 10.0f))).to_vector() ==
+        std::vector<float>{10, 5, 13, 1, 26, 4});
+  CHECK(eval(one_hot<3>(from(extents<2>{}, std::vector<std::int32_t>{2, 0}))).to_vector() ==
+        std::vector<float>{0, 0, 1, 1, 0, 0});
+  auto columns = from(extents<2>{}, std::vector<std::int32_t>{2, 0});
+  CHECK(eval(index_select<1>(x, columns)).to_vector() == std::vector<float>{3, 0, 4, 1});
+  auto bad = from(extents<2, 1>{}, std::vector<std::int64_t>{0, 3});
+  CHECK_THROWS_AS(eval(gather<1>(x, bad)), value_error);
+}

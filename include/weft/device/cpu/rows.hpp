@@ -111,5 +111,111 @@ inline void put_rows(const native_call& call) {
   });
 }
 
+namespace detail {
+
+/// Elements of the dims before dim `dim`, and after it.
+inline index_t extent_before(const shape& s, int dim) {
+  index_t n = 1;
+  for (int i = 0; i < dim; ++i) n *= s[i];
+  return n;
+}
+inline index_t extent_after(const shape& s, int dim) {
+  index_t n = 1;
+  for (int i = dim + 1; i < s.order; ++i) n *= s[i];
+  return n;
+}
+/// Offset of the element that stands `before` / `at` / `after` dim `dim`.
+inline index_t offset_around(const strided& t, int dim, index_t before, index_t at, index_t after) {
+  index_t offset = at * t.stride[dim];
+  for (int d = dim; d-- > 0;) {
+    offset += before % t.extents[d] * t.stride[d];
+    before /= t.extents[d];
+  }
+  for (int d = t.extents.order; d-- > dim + 1;) {
+    offset += after % t.extents[d] * t.stride[d];
+    after /= t.extents[d];
+  }
+  return offset;
+}
+template <class T>
+T index_value(const strided& t, index_t offset) {
+  switch (t.type) {
+    case dtype::i64: return static_cast<T>(t.data<const std::int64_t>()[offset]);
+    case dtype::i32: return static_cast<T>(t.data<const std::int32_t>()[offset]);
+    default: return static_cast<T>(t.data<const std::uint8_t>()[offset]);
+  }
+}
+inline index_t checked(const char* op, index_t index, index_t extent) {
+  if (index < 0 || index >= extent)
+    throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " is outside of [0, " +
+                      std::to_string(extent) + ")");
+  return index;
+}
+
+}  // namespace detail
+
+/// in: x, index; out: like index, out[..., i, ...] = x[..., index[..., i, ...], ...] along dim v0.
+inline void gather(const native_call& call) {
+  const strided &x = call.in[0], &index = call.in[1], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  const index_t before = detail::extent_before(index.extents, dim), after = detail::extent_after(index.extents, dim);
+  visit_type(x.type, [&]<class T>(T) {
+    for (index_t b = 0; b < before; ++b)
+      for (index_t i = 0; i < index.extents[dim]; ++i)
+        for (index_t a = 0; a < after; ++a) {
+          const index_t from = detail::checked(
+              "gather", detail::index_value<index_t>(index, detail::offset_around(index, dim, b, i, a)), x.extents[dim]);
+          out.data<T>()[detail::offset_around(out, dim, b, i, a)] =
+              x.data<const T>()[detail::offset_around(x, dim, b, from, a)];
+        }
+  });
+}
+
+/// in: index, source; out: zeros to which each element of source is added at its index along dim
+/// v0, whose extent is v1. In the order of positions.
+inline void scatter_add(const native_call& call) {
+  const strided &index = call.in[0], &source = call.in[1], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  const index_t before = detail::extent_before(index.extents, dim), after = detail::extent_after(index.extents, dim);
+  visit_type(out.type, [&]<class T>(T) {
+    if constexpr (!std::is_same_v<T, bool>) {
+      std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
+      for (index_t b = 0; b < before; ++b)
+        for (index_t i = 0; i < index.extents[dim]; ++i)
+          for (index_t a = 0; a < after; ++a) {
+            const index_t to = detail::checked(
+                "scatter_add", detail::index_value<index_t>(index, detail::offset_around(index, dim, b, i, a)),
+                out.extents[dim]);
+            T& sum = out.data<T>()[detail::offset_around(out, dim, b, to, a)];
+            sum = static_cast<T>(sum + source.data<const T>()[detail::offset_around(source, dim, b, i, a)]);
+          }
+    }
+  });
+}
+
+/// Position of the largest (v1 = 0) or smallest element along dim v0, the first if several; a NaN
+/// wins.
+inline void arg_extremum(const native_call& call) {
+  const strided &x = call.in[0], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  const index_t before = detail::extent_before(x.extents, dim), after = detail::extent_after(x.extents, dim);
+  if (x.extents[dim] == 0) throw value_error("weft: argmax: the dim has no elements");
+  visit_type(x.type, [&]<class T>(T) {
+    for (index_t b = 0; b < before; ++b)
+      for (index_t a = 0; a < after; ++a) {
+        index_t best = 0;
+        T extreme = x.data<const T>()[detail::offset_around(x, dim, b, 0, a)];
+        for (index_t i = 1; i < x.extents[dim] && extreme == extreme; ++i) {
+          const T v = x.data<const T>()[detail::offset_around(x, dim, b, i, a)];
+          if (v != v || (call.at[1] ? v < extreme : v > extreme)) {
+            best = i;
+            extreme = v;
+          }
+        }
+        out.data<std::int64_t>()[b * after + a] = best;
+      }
+  });
+}
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu
