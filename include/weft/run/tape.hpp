@@ -9,7 +9,6 @@
 //   steps.backward(loss);                       // gradients are added to parameters
 #pragma once
 
-#include <functional>
 #include <utility>
 #include <vector>
 
