@@ -65,6 +65,14 @@ for f, text in files.items():
     if not text.startswith("// SPDX-License-Identifier: MIT\n"):
         errors.append(f"{f}: must open with its licence")
 
+# Every op of the library stands in the list of all ops.
+listed = set(re.findall(r"\w+", files["op/all.hpp"]))
+for f, text in files.items():
+    if f.startswith("op/"):
+        for name in re.findall(r'static constexpr auto name = "(\w+)"', text):
+            if name not in listed:
+                errors.append(f"{f}: op {name} is not in op/all.hpp")
+
 for e in errors:
     print("error:", e)
 print(f"{len(files)} headers, {sum(t.count(chr(10)) for t in files.values())} lines, {len(errors)} errors")

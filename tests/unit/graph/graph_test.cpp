@@ -3,6 +3,7 @@
 
 #include <weft/grad/cut.hpp>
 #include <weft/graph/fuse.hpp>
+#include <weft/graph/print.hpp>
 #include <weft/lower/plan.hpp>
 
 using namespace weft;
@@ -121,4 +122,14 @@ TEST_CASE("simplify: cotangents of the parts of a tensor are joined, not added")
   const value right = g.apply<op::pad>(attributes{{0, 2, 4, 1}, 4}, b);
   CHECK((left + right).get().op == &info_of<op::concat>);
   CHECK((right + left).get().op == &info_of<op::concat>);
+}
+
+TEST_CASE("print: a graph as text and as DOT") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), false);
+  g.outputs.push_back((exp(x) * 2.0).id);
+  CHECK(graph::to_text(g) == "%0 = leaf()  f32 [4, 8]\n%1 = exp(%0)  f32 [4, 8]\n%2 = 2.000000\n"
+                             "%3 = multiply(%1, %2)  f32 [4, 8]  -> output\n");
+  CHECK(graph::to_dot(g).find("n1 -> n3;") != std::string::npos);
+  CHECK(graph::to_dot(g).find("n3 [label=\"multiply f32 [4, 8]\", style=bold];") != std::string::npos);
 }
