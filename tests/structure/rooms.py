@@ -69,7 +69,7 @@ for f, text in files.items():
 listed = set(re.findall(r"\w+", files["op/all.hpp"]))
 for f, text in files.items():
     if f.startswith("op/"):
-        for name in re.findall(r'static constexpr auto name = "(\w+)"', text):
+        for name in re.findall(r'^\s+static constexpr auto name = "(\w+)"', text, re.M):
             if name not in listed:
                 errors.append(f"{f}: op {name} is not in op/all.hpp")
 
