@@ -4,18 +4,13 @@
 // Backward reads values of forward. A value that forward writes to memory anyway is kept; one that
 // lives only inside a fused kernel is computed again from what is kept, because its operands are
 // read by the same backward kernel. Views, numbers and leaves cost nothing.
+//
+// A joint graph has outputs [result, cotangent of leaf 0, of leaf 1, ...].
 #pragma once
 
 #include <weft/grad/reverse.hpp>
 
 namespace weft::autodiff {
-
-/// A joint graph has outputs [result, cotangent of leaf 0, of leaf 1, ...].
-struct cut {
-  compute_graph forward;         // outputs [result, kept values...]
-  compute_graph backward;        // leaves [forward's leaves..., kept values..., seed]
-  sequence<int> kept;    // nodes of the joint graph
-};
 
 namespace detail {
 

@@ -72,7 +72,6 @@ struct kernel_code {
   sequence<int> outputs;
   sequence<int> arguments;  // nodes of run-time numbers
   int scratch_rows = 0;
-  bool operator==(const kernel_code&) const = delete;
 };
 
 namespace detail {

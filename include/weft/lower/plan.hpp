@@ -49,7 +49,6 @@ struct kernel_entry {
   kernel_division division{};
   bool uses_coordinate = false;
   int scratch_rows = 0;
-  constexpr bool operator==(const kernel_entry&) const = default;
 };
 
 struct plan {

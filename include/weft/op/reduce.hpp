@@ -94,11 +94,14 @@ struct dims_reduction : composed<1> {
       while (i > 0 && reduced.contains(i - 1)) --i;
       x = fold(x, i, last);
     }
-    if (reduced.keep) return x;
-    shape squeezed;
+    return reduced.keep ? x : reshape_to(x, without_dims(reduced, from));
+  }
+  /// `from` without the dims that are reduced.
+  static constexpr shape without_dims(const reduced_dims& reduced, const shape& from) {
+    shape rest;
     for (int i = 0; i < from.order; ++i)
-      if (!reduced.contains(i)) squeezed.append(from[i]);
-    return reshape_to(x, squeezed);
+      if (!reduced.contains(i)) rest.append(from[i]);
+    return rest;
   }
   /// Number of elements folded into one.
   static constexpr auto folded_count(const attributes& at, auto x) {
@@ -167,7 +170,7 @@ struct logsumexp : dims_reduction {
     const auto finite = weft::where(weft::less(weft::abs(top), infinity), top, 0);
     const auto total = sum::value(kept, weft::exp(x - finite));
     const auto result = weft::log(total) + finite;
-    return at[1] ? result : reshape_to(result, sum::value(at, x).extents());
+    return at[1] ? result : reshape_to(result, without_dims(reduced_dims(at), x.extents()));
   }
   static constexpr double infinity = __builtin_inf();
 };

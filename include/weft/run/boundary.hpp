@@ -107,14 +107,9 @@ auto resolve_node(Evaluator& evaluator, const Variables& v, const let_node<Tag, 
   }
 }
 
-template <class E>
-inline constexpr bool is_variable = false;
-template <class Tag, class T, class Extents>
-inline constexpr bool is_variable<bound<Tag, T, Extents>> = true;
-
 template <class Evaluator, class Variables, class E>
 auto resolve(Evaluator& evaluator, const Variables& v, const E& e) {
-  if constexpr (is_variable<E>) return look_up(e, v);
+  if constexpr (weft::detail::is_bound<E>) return look_up(e, v);
   else if constexpr (requires { E::is_leaf; } || E::static_shape.order < 0) return e;
   else if constexpr (!has_boundary<E> && std::is_same_v<Variables, no_variables>) return e;
   else if constexpr (requires { resolve_node(evaluator, v, e); }) return resolve_node(evaluator, v, e);

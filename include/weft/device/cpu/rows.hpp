@@ -14,28 +14,6 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-inline index_t index_at(const strided& t, index_t i) {
-  index_t offset = 0;
-  for (int d = t.extents.order; d-- > 0;) {
-    offset += i % t.extents[d] * t.stride[d];
-    i /= t.extents[d];
-  }
-  switch (t.type) {
-    case dtype::i64: return t.data<const std::int64_t>()[offset];
-    case dtype::i32: return t.data<const std::int32_t>()[offset];
-    default: return t.data<const std::uint8_t>()[offset];
-  }
-}
-
-inline index_t checked_index(const char* op, const strided& t, index_t i, index_t rows) {
-  const index_t index = index_at(t, i);
-  if (index < 0 || index >= rows)
-    throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) +
-                      " at position " + std::to_string(i) + " is outside of [0, " +
-                      std::to_string(rows) + ")");
-  return index;
-}
-
 /// Offset of element `i` of row `row`, the row being dims [first, order) of `t`.
 inline index_t row_element(const strided& t, int first, index_t i) {
   index_t offset = 0;
@@ -44,6 +22,26 @@ inline index_t row_element(const strided& t, int first, index_t i) {
     i /= t.extents[d];
   }
   return offset;
+}
+
+/// The index stored at `offset`.
+inline index_t index_value(const strided& t, index_t offset) {
+  switch (t.type) {
+    case dtype::i64: return t.data<const std::int64_t>()[offset];
+    case dtype::i32: return t.data<const std::int32_t>()[offset];
+    default: return t.data<const std::uint8_t>()[offset];
+  }
+}
+/// Element `i` of a tensor of indices, in row-major order.
+inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
+
+inline index_t checked_index(const char* op, const strided& t, index_t i, index_t rows) {
+  const index_t index = index_at(t, i);
+  if (index < 0 || index >= rows)
+    throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) +
+                      " at position " + std::to_string(i) + " is outside of [0, " +
+                      std::to_string(rows) + ")");
+  return index;
 }
 
 inline bool rows_contiguous(const strided& t, int first) {
@@ -137,14 +135,6 @@ inline index_t offset_around(const strided& t, int dim, index_t before, index_t 
   }
   return offset;
 }
-template <class T>
-T index_value(const strided& t, index_t offset) {
-  switch (t.type) {
-    case dtype::i64: return static_cast<T>(t.data<const std::int64_t>()[offset]);
-    case dtype::i32: return static_cast<T>(t.data<const std::int32_t>()[offset]);
-    default: return static_cast<T>(t.data<const std::uint8_t>()[offset]);
-  }
-}
 inline index_t checked(const char* op, index_t index, index_t extent) {
   if (index < 0 || index >= extent)
     throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " is outside of [0, " +
@@ -164,7 +154,7 @@ inline void gather(const native_call& call) {
       for (index_t i = 0; i < index.extents[dim]; ++i)
         for (index_t a = 0; a < after; ++a) {
           const index_t from = detail::checked(
-              "gather", detail::index_value<index_t>(index, detail::offset_around(index, dim, b, i, a)), x.extents[dim]);
+              "gather", detail::index_value(index, detail::offset_around(index, dim, b, i, a)), x.extents[dim]);
           out.data<T>()[detail::offset_around(out, dim, b, i, a)] =
               x.data<const T>()[detail::offset_around(x, dim, b, from, a)];
         }
@@ -184,7 +174,7 @@ inline void scatter_add(const native_call& call) {
         for (index_t i = 0; i < index.extents[dim]; ++i)
           for (index_t a = 0; a < after; ++a) {
             const index_t to = detail::checked(
-                "scatter_add", detail::index_value<index_t>(index, detail::offset_around(index, dim, b, i, a)),
+                "scatter_add", detail::index_value(index, detail::offset_around(index, dim, b, i, a)),
                 out.extents[dim]);
             T& sum = out.data<T>()[detail::offset_around(out, dim, b, to, a)];
             sum = static_cast<T>(sum + source.data<const T>()[detail::offset_around(source, dim, b, i, a)]);
