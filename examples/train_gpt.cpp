@@ -7,6 +7,7 @@
 #include <fstream>
 #include <new>
 
+#include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/progress.hpp>
@@ -53,7 +54,7 @@ constexpr const char* usage =
     "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
     "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --schedule constant|cosine]\n"
     "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
-    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|auto]\n"
+    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
     "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n";
@@ -86,7 +87,7 @@ settings parse(int count, char** values) {
   a.number<double>("clip", s.clip, 0);
   a.choice("schedule", s.schedule_name, {"constant", "cosine"});
   a.choice("order", s.order, {"sequential", "shuffled"});
-  a.choice("device", s.device_name, {"cpu", "auto"});
+  a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
   a.text("init", s.init);
   a.text("save", s.save);
   a.text("checkpoint", s.checkpoint);
@@ -160,9 +161,19 @@ std::string first_non_finite(const gpt2::model<>& model, const text_batch& b, in
   return finite(eval(model.ln_f(x), c)) ? "the head" : "ln_f";
 }
 
+/// The device that was asked for; that it is missing is a mistake of the user's.
+device device_of(const settings& s) {
+  try {
+    return open_device(s.device_name, s.threads);
+  } catch (const device_error& e) {
+    throw usage_error("--device " + s.device_name + ": " + e.what());
+  }
+}
+
 int train(const settings& s) {
-  const device where(std::make_shared<cpu::cpu_backend>(s.threads));
-  auto& cpu = static_cast<cpu::cpu_backend&>(*where);
+  const device where = device_of(s);
+  const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
+  const int threads = cpu ? cpu->threads().threads() : 1;
   context c(where);
   c.seed = s.seed;
   text_loader loader(read_text(s.data), s.batch, s.model.context, s.order == "shuffled", s.seed, where);
@@ -182,7 +193,7 @@ int train(const settings& s) {
   json_log log(s.log, at.step > 0);
   const index_t count = parameter_count(model);
   std::fprintf(stderr, "weft: %lld parameters, %s with %d threads, compiled for %s\n", static_cast<long long>(count),
-               where->name(), cpu.threads().threads(), compiled_isa());
+               where->description().c_str(), threads, compiled_isa());
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
            "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu}, \"parameters\": %lld, "
            "\"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\"}",
@@ -191,7 +202,7 @@ int train(const settings& s) {
            static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
            static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
            static_cast<unsigned long long>(s.seed), static_cast<long long>(count), where->name(),
-           cpu.threads().threads(), compiled_isa());
+           threads, compiled_isa());
   progress bar(s.steps);
   const index_t tokens = s.batch * s.accumulate * s.model.context;
   for (index_t step = at.step; step < s.steps && !interrupted; ++step) {

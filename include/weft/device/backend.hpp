@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include <weft/base/error.hpp>
 #include <weft/device/kernel.hpp>
@@ -18,6 +19,8 @@ class backend {
   virtual ~backend() = default;
 
   virtual const char* name() const = 0;
+  /// The device and its driver, as programs log it.
+  virtual std::string description() const { return name(); }
 
   /// Memory of the device, aligned to 64 bytes. Throws device_error if there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;

@@ -7,6 +7,8 @@
 //   }
 #pragma once
 
+#include <span>
+
 #include <weft/shape/attributes.hpp>
 #include <weft/shape/shape.hpp>
 
@@ -37,8 +39,8 @@ inline void set_contiguous(strided& s) {
 
 /// Operands and results of one call. Results are contiguous.
 struct native_operands {
-  const strided* in;
-  const strided* out;
+  std::span<const strided> in;
+  std::span<const strided> out;
   const attributes& at;
   std::uint64_t random = 0;  // what random numbers of this program depend on
 };
@@ -49,11 +51,16 @@ struct native_call : native_operands {
   executor& threads;
 };
 
-/// The code of a native op per device; null or empty where it has none.
+/// The code of a native op: a function for the CPU, a text for devices whose kernels are texts
+/// (gpu/vocabulary.hpp). Null where it has none.
 struct native_code {
   void (*cpu)(const native_call&) = nullptr;
-  const char* opencl = nullptr;
-  const char* cuda = nullptr;
+  /// The body of a loop over `item`s. It knows operand k as in0, in1, ... and results as out0, ...:
+  /// in0_load(i), out0_store(i, x) by element of memory, in0_extent(d), in0_stride(d), in0_offset(i)
+  /// of row-major element i, in0_size, in0_order, the type in0_t; attribute(k), random, and fault() for a bad operand.
+  const char* text = nullptr;
+  /// How many items there are; null: one for each element of the first result.
+  index_t (*items)(const native_operands&) = nullptr;
 };
 
 }  // namespace weft

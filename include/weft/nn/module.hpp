@@ -82,6 +82,12 @@ void zero_grad(M& m) {
   for (const auto& [name, p] : state_dict(m)) p->grad.reset();
 }
 
+/// Moves all parameters to a device: before training, as optimisers keep their state beside them.
+template <class M>
+void to(M& m, const device& where) {
+  for (const auto& [name, p] : state_dict(m)) move_to(*p, where);
+}
+
 /// Draws the elements of `p` as its initializer says, from `key`.
 inline void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;

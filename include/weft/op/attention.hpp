@@ -16,6 +16,82 @@ struct attention_law {
 };
 
 namespace detail {
+
+/// One item for each row of scores.
+inline index_t attention_items(const native_operands& o) {
+  const shape& s = o.in[0].extents;
+  return s[0] * s[1] * s[2];
+}
+
+/// Scores are formed twice and never stored: once for their sum, once for the weighted values.
+inline constexpr const char* attention_text = R"(
+    long T = in0_extent(1), t = item % T, h = item / T % in0_extent(2), b = item / T / in0_extent(2);
+    long features = in0_extent(3), keys = attribute(0) ? t + 1 : T;
+    long q = b * in0_stride(0) + t * in0_stride(1) + h * in0_stride(2);
+    long k = b * in1_stride(0) + h * in1_stride(2), v = b * in2_stride(0) + h * in2_stride(2);
+    long y = b * out0_stride(0) + t * out0_stride(1) + h * out0_stride(2);
+    in0_t scale = 1 / sqrt((in0_t)features), top = 0, sum = 0, log_sum = 0;
+    for (int d = 0; d < features; ++d) out0_store(y + d, 0);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (long j = 0; j < keys; ++j) {
+        in0_t score = 0;
+        for (int d = 0; d < features; ++d)
+          score += in0_load(q + d * in0_stride(3)) * in1_load(k + j * in1_stride(1) + d * in1_stride(3));
+        score *= scale;
+        if (pass == 0) {
+          if (j > 0 && score <= top) sum += exp(score - top);
+          else {
+            sum = j > 0 ? sum * exp(top - score) + 1 : 1;
+            top = score;
+          }
+        } else {
+          in0_t weight = exp(score - log_sum);
+          for (int d = 0; d < features; ++d)
+            out0_store(y + d, out0_load(y + d) + weight * in2_load(v + j * in2_stride(1) + d * in2_stride(3)));
+        }
+      }
+      log_sum = top + log(sum);
+    }
+    out1_store(item, log_sum);)";
+
+/// An item computes the cotangents of one position: of its query over the keys that it saw, and of
+/// its key and value over the queries that saw them.
+inline constexpr const char* attention_backward_text = R"(
+    long T = in0_extent(1), t = item % T, h = item / T % in0_extent(2), b = item / T / in0_extent(2);
+    long features = in0_extent(3);
+    long q = b * in0_stride(0) + h * in0_stride(2), k = b * in1_stride(0) + h * in1_stride(2);
+    long v = b * in2_stride(0) + h * in2_stride(2), y = b * in3_stride(0) + h * in3_stride(2);
+    long sums = b * in4_stride(0) + h * in4_stride(1), g = b * in5_stride(0) + h * in5_stride(2);
+    long to = b * out0_stride(0) + t * out0_stride(1) + h * out0_stride(2);
+    in0_t scale = 1 / sqrt((in0_t)features);
+    for (int d = 0; d < features; ++d) {
+      out0_store(to + d, 0);
+      out1_store(to + d, 0);
+      out2_store(to + d, 0);
+    }
+    for (long other = 0; other < T; ++other)
+      for (int role = 0; role < 2; ++role) {
+        long i = role == 0 ? t : other, j = role == 0 ? other : t;
+        if (attribute(0) && j > i) continue;
+        in0_t score = 0, through = 0, mean = 0;
+        for (int d = 0; d < features; ++d) {
+          in0_t from = in5_load(g + i * in5_stride(1) + d * in5_stride(3));
+          score += in0_load(q + i * in0_stride(1) + d * in0_stride(3)) * in1_load(k + j * in1_stride(1) + d * in1_stride(3));
+          through += from * in2_load(v + j * in2_stride(1) + d * in2_stride(3));
+          mean += from * in3_load(y + i * in3_stride(1) + d * in3_stride(3));
+        }
+        in0_t weight = exp(score * scale - in4_load(sums + i * in4_stride(2)));
+        in0_t slope = weight * (through - mean) * scale;
+        for (int d = 0; d < features; ++d) {
+          if (role == 0) {
+            out0_store(to + d, out0_load(to + d) + slope * in1_load(k + j * in1_stride(1) + d * in1_stride(3)));
+          } else {
+            out1_store(to + d, out1_load(to + d) + slope * in0_load(q + i * in0_stride(1) + d * in0_stride(3)));
+            out2_store(to + d, out2_load(to + d) + weight * in5_load(g + i * in5_stride(1) + d * in5_stride(3)));
+          }
+        }
+      })";
+
 template <void (*F32)(const native_call&), void (*F64)(const native_call&)>
 void by_type(const native_call& call) {
   call.in[0].type == dtype::f64 ? F64(call) : F32(call);
@@ -28,7 +104,8 @@ struct attention_backward : rule<6> {
   static constexpr auto name = "attention_backward";
   static constexpr int results = 3;
   static constexpr native_code code{
-      &detail::by_type<&cpu::attention_backward<float>, &cpu::attention_backward<double>>};
+      &detail::by_type<&cpu::attention_backward<float>, &cpu::attention_backward<double>>,
+      detail::attention_backward_text, &detail::attention_items};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
     return {true, operands[0]};
@@ -43,7 +120,8 @@ struct attention : rule<3> {
   static constexpr auto name = "attention";
   static constexpr int results = 2;
   static constexpr native_code code{
-      &detail::by_type<&cpu::attention<float>, &cpu::attention<double>>};
+      &detail::by_type<&cpu::attention<float>, &cpu::attention<double>>, detail::attention_text,
+      &detail::attention_items};
   template <bool Holds, class... Extents>
   using law = attention_law<Holds, Extents...>;
 

@@ -25,7 +25,14 @@ struct index_type_law {
 struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "put_rows";
-  static constexpr native_code code{&cpu::put_rows};
+  static constexpr native_code code{&cpu::put_rows, R"(
+    for (long r = 0; r < out0_extent(0); ++r) out0_store(r * P.items + item, 0);
+    for (long n = 0; n < in0_size; ++n) {
+      long row = in0_load(in0_offset(n));
+      if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
+      long at = row * P.items + item;
+      out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
+    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
@@ -42,7 +49,17 @@ struct put_rows : rule<2> {
 struct take_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "take_rows";
-  static constexpr native_code code{&cpu::take_rows};
+  static constexpr native_code code{&cpu::take_rows, R"(
+    long size = 1;
+    for (int d = 1; d < in0_order; ++d) size *= in0_extent(d);
+    long row = in1_load(in1_offset(item / size)), rest = item % size;
+    if (row < 0 || row >= in0_extent(0)) { fault(); continue; }
+    long at = row * in0_stride(0);
+    for (int d = in0_order; d-- > 1;) {
+      at += rest % in0_extent(d) * in0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_store(item, in0_load(at));)"};
   template <bool Holds, class... Extents>
   using law = take_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -74,7 +91,25 @@ struct gather_law {
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "scatter_sum";
-  static constexpr native_code code{&cpu::scatter_add};
+  static constexpr native_code code{&cpu::scatter_add, R"(
+    int dim = (int)attribute(0);
+    long rest = item, index_at = 0, source_at = 0, out_at = 0;
+    for (int d = out0_order; d-- > 0;) {
+      if (d == dim) continue;
+      long i = rest % out0_extent(d);
+      rest /= out0_extent(d);
+      index_at += i * in0_stride(d);
+      source_at += i * in1_stride(d);
+      out_at += i * out0_stride(d);
+    }
+    for (long i = 0; i < out0_extent(dim); ++i) out0_store(out_at + i * out0_stride(dim), 0);
+    for (long i = 0; i < in0_extent(dim); ++i) {
+      long to = in0_load(index_at + i * in0_stride(dim)), at = out_at + to * out0_stride(dim);
+      if (to < 0 || to >= out0_extent(dim)) { fault(); continue; }
+      out0_store(at, out0_load(at) + in1_load(source_at + i * in1_stride(dim)));
+    })", [](const native_operands& o) {
+      return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
+    }};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, operands[1]};
@@ -90,7 +125,15 @@ struct scatter_sum : rule<2> {
 struct gather : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "gather";
-  static constexpr native_code code{&cpu::gather};
+  static constexpr native_code code{&cpu::gather, R"(
+    int dim = (int)attribute(0);
+    long index = in1_load(in1_offset(item)), rest = item, at = 0;
+    if (index < 0 || index >= in0_extent(dim)) { fault(); continue; }
+    for (int d = in1_order; d-- > 0;) {
+      at += (d == dim ? index : rest % in1_extent(d)) * in0_stride(d);
+      rest /= in1_extent(d);
+    }
+    out0_store(item, in0_load(at));)"};
   template <bool Holds, class... Extents>
   using law = gather_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -117,7 +160,24 @@ struct gather : rule<2> {
 struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "arg_extremum";
-  static constexpr native_code code{&cpu::arg_extremum};
+  static constexpr native_code code{&cpu::arg_extremum, R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, best = 0;
+    if (in0_extent(dim) == 0) { fault(); continue; }
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      at += rest % in0_extent(d) * in0_stride(d);
+      rest /= in0_extent(d);
+    }
+    in0_t extreme = in0_load(at);
+    for (long i = 1; i < in0_extent(dim) && extreme == extreme; ++i) {
+      in0_t x = in0_load(at + i * in0_stride(dim));
+      if (x != x || (attribute(1) ? x < extreme : x > extreme)) {
+        best = i;
+        extreme = x;
+      }
+    }
+    out0_store(item, best);)"};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {dtype::i64, {}}};

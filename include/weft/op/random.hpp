@@ -17,7 +17,9 @@ namespace weft::op {
 struct uniform_like : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
-  static constexpr native_code code{&cpu::uniform};
+  static constexpr native_code code{&cpu::uniform, R"(
+    uint bits = philox_word(mix(random, attribute(0)), item);
+    out0_store(item, (float)(bits >> 8) * 5.9604644775390625e-8f);)"};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
     return {true, {floating(operands[0].type), operands[0].extents}, is_floating(operands[0].type)};

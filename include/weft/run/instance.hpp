@@ -332,10 +332,12 @@ class instance {
 
   void run_step(backend& device, const prepared& s, std::uint64_t random) const {
     const strided* t = s.tensors.data();
+    const std::span<const strided> all(s.tensors);
+    const auto inputs = static_cast<std::size_t>(s.inputs);
     if (s.kind == step_kind::contraction) {
       device.multiply(t[0], t[1], t[2]);
     } else if (s.kind == step_kind::native) {
-      device.call_native(s.op, *s.native, {t, t + s.inputs, s.at, random});
+      device.call_native(s.op, *s.native, {all.first(inputs), all.subspan(inputs), s.at, random});
     } else if (s.kind == step_kind::concat) {
       const strided& out = t[s.inputs];
       const int dim = normalized_dim(s.at[0], out.extents.order);

@@ -8,6 +8,7 @@
 //   float first = x.to_vector()[0];
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,17 @@ struct tensor_state {
         extents(s), type(t) {}
   std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
 };
+
+/// Moves the elements to another device; all handles follow.
+inline void move_to(tensor_state& t, const device& where) {
+  if (t.where == where) return;
+  const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
+  t.where->download(host.get(), t.memory.data(), t.bytes());
+  t.memory = where.allocate(t.bytes());
+  where->upload(t.memory.data(), host.get(), t.bytes());
+  t.where = where;
+  t.grad.reset();
+}
 
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
@@ -100,6 +112,13 @@ class tensor : public expression_base {
     T value;
     copy_to(&value);
     return value;
+  }
+
+  /// A copy of the elements on another device.
+  tensor to(const device& where) const {
+    tensor copy(std::make_shared<tensor_state>(*state()));
+    move_to(*copy.state(), where);
+    return copy;
   }
 
   /// Host memory of the elements; only on devices that share it.

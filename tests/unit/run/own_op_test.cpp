@@ -2,6 +2,7 @@
 // Ops added outside of the library, in one place each: docs/adding_an_op.md.
 #include <doctest/doctest.h>
 
+#include <weft/gpu/open.hpp>
 #include <weft/lower/reference.hpp>
 #include <weft/weft.hpp>
 
@@ -33,7 +34,17 @@ struct running_sum : weft::op::rule<1> {
       call.out[0].data<double>()[i] = sum += x.data<const double>()[i * x.stride[0]];
     }
   }
-  static constexpr weft::native_code code{&on_cpu};
+  static constexpr weft::native_code code{&on_cpu, Backwards ? R"(
+      double sum = 0;
+      for (long i = in0_size; i-- > 0;) {
+        sum += in0_load(i * in0_stride(0));
+        out0_store(i, sum);
+      })" : R"(
+      double sum = 0;
+      for (long i = 0; i < in0_size; ++i) {
+        sum += in0_load(i * in0_stride(0));
+        out0_store(i, sum);
+      })", [](const weft::native_operands&) -> weft::index_t { return 1; }};
   template <class Dims>
   static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
     return {true, operands[0]};
@@ -76,3 +87,28 @@ TEST_CASE("an op without code for the device is refused by name") {
   auto x = full<float>(extents<3>{}, 1.0f);
   CHECK_THROWS_WITH_AS(eval(apply<nowhere>(x)), "weft: nowhere: this op has no code for the device cpu", device_error);
 }
+
+#if WEFT_WITH_OPENCL
+TEST_CASE("an opaque op runs on a device that it has a text for, and is refused by name where not") {
+  std::unique_ptr<device> gpu;
+  try {
+    gpu = std::make_unique<device>(open_device("opencl"));
+  } catch (const device_error& e) {
+    MESSAGE("skipped: ", e.what());
+    return;
+  }
+  context c(*gpu);
+  variable<double, extents<5>> x(from(extents<5>{}, std::vector<double>{-2, -0.5, 0.25, 1, 3}, *gpu));
+  tape steps(c);
+  auto y = steps.eval(sum(apply<running_sum<false>>(x * 2.0) * x));
+  steps.backward(y);
+  variable<double, extents<5>> on_cpu(from(extents<5>{}, x.to_vector()));
+  tape again;
+  auto expected = again.eval(sum(apply<running_sum<false>>(on_cpu * 2.0) * on_cpu));
+  again.backward(expected);
+  CHECK(y.item() == doctest::Approx(expected.item()));
+  CHECK(x.grad().to_vector() == on_cpu.grad().to_vector());
+  auto z = full<float>(extents<3>{}, 1.0f, *gpu);
+  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(z), c), "weft: nowhere: this op has no code for the device opencl", device_error);
+}
+#endif

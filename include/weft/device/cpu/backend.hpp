@@ -39,7 +39,7 @@ class cpu_backend : public backend {
   explicit cpu_backend(int threads = 0) : threads_(threads) {}
 
   const char* name() const override { return "cpu"; }
-  executor& threads() { return threads_; }
+  const executor& threads() const { return threads_; }
 
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment, std::nothrow);

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+// Matrix products through cuBLASLt, which is opened at run time.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+
+#include <weft/device/native.hpp>
+#include <weft/gpu/library.hpp>
+
+namespace weft::gpu {
+
+/// Row-major products: cuBLASLt's matrices are column-major, so it computes the transposed
+/// product, C^T = B^T A^T, of the same memory.
+class cublaslt {
+ public:
+  static constexpr std::size_t workspace_bytes = 32u << 20;
+
+  cublaslt() { check(create(&handle_), "cublasLtCreate"); }
+  cublaslt(const cublaslt&) = delete;
+  cublaslt& operator=(const cublaslt&) = delete;
+  ~cublaslt() { destroy(handle_); }
+
+  /// Queues c = a b for at most one batch dim; false if the strides are not those of matrices.
+  bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
+    const int r = c.extents.order - 2;
+    const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
+    const index_t batch = r > 0 ? c.extents[0] : 1;
+    matrix left, right, result;
+    if (!describe(b, r, k, n, left) || !describe(a, r, m, k, right) || !describe(c, r, m, n, result) ||
+        result.transposed)
+      return false;
+    const problem p{c.type == dtype::f64, m, n, k, batch, left.transposed, right.transposed, left.leading,
+                    right.leading, result.leading, left.batch_stride, right.batch_stride, result.batch_stride,
+                    alignment(b.pointer), alignment(a.pointer), alignment(c.pointer)};
+    setup& s = setups_[p];
+    if (!s.ready) prepare(p, s);
+    const double one64 = 1, zero64 = 0;
+    const float one32 = 1, zero32 = 0;
+    const bool wide = c.type == dtype::f64;
+    check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left, a.pointer,
+                 s.right, wide ? static_cast<const void*>(&zero64) : &zero32, c.pointer, s.result, c.pointer,
+                 s.result, &s.algorithm, workspace, workspace_bytes, stream),
+          "cublasLtMatmul");
+    return true;
+  }
+
+ private:
+  using problem = std::array<index_t, 16>;
+  struct matrix {
+    bool transposed = false;
+    index_t leading = 0, batch_stride = 0;
+  };
+  struct setup {  // kept as long as the library: programs ask for the same products again and again
+    bool ready = false;
+    cublasLtMatmulDesc_t product = nullptr;
+    cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+
+  static index_t alignment(const void* p) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    return static_cast<index_t>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+  }
+
+  /// The column-major view of a [rows, columns] matrix: as its transpose, or by its columns.
+  static bool describe(const strided& t, int r, index_t rows, index_t columns, matrix& to) {
+    const index_t down = t.stride[r], across = t.stride[r + 1];
+    to.batch_stride = r > 0 ? t.stride[0] : 0;
+    if ((across == 1 || columns == 1) && (rows == 1 || down >= columns)) {
+      to.transposed = false;
+      to.leading = std::max(rows == 1 ? columns : down, columns);
+      return true;
+    }
+    if ((down == 1 || rows == 1) && (columns == 1 || across >= rows)) {
+      to.transposed = true;
+      to.leading = std::max(columns == 1 ? rows : across, rows);
+      return true;
+    }
+    return false;
+  }
+
+  void prepare(const problem& p, setup& s) {
+    const auto& [wide, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right, st_result,
+                 al_left, al_right, al_result] = p;
+    const cudaDataType_t type = wide ? CUDA_R_64F : CUDA_R_32F;
+    check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, type), "cublasLtMatmulDescCreate");
+    const cublasOperation_t ops[] = {t_left ? CUBLAS_OP_T : CUBLAS_OP_N, t_right ? CUBLAS_OP_T : CUBLAS_OP_N};
+    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSA, &ops[0], sizeof ops[0]), "cublasLtMatmulDescSetAttribute");
+    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSB, &ops[1], sizeof ops[1]), "cublasLtMatmulDescSetAttribute");
+    s.left = layout(type, t_left ? k : n, t_left ? n : k, ld_left, batch, st_left);
+    s.right = layout(type, t_right ? m : k, t_right ? k : m, ld_right, batch, st_right);
+    s.result = layout(type, n, m, ld_result, batch, st_result);
+    cublasLtMatmulPreference_t wish = nullptr;
+    check(create_preference(&wish), "cublasLtMatmulPreferenceCreate");
+    const std::size_t bytes = workspace_bytes;
+    set_preference(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    const cublasLtMatmulPreferenceAttributes_t which[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const index_t aligned[] = {al_left, al_right, al_result, al_result};
+    for (int i = 0; i < 4; ++i) {
+      const auto value = static_cast<std::uint32_t>(aligned[i]);
+      set_preference(wish, which[i], &value, sizeof value);
+    }
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        heuristic(handle_, s.product, s.left, s.right, s.result, s.result, wish, 1, &best, &found);
+    destroy_preference(wish);
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (found == 0) throw device_error("weft: cuda: cuBLASLt has no algorithm for a product");
+    s.algorithm = best.algo;
+    s.ready = true;
+  }
+
+  cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns, index_t leading, index_t batch,
+                                index_t stride) {
+    cublasLtMatrixLayout_t l = nullptr;
+    check(create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+          "cublasLtMatrixLayoutCreate");
+    const auto count = static_cast<std::int32_t>(batch);
+    check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
+    check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+          "cublasLtMatrixLayoutSetAttribute");
+    return l;
+  }
+
+  static void check(cublasStatus_t status, const char* function) {
+    if (status != CUBLAS_STATUS_SUCCESS)
+      throw device_error(std::string("weft: cuda: ") + function + " failed with code " + std::to_string(status));
+  }
+
+  library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}};
+#define WEFT_CUBLASLT(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
+  WEFT_CUBLASLT(create, cublasLtCreate);
+  WEFT_CUBLASLT(destroy, cublasLtDestroy);
+  WEFT_CUBLASLT(matmul, cublasLtMatmul);
+  WEFT_CUBLASLT(describe_product, cublasLtMatmulDescCreate);
+  WEFT_CUBLASLT(set_product, cublasLtMatmulDescSetAttribute);
+  WEFT_CUBLASLT(create_layout, cublasLtMatrixLayoutCreate);
+  WEFT_CUBLASLT(set_layout, cublasLtMatrixLayoutSetAttribute);
+  WEFT_CUBLASLT(create_preference, cublasLtMatmulPreferenceCreate);
+  WEFT_CUBLASLT(set_preference, cublasLtMatmulPreferenceSetAttribute);
+  WEFT_CUBLASLT(destroy_preference, cublasLtMatmulPreferenceDestroy);
+  WEFT_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
+#undef WEFT_CUBLASLT
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<problem, setup> setups_;
+};
+
+}  // namespace weft::gpu

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// NVIDIA GPUs through the CUDA driver. Driver, compiler and cuBLASLt are opened at run time: a
+// program starts without them, and no nvcc is needed to build it.
+//
+//   device gpu(std::make_shared<gpu::cuda_backend>());
+#pragma once
+
+#include <cuda.h>
+
+#include <weft/gpu/cublaslt.hpp>
+#include <weft/gpu/nvrtc.hpp>
+#include <weft/gpu/text_backend.hpp>
+
+namespace weft::gpu {
+
+/// The functions of the driver that are used. Names of newer versions hide behind macros.
+struct cuda_functions {
+  library from{{"libcuda.so.1", "libcuda.so"}};
+#define WEFT_NAME(name) #name
+#define WEFT_CUDA(member, name) decltype(&::name) member = from.function<decltype(&::name)>(WEFT_NAME(name))
+  WEFT_CUDA(init, cuInit);
+  WEFT_CUDA(device_get, cuDeviceGet);
+  WEFT_CUDA(device_name, cuDeviceGetName);
+  WEFT_CUDA(device_attribute, cuDeviceGetAttribute);
+  WEFT_CUDA(driver_version, cuDriverGetVersion);
+  WEFT_CUDA(retain_context, cuDevicePrimaryCtxRetain);
+  WEFT_CUDA(release_context, cuDevicePrimaryCtxRelease);
+  WEFT_CUDA(set_context, cuCtxSetCurrent);
+  WEFT_CUDA(create_stream, cuStreamCreate);
+  WEFT_CUDA(destroy_stream, cuStreamDestroy);
+  WEFT_CUDA(wait_stream, cuStreamSynchronize);
+  WEFT_CUDA(allocate, cuMemAlloc);
+  WEFT_CUDA(deallocate, cuMemFree);
+  WEFT_CUDA(to_device, cuMemcpyHtoDAsync);
+  WEFT_CUDA(to_host, cuMemcpyDtoHAsync);
+  WEFT_CUDA(fill, cuMemsetD8Async);
+  WEFT_CUDA(load_module, cuModuleLoadData);
+  WEFT_CUDA(unload_module, cuModuleUnload);
+  WEFT_CUDA(get_function, cuModuleGetFunction);
+  WEFT_CUDA(launch, cuLaunchKernel);
+  WEFT_CUDA(error_text, cuGetErrorString);
+#undef WEFT_CUDA
+#undef WEFT_NAME
+
+  void check(CUresult result, const char* what) const {
+    if (result == CUDA_SUCCESS) return;
+    const char* text = nullptr;
+    error_text(result, &text);
+    throw device_error(std::string("weft: cuda: ") + what + ": " + (text ? text : std::to_string(result)));
+  }
+};
+
+class cuda_backend : public text_backend {
+ public:
+  /// Throws device_error if there is no such device, or no driver, compiler or cuBLASLt.
+  explicit cuda_backend(int ordinal = 0) {
+    cuda_.check(cuda_.init(0), "cuInit");
+    cuda_.check(cuda_.device_get(&device_, ordinal), "cuDeviceGet");
+    cuda_.check(cuda_.retain_context(&context_, device_), "cuDevicePrimaryCtxRetain");
+    use();
+    cuda_.check(cuda_.create_stream(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    products_ = std::make_unique<cublaslt>();
+    workspace_ = allocate(cublaslt::workspace_bytes);
+  }
+  cuda_backend(const cuda_backend&) = delete;
+  cuda_backend& operator=(const cuda_backend&) = delete;
+  ~cuda_backend() override {
+    cuda_.set_context(context_);
+    if (stream_) cuda_.wait_stream(stream_);
+    release();
+    if (workspace_) deallocate(workspace_, cublaslt::workspace_bytes);
+    products_.reset();
+    if (stream_) cuda_.destroy_stream(stream_);
+    if (context_) cuda_.release_context(device_);
+  }
+
+  const char* name() const override { return "cuda"; }
+  std::string description() const override {
+    char text[256]{};
+    int version = 0;
+    cuda_.device_name(text, sizeof text - 1, device_);
+    cuda_.driver_version(&version);
+    return std::string(text) + ", CUDA driver " + std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    use();
+    CUdeviceptr memory = 0;
+    if (cuda_.allocate(&memory, bytes) != CUDA_SUCCESS)
+      throw device_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    return reinterpret_cast<void*>(memory);
+  }
+  void deallocate(void* memory, std::size_t) noexcept override {
+    cuda_.set_context(context_);
+    cuda_.deallocate(address(memory));
+  }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return;
+    use();
+    cuda_.check(cuda_.to_device(address(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
+    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");  // the host's memory may go
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) read(to, from, bytes);
+    check_faults();
+  }
+  void fill_zero(void* memory, std::size_t bytes) override {
+    if (bytes == 0) return;
+    use();
+    cuda_.check(cuda_.fill(address(memory), 0, bytes, stream_), "cuMemsetD8Async");
+  }
+  void synchronize() override {
+    use();
+    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");
+    check_faults();
+  }
+
+  /// Batch dims before the last one are a loop; what is no matrix to cuBLASLt goes to the plain kernel.
+  void multiply(const strided& a, const strided& b, const strided& c) override {
+    const int order = c.extents.order;
+    if (c.size() == 0 || (c.type != dtype::f32 && c.type != dtype::f64) || a.extents.last() == 0)
+      return text_backend::multiply(a, b, c);
+    const int kept = std::min(order, 3);
+    index_t outer = 1;
+    for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
+    for (index_t i = 0; i < outer; ++i) {
+      const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
+      if (!products_->multiply(x, y, z, workspace_, stream_)) text_backend::multiply(x, y, z);
+    }
+  }
+
+ protected:
+  const char* vocabulary() const override { return cuda_vocabulary; }
+
+  std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
+    use();
+    int major = 0, minor = 0;
+    cuda_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    cuda_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device_);
+    const std::vector<char> code = compiler_.compile(text, "sm_" + std::to_string(major) + std::to_string(minor));
+    auto kernel = std::make_shared<cuda_kernel>(cuda_);
+    cuda_.check(cuda_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
+    cuda_.check(cuda_.get_function(&kernel->function, kernel->module, "weft_kernel"), "cuModuleGetFunction");
+    return kernel;
+  }
+
+  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) override {
+    use();
+    std::vector<void*> arguments;
+    for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
+    arguments.push_back(p.data());
+    cuda_.check(cuda_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1, 1, group_size,
+                             1, 1, 0, stream_, arguments.data(), nullptr),
+                "cuLaunchKernel");
+  }
+
+  void read(void* to, const void* from, std::size_t bytes) override {
+    use();
+    cuda_.check(cuda_.to_host(to, address(from), bytes, stream_), "cuMemcpyDtoHAsync");
+    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");
+  }
+
+ private:
+  struct cuda_kernel : compiled_kernel {
+    explicit cuda_kernel(const cuda_functions& functions) : cuda(functions) {}
+    ~cuda_kernel() override {
+      if (module) cuda.unload_module(module);
+    }
+    const cuda_functions& cuda;
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+  };
+
+  static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+  void use() const { cuda_.check(cuda_.set_context(context_), "cuCtxSetCurrent"); }
+
+  /// The last `kept` dims of `t` at position `i` of the others.
+  static strided inner(strided t, int kept, index_t i) {
+    const int dropped = t.extents.order - kept;
+    index_t offset = 0;
+    for (int d = dropped; d-- > 0;) {
+      offset += i % t.extents[d] * t.stride[d];
+      i /= t.extents[d];
+    }
+    t.pointer = static_cast<char*>(t.pointer) + offset * size_of(t.type);
+    for (int d = 0; d < kept; ++d) {
+      t.extents[d] = t.extents[d + dropped];
+      t.stride[d] = t.stride[d + dropped];
+    }
+    t.extents.order = kept;
+    return t;
+  }
+
+  cuda_functions cuda_;
+  nvrtc_compiler compiler_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<cublaslt> products_;
+  void* workspace_ = nullptr;
+};
+
+}  // namespace weft::gpu

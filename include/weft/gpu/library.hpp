@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Shared libraries opened at run time, so that a program starts on machines without them.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <initializer_list>
+#include <string>
+
+#include <weft/base/error.hpp>
+
+namespace weft::gpu {
+
+class library {
+ public:
+  /// Opens the first of `names` that is there. Throws device_error if none is.
+  library(std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!handle_) throw device_error(std::string("weft: ") + *names.begin() + " is not on this machine");
+    name_ = *names.begin();
+  }
+  library(const library&) = delete;
+  library& operator=(const library&) = delete;
+  // Never closed: drivers keep threads, and functions that run when the process ends.
+
+  template <class Function>
+  Function function(const char* name) const {
+    void* found = dlsym(handle_, name);
+    if (!found) throw device_error(std::string("weft: ") + name_ + " has no function " + name);
+    return reinterpret_cast<Function>(found);
+  }
+
+ private:
+  void* handle_ = nullptr;
+  std::string name_;
+};
+
+}  // namespace weft::gpu

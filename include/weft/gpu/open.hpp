@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Devices by name: what a program's --device names.
+//
+//   device where = open_device("auto");        // cuda, else the CPU
+#pragma once
+
+#include <string>
+
+#include <weft/device/device.hpp>
+#if WEFT_WITH_CUDA
+#include <weft/gpu/cuda.hpp>
+#endif
+#if WEFT_WITH_OPENCL
+#include <weft/gpu/opencl.hpp>
+#endif
+
+namespace weft {
+
+/// "cpu", "opencl", "cuda", or "auto": the first of cuda and cpu that works. `threads` is for the
+/// CPU. Throws device_error if the device is not on this machine or not in this build.
+inline device open_device(const std::string& name, int threads = 0) {
+  const bool any = name == "auto";
+#if WEFT_WITH_CUDA
+  if (name == "cuda" || any) {
+    try {
+      return device(std::make_shared<gpu::cuda_backend>());
+    } catch (const device_error&) {
+      if (!any) throw;
+    }
+  }
+#endif
+#if WEFT_WITH_OPENCL
+  if (name == "opencl") return device(std::make_shared<gpu::opencl_backend>());
+#endif
+  if (name == "cpu" || any) return device(std::make_shared<cpu::cpu_backend>(threads));
+  if (name == "cuda" || name == "opencl") throw device_error("weft: this program was built without " + name);
+  throw device_error("weft: there is no device named " + name);
+}
+
+}  // namespace weft

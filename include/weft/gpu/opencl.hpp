@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// OpenCL 1.2 devices. The library is opened at run time: a program starts without it.
+//
+// OpenCL knows memory by objects, not by addresses. Each object gets a range of addresses that
+// nothing else uses, so that the rest of weft computes with offsets as it does everywhere.
+//
+//   device gpu(std::make_shared<gpu::opencl_backend>());
+#pragma once
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+
+#include <weft/gpu/library.hpp>
+#include <weft/gpu/text_backend.hpp>
+
+namespace weft::gpu {
+
+/// The functions of OpenCL that are used, found in the loader's library.
+struct opencl_functions {
+  library from{{"libOpenCL.so.1", "libOpenCL.so"}};
+#define WEFT_OPENCL(name) decltype(&::name) name = from.function<decltype(&::name)>(#name)
+  WEFT_OPENCL(clGetPlatformIDs);
+  WEFT_OPENCL(clGetDeviceIDs);
+  WEFT_OPENCL(clGetDeviceInfo);
+  WEFT_OPENCL(clCreateContext);
+  WEFT_OPENCL(clReleaseContext);
+  WEFT_OPENCL(clCreateCommandQueue);
+  WEFT_OPENCL(clReleaseCommandQueue);
+  WEFT_OPENCL(clCreateBuffer);
+  WEFT_OPENCL(clReleaseMemObject);
+  WEFT_OPENCL(clCreateProgramWithSource);
+  WEFT_OPENCL(clBuildProgram);
+  WEFT_OPENCL(clGetProgramBuildInfo);
+  WEFT_OPENCL(clReleaseProgram);
+  WEFT_OPENCL(clCreateKernel);
+  WEFT_OPENCL(clReleaseKernel);
+  WEFT_OPENCL(clSetKernelArg);
+  WEFT_OPENCL(clEnqueueNDRangeKernel);
+  WEFT_OPENCL(clEnqueueReadBuffer);
+  WEFT_OPENCL(clEnqueueWriteBuffer);
+  WEFT_OPENCL(clEnqueueFillBuffer);
+  WEFT_OPENCL(clFinish);
+#undef WEFT_OPENCL
+};
+
+class opencl_backend : public text_backend {
+ public:
+  /// The first GPU, or else the first device of any kind. Throws device_error if there is none.
+  opencl_backend() {
+    device_ = find_device();
+    cl_int code = 0;
+    context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
+    check(code, "clCreateContext");
+    queue_ = cl_.clCreateCommandQueue(context_, device_, 0, &code);
+    check(code, "clCreateCommandQueue");
+  }
+  opencl_backend(const opencl_backend&) = delete;
+  opencl_backend& operator=(const opencl_backend&) = delete;
+  ~opencl_backend() override {
+    release();
+    if (queue_) cl_.clReleaseCommandQueue(queue_);
+    if (context_) cl_.clReleaseContext(context_);
+  }
+
+  const char* name() const override { return "opencl"; }
+  std::string description() const override {
+    return info(CL_DEVICE_NAME) + ", " + info(CL_DRIVER_VERSION);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    cl_int code = 0;
+    const cl_mem object = cl_.clCreateBuffer(context_, CL_MEM_READ_WRITE, bytes, nullptr, &code);
+    if (code != CL_SUCCESS)
+      throw device_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    const std::uintptr_t address = next_address_;
+    next_address_ += (bytes + 4095) / 4096 * 4096 + 4096;
+    objects_.emplace(address, memory_object{object, bytes});
+    return reinterpret_cast<void*>(address);
+  }
+  void deallocate(void* memory, std::size_t) noexcept override {
+    const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(memory));
+    if (found == objects_.end()) return;
+    cl_.clReleaseMemObject(found->second.object);
+    objects_.erase(found);
+  }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return;
+    const place at = find(to);
+    check(cl_.clEnqueueWriteBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, from, 0, nullptr, nullptr),
+          "clEnqueueWriteBuffer");
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) read(to, from, bytes);
+    check_faults();
+  }
+  void fill_zero(void* memory, std::size_t bytes) override {
+    if (bytes == 0) return;
+    const place at = find(memory);
+    const cl_uchar zero = 0;
+    check(cl_.clEnqueueFillBuffer(queue_, at.object, &zero, 1, at.offset, bytes, 0, nullptr, nullptr),
+          "clEnqueueFillBuffer");
+  }
+  void synchronize() override {
+    check(cl_.clFinish(queue_), "clFinish");
+    check_faults();
+  }
+
+ protected:
+  const char* vocabulary() const override { return opencl_vocabulary; }
+
+  std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
+    const char* source = text.c_str();
+    cl_int code = 0;
+    const cl_program program = cl_.clCreateProgramWithSource(context_, 1, &source, nullptr, &code);
+    check(code, "clCreateProgramWithSource");
+    code = cl_.clBuildProgram(program, 1, &device_, "-cl-std=CL1.2", nullptr, nullptr);
+    if (code != CL_SUCCESS) {
+      std::size_t size = 0;
+      cl_.clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size);
+      std::string log(size, ' ');
+      cl_.clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
+      cl_.clReleaseProgram(program);
+      throw device_error("weft: opencl: a kernel does not compile:\n" + log);
+    }
+    auto kernel = std::make_shared<opencl_kernel>(cl_);
+    kernel->function = cl_.clCreateKernel(program, "weft_kernel", &code);
+    cl_.clReleaseProgram(program);
+    check(code, "clCreateKernel");
+    return kernel;
+  }
+
+  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) override {
+    const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
+    cl_uint next = 0;
+    for (std::size_t i = 0; i < pointers.size(); ++i) {
+      const place at = find(pointers[i]);
+      p[i] = static_cast<index_t>(at.offset);
+      check(cl_.clSetKernelArg(function, next++, sizeof(cl_mem), &at.object), "clSetKernelArg");
+    }
+    check(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
+    const auto local = static_cast<std::size_t>(group_size), global = static_cast<std::size_t>(groups) * local;
+    check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
+          "clEnqueueNDRangeKernel");
+  }
+
+  void read(void* to, const void* from, std::size_t bytes) override {
+    const place at = find(from);
+    check(cl_.clEnqueueReadBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, to, 0, nullptr, nullptr),
+          "clEnqueueReadBuffer");
+  }
+
+ private:
+  struct opencl_kernel : compiled_kernel {
+    explicit opencl_kernel(const opencl_functions& functions) : cl(functions) {}
+    ~opencl_kernel() override {
+      if (function) cl.clReleaseKernel(function);
+    }
+    const opencl_functions& cl;
+    cl_kernel function = nullptr;
+  };
+  struct memory_object {
+    cl_mem object;
+    std::size_t bytes;
+  };
+  struct place {
+    cl_mem object;
+    std::size_t offset;
+  };
+
+  static void check(cl_int code, const char* function) {
+    if (code != CL_SUCCESS)
+      throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
+  }
+
+  /// The object that holds an address; an address just behind it counts, as that of no elements.
+  place find(const void* memory) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    auto after = objects_.upper_bound(address);
+    if (after == objects_.begin()) throw device_error("weft: opencl: an address is not of this device");
+    const auto& [begin, object] = *--after;
+    if (address - begin > object.bytes) throw device_error("weft: opencl: an address is not of this device");
+    return {object.object, address - begin};
+  }
+
+  cl_device_id find_device() const {
+    cl_platform_id platforms[16];
+    cl_uint count = 0;
+    if (cl_.clGetPlatformIDs(16, platforms, &count) != CL_SUCCESS) count = 0;
+    for (const cl_device_type kind : {cl_device_type{CL_DEVICE_TYPE_GPU}, cl_device_type{CL_DEVICE_TYPE_ALL}})
+      for (cl_uint i = 0; i < std::min<cl_uint>(count, 16); ++i) {
+        cl_device_id found = nullptr;
+        if (cl_.clGetDeviceIDs(platforms[i], kind, 1, &found, nullptr) == CL_SUCCESS && found) return found;
+      }
+    throw device_error("weft: opencl: this machine has no OpenCL device");
+  }
+
+  std::string info(cl_device_info what) const {
+    char text[256]{};
+    cl_.clGetDeviceInfo(device_, what, sizeof text - 1, text, nullptr);
+    return text;
+  }
+
+  opencl_functions cl_;
+  cl_device_id device_ = nullptr;
+  cl_context context_ = nullptr;
+  cl_command_queue queue_ = nullptr;
+  std::map<std::uintptr_t, memory_object> objects_;
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
+};
+
+}  // namespace weft::gpu

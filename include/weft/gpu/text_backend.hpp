@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+// A device whose kernels are compiled from text at run time.
+//
+// OpenCL and CUDA differ in memory, compiler and launch, which is what they implement below; what
+// a kernel is and which parameters it takes is decided here, once for both.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/device/backend.hpp>
+#include <weft/device/memory.hpp>
+#include <weft/gpu/vocabulary.hpp>
+#include <weft/lower/text.hpp>
+
+namespace weft::gpu {
+
+/// A compiled kernel, as its device keeps it.
+struct compiled_kernel {
+  virtual ~compiled_kernel() = default;
+};
+
+/// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS,
+/// the offsets of the pointers first.
+using parameters = std::vector<index_t>;
+
+
+class text_backend : public backend {
+ public:
+  bool host_accessible() const override { return false; }
+
+  void launch(const kernel_call& call) override {
+    const kernel_args& args = call.args;
+    if (args.rows() * args.row_size() == 0 && call.division == kernel_division::elements) return;
+    const lower::text_form form = lower::text_form_of(call);
+    auto& kernel = kernels_[key_of(call.words, form)];
+    if (!kernel) kernel = compiled(lower::kernel_text(call.words, form));
+    index_t folded_rows = 1;
+    for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded_rows *= args.extent[d];
+    const index_t items = args.rows() * args.row_size();
+    const index_t groups = call.division == kernel_division::rows ? std::min<index_t>(args.rows(), max_groups)
+                                                                  : groups_for(items);
+    std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
+    if (form.scratch_rows > 0)
+      pointers.push_back(scratch(static_cast<std::size_t>(groups * args.row_size() * 8 * form.scratch_rows)));
+    parameters p(pointers.size(), 0);
+    p.insert(p.end(), {args.rows(), args.row_size(), folded_rows});
+    p.insert(p.end(), args.extent, args.extent + args.order);
+    for (int a = 0; a < args.arguments; ++a)
+      p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
+    append_numbers(call, form, p);
+    if (groups > 0) run(*kernel, pointers, p, groups);
+  }
+
+  void multiply(const strided& a, const strided& b, const strided& c) override {
+    if (!is_floating(c.type) || size_of(c.type) < 4)
+      throw device_error(std::string("weft: ") + name() + ": matmul of " + name_of(c.type));
+    auto& kernel = kernels_[std::string("multiply ") + name_of(c.type)];
+    if (!kernel)
+      kernel = compiled(std::string("#define T ") + name_of(c.type) +
+                        "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
+                        " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
+                        multiply_text);
+    const int order = c.extents.order;
+    const index_t m = c.extents[order - 2], n = c.extents[order - 1], k = a.extents[order - 1];
+    index_t batch = 1;
+    for (int d = 0; d < order - 2; ++d) batch *= c.extents[d];
+    parameters p{0, 0, 0, m, n, k, batch};
+    for (const strided* t : {&a, &b, &c}) p.insert(p.end(), {t->stride[order - 2], t->stride[order - 1]});
+    append_padded(p, c.extents.extent, order - 2, 1);
+    for (const strided* t : {&a, &b, &c}) append_padded(p, t->stride, order - 2, 0);
+    const index_t tiles = batch * ((m + 31) / 32) * ((n + 31) / 32);
+    if (tiles > 0) run(*kernel, {a.pointer, b.pointer, c.pointer}, p, std::min(tiles, max_groups));
+  }
+
+  void copy(const strided& from, const strided& to) override {
+    const index_t bytes = size_of(to.type), size = to.size();
+    auto& kernel = kernels_["copy " + std::to_string(bytes)];
+    if (!kernel) {
+      constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
+      kernel = compiled(std::string("#define T ") + types[bytes] +
+                        "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text);
+    }
+    parameters p{0, 0, size};
+    append_padded(p, to.extents.extent, to.extents.order, 1, max_order);
+    append_padded(p, from.stride, to.extents.order, 0, max_order);
+    append_padded(p, to.stride, to.extents.order, 0, max_order);
+    if (size > 0) run(*kernel, {from.pointer, to.pointer}, p, groups_for(size));
+  }
+
+  void call_native(const char* op, const native_code& code, const native_operands& operands) override;
+
+ protected:
+  static constexpr index_t max_groups = 4096;
+
+  /// Compiles a text that holds one function weft_kernel. Throws device_error with the compiler's
+  /// messages.
+  virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
+  /// Queues `groups` groups of group_size items. Device pointers may be offset; how far goes into
+  /// the first of `p` where the device's kernels cannot take it otherwise.
+  virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) = 0;
+  /// The vocabulary in the device's language.
+  virtual const char* vocabulary() const = 0;
+
+  /// What a kernel that met a bad operand has left; the device calls this where the host waits.
+  void check_faults() {
+    if (!fault_ || !natives_pending_) return;
+    natives_pending_ = false;
+    std::int32_t code = 0;
+    read(&code, fault_, sizeof code);
+    if (code == 0) return;
+    fill_zero(fault_, sizeof code);
+    throw value_error(std::string("weft: ") + faulty_ops_[static_cast<std::size_t>(code - 1)] +
+                      ": an index is out of range, or a dim is empty");
+  }
+  /// Copies to the host after all that is queued.
+  virtual void read(void* to, const void* from, std::size_t bytes) = 0;
+
+  /// Returns memory and kernels while the device is still there.
+  void release() noexcept {
+    kernels_.clear();
+    if (scratch_) deallocate(scratch_, scratch_bytes_);
+    if (fault_) deallocate(fault_, sizeof(std::int32_t));
+    scratch_ = fault_ = nullptr;
+  }
+
+ private:
+  static std::string key_of(std::span<const std::uint64_t> words, const lower::text_form& form) {
+    std::string key(reinterpret_cast<const char*>(words.data()), words.size_bytes());
+    for (int part : {static_cast<int>(form.division), form.order, form.folded}) key += static_cast<char>(part);
+    return key;
+  }
+  std::shared_ptr<compiled_kernel> compiled(const std::string& text) {
+    return compile(std::string(vocabulary()) + "#define GROUP_SIZE " + std::to_string(group_size) +
+                   common_vocabulary + text);
+  }
+  static index_t groups_for(index_t items) {
+    return std::min((items + group_size - 1) / group_size, max_groups);
+  }
+  static void append_padded(parameters& p, const index_t* values, int count, index_t pad, int to = 4) {
+    for (int i = 0; i < to; ++i) p.push_back(i < count ? values[i] : pad);
+  }
+  static void append_numbers(const kernel_call& call, const lower::text_form& form, parameters& p) {
+    const std::size_t first = p.size();
+    p.resize(first + static_cast<std::size_t>(form.numbers));
+    for (std::size_t i = 0; i < call.words.size(); ++i) {
+      const lower::word w = lower::word::decoded(call.words[i]);
+      if (w.op == lower::constant) ++i;
+      if (w.op != lower::argument) continue;
+      const double x = call.args.number[w.a];
+      index_t& to = p[first + static_cast<std::size_t>(w.a)];
+      switch (lower::register_type(w.type)) {
+        case dtype::f64: to = std::bit_cast<index_t>(x); break;
+        case dtype::f32: to = std::bit_cast<std::int32_t>(static_cast<float>(x)); break;
+        default: to = static_cast<index_t>(x);
+      }
+    }
+  }
+  void* scratch(std::size_t bytes) {
+    if (bytes > scratch_bytes_) {
+      if (scratch_) deallocate(scratch_, scratch_bytes_);
+      scratch_ = allocate(bytes);
+      scratch_bytes_ = bytes;
+    }
+    return scratch_;
+  }
+
+  std::map<std::string, std::shared_ptr<compiled_kernel>> kernels_;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  void* fault_ = nullptr;
+  bool natives_pending_ = false;
+  std::vector<std::string> faulty_ops_;
+};
+
+/// Operand `k` of a call, results after inputs.
+inline const strided& operand(const native_operands& operands, int k) {
+  const auto i = static_cast<std::size_t>(k), in = operands.in.size();
+  return i < in ? operands.in[i] : operands.out[i - in];
+}
+
+/// The text of a native op for operands of these orders and types: its body in a loop over items.
+inline std::string native_text(const native_code& code, const native_operands& operands) {
+  const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
+  std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
+  std::string names, arguments;
+  for (int k = 0; k < in + out; ++k) {
+    const strided& t = operand(operands, k);
+    const std::string n = (k < in ? "in" : "out") + std::to_string(k < in ? k : k - in), p = std::to_string(k);
+    const std::string order = std::to_string(std::max(t.extents.order, 1));
+    const std::string type = lower::detail::memory_name(t.type);
+    const std::string element = "((GLOBAL " + type + "*)(p" + p + " + P.at[" + p + "]))[";
+    fields += "  long " + n + "_e[" + order + "], " + n + "_s[" + order + "];\n";
+    names += "#define " + n + "_load(i) " + lower::detail::loaded(t.type, element + "i]") + "\n";
+    names += "#define " + n + "_store(i, x) (" + element + "i] = " + lower::detail::stored(t.type, "(x)") + ")\n";
+    names += "#define " + n + "_extent(d) P." + n + "_e[d]\n#define " + n + "_stride(d) P." + n + "_s[d]\n";
+    names += "#define " + n + "_offset(i) element_offset(i, " + order + ", P." + n + "_e, P." + n + "_s)\n";
+    names += "#define " + n + "_size element_count(" + order + ", P." + n + "_e)\n";
+    names += "#define " + n + "_order " + std::to_string(t.extents.order) + "\n";
+    names += "typedef " + std::string(lower::detail::register_name(t.type)) + " " + n + "_t;\n";
+    arguments += "GLOBAL char* p" + p + ", ";
+  }
+  const auto fault = std::to_string(in + out);
+  names += "#define attribute(k) P.v[k]\n#define random P.key\n";
+  names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
+  return fields + "} PARAMS;\n" + names + "KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
+         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + code.text + "\n}\n}\n";
+}
+
+inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
+  if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
+  const int count = static_cast<int>(operands.in.size() + operands.out.size());
+  std::string key = std::string("native ") + op;
+  for (int k = 0; k < count; ++k) {
+    const strided& t = operand(operands, k);
+    key += " " + std::string(name_of(t.type)) + std::to_string(t.extents.order);
+  }
+  if (!fault_) {
+    fault_ = allocate(sizeof(std::int32_t));
+    fill_zero(fault_, sizeof(std::int32_t));
+  }
+  auto& kernel = kernels_[key];
+  if (!kernel) {
+    faulty_ops_.push_back(op);
+    kernel = compiled("#define FAULT " + std::to_string(faulty_ops_.size()) + "\n" +
+                      native_text(code, operands));
+  }
+  const index_t items = code.items ? code.items(operands) : operands.out[0].size();
+  std::vector<void*> pointers;
+  parameters p(static_cast<std::size_t>(count + 1), 0);
+  p.push_back(items);
+  append_padded(p, operands.at.v, max_order, 0, max_order);
+  p.push_back(static_cast<index_t>(operands.random));
+  for (int k = 0; k < count; ++k) {
+    const strided& t = operand(operands, k);
+    pointers.push_back(t.pointer);
+    const int order = std::max(t.extents.order, 1);
+    append_padded(p, t.extents.extent, t.extents.order, 1, order);
+    append_padded(p, t.stride, t.extents.order, 0, order);
+  }
+  pointers.push_back(fault_);
+  natives_pending_ = true;
+  if (items > 0) run(*kernel, pointers, p, groups_for(items));
+}
+
+}  // namespace weft::gpu

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// The words that kernel texts are written in, spelled in OpenCL C and in CUDA C++.
+//
+// Kernel texts are C with these words for what the two languages name differently: KERNEL,
+// FUNCTION, GLOBAL (pointers into device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID,
+// GLOBAL_ID, their counts, and BARRIER. Indices are `long`, which has 64 bits in both.
+#pragma once
+
+namespace weft::gpu {
+
+/// Work items of a group, in every kernel.
+inline constexpr int group_size = 64;
+
+inline constexpr const char* opencl_vocabulary = R"(
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#define HAS_DOUBLE 1
+#endif
+#define KERNEL __kernel void
+#define FUNCTION
+#define GLOBAL __global
+#define SHARED __local
+#define SHARED_MEMORY __local
+#define LOCAL_ID ((long)get_local_id(0))
+#define GROUP_ID ((long)get_group_id(0))
+#define GROUPS ((long)get_num_groups(0))
+#define GLOBAL_ID ((long)get_global_id(0))
+#define GLOBAL_SIZE ((long)get_global_size(0))
+#define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define FLOAT_OF_BITS(x) as_float((uint)(x))
+#define DOUBLE_OF_BITS(x) as_double((ulong)(x))
+#define BITS_OF_FLOAT(x) as_uint(x)
+)";
+
+inline constexpr const char* cuda_vocabulary = R"(
+#define HAS_DOUBLE 1
+#define KERNEL extern "C" __global__ void
+#define FUNCTION static __device__
+#define GLOBAL
+#define SHARED
+#define SHARED_MEMORY __shared__
+#define LOCAL_ID ((long)threadIdx.x)
+#define GROUP_ID ((long)blockIdx.x)
+#define GROUPS ((long)gridDim.x)
+#define GLOBAL_ID (GROUP_ID * (long)blockDim.x + LOCAL_ID)
+#define GLOBAL_SIZE (GROUPS * (long)blockDim.x)
+#define BARRIER __syncthreads()
+#define FLOAT_OF_BITS(x) __uint_as_float((uint)(x))
+#define DOUBLE_OF_BITS(x) __longlong_as_double((long long)(x))
+#define BITS_OF_FLOAT(x) __float_as_uint(x)
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+)";
+
+/// What both have: conversion of stored types, folds over a group, random bits (base/philox.hpp).
+inline constexpr const char* common_vocabulary = R"(
+typedef long i64; typedef int i32; typedef uchar u8; typedef uchar boolean;
+typedef ushort bf16; typedef ushort f16; typedef float f32;
+#ifdef HAS_DOUBLE
+typedef double f64;
+#endif
+
+FUNCTION float bf16_to_f32(ushort x) { return FLOAT_OF_BITS((uint)x << 16); }
+FUNCTION ushort f32_to_bf16(float x) {
+  uint u = BITS_OF_FLOAT(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return (ushort)(u >> 16 | 0x40u);
+  return (ushort)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+FUNCTION float f16_to_f32(ushort x) {
+  uint sign = ((uint)x & 0x8000u) << 16, rest = (uint)x & 0x7fffu;
+  if (rest >= 0x7c00u) return FLOAT_OF_BITS(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+  if (rest >= 0x0400u) return FLOAT_OF_BITS(sign | ((rest << 13) + 0x38000000u));
+  float small = (float)rest * 5.9604644775390625e-8f;
+  return sign ? -small : small;
+}
+FUNCTION ushort f32_to_f16(float x) {
+  uint u = BITS_OF_FLOAT(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu, shift, middle;
+  if (size > 0x7f800000u) return (ushort)(sign | 0x7e00u);
+  if (size >= 0x477ff000u) return (ushort)(sign | 0x7c00u);
+  if (size >= 0x38800000u) {
+    size -= 0x38000000u;
+    return (ushort)(sign | (size + 0xfffu + (size >> 13 & 1u)) >> 13);
+  }
+  if (size < 0x33000000u) return (ushort)sign;
+  shift = 126 - (size >> 23);
+  size = (size & 0x7fffffu) | 0x800000u;
+  middle = 1u << (shift - 1);
+  return (ushort)(sign | (size + middle - 1 + (size >> shift & 1u)) >> shift);
+}
+
+#define LARGER(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
+#define SMALLER(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#define SUM(a, b) ((a) + (b))
+#define DEFINE_FOLD(name, T, combine)                          \
+  FUNCTION T name(T x, SHARED T* shared) {                     \
+    shared[LOCAL_ID] = x;                                      \
+    BARRIER;                                                   \
+    for (int s = GROUP_SIZE / 2; s > 0; s /= 2) {              \
+      if (LOCAL_ID < s)                                        \
+        shared[LOCAL_ID] = combine(shared[LOCAL_ID], shared[LOCAL_ID + s]); \
+      BARRIER;                                                 \
+    }                                                          \
+    T y = shared[0];                                           \
+    BARRIER;                                                   \
+    return y;                                                  \
+  }
+#define DEFINE_FOLDS(T)            \
+  DEFINE_FOLD(fold_sum_##T, T, SUM) \
+  DEFINE_FOLD(fold_max_##T, T, LARGER) \
+  DEFINE_FOLD(fold_min_##T, T, SMALLER)
+DEFINE_FOLDS(f32)
+DEFINE_FOLDS(i32)
+DEFINE_FOLDS(i64)
+#ifdef HAS_DOUBLE
+DEFINE_FOLDS(f64)
+#endif
+
+FUNCTION long element_offset(long i, int order, const long* extent, const long* stride) {
+  long offset = 0;
+  for (int d = order; d-- > 0;) {
+    offset += i % extent[d] * stride[d];
+    i /= extent[d];
+  }
+  return offset;
+}
+
+FUNCTION long element_count(int order, const long* extent) {
+  long n = 1;
+  for (int d = 0; d < order; ++d) n *= extent[d];
+  return n;
+}
+
+FUNCTION ulong mix(ulong hash, ulong value) {
+  ulong z = hash + 0x9E3779B97F4A7C15ul * (value + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ul;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBul;
+  return z ^ (z >> 31);
+}
+FUNCTION uint philox_word(ulong key, ulong i) {
+  uint low = (uint)key, high = (uint)(key >> 32);
+  uint c0 = (uint)(i / 4), c1 = (uint)(i / 4 >> 32), c2 = 0, c3 = 0;
+  for (int round = 0; round < 10; ++round) {
+    ulong p = 0xD2511F53ul * c0, q = 0xCD9E8D57ul * c2;
+    c0 = (uint)(q >> 32) ^ c1 ^ low;
+    c2 = (uint)(p >> 32) ^ c3 ^ high;
+    c1 = (uint)q;
+    c3 = (uint)p;
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+  return i % 4 == 0 ? c0 : i % 4 == 1 ? c1 : i % 4 == 2 ? c2 : c3;
+}
+)";
+
+/// c = a b: groups of 64 items compute tiles of 32 x 32, an item 4 x 4 of it.
+inline constexpr const char* multiply_text = R"(
+#define TILE 32
+#define DEPTH 16
+KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) {
+  SHARED_MEMORY T left[DEPTH][TILE + 1];
+  SHARED_MEMORY T right[DEPTH][TILE + 1];
+  long tiles_n = (P.n + TILE - 1) / TILE, tiles_m = (P.m + TILE - 1) / TILE;
+  int row = (int)(LOCAL_ID / 8) * 4, column = (int)(LOCAL_ID % 8) * 4;
+  for (long tile = GROUP_ID; tile < P.batch * tiles_m * tiles_n; tile += GROUPS) {
+    long batch = tile / (tiles_m * tiles_n), m0 = tile / tiles_n % tiles_m * TILE, n0 = tile % tiles_n * TILE;
+    GLOBAL const T* a = (GLOBAL const T*)(p0 + P.at[0]) + element_offset(batch, 4, P.batches, P.batch_a);
+    GLOBAL const T* b = (GLOBAL const T*)(p1 + P.at[1]) + element_offset(batch, 4, P.batches, P.batch_b);
+    GLOBAL T* c = (GLOBAL T*)(p2 + P.at[2]) + element_offset(batch, 4, P.batches, P.batch_c);
+    T sum[4][4];
+    for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j) sum[i][j] = 0;
+    for (long k0 = 0; k0 < P.k; k0 += DEPTH) {
+      for (long e = LOCAL_ID; e < TILE * DEPTH; e += GROUP_SIZE) {
+        long ma = m0 + (P.a1 == 1 ? e / DEPTH : e % TILE), ka = P.a1 == 1 ? e % DEPTH : e / TILE;
+        long nb = n0 + (P.b1 == 1 ? e % TILE : e / DEPTH), kb = P.b1 == 1 ? e / TILE : e % DEPTH;
+        left[ka][ma - m0] = ma < P.m && k0 + ka < P.k ? a[ma * P.a0 + (k0 + ka) * P.a1] : (T)0;
+        right[kb][nb - n0] = nb < P.n && k0 + kb < P.k ? b[(k0 + kb) * P.b0 + nb * P.b1] : (T)0;
+      }
+      BARRIER;
+      for (int k = 0; k < DEPTH; ++k)
+        for (int i = 0; i < 4; ++i)
+          for (int j = 0; j < 4; ++j) sum[i][j] += left[k][row + i] * right[k][column + j];
+      BARRIER;
+    }
+    for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j)
+        if (m0 + row + i < P.m && n0 + column + j < P.n)
+          c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1] = sum[i][j];
+  }
+}
+)";
+
+/// The elements of one strided tensor to another.
+inline constexpr const char* copy_text = R"(
+KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
+  GLOBAL const T* from = (GLOBAL const T*)(p0 + P.at[0]);
+  GLOBAL T* to = (GLOBAL T*)(p1 + P.at[1]);
+  for (long i = GLOBAL_ID; i < P.size; i += GLOBAL_SIZE)
+    to[element_offset(i, 6, P.extent, P.to)] = from[element_offset(i, 6, P.extent, P.from)];
+}
+)";
+
+}  // namespace weft::gpu

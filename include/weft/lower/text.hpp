@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+// Canonical codes as text: a kernel in the language of gpu/vocabulary.hpp.
+//
+// A work item computes one element; where rows are folded a group computes a row together, and
+// where columns are folded an item computes one column. Extents and strides are parameters, so a
+// text serves all shapes of one order.
+//
+//   kernel_text(call.words, text_form_of(call))
+#pragma once
+
+#include <bit>
+#include <span>
+#include <string>
+
+#include <weft/lower/code.hpp>
+
+namespace weft::lower {
+
+/// What a text depends on besides the words.
+struct text_form {
+  kernel_division division{};
+  int arguments = 0;
+  int order = 1;
+  int folded = 0;
+  int numbers = 0;  // run-time numbers
+  int scratch_rows = 0;
+};
+
+namespace detail {
+
+template <class List>
+struct instruction_texts;
+template <class... Ops>
+struct instruction_texts<op::op_list<Ops...>> {
+  template <class Op>
+  static constexpr const char* of() {
+    if constexpr (requires { Op::text; }) return Op::text;
+    else return "";
+  }
+  static constexpr const char* at[] = {of<Ops>()...};
+};
+
+/// Name of a register type in kernel texts; masks are 0 or 1.
+constexpr const char* register_name(dtype t) {
+  return register_type(t) == dtype::boolean ? "i32" : name_of(register_type(t));
+}
+constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boolean" : name_of(t); }
+
+/// What a memory element of type `t` reads as.
+inline std::string loaded(dtype t, const std::string& element) {
+  if (t == dtype::bf16) return "bf16_to_f32(" + element + ")";
+  if (t == dtype::f16) return "f16_to_f32(" + element + ")";
+  return element;
+}
+/// What is stored as an element of type `t` for the register `value`.
+inline std::string stored(dtype t, const std::string& value) {
+  if (t == dtype::bf16) return "f32_to_bf16(" + value + ")";
+  if (t == dtype::f16) return "f32_to_f16(" + value + ")";
+  return std::string("(") + memory_name(t) + ")" + value;
+}
+
+class text_writer {
+ public:
+  text_writer(std::span<const std::uint64_t> words, const text_form& form) : words_(words), form_(form) {}
+
+  std::string run() {
+    write_parameters();
+    write_head();
+    for (std::size_t i = 0; i < words_.size(); ++i) i += write_word(i);
+    write_tail();
+    return std::move(out_);
+  }
+
+ private:
+  static std::string number(std::size_t i) { return std::to_string(i); }
+  static std::string reg(int i) { return "r" + std::to_string(i); }
+  word at(std::size_t i) const { return word::decoded(words_[i]); }
+  bool by_rows() const { return form_.division == kernel_division::rows; }
+  bool by_columns() const { return form_.division == kernel_division::columns; }
+  /// Dims that count rows of the result.
+  int kept() const { return form_.order - 1 - form_.folded; }
+  int pointers() const { return form_.arguments + (form_.scratch_rows > 0); }
+
+  void line(const std::string& text) { out_ += text + "\n"; }
+
+  void write_parameters() {
+    const auto order = std::to_string(form_.order);
+    line("typedef struct {");
+    line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows;");
+    line("  long extent[" + order + "], stride[" + std::to_string(form_.arguments) + "][" + order + "];");
+    if (form_.numbers > 0) line("  long number[" + std::to_string(form_.numbers) + "];");
+    line("} PARAMS;");
+  }
+
+  void write_head() {
+    out_ += "KERNEL weft_kernel(";
+    for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
+    line("PARAMS P) {");
+    if (by_rows()) {
+      line("SHARED_MEMORY long shared[GROUP_SIZE];");
+      if (form_.scratch_rows > 0)
+        line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
+             std::to_string(form_.arguments) + "] + GROUP_ID * P.size * 8 * " +
+             std::to_string(form_.scratch_rows) + ";");
+      line("for (long row = GROUP_ID; row < P.rows; row += GROUPS) {");
+    } else {
+      line("for (long e = GLOBAL_ID; e < P.rows * P.size; e += GLOBAL_SIZE) {");
+      line("long row = e / P.size, c = e % P.size;");
+    }
+    for (int a = 0; a < form_.arguments; ++a) line("long o" + std::to_string(a) + " = 0;");
+    write_offsets("row", 0, kept());
+    if (by_columns()) {
+      const word fold = at(words_.size() - 2);
+      line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
+      for (int a = 0; a < form_.arguments; ++a)
+        line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
+      line("for (long f = 0; f < P.folded_rows; ++f) {");
+      for (int a = 0; a < form_.arguments; ++a)
+        line("long o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
+      write_offsets("f", kept(), form_.order - 1);
+    }
+  }
+
+  /// Adds the offsets of row number `row` over dims [first, last) to those of all arguments.
+  void write_offsets(const std::string& row, int first, int last) {
+    if (first >= last) return;
+    line("{ long rest = " + row + ", i;");
+    for (int d = last; d-- > first;) {
+      const auto dim = std::to_string(d);
+      line("i = rest % P.extent[" + dim + "]; rest /= P.extent[" + dim + "];");
+      for (int a = 0; a < form_.arguments; ++a)
+        line("o" + std::to_string(a) + " += i * P.stride[" + std::to_string(a) + "][" + dim + "];");
+    }
+    line("}");
+  }
+
+  void write_tail() {
+    if (by_columns()) {
+      const word fold = at(words_.size() - 2);
+      line("}");
+      line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
+    }
+    line("}");
+    line("}");
+  }
+
+  /// Element `index` of the row of argument `a`.
+  static std::string element(dtype t, int a, const char* offset, const std::string& index) {
+    const auto n = std::to_string(a);
+    return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n + " + " + index + "]";
+  }
+  std::string scratch_element(dtype t, int row) const {
+    return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) + "))[c]";
+  }
+
+  static std::string neutral(int fold, dtype t) {
+    if (fold == 0) return "0";
+    const bool max = fold == 1;
+    switch (register_type(t)) {
+      case dtype::f64: return max ? "DOUBLE_OF_BITS(0xfff0000000000000ul)" : "DOUBLE_OF_BITS(0x7ff0000000000000ul)";
+      case dtype::f32: return max ? "FLOAT_OF_BITS(0xff800000u)" : "FLOAT_OF_BITS(0x7f800000u)";
+      case dtype::i64: return max ? "(-0x7fffffffffffffffl - 1)" : "0x7fffffffffffffffl";
+      default: return max ? "(-0x7fffffff - 1)" : "0x7fffffff";
+    }
+  }
+  static std::string combined(int fold, const std::string& a, const std::string& b) {
+    constexpr const char* names[] = {"SUM", "LARGER", "SMALLER"};
+    return std::string(names[fold]) + "(" + a + ", " + b + ")";
+  }
+  static std::string bits(dtype t, std::uint64_t word) {
+    const auto x = std::bit_cast<double>(word);
+    switch (register_type(t)) {
+      case dtype::f64: return "DOUBLE_OF_BITS(" + std::to_string(word) + "ul)";
+      case dtype::f32: return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(static_cast<float>(x))) + "u)";
+      default: return "(" + std::to_string(static_cast<std::int64_t>(x)) + "l)";
+    }
+  }
+
+  void define(std::size_t i, const std::string& value) {
+    line(std::string(register_name(at(i).type)) + " r" + number(i) + " = " + value + ";");
+  }
+
+  /// Writes word `i`; returns how many data words follow it.
+  std::size_t write_word(std::size_t i) {
+    const word w = at(i);
+    const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
+    switch (w.op) {
+      case load: {
+        const std::string inner = "P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]";
+        define(i, loaded(w.type, element(w.type, w.a, "o", w.b ? "c * " + inner : "c")));
+        return 0;
+      }
+      case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
+      case store: line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
+      case store_row: line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
+      case spill: line(scratch_element(w.type, w.a) + " = " + reg(w.b) + ";"); return 0;
+      case reload: define(i, scratch_element(w.type, w.a)); return 0;
+      case coordinate: define(i, std::string("(") + register_name(w.type) + ")c"); return 0;
+      case argument: define(i, run_time_number(w)); return 0;
+      case constant: define(i, bits(w.type, words_[i + 1])); return 1;
+      case fold_sum: case fold_max: case fold_min:
+        line("r" + number(i) + " = " + combined(w.op - fold_sum, "r" + number(i), reg(w.a)) + ";");
+        return 0;
+      case column_sum: case column_max: case column_min:
+        line("sum = " + combined(w.op - column_sum, "sum", reg(w.b)) + ";");
+        return 0;
+      case sweep: begin_sweep(i); return 0;
+      case lower::end: end_sweep(i); return 0;
+      default: define(i, instruction(w)); return 0;
+    }
+  }
+
+  std::string run_time_number(const word& w) const {
+    const std::string n = "P.number[" + std::to_string(w.a) + "]";
+    if (register_type(w.type) == dtype::f64) return "DOUBLE_OF_BITS(" + n + ")";
+    if (register_type(w.type) == dtype::f32) return "FLOAT_OF_BITS(" + n + ")";
+    return std::string("(") + register_name(w.type) + ")" + n;
+  }
+
+  void begin_sweep(std::size_t i) {
+    if (!by_rows()) {
+      line("{");
+      return;
+    }
+    for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
+      if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
+    line("for (long c = LOCAL_ID; c < P.size; c += GROUP_SIZE) {");
+  }
+  void end_sweep(std::size_t i) {
+    line("}");
+    if (!by_rows()) return;
+    constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
+    std::size_t k = i;
+    while (at(k).op != sweep) --k;
+    for (++k; k < i; ++k) {
+      const word w = at(k);
+      if (!is_fold(w)) continue;
+      const std::string type = register_name(w.type);
+      line("r" + number(k) + " = " + names[w.op - fold_sum] + type + "(r" + number(k) + ", (SHARED " + type + "*)shared);");
+    }
+  }
+  static bool is_fold(const word& w) { return w.op >= fold_sum && w.op <= fold_min; }
+
+  /// The text of an instruction with its registers in the place of a, b and c.
+  std::string instruction(const word& w) const {
+    if (w.op == op::number_of_op<op::cast>)
+      return w.type == dtype::boolean ? "(" + reg(w.a) + " != 0)"
+                                      : std::string("(") + register_name(w.type) + ")" + reg(w.a);
+    const std::string text = instruction_texts<op::all::list>::at[w.op];
+    const auto is_letter = [](char x) { return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_'; };
+    std::string result;
+    for (std::size_t i = 0; i < text.size();) {
+      std::size_t j = i;
+      while (j < text.size() && is_letter(text[j])) ++j;
+      if (j == i) result += text[i++];
+      else {
+        const std::string name = text.substr(i, j - i);
+        const int operand[] = {w.a, w.b, w.c};
+        result += name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? reg(operand[name[0] - 'a']) : name;
+        i = j;
+      }
+    }
+    return result;
+  }
+
+  std::span<const std::uint64_t> words_;
+  text_form form_;
+  std::string out_;
+};
+
+}  // namespace detail
+
+/// The form of the text for a call: its numbers are counted from the words.
+inline text_form text_form_of(const kernel_call& call) {
+  text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
+  for (std::size_t i = 0; i < call.words.size(); ++i) {
+    const word w = word::decoded(call.words[i]);
+    if (w.op == argument) form.numbers = std::max(form.numbers, w.a + 1);
+    if (w.op == constant) ++i;
+  }
+  return form;
+}
+
+/// The kernel as text: a struct PARAMS and the function weft_kernel.
+inline std::string kernel_text(std::span<const std::uint64_t> words, const text_form& form) {
+  return detail::text_writer(words, form).run();
+}
+
+}  // namespace weft::lower
