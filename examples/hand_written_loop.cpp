@@ -13,9 +13,9 @@ int main(int count, char** values) {
   auto model = gpt2::model<>::create(sizes);
   initialize(model, 1);
   adamw optimizer{.lr = 1e-3};
-  text_loader loader(read_text({count > 1 ? values[1] : "/usr/share/common-licenses/GPL-3"}), 16, sizes.context);
+  loader batches(text_samples(read_text({count > 1 ? values[1] : "/usr/share/common-licenses/GPL-3"}), sizes.context), {.batch = 16});
   for (int step = 0; step < 50; ++step) {
-    auto [inputs, labels] = loader.next();
+    auto [inputs, labels] = batches.next();
     tape steps;
     auto loss = steps.eval(cross_entropy(model(inputs, sizes.context), labels));
     steps.backward(loss);

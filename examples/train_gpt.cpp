@@ -7,9 +7,11 @@
 #include <fstream>
 #include <new>
 
+#include <weft/device/counting.hpp>
 #include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
+#include <weft/train/inspect.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
@@ -130,7 +132,7 @@ std::string sample(const gpt2::model<>& model, const settings& s, context& c) {
   std::string text = s.prompt.empty() ? "\n" : s.prompt;
   for (index_t i = 0; i < s.sample; ++i) {
     const auto seen = std::min<index_t>(static_cast<index_t>(text.size()), s.model.context);
-    text_batch::tokens tokens(shape{2, {1, seen}}, c.where());
+    text_samples::tokens tokens(shape{2, {1, seen}}, c.where());
     tokens.copy_from(std::vector<std::uint8_t>(text.end() - seen, text.end()));
     const auto logits = eval(model(tokens, seen), c).to_vector();
     const float* last = logits.data() + (seen - 1) * s.model.vocabulary;
@@ -145,20 +147,63 @@ std::string sample(const gpt2::model<>& model, const settings& s, context& c) {
   return text;
 }
 
-/// The first module whose output is not finite, found by evaluating block by block.
-std::string first_non_finite(const gpt2::model<>& model, const text_batch& b, index_t positions, context& c) {
-  const auto finite = [](const auto& t) {
-    for (float v : t.to_vector())
-      if (!std::isfinite(v)) return false;
-    return true;
-  };
-  auto x = eval(model.wte(b.inputs) + slice<0>(model.wpe.weight, 0, positions), c);
-  if (!finite(x)) return "wte";
-  for (std::size_t l = 0; l < model.h.blocks.size(); ++l) {
-    x = eval(model.h.blocks[l](x), c);
-    if (!finite(x)) return "h." + std::to_string(l);
+/// What left the finite numbers first, by a second look at the step on the host.
+std::string first_non_finite(gpt2::model<>& model, const text_samples::tokens& inputs, const text_samples::tokens& labels,
+                             index_t positions, const context::random_state& randomness) {
+  const device host(std::make_shared<cpu::cpu_backend>());
+  context c(host);
+  c.set_randomness(randomness);
+  to(model, host);
+  const auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
+    eval(cross_entropy(model(inputs.to(host), positions), labels.to(host)), debug);
+  });
+  return found ? found->text() : "nothing on a second look";
+}
+
+/// What a step does to the model: the mean loss of its batches and the norm of the gradient.
+struct step_result {
+  double loss = 0, norm = 0;
+};
+struct non_finite_loss {
+  text_samples::tokens inputs, labels;
+  context::random_state randomness;
+};
+
+template <class NextBatch>
+step_result train_step(const gpt2::model<>& model, const state_dict_t& parameters, adamw& optimizer, const settings& s,
+                       context& c, NextBatch next_batch) {
+  step_result r;
+  const double mean = 1.0 / static_cast<double>(s.accumulate);
+  for (index_t micro = 0; micro < s.accumulate; ++micro) {
+    const auto [inputs, labels] = next_batch();
+    const auto randomness = c.randomness();
+    tape steps(c);
+    const auto loss = steps.eval(cross_entropy(model(inputs, s.model.context), labels));
+    const double value = loss.item();
+    if (!std::isfinite(value)) throw non_finite_loss{inputs, labels, randomness};
+    steps.backward(loss);
+    r.loss += value;
   }
-  return finite(eval(model.ln_f(x), c)) ? "the head" : "ln_f";
+  r.loss /= static_cast<double>(s.accumulate);
+  r.norm = gradient_norm(parameters, c) * mean;
+  optimizer.step_all(parameters, mean * clip_factor(r.norm, s.clip), c);
+  return r;
+}
+
+/// The most memory that training will hold, found by two steps on a device that only counts: the
+/// first makes the optimiser's state, the second holds it from the start.
+std::size_t predicted_peak(const settings& s) {
+  const device nowhere(std::make_shared<counting_backend>());
+  context c(nowhere);
+  const auto model = gpt2::model<>::create(s.model, nowhere);
+  const state_dict_t parameters = state_dict(model);
+  adamw optimizer;
+  const shape tokens{2, {s.batch, s.model.context}};
+  for (int step = 0; step < std::min<index_t>(2, s.steps); ++step)
+    train_step(model, parameters, optimizer, s, c, [&] {
+      return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
+    });
+  return nowhere.memory().figures().peak;
 }
 
 /// The device that was asked for; that it is missing is a mistake of the user's.
@@ -176,7 +221,8 @@ int train(const settings& s) {
   const int threads = cpu ? cpu->threads().threads() : 1;
   context c(where);
   c.seed = s.seed;
-  text_loader loader(read_text(s.data), s.batch, s.model.context, s.order == "shuffled", s.seed, where);
+  loader batches(text_samples(read_text(s.data), s.model.context),
+                 {.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed}, where);
   auto model = gpt2::model<>::create(s.model, where);
   initialize(model, s.seed);
   const state_dict_t parameters = state_dict(model);
@@ -188,54 +234,45 @@ int train(const settings& s) {
   run_position at;
   if (s.resume && std::filesystem::exists(checkpoint_file(s.checkpoint))) {
     at = load_checkpoint(s.checkpoint, parameters, optimizer);
-    loader.seek(at.samples);
+    batches.seek(at.samples);
   }
   json_log log(s.log, at.step > 0);
   const index_t count = parameter_count(model);
+  const std::size_t predicted = predicted_peak(s);
   std::fprintf(stderr, "weft: %lld parameters, %s with %d threads, compiled for %s\n", static_cast<long long>(count),
                where->description().c_str(), threads, compiled_isa());
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
            "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu}, \"parameters\": %lld, "
-           "\"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\"}",
+           "\"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"predicted_peak_bytes\": %zu}",
            static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
            static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
            static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
            static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
            static_cast<unsigned long long>(s.seed), static_cast<long long>(count), where->name(),
-           threads, compiled_isa());
+           threads, compiled_isa(), predicted);
   progress bar(s.steps);
   const index_t tokens = s.batch * s.accumulate * s.model.context;
   for (index_t step = at.step; step < s.steps && !interrupted; ++step) {
     const double start = now_ms();
     const std::size_t allocated = allocations;
     c.begin_step(static_cast<std::uint64_t>(step));
-    double loss_sum = 0;
-    for (index_t micro = 0; micro < s.accumulate; ++micro) {
-      const text_batch b = loader.next();
-      tape steps(c);
-      const auto loss = steps.eval(cross_entropy(model(b.inputs, s.model.context), b.labels));
-      const double value = loss.item();
-      if (!std::isfinite(value)) {
-        std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; the first module whose output is not: %s\n",
-                     static_cast<long long>(step), first_non_finite(model, b, s.model.context, c).c_str());
-        return 1;
-      }
-      steps.backward(loss);
-      loss_sum += value;
-    }
-    const double loss = loss_sum / static_cast<double>(s.accumulate);
-    const double mean = 1.0 / static_cast<double>(s.accumulate);
-    const double norm = gradient_norm(parameters, c) * mean;
     optimizer.lr = rate.at(step);
-    optimizer.step_all(parameters, mean * clip_factor(norm, s.clip), c);
+    step_result r;
+    try {
+      r = train_step(model, parameters, optimizer, s, c, [&] { return batches.next(); });
+    } catch (const non_finite_loss& bad) {
+      std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n", static_cast<long long>(step),
+                   first_non_finite(model, bad.inputs, bad.labels, s.model.context, bad.randomness).c_str());
+      return 1;
+    }
     const double ms = now_ms() - start;
     const std::size_t made = allocations - allocated;
     log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %lld, "
              "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu}",
-             static_cast<long long>(step), loss, loss, norm, optimizer.lr, static_cast<long long>(tokens), ms,
+             static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
              1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made);
-    bar.show(step + 1, loss, 1e3 * static_cast<double>(tokens) / ms);
-    at = {step + 1, loader.position()};
+    bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
+    at = {step + 1, batches.position()};
     if (!s.checkpoint.empty() && (at.step % s.checkpoint_every == 0 || at.step == s.steps || interrupted))
       save_checkpoint(s.checkpoint, parameters, optimizer, at);
   }

@@ -87,7 +87,7 @@ check_train_gpt() {
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/whole.jsonl 2>/dev/null
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
-  python3 tests/structure/same_losses.py $at/whole.jsonl $at/parts.jsonl
+  python3 tests/structure/check_logs.py $at/whole.jsonl $at/parts.jsonl
   local code
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \

@@ -18,5 +18,7 @@
 
 #include <weft/nn/layers.hpp>
 #include <weft/nn/repeat.hpp>
+#include <weft/nn/sequential.hpp>
+#include <weft/nn/transformer.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/optim/schedule.hpp>

@@ -22,6 +22,9 @@ class backend {
   /// The device and its driver, as programs log it.
   virtual std::string description() const { return name(); }
 
+  /// False where calls only count memory (device/counting.hpp).
+  virtual bool computes() const { return true; }
+
   /// Memory of the device, aligned to 64 bytes. Throws device_error if there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;
@@ -32,8 +35,9 @@ class backend {
 
   /// A fused kernel.
   virtual void launch(const kernel_call& call) = 0;
-  /// c = a b over the last two dims, for each index of the others.
-  virtual void multiply(const strided& a, const strided& b, const strided& c) = 0;
+  /// c = a b over the last two dims, for each index of the others. `code` holds the product
+  /// compiled for this CPU.
+  virtual void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) = 0;
   /// Elements of `from` to the same indices of `to`, which has the same extents.
   virtual void copy(const strided& from, const strided& to) = 0;
   virtual void fill_zero(void* memory, std::size_t bytes) = 0;

@@ -116,16 +116,16 @@ class cuda_backend : public text_backend {
   }
 
   /// Batch dims before the last one are a loop; what is no matrix to cuBLASLt goes to the plain kernel.
-  void multiply(const strided& a, const strided& b, const strided& c) override {
+  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
     if (c.size() == 0 || (c.type != dtype::f32 && c.type != dtype::f64) || a.extents.last() == 0)
-      return text_backend::multiply(a, b, c);
+      return text_backend::multiply(code, a, b, c);
     const int kept = std::min(order, 3);
     index_t outer = 1;
     for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
     for (index_t i = 0; i < outer; ++i) {
       const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
-      if (!products_->multiply(x, y, z, workspace_, stream_)) text_backend::multiply(x, y, z);
+      if (!products_->multiply(x, y, z, workspace_, stream_)) text_backend::multiply(code, x, y, z);
     }
   }
 

@@ -56,7 +56,7 @@ class text_backend : public backend {
     if (groups > 0) run(*kernel, pointers, p, groups);
   }
 
-  void multiply(const strided& a, const strided& b, const strided& c) override {
+  void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
     if (!is_floating(c.type) || size_of(c.type) < 4)
       throw device_error(std::string("weft: ") + name() + ": matmul of " + name_of(c.type));
     auto& kernel = kernels_[std::string("multiply ") + name_of(c.type)];

@@ -32,7 +32,7 @@ struct value_entry {
   int output = -1;  // the program output it is written to
 };
 
-enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native };
+enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap };
 
 struct step_entry {
   step_kind kind{};
@@ -214,9 +214,10 @@ class planner {
       s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
                : n.op == &info_of<op::concat>         ? step_kind::concat
                : n.op == &info_of<op::pad>            ? step_kind::pad
+               : n.op == &info_of<op::tap>            ? step_kind::tap
                                                       : step_kind::native;
       s.op = n.op->name;
-      s.native = n.op->native;
+      s.native = s.kind == step_kind::contraction ? op::product_code(n.result.type) : n.op->native;
       s.at = n.at;
       for (int k = 0; k < n.operands; ++k) plan_.operands.push_back(n.operand[k]);
       s.inputs = n.operands;

@@ -116,6 +116,10 @@ class reference_backend : public cpu::cpu_backend {
     }
   }
 
+ protected:
+  /// Called after each instruction: r[0..2] are the operands, of type `operand`, and r[3] the result.
+  virtual void computed(const kernel_call&, const word&, dtype, const detail::any_register*, index_t) {}
+
  private:
   static void add_offsets(const kernel_args& args, index_t row, int first, int last, index_t* offsets) {
     for (int d = last; d-- > first;) {
@@ -206,6 +210,7 @@ class reference_backend : public cpu::cpu_backend {
         const dtype operand = word::decoded(call.words[static_cast<std::size_t>(w.a)]).type;
         detail::interpreters<op::all::list>::at[w.op](w, operand, r);
         out = r[3];
+        computed(call, w, operand, r, c);
         return 0;
       }
     }

@@ -9,8 +9,10 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <weft/base/reflect.hpp>
@@ -35,6 +37,11 @@ inline constexpr bool is_list<std::vector<T>> = true;
 template <class T, std::size_t N>
 inline constexpr bool is_list<std::array<T, N>> = true;
 
+template <class T>
+inline constexpr bool is_tuple = false;
+template <class... T>
+inline constexpr bool is_tuple<std::tuple<T...>> = true;
+
 template <class M, class F>
 void walk(M& m, const std::string& path, F& f) {
   using T = std::remove_const_t<M>;
@@ -43,6 +50,10 @@ void walk(M& m, const std::string& path, F& f) {
   } else if constexpr (is_list<T>) {
     for (std::size_t i = 0; i < m.size(); ++i)
       walk(m[i], path.empty() ? std::to_string(i) : path + "." + std::to_string(i), f);
+  } else if constexpr (is_tuple<T>) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (walk(std::get<I>(m), path.empty() ? std::to_string(I) : path + "." + std::to_string(I), f), ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (requires { m.children(); }) {
     walk(m.children(), path, f);  // the module stands for what it holds
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
@@ -91,7 +102,7 @@ void to(M& m, const device& where) {
 /// Draws the elements of `p` as its initializer says, from `key`.
 inline void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;
-  if (p.init.kind == distribution::none) return;
+  if (p.init.kind == distribution::none || !p.where->computes()) return;
   std::vector<float> host(static_cast<std::size_t>(p.extents.size()));
   const philox_key k = key.key();
   for (std::size_t i = 0; i < host.size(); ++i) {
@@ -106,11 +117,14 @@ inline void draw(tensor_state& p, random_key key) {
       default: host[i] = static_cast<float>(p.init.scale);
     }
   }
+  std::vector<std::byte> elements(p.bytes());
   visit_type(p.type, [&]<class T>(T) {
-    std::unique_ptr<T[]> elements(new T[host.size()]);
-    for (std::size_t i = 0; i < host.size(); ++i) elements[i] = static_cast<T>(host[i]);
-    p.where->upload(p.memory.data(), elements.get(), p.bytes());
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      const T x = static_cast<T>(host[i]);
+      std::memcpy(elements.data() + i * sizeof(T), &x, sizeof(T));
+    }
   });
+  p.where->upload(p.memory.data(), elements.data(), p.bytes());
   ++p.version;
 }
 

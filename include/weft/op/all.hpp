@@ -13,6 +13,7 @@
 #include <weft/op/attention.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/random.hpp>
+#include <weft/op/tap.hpp>
 #include <weft/op/source.hpp>
 
 namespace weft::op {
@@ -38,7 +39,8 @@ struct all {
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
             negative_log_likelihood, count_labels, bce_with_logits,             // losses
-                       uniform_like, dropout, bernoulli>;                                  // random
+                       uniform_like, dropout, bernoulli,                                   // random
+            tap>;
 };
 
 template <class Op, class List>

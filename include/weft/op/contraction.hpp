@@ -5,6 +5,7 @@
 //   matmul(q, transpose(k))      // no copy: the kernel reads k by its strides
 #pragma once
 
+#include <weft/device/cpu/product.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/op/rule.hpp>
 
@@ -45,6 +46,18 @@ struct contract : rule<2> {
     return std::array{contract_of(g, transposed(b)), contract_of(transposed(a), g)};
   }
 };
+
+namespace detail {
+template <class... T>
+inline constexpr native_code product_code_of{&cpu::product<T>...};
+}  // namespace detail
+
+/// The CPU's code for products of type `t`; empty where it has none.
+constexpr const native_code* product_code(dtype t) {
+  return t == dtype::f32   ? &detail::product_code_of<float>
+         : t == dtype::f64 ? &detail::product_code_of<double>
+                           : &detail::product_code_of<>;
+}
 
 struct matmul : rule<2> {
   static constexpr auto kind = op_kind::composed;

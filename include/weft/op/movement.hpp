@@ -265,7 +265,7 @@ constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
   check_law<Op, node<Op, Attr, X>, X>();
   given_size given[Sizes];
   for (int i = 0; i < Sizes; ++i) given[i].value = sizes[i];
-  return result(given, std::move(x));
+  return result(given, as_expression<X>(std::move(x)));
 }
 }  // namespace detail
 

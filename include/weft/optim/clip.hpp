@@ -16,11 +16,7 @@ double gradient_norm(const Parameters& parameters, context& c = default_context(
   double sum_of_squares = 0;
   for (const auto& [name, p] : parameters) {
     if (!p->grad || p->type != dtype::f32) continue;
-    auto rows = std::make_shared<tensor_state>(*p->grad);
-    const index_t last = std::max<index_t>(rows->extents.last(), 1);
-    rows->extents = {2, {rows->extents.size() / last, last}};
-    const tensor<float, extents<dyn, dyn>> g(std::move(rows));
-    for (float row : eval(sum(square(g), dims<-1>), c).to_vector()) sum_of_squares += row;
+    for (float row : eval(sum(square(row_view<float>(p->grad)), dims<-1>), c).to_vector()) sum_of_squares += row;
   }
   return std::sqrt(sum_of_squares);
 }

@@ -16,6 +16,7 @@ struct operands {
   std::vector<shape> leaf_extents;
   std::vector<double> numbers;
   std::vector<index_t> sizes;
+  bool check_versions = true;  // whether tensors must hold what they held when the expression was written
 };
 
 namespace detail {
@@ -24,7 +25,7 @@ template <expression E>
   requires E::is_leaf
 void collect(const E& leaf, operands& to) {
   const std::shared_ptr<tensor_state>& state = leaf.state();
-  if (!leaf.is_current())
+  if (to.check_versions && !leaf.is_current())
     throw value_error("weft: operand " + std::to_string(to.leaves.size()) + " of shape " +
                       to_string(state->extents) +
                       " was changed in place after the expression was written");
@@ -83,8 +84,9 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to) {
 
 /// The operands of `e` in the order of its graph.
 template <expression E>
-operands operands_of(const E& e) {
+operands operands_of(const E& e, bool check_versions = true) {
   operands o;
+  o.check_versions = check_versions;
   detail::collect(e, o);
   return o;
 }

@@ -21,6 +21,14 @@ class context {
 
   const device& where() const { return device_; }
 
+  /// What happens with values that pass a `tap`.
+  tap_handler on_tap = print_tapped;
+
+  /// Plays programs on another back end that can read the device's memory: on the reference back
+  /// end, to look closely (train/inspect.hpp). Null: on the device itself.
+  void play_on(backend* other) { engine_ = other; }
+  backend& engine() const { return engine_ ? *engine_ : *device_; }
+
   std::uint64_t seed = 0;
 
   /// Random numbers of a step differ from those of the next. Within a step each program that is
@@ -30,6 +38,17 @@ class context {
     programs_ = 0;
   }
   std::uint64_t next_random() { return mix(mix(mix(0, seed), step_), programs_++); }
+
+  /// Where the random numbers of the run stand: set it to compute with the same ones again.
+  struct random_state {
+    std::uint64_t seed = 0, step = 0, programs = 0;
+  };
+  random_state randomness() const { return {seed, step_, programs_}; }
+  void set_randomness(const random_state& r) {
+    seed = r.seed;
+    step_ = r.step;
+    programs_ = r.programs;
+  }
 
   /// The instance of a plan for these symbol values, made when they are first seen.
   run::instance& instance_of(const lower::plan_view& plan, const void* identity,
@@ -54,6 +73,7 @@ class context {
 
  private:
   device device_;
+  backend* engine_ = nullptr;
   std::uint64_t step_ = 0, programs_ = 0;
   std::unordered_map<const void*, std::vector<std::unique_ptr<run::instance>>> instances_;
   buffer arena_;

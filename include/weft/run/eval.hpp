@@ -45,7 +45,7 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
           p.plan.values[static_cast<std::size_t>(value)].result.type);
     output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
   }
-  i.run(*c.where(), c.arena(i.arena_bytes()), leaf_memory, numbers, output_memory, c.next_random());
+  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap});
 }
 
 }  // namespace run
@@ -58,15 +58,22 @@ namespace run {
 /// Evaluates programs and forgets them.
 struct forgetful_evaluator {
   context& in;
+  bool check_versions = true;
 
   template <expression E>
   evaluated<E> eval_program(const E& e) {
     using program = value_program<E>;
-    operands o = operands_of(e);
+    operands o = operands_of(e, check_versions);
     std::vector<index_t> symbols = resolve_symbols(program::plan, o.leaf_extents, o.sizes);
     std::vector<std::shared_ptr<tensor_state>> outputs;
     play(in, playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
     return evaluated<E>(outputs[0]);
+  }
+
+  template <expression E>
+  auto eval(const E& e) {
+    if constexpr (detail::has_boundary<E>) return eval_program(without_boundaries(*this, e));
+    else return eval_program(e);
   }
 };
 }  // namespace run
@@ -74,11 +81,28 @@ struct forgetful_evaluator {
 /// Computes `e`. Throws shape_error if extents that are first known now do not fit.
 template <expression E>
 auto eval(const E& e, context& c = default_context()) {
-  run::forgetful_evaluator evaluator{c};
-  if constexpr (run::detail::has_boundary<E>)
-    return evaluator.eval_program(run::without_boundaries(evaluator, e));
-  else
-    return evaluator.eval_program(e);
+  return run::forgetful_evaluator{c}.eval(e);
+}
+
+/// An expression to keep: each call computes it from the values its tensors have then.
+///
+///   auto step = compile(relu(matmul(x, w)));
+///   x.copy_from(next);
+///   auto y = step();
+template <expression E>
+class compiled {
+ public:
+  explicit compiled(E e, context& c) : expression_(std::move(e)), context_(&c) {}
+  auto operator()() const { return run::forgetful_evaluator{*context_, false}.eval(expression_); }
+
+ private:
+  E expression_;
+  context* context_;
+};
+
+template <expression E>
+compiled<E> compile(E e, context& c = default_context()) {
+  return compiled<E>(std::move(e), c);
 }
 
 }  // namespace weft

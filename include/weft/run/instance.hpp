@@ -3,17 +3,17 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run(device, arena, leaves, numbers, outputs, random);
+//   at.run({device, arena, leaves, outputs, numbers, random, on_tap});
 #pragma once
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/layout.hpp>
+#include <weft/run/tapped.hpp>
 
 namespace weft::run {
 
@@ -66,32 +66,37 @@ class arena_plan {
 
   /// Largest first, each at the lowest offset that is free during its life.
   [[gnu::cold]] static std::size_t place(std::vector<block>& blocks) {
-    std::vector<std::size_t> order(blocks.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return blocks[a].bytes != blocks[b].bytes ? blocks[a].bytes > blocks[b].bytes : a < b;
+    std::vector<block*> order, placed;  // placed: by offset
+    for (block& b : blocks) order.push_back(&b);
+    std::sort(order.begin(), order.end(), [](const block* a, const block* b) {
+      return a->bytes != b->bytes ? a->bytes > b->bytes : a < b;
     });
     std::size_t total = 0;
-    std::vector<std::size_t> placed;
-    for (std::size_t i : order) {
-      block& b = blocks[i];
-      std::vector<const block*> alive;
-      for (std::size_t p : placed)
-        if (blocks[p].first_step <= b.last_step && b.first_step <= blocks[p].last_step)
-          alive.push_back(&blocks[p]);
-      std::sort(alive.begin(), alive.end(),
-                [](const block* x, const block* y) { return x->offset < y->offset; });
-      std::size_t offset = 0;
-      for (const block* other : alive) {
-        if (offset + b.bytes <= other->offset) break;
-        offset = std::max(offset, other->offset + other->bytes);
+    for (block* b : order) {
+      for (const block* other : placed) {
+        const bool together = other->first_step <= b->last_step && b->first_step <= other->last_step;
+        if (!together) continue;
+        if (b->offset + b->bytes <= other->offset) break;
+        b->offset = std::max(b->offset, other->offset + other->bytes);
       }
-      b.offset = offset;
-      total = std::max(total, offset + b.bytes);
-      placed.push_back(i);
+      total = std::max(total, b->offset + b->bytes);
+      std::size_t at = placed.size();
+      placed.push_back(b);
+      for (; at > 0 && placed[at - 1]->offset > b->offset; --at) placed[at] = placed[at - 1];
+      placed[at] = b;
     }
     return total;
   }
+};
+
+/// What one run of a program works with.
+struct frame {
+  backend& device;
+  void* arena;
+  std::span<void* const> leaves, outputs;  // device pointers, in the order of the plan
+  std::span<const double> numbers;
+  std::uint64_t random;
+  const tap_handler& on_tap;
 };
 
 class instance {
@@ -111,27 +116,26 @@ class instance {
     return layouts_[static_cast<std::size_t>(plan_.outputs[static_cast<std::size_t>(output)])].extents;
   }
 
-  /// Plays the steps. `leaves` and `outputs` are device pointers in the order of the plan.
-  void run(backend& device, void* arena, std::span<void* const> leaves,
-           std::span<const double> numbers, std::span<void* const> outputs, std::uint64_t random) {
+  /// Plays the steps.
+  void run(const frame& f) {
     const auto base = [&](const source& s) -> void* {
       char* p = nullptr;
       switch (s.from) {
-        case source::leaf: p = static_cast<char*>(leaves[static_cast<std::size_t>(s.index)]); break;
-        case source::output: p = static_cast<char*>(outputs[static_cast<std::size_t>(s.index)]); break;
-        case source::arena: p = static_cast<char*>(arena); break;
+        case source::leaf: p = static_cast<char*>(f.leaves[static_cast<std::size_t>(s.index)]); break;
+        case source::output: p = static_cast<char*>(f.outputs[static_cast<std::size_t>(s.index)]); break;
+        case source::arena: p = static_cast<char*>(f.arena); break;
       }
       return p + s.bytes;
     };
     for (prepared& s : steps_) {
       if (s.kind == step_kind::kernel) {
         for (std::size_t i = 0; i < s.sources.size(); ++i) s.call.args.pointer[i] = base(s.sources[i]);
-        for (std::size_t i = 0; i < s.numbers.size(); ++i) s.call.args.number[i] = number(s.numbers[i], numbers);
-        device.launch(s.call);
+        for (std::size_t i = 0; i < s.numbers.size(); ++i) s.call.args.number[i] = number(s.numbers[i], f.numbers);
+        f.device.launch(s.call);
         continue;
       }
       for (std::size_t i = 0; i < s.sources.size(); ++i) s.tensors[i].pointer = base(s.sources[i]);
-      run_step(device, s, random);
+      run_step(f, s);
     }
   }
 
@@ -330,14 +334,20 @@ class instance {
       std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
   }
 
-  void run_step(backend& device, const prepared& s, std::uint64_t random) const {
+  void run_step(const frame& f, const prepared& s) const {
+    backend& device = f.device;
     const strided* t = s.tensors.data();
     const std::span<const strided> all(s.tensors);
     const auto inputs = static_cast<std::size_t>(s.inputs);
     if (s.kind == step_kind::contraction) {
-      device.multiply(t[0], t[1], t[2]);
+      device.multiply(*s.native, t[0], t[1], t[2]);
     } else if (s.kind == step_kind::native) {
-      device.call_native(s.op, *s.native, {all.first(inputs), all.subspan(inputs), s.at, random});
+      device.call_native(s.op, *s.native, {all.first(inputs), all.subspan(inputs), s.at, f.random});
+    } else if (s.kind == step_kind::tap) {
+      device.copy(t[0], t[1]);
+      std::vector<char> host(static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
+      device.download(host.data(), t[1].pointer, host.size());
+      f.on_tap({reinterpret_cast<const char*>(s.at[0]), t[1].type, t[1].extents, host.data()});
     } else if (s.kind == step_kind::concat) {
       const strided& out = t[s.inputs];
       const int dim = normalized_dim(s.at[0], out.extents.order);

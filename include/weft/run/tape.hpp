@@ -9,6 +9,7 @@
 //   steps.backward(loss);                       // gradients are added to parameters
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ class tape {
     n.symbols = run::resolve_symbols(forward::plan, o.leaf_extents, o.sizes);
     std::vector<std::shared_ptr<tensor_state>> outputs;
     run::play(*context_, run::playable_of<forward>(), o.leaves, o.numbers, n.symbols, outputs);
+    if (!recording_) return evaluated<E, true>(outputs[0]);
     n.backward = run::playable_of<backward>();
     n.numbers = std::move(o.numbers);
     n.result = outputs[0];
@@ -68,6 +70,10 @@ class tape {
                         " for a value of shape " + to_string(y.extents()));
     play_back(y.state(), seed.state());
   }
+
+  /// Whether statements are remembered; see no_grad.
+  bool recording() const { return recording_; }
+  void record(bool on) { recording_ = on; }
 
   std::size_t size() const { return entries_.size(); }
   void clear() { entries_.clear(); }
@@ -100,8 +106,16 @@ class tape {
       entries_.pop_back();
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
-      if (cotangent) play_entry(n, cotangent);
+      if (!cotangent) continue;
+      run_hooks(*n.result, cotangent);
+      play_entry(n, cotangent);
     }
+    for (const auto& leaf : std::exchange(hooked_, {}))
+      if (leaf->grad) run_hooks(*leaf, leaf->grad);
+  }
+
+  static void run_hooks(const tensor_state& of, const std::shared_ptr<tensor_state>& gradient) {
+    for (const auto& hook : of.gradient_hooks) hook(gradient);
   }
 
   void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
@@ -125,17 +139,34 @@ class tape {
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
   /// else holds the output of a backward program.
   void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
+    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
+      hooked_.push_back(to);
     if (!to->grad) {
       to->grad = std::make_shared<tensor_state>(*g);
       return;
     }
     auto sum = std::make_shared<tensor_state>(to->where, to->extents, to->type);
-    run::add(*context_->where(), *to->grad, *g, *sum);
+    run::add(context_->engine(), *to->grad, *g, *sum);
     to->grad = std::move(sum);
   }
 
   context* context_;
   std::vector<entry> entries_;
+  std::vector<std::shared_ptr<tensor_state>> hooked_;  // tensors with hooks that this backward has met
+  bool recording_ = true;
+};
+
+/// While it lives, statements on the tape are computed and not remembered.
+class no_grad {
+ public:
+  explicit no_grad(tape& t) : tape_(t), before_(t.recording()) { t.record(false); }
+  no_grad(const no_grad&) = delete;
+  no_grad& operator=(const no_grad&) = delete;
+  ~no_grad() { tape_.record(before_); }
+
+ private:
+  tape& tape_;
+  bool before_;
 };
 
 }  // namespace weft

@@ -36,4 +36,13 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   return tensor<T, extents<dyn>>(std::move(view));
 }
 
+/// The same with the last dim kept and the others counted as rows.
+template <element T>
+tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
+  auto view = std::make_shared<tensor_state>(*t);
+  const index_t last = std::max<index_t>(t->extents.last(), 1);
+  view->extents = {2, {t->extents.size() / last, last}};
+  return tensor<T, extents<dyn, dyn>>(std::move(view));
+}
+
 }  // namespace weft

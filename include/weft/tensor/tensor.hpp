@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct tensor_state {
   std::uint64_t version = 0;           // counts changes in place
   initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
+  std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
 
   tensor_state(const device& d, const shape& s, dtype t)
       : where(d), memory(d.allocate(static_cast<std::size_t>(s.size() * size_of(t)))),
@@ -133,6 +135,15 @@ class tensor : public expression_base {
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
   void zero_grad() { state()->grad.reset(); }
+
+  /// Calls f(gradient) in every backward pass: for a value computed on the tape when its gradient is
+  /// complete and before it flows on, for a parameter when the pass has added all of it. `f` may
+  /// change the gradient in place.
+  template <class F>
+  void on_gradient(F f) {
+    state()->gradient_hooks.push_back(
+        [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); });
+  }
 
   /// The handle as an expression keeps it: with the version it was written for.
   tensor snapshot() const {

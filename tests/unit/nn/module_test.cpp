@@ -115,3 +115,59 @@ TEST_CASE("clipping: the norm of all gradients") {
   clip_grad_value(m, 1e-3f);
   for (float g : m.hidden.weight.grad().to_vector()) CHECK(std::abs(g) <= 1e-3f);
 }
+
+TEST_CASE("sequential names its modules by number and applies them in order") {
+  sequential model{linear<4, 3>{}, [](auto x) { return relu(x); }, linear<3, 2>{}};
+  const auto names = state_dict(model);
+  REQUIRE(names.size() == 4);
+  CHECK(names[0].first == "0.weight");
+  CHECK(names[3].first == "2.bias");
+  const auto x = randn<float>(extents<dyn, 4>{5, 4});
+  const auto& [first, activation, last] = model.modules;
+  CHECK(eval(model(x)).to_vector() == eval(last(relu(first(x)))).to_vector());
+}
+
+TEST_CASE("causal self-attention is the softmax of masked scores") {
+  const index_t B = 2, T = 5, C = 8, H = 2;
+  auto layer = causal_self_attention<8>::create(C, H);
+  initialize(layer, 3);
+  CHECK(state_dict(layer)[0].first == "qkv.weight");
+  const auto x = randn<float>(extents<dyn, dyn, 8>{B, T, C});
+  const auto y = eval(layer(x)).to_vector();
+  const auto all = eval(layer.qkv(x)).to_vector();
+  std::vector<float> mixed(static_cast<std::size_t>(B * T * C));
+  for (index_t b = 0; b < B; ++b)
+    for (index_t t = 0; t < T; ++t)
+      for (index_t h = 0; h < H; ++h) {
+        const auto part = [&](index_t at, index_t which, index_t d) {
+          return static_cast<double>(all[static_cast<std::size_t>(((b * T + at) * 3 + which) * C + h * (C / H) + d)]);
+        };
+        std::vector<double> weight;
+        double total = 0;
+        for (index_t j = 0; j <= t; ++j) {
+          double score = 0;
+          for (index_t d = 0; d < C / H; ++d) score += part(t, 0, d) * part(j, 1, d);
+          total += weight.emplace_back(std::exp(score / std::sqrt(4.0)));
+        }
+        for (index_t d = 0; d < C / H; ++d) {
+          double sum = 0;
+          for (index_t j = 0; j <= t; ++j) sum += weight[static_cast<std::size_t>(j)] / total * part(j, 2, d);
+          mixed[static_cast<std::size_t>((b * T + t) * C + h * (C / H) + d)] = static_cast<float>(sum);
+        }
+      }
+  const auto expected = eval(layer.out(from(extents<dyn, dyn, 8>{B, T, C}, mixed))).to_vector();
+  for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  CHECK_THROWS_AS(causal_self_attention<>::create(8, 3), value_error);
+}
+
+TEST_CASE("feed_forward keeps the form, and moving a model moves every parameter") {
+  auto layer = feed_forward<>::create(6, 24);
+  const auto x = randn<float>(extents<dyn, dyn, 6>{2, 3, 6});
+  CHECK(eval(layer(x)).extents() == shape{3, {2, 3, 6}});
+  const auto before = eval(layer(x)).to_vector();
+  const device other(std::make_shared<cpu::cpu_backend>(1));
+  to(layer, other);
+  context c(other);
+  CHECK(layer.in.weight.state()->where == other);
+  CHECK(eval(layer(x.to(other)), c).to_vector() == before);
+}

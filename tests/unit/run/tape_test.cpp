@@ -97,3 +97,41 @@ TEST_CASE("a steady step takes no memory from the device") {
   }
   CHECK(d.memory().figures().requests == requests);
 }
+
+TEST_CASE("hooks see gradients: complete before they flow on, and after all was added to a parameter") {
+  variable<float, extents<2>> x(from(extents<2>{}, std::vector<float>{1, 2}));
+  std::vector<float> at_parameter, at_value;
+  x.on_gradient([&](auto g) { at_parameter = g.to_vector(); });
+  tape steps;
+  auto h = steps.eval(x * 3.0f);
+  h.on_gradient([&](auto g) {
+    at_value = g.to_vector();
+    g.copy_from(std::vector<float>{10, 20});  // replaced on its way
+  });
+  auto y = steps.eval(sum(h * h));
+  auto z = steps.eval(y + sum(x));
+  steps.backward(z);
+  CHECK(at_value == std::vector<float>{6, 12});
+  CHECK(at_parameter == std::vector<float>{31, 61});
+  CHECK(x.grad().to_vector() == at_parameter);
+}
+
+TEST_CASE("no_grad computes and forgets") {
+  variable<float, extents<2>> x(from(extents<2>{}, std::vector<float>{1, 2}));
+  tape steps;
+  {
+    no_grad off(steps);
+    CHECK(steps.eval(x * 3.0f).to_vector() == std::vector<float>{3, 6});
+    CHECK(steps.size() == 0);
+  }
+  steps.eval(x * 3.0f);
+  CHECK(steps.size() == 1);
+}
+
+TEST_CASE("a compiled expression reads what its tensors hold at each call") {
+  auto x = from(extents<2>{}, std::vector<float>{1, 2});
+  auto step = compile(x * 3.0f);
+  CHECK(step().to_vector() == std::vector<float>{3, 6});
+  x.copy_from(std::vector<float>{4, 5});
+  CHECK(step().to_vector() == std::vector<float>{12, 15});
+}

@@ -2,37 +2,15 @@
 // The CPU as a device: compiled kernels on the executor's threads, memory that the host shares.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
 
 #include <weft/device/backend.hpp>
 #include <weft/device/cpu/executor.hpp>
-#include <weft/device/cpu/gemm.hpp>
 
 namespace weft::cpu {
-
-/// Calls f(index) for every index of the first `dims` dims, the last one fastest.
-template <class F>
-void for_each_index(const shape& extents, int dims, F f) {
-  index_t count = 1;
-  for (int i = 0; i < dims; ++i) count *= extents[i];
-  for (index_t n = 0; n < count; ++n) {
-    index_t index[max_order]{};
-    index_t rest = n;
-    for (int i = dims; i-- > 0;) {
-      index[i] = rest % extents[i];
-      rest /= extents[i];
-    }
-    f(index);
-  }
-}
-
-inline index_t offset_of(const strided& s, const index_t* index, int dims) {
-  index_t offset = 0;
-  for (int i = 0; i < dims; ++i) offset += index[i] * s.stride[i];
-  return offset;
-}
 
 class cpu_backend : public backend {
  public:
@@ -69,18 +47,27 @@ class cpu_backend : public backend {
     }
   }
 
-  void multiply(const strided& a, const strided& b, const strided& c) override {
-    if (c.type == dtype::f64) multiply_as<double>(a, b, c);
-    else if (c.type == dtype::f32) multiply_as<float>(a, b, c);
-    else throw device_error(std::string("weft: cpu: matmul of ") + name_of(c.type));
+  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
+    if (!code.cpu) throw device_error(std::string("weft: cpu: matmul of ") + name_of(c.type));
+    const strided in[] = {a, b};
+    code.cpu({{in, {&c, 1}, {}, 0}, threads_});
   }
 
   void copy(const strided& from, const strided& to) override {
-    switch (size_of(to.type)) {
-      case 8: copy_as<std::uint64_t>(from, to); break;
-      case 4: copy_as<std::uint32_t>(from, to); break;
-      case 2: copy_as<std::uint16_t>(from, to); break;
-      default: copy_as<std::uint8_t>(from, to);
+    const index_t bytes = size_of(to.type), n = to.extents.last();
+    const int outer = std::max(to.extents.order - 1, 0);
+    const index_t from_step = to.extents.order > 0 ? from.stride[outer] * bytes : bytes;
+    const index_t to_step = to.extents.order > 0 ? to.stride[outer] * bytes : bytes;
+    const bool whole_rows = from_step == bytes && to_step == bytes;
+    index_t rows = 1;
+    for (int d = 0; d < outer; ++d) rows *= to.extents[d];
+    for (index_t r = 0; r < rows; ++r) {
+      const char* source = from.data<const char>() + row_offset(from, to.extents, outer, r) * bytes;
+      char* target = to.data<char>() + row_offset(to, to.extents, outer, r) * bytes;
+      if (whole_rows) std::memcpy(target, source, static_cast<std::size_t>(n * bytes));
+      else
+        for (index_t i = 0; i < n; ++i)
+          copy_element(target + i * to_step, source + i * from_step, bytes);
     }
   }
 
@@ -146,32 +133,21 @@ class cpu_backend : public backend {
     }
   }
 
-  template <class T>
-  void multiply_as(const strided& a, const strided& b, const strided& c) {
-    const int batch = c.extents.order - 2;
-    const gemm_size size{c.extents[batch], c.extents[batch + 1], a.extents.last()};
-    const auto one = [&](const index_t* index, executor& on) {
-      cpu::multiply<T>(size,
-                       {a.data<T>() + offset_of(a, index, batch), a.stride[batch], a.stride[batch + 1]},
-                       {b.data<T>() + offset_of(b, index, batch), b.stride[batch], b.stride[batch + 1]},
-                       {c.data<T>() + offset_of(c, index, batch), c.stride[batch]}, false, on);
-    };
-    for_each_index(c.extents, batch, [&](const index_t* index) { one(index, threads_); });
+  static index_t row_offset(const strided& t, const shape& extents, int dims, index_t row) {
+    index_t offset = 0;
+    for (int d = dims; d-- > 0;) {
+      offset += row % extents[d] * t.stride[d];
+      row /= extents[d];
+    }
+    return offset;
   }
-
-  template <class T>
-  void copy_as(const strided& from, const strided& to) {
-    const int outer = to.extents.order > 0 ? to.extents.order - 1 : 0;
-    const index_t n = to.extents.last();
-    const index_t from_step = outer < to.extents.order ? from.stride[outer] : 1;
-    const index_t to_step = outer < to.extents.order ? to.stride[outer] : 1;
-    for_each_index(to.extents, outer, [&](const index_t* index) {
-      const T* source = from.data<const T>() + offset_of(from, index, outer);
-      T* target = to.data<T>() + offset_of(to, index, outer);
-      if (from_step == 1 && to_step == 1) std::copy(source, source + n, target);
-      else
-        for (index_t i = 0; i < n; ++i) target[i * to_step] = source[i * from_step];
-    });
+  static void copy_element(char* to, const char* from, index_t bytes) {
+    switch (bytes) {
+      case 8: std::memcpy(to, from, 8); break;
+      case 4: std::memcpy(to, from, 4); break;
+      case 2: std::memcpy(to, from, 2); break;
+      default: *to = *from;
+    }
   }
 
   executor threads_;

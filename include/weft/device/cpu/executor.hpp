@@ -73,9 +73,19 @@ class executor {
 
   /// Calls f(task, scratch) for every task in [0, tasks), and returns when all are done.
   template <class F>
-  void parallel_for(index_t tasks, F&& f) {
+  void parallel_for(index_t tasks, const F& f) {
+    run(tasks, [](const void* body, index_t task, scratch_memory& scratch) {
+      (*static_cast<const F*>(body))(task, scratch);
+    }, &f);
+  }
+
+ private:
+  using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
+
+  /// One function for all bodies, so that TBB's templates are compiled once.
+  void run(index_t tasks, task_function f, const void* body) {
     if (threads_ == 1 || tasks <= 1) {
-      for (index_t i = 0; i < tasks; ++i) f(i, scratch_[0]);
+      for (index_t i = 0; i < tasks; ++i) f(body, i, scratch_[0]);
       return;
     }
 #if WEFT_WITH_TBB
@@ -85,14 +95,13 @@ class executor {
           tbb::blocked_range<index_t>(0, tasks, 1),
           [&](const tbb::blocked_range<index_t>& range) {
             const auto worker = static_cast<std::size_t>(tbb::this_task_arena::current_thread_index());
-            for (index_t i = range.begin(); i < range.end(); ++i) f(i, scratch_[worker]);
+            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, scratch_[worker]);
           },
           tbb::simple_partitioner{});
     });
 #endif
   }
 
- private:
   int threads_;
   std::vector<scratch_memory> scratch_;
 #if WEFT_WITH_TBB

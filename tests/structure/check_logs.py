@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Two logs of train_gpt must hold the same losses, bit for bit, and the loss must fall."""
+"""Two logs of train_gpt must hold the same losses, bit for bit; the loss must fall; the predicted memory must be the real one."""
 import json
 import sys
 
@@ -14,4 +14,7 @@ if a != b or not a:
 first, last = float.fromhex(a[min(a)]), float.fromhex(a[max(a)])
 if not last < 0.8 * first:
     sys.exit(f"the loss fell only from {first} to {last}")
+log = [json.loads(line) for line in open(sys.argv[1])]
+if log[0]["predicted_peak_bytes"] != log[-1]["peak_bytes"]:
+    sys.exit(f"predicted {log[0]['predicted_peak_bytes']} bytes, the peak was {log[-1]['peak_bytes']}")
 print(f"{len(a)} steps, the same bits; loss {first:.3f} to {last:.3f}")

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Time and memory that compilers take, beside Eigen's umbrella header as a reference in the same run.
+
+    benchmarks/compile.py [compiler...] [--check]
+
+A budget is a multiple of the reference (Eigen 3.4, `#include <Eigen/Dense>`), so that a slower machine does not fail it. With
+--check the exit code says whether all hold.
+"""
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+root = pathlib.Path(__file__).resolve().parent.parent
+flags = ["-std=c++20", "-O2", "-march=native", "-Wno-psabi", "-w", f"-I{root}/include"]
+tbb = ["-DWEFT_WITH_TBB=1"] if pathlib.Path("/usr/include/tbb").exists() else []
+#           name, source, flags, time in units of the reference, GB
+programs = [("include, no TBB", "benchmarks/compile/include.cpp", [], 1.2, None),
+            ("include, TBB", "benchmarks/compile/include.cpp", tbb, 1.8, None),
+            ("hello: one fused expression", "examples/hello.cpp", tbb, 2.3, 0.3),
+            ("MLP training", "examples/train_mlp.cpp", tbb, 6.2, 0.5),
+            ("GPT training, 1 layer", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=1"], 12.3, 1.0),
+            ("GPT training, 48 layers", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=48"], 12.3, 1.0)]
+
+
+def measure(command):
+    """Seconds of processor time and peak memory in GB."""
+    pid = os.spawnvp(os.P_NOWAIT, command[0], command)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)} failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
+
+
+check = "--check" in sys.argv
+compilers = [a for a in sys.argv[1:] if not a.startswith("--")] or ["g++", "clang++-19"]
+over = False
+with tempfile.TemporaryDirectory() as at:
+    reference = pathlib.Path(at) / "eigen.cpp"
+    reference.write_text("#include <Eigen/Dense>\n")
+    for compiler in compilers:
+        base = [compiler, *flags, "-c", "-o", f"{at}/out.o"]
+        seconds = {p[0]: [] for p in programs}
+        memory, references = {}, []
+        for _ in range(3):  # interleaved
+            references.append(measure(base + ["-I/usr/include/eigen3", str(reference)])[0])
+            for name, source, extra, _, _ in programs:
+                t, gb = measure(base + extra + [str(root / source)])
+                seconds[name].append(t)
+                memory[name] = gb
+        unit = statistics.median(references)
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+        print(f"\n{version}; Eigen/Dense {unit:.2f} s\n\n| program | seconds | of Eigen | budget | GB | budget |\n|---|---|---|---|---|---|")
+        for name, _, _, budget, gb in programs:
+            t = statistics.median(seconds[name])
+            over |= t / unit > budget or (gb is not None and memory[name] > gb)
+            print(f"| {name} | {t:.2f} | {t / unit:.1f} | {budget} | {memory[name]:.2f} | {gb or ''} |")
+        one, many = (statistics.median(seconds[p[0]]) for p in programs[-2:])
+        print(f"\ndepth: 48 layers take {many / one:.2f} of the time of 1")
+sys.exit(check and over)

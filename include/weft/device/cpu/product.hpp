@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Batched matrix products on the CPU, as native code: what a program with a matmul refers to, and
+// one without does not compile.
+#pragma once
+
+#include <weft/device/cpu/gemm.hpp>
+#include <weft/device/native.hpp>
+
+namespace weft::cpu {
+inline namespace WEFT_ISA {
+
+/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n].
+template <class T>
+void product(const native_call& call) {
+  const strided &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  const int dims = c.extents.order - 2;
+  const gemm_size size{c.extents[dims], c.extents[dims + 1], a.extents.last()};
+  index_t batches = 1;
+  for (int d = 0; d < dims; ++d) batches *= c.extents[d];
+  for (index_t n = 0; n < batches; ++n) {
+    index_t at_a = 0, at_b = 0, at_c = 0, rest = n;
+    for (int d = dims; d-- > 0;) {
+      const index_t i = rest % c.extents[d];
+      rest /= c.extents[d];
+      at_a += i * a.stride[d];
+      at_b += i * b.stride[d];
+      at_c += i * c.stride[d];
+    }
+    multiply<T>(size, {a.data<T>() + at_a, a.stride[dims], a.stride[dims + 1]},
+                {b.data<T>() + at_b, b.stride[dims], b.stride[dims + 1]},
+                {c.data<T>() + at_c, c.stride[dims]}, false, call.threads);
+  }
+}
+
+}  // namespace WEFT_ISA
+}  // namespace weft::cpu

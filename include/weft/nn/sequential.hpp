@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// Modules and functions one after the other, named 0, 1, ... as in PyTorch.
+//
+//   sequential model{linear<784, 128>{}, [](auto x) { return relu(x); }, linear<128, 10>{}};
+#pragma once
+
+#include <tuple>
+
+#include <weft/expr/expression.hpp>
+
+namespace weft {
+
+template <class... Modules>
+struct sequential {
+  std::tuple<Modules...> modules;
+
+  explicit sequential(Modules... m) : modules(std::move(m)...) {}
+
+  auto& children() { return modules; }
+  const auto& children() const { return modules; }
+
+  auto operator()(expression auto x) const { return from<0>(std::move(x)); }
+
+ private:
+  template <std::size_t I>
+  auto from(expression auto x) const {
+    if constexpr (I == sizeof...(Modules)) return x;
+    else return from<I + 1>(std::get<I>(modules)(std::move(x)));
+  }
+};
+
+}  // namespace weft

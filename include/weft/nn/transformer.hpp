@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// The two halves of a transformer block (Vaswani et al., 2017). Shapes: B batch, T positions,
+// C features.
+#pragma once
+
+#include <weft/nn/layers.hpp>
+
+namespace weft {
+
+/// Attention of each position to itself and those before it, in `heads` parts of the features, with
+/// one projection for queries, keys and values and one for the result. [B, T, C] -> [B, T, C].
+template <index_t C = dyn>
+struct causal_self_attention {
+  static constexpr index_t three = C == dyn ? dyn : 3 * C;
+  linear<C, three> qkv;
+  linear<C, C> out;
+  index_t heads = 1;
+
+  /// Throws value_error unless `heads` divides `features`.
+  static causal_self_attention create(index_t features, index_t heads, const device& where = default_device()) {
+    if (heads < 1 || features % heads)
+      throw value_error("weft: causal_self_attention: " + std::to_string(heads) + " heads do not divide " +
+                        std::to_string(features) + " features");
+    return {linear<C, three>::create(features, 3 * features, where), linear<C, C>::create(features, features, where),
+            heads};
+  }
+
+  auto operator()(expression auto x_BTC) const {
+    return out(let(qkv(x_BTC), [heads = heads](auto all) {
+      return flatten<2, 3>(attention<causal>(unflatten<-1>(chunk<-1, 3, 0>(all), heads),
+                                             unflatten<-1>(chunk<-1, 3, 1>(all), heads),
+                                             unflatten<-1>(chunk<-1, 3, 2>(all), heads)));
+    }));
+  }
+};
+
+/// Two linear maps with a GELU between them, position by position. [..., C] -> [..., C].
+template <index_t C = dyn, index_t Hidden = dyn>
+struct feed_forward {
+  linear<C, Hidden> in;
+  linear<Hidden, C> out;
+
+  static feed_forward create(index_t features, index_t hidden, const device& where = default_device()) {
+    return {linear<C, Hidden>::create(features, hidden, where), linear<Hidden, C>::create(hidden, features, where)};
+  }
+  auto operator()(expression auto x) const { return out(gelu(in(x))); }
+};
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// What a `tap` shows: a value on its way through a program.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+struct tapped {
+  const char* name;
+  dtype type;
+  shape extents;
+  const void* elements;  // on the host, row-major; valid during the call
+
+  /// Elements as f64.
+  std::vector<double> to_vector() const {
+    std::vector<double> v;
+    visit_type(type, [&]<class T>(T) {
+      const T* e = static_cast<const T*>(elements);
+      for (index_t i = 0; i < extents.size(); ++i) v.push_back(static_cast<double>(e[i]));
+    });
+    return v;
+  }
+};
+
+using tap_handler = std::function<void(const tapped&)>;
+
+/// Prints one line to stderr: name, type, shape, range, mean, and how many elements are not finite.
+inline void print_tapped(const tapped& t) {
+  double low = INFINITY, high = -INFINITY, sum = 0;
+  std::size_t odd = 0;
+  const std::vector<double> v = t.to_vector();
+  for (double x : v) {
+    if (!std::isfinite(x)) {
+      ++odd;
+      continue;
+    }
+    low = x < low ? x : low;
+    high = x > high ? x : high;
+    sum += x;
+  }
+  std::fprintf(stderr, "%s: %s %s  min %g  max %g  mean %g  not finite %zu\n", t.name, name_of(t.type),
+               to_string(t.extents).c_str(), low, high, sum / static_cast<double>(v.size() - odd), odd);
+}
+
+}  // namespace weft

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Finding where a computation left the finite numbers: it is played again on the reference back
+// end, one instruction on one element at a time.
+//
+//   auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
+//     eval(loss(model(x), y), debug);
+//   });
+//   if (found) std::cerr << found->text();     // h.2.mlp: exp gives inf from 93.1, [12, 64, 512]
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <weft/lower/reference.hpp>
+#include <weft/nn/module.hpp>
+#include <weft/run/context.hpp>
+
+namespace weft {
+
+/// The first op whose value is not finite though its operands are.
+struct non_finite {
+  std::string op;
+  std::string module;  // of the parameter that was read last; empty before the first
+  shape extents;       // what the kernel or op ran over
+  double value = 0;
+  double operand = 0;  // the first operand, where the op is an instruction
+
+  std::string text() const {
+    std::string t = module.empty() ? "" : module + ": ";
+    return t + op + " over " + to_string(extents) + " gives " + std::to_string(value) +
+           (std::isnan(operand) ? "" : " from " + std::to_string(operand));
+  }
+};
+
+namespace detail {
+
+/// The reference back end, watching. `names` are the parameters by which modules are known.
+class inspecting_backend : public lower::reference_backend {
+ public:
+  explicit inspecting_backend(const state_dict_t& names) {
+    for (const auto& [name, p] : names) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(p->memory.data());
+      names_[begin] = {begin + p->bytes(), name};
+    }
+  }
+  std::optional<non_finite> found;
+
+  void launch(const kernel_call& call) override {
+    for (int i = 0; i < call.args.arguments; ++i) note_module(call.args.pointer[i]);
+    reference_backend::launch(call);
+  }
+  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
+    note_module(a.pointer);
+    note_module(b.pointer);
+    reference_backend::multiply(code, a, b, c);
+    check("matmul", {{a, b}}, c);
+  }
+  void call_native(const char* op, const native_code& code, const native_operands& operands) override {
+    for (const strided& t : operands.in) note_module(t.pointer);
+    reference_backend::call_native(op, code, operands);
+    for (const strided& t : operands.out) check(op, {operands.in.begin(), operands.in.end()}, t);
+  }
+
+ protected:
+  void computed(const kernel_call& call, const lower::word& w, dtype operand, const lower::detail::any_register* r,
+                index_t) override {
+    if (found || !is_floating(w.type)) return;
+    const double y = number(r[3], w.type);
+    if (std::isfinite(y)) return;
+    const int arity = arities[w.op];
+    const int first = w.op == op::number_of_op<op::where> ? 1 : 0;
+    if (is_floating(operand) || first)
+      for (int k = first; k < arity; ++k)
+        if (!std::isfinite(number(r[k], first ? w.type : operand))) return;
+    shape space{call.args.order, {}};
+    for (int d = 0; d < space.order; ++d) space[d] = call.args.extent[d];
+    found = non_finite{op_names[w.op], module_, space, y, is_floating(operand) ? number(r[0], operand) : NAN};
+  }
+
+ private:
+  struct named_range {
+    std::uintptr_t end = 0;
+    std::string name;
+  };
+
+  template <class List>
+  struct op_facts;
+  template <class... Ops>
+  struct op_facts<op::op_list<Ops...>> {
+    static constexpr int arity[] = {Ops::arity...};
+    static constexpr const char* name[] = {Ops::name...};
+  };
+  static constexpr auto& arities = op_facts<op::all::list>::arity;
+  static constexpr auto& op_names = op_facts<op::all::list>::name;
+
+  static double number(const lower::detail::any_register& r, dtype t) {
+    return lower::register_type(t) == dtype::f64 ? r.f64 : static_cast<double>(r.f32);
+  }
+
+  /// Programs read parameters in the order of modules.
+  void note_module(const void* memory) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    auto after = names_.upper_bound(address);
+    if (after == names_.begin() || address >= (--after)->second.end) return;
+    const std::string& name = after->second.name;
+    module_ = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
+  }
+
+  static double first_odd(const strided& t) {
+    double odd = 0;
+    if (!is_floating(t.type)) return odd;
+    visit_type(t.type, [&]<class T>(T) {
+      for (index_t i = 0; i < t.size(); ++i) {
+        index_t offset = 0, rest = i;
+        for (int d = t.extents.order; d-- > 0;) {
+          offset += rest % t.extents[d] * t.stride[d];
+          rest /= t.extents[d];
+        }
+        const double x = static_cast<double>(t.data<const T>()[offset]);
+        if (!std::isfinite(x)) {
+          odd = x;
+          return;
+        }
+      }
+    });
+    return odd;
+  }
+  void check(const char* op, const std::vector<strided>& in, const strided& out) {
+    if (found) return;
+    const double y = first_odd(out);
+    if (y == 0) return;
+    for (const strided& t : in)
+      if (first_odd(t) != 0) return;
+    found = non_finite{op, module_, out.extents, y, NAN};
+  }
+
+  std::map<std::uintptr_t, named_range> names_;
+  std::string module_;
+};
+
+}  // namespace detail
+
+/// Plays f(debug_context) on the reference back end with the random numbers that `c` stands at, and
+/// tells the first op that leaves the finite numbers; nothing if none does. What f reads must lie
+/// on a device whose memory the host shares. A parameter that is not finite itself is named first.
+template <class F>
+std::optional<non_finite> find_non_finite(const state_dict_t& names, const context& c, F f) {
+  if (!c.where()->host_accessible())
+    throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") + c.where()->name());
+  for (const auto& [name, p] : names) {
+    if (p->type != dtype::f32) continue;
+    const float* e = static_cast<const float*>(p->memory.data());
+    for (index_t i = 0; i < p->extents.size(); ++i)
+      if (!std::isfinite(e[i])) return non_finite{"parameter " + name, "", p->extents, e[i], NAN};
+  }
+  detail::inspecting_backend inspector(names);
+  context debug(c.where());
+  debug.set_randomness(c.randomness());
+  debug.play_on(&inspector);
+  f(debug);
+  return inspector.found;
+}
+
+}  // namespace weft

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+// Batches from a dataset: in sequence or shuffled, read ahead by threads, resumable.
+//
+//   for (auto [images, labels] : loader(idx_images<784>("train"), {.batch = 64, .shuffle = true})) ...
+//
+// The order is a function of seed and pass, so a position is one number: `seek(position())` of a
+// new loader goes on where the old one stood.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <future>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include <weft/base/philox.hpp>
+#include <weft/tensor/tensor.hpp>
+
+namespace weft {
+
+/// Samples by number. `fields` is a tuple of the tensor types of a batch, whose first dim counts
+/// samples; extents() gives the other dims of each; read(i, p, q, ...) writes sample i to memory of
+/// those sizes, one pointer a field. Reads happen on several threads at once.
+template <class D>
+concept dataset = requires(const D& d) {
+  typename D::fields;
+  { d.size() } -> std::convertible_to<index_t>;
+  { d.extents() } -> std::convertible_to<std::array<shape, std::tuple_size_v<typename D::fields>>>;
+};
+
+struct loader_options {
+  index_t batch = 1;
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+  bool drop_last = false;  // leaves out the last batch of a pass if it is smaller
+  int prefetch = 2;        // batches read ahead; 0 reads when asked
+};
+
+/// The order of samples: position p of a run is sample at(p).
+class sampler {
+ public:
+  sampler(index_t samples, bool shuffle, std::uint64_t seed) : samples_(samples), shuffle_(shuffle), seed_(seed) {}
+
+  index_t at(index_t position) {
+    if (!shuffle_) return position % samples_;
+    const index_t pass = position / samples_;
+    if (pass != pass_) draw(pass);
+    return order_[static_cast<std::size_t>(position % samples_)];
+  }
+
+ private:
+  void draw(index_t pass) {
+    pass_ = pass;
+    order_.resize(static_cast<std::size_t>(samples_));
+    std::iota(order_.begin(), order_.end(), index_t{0});
+    const philox_key key = key_of(mix(seed_, static_cast<std::uint64_t>(pass)));
+    for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[philox_word(key, i) % i]);
+  }
+
+  index_t samples_, pass_ = -1;
+  bool shuffle_;
+  std::uint64_t seed_;
+  std::vector<index_t> order_;
+};
+
+template <dataset D>
+class loader {
+ public:
+  using batch = typename D::fields;
+
+  /// Throws usage_error if the dataset is empty or the batch is.
+  loader(D data, loader_options o, const device& where = default_device())
+      : data_(std::make_shared<const D>(std::move(data))), options_(o), where_(where),
+        order_(checked(*data_, o), o.shuffle, o.seed) {}
+
+  index_t samples() const { return data_->size(); }
+  const D& data() const { return *data_; }
+  /// Samples taken so far; seek resumes a run there.
+  index_t position() const { return position_; }
+  void seek(index_t position) { position_ = position; }
+
+  /// The next `batch` samples, over the end of a pass into the next.
+  batch next() { return take(options_.batch, false); }
+
+  /// Iterating takes the batches that are left of this pass.
+  class iterator {
+   public:
+    explicit iterator(loader* of) : of_(of) {}
+    batch operator*() { return of_->take(of_->left_for_batch(of_->position_), true); }
+    iterator& operator++() { return *this; }
+    bool operator==(std::default_sentinel_t) const { return of_->pass_ends(); }
+
+   private:
+    loader* of_;
+  };
+  iterator begin() {
+    started_at_ = position_;
+    return iterator(this);
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  static constexpr std::size_t count = std::tuple_size_v<batch>;
+  using host_batch = std::array<std::vector<std::byte>, count>;
+  struct request {
+    index_t position, size;
+    std::future<host_batch> result;
+  };
+
+  static index_t checked(const D& data, const loader_options& o) {
+    if (o.batch < 1) throw usage_error("weft: loader: a batch of " + std::to_string(o.batch) + " samples");
+    if (data.size() < 1 || (o.drop_last && data.size() < o.batch))
+      throw usage_error("weft: loader: the dataset has " + std::to_string(data.size()) + " samples");
+    return data.size();
+  }
+
+  index_t left_for_batch(index_t position) const {
+    return std::min(options_.batch, samples() - position % samples());
+  }
+  /// Skips a last batch that is not wanted, and tells whether the pass that began last is over.
+  bool pass_ends() {
+    if (options_.drop_last && left_for_batch(position_) < options_.batch) position_ += left_for_batch(position_);
+    return position_ > started_at_ && position_ / samples() > started_at_ / samples();
+  }
+
+  batch take(index_t size, bool within_pass) {
+    while (!ahead_.empty() && (ahead_.front().position != position_ || ahead_.front().size != size)) ahead_.pop_front();
+    if (ahead_.empty()) ask(position_, size);
+    request now = std::move(ahead_.front());
+    ahead_.pop_front();
+    position_ += size;
+    index_t at = ahead_.empty() ? position_ : ahead_.back().position + ahead_.back().size;
+    while (static_cast<int>(ahead_.size()) < options_.prefetch) {
+      const index_t following = within_pass ? left_for_batch(at) : options_.batch;
+      ask(at, following);
+      at += following;
+    }
+    return on_device(now.result.get(), size);
+  }
+
+  void ask(index_t position, index_t size) {
+    std::vector<index_t> chosen;
+    for (index_t i = 0; i < size; ++i) chosen.push_back(order_.at(position + i));
+    const auto policy = options_.prefetch > 0 ? std::launch::async : std::launch::deferred;
+    ahead_.push_back({position, size, std::async(policy, [data = data_, chosen = std::move(chosen)] {
+                        return read(*data, chosen, std::make_index_sequence<count>{});
+                      })});
+  }
+
+  template <std::size_t K>
+  using element_of = typename std::tuple_element_t<K, batch>::value_type;
+
+  template <std::size_t... K>
+  static host_batch read(const D& data, const std::vector<index_t>& chosen, std::index_sequence<K...>) {
+    const std::array<shape, count> extents = data.extents();
+    host_batch host;
+    (host[K].resize(chosen.size() * static_cast<std::size_t>(extents[K].size()) * sizeof(element_of<K>)), ...);
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      data.read(chosen[i], reinterpret_cast<element_of<K>*>(host[K].data()) + static_cast<index_t>(i) * extents[K].size()...);
+    return host;
+  }
+
+  batch on_device(const host_batch& host, index_t size) const {
+    const std::array<shape, count> extents = data_->extents();
+    return [&]<std::size_t... K>(std::index_sequence<K...>) {
+      return batch{[&] {
+        shape s{1, {size}};
+        for (int d = 0; d < extents[K].order; ++d) s.append(extents[K][d]);
+        std::tuple_element_t<K, batch> t(s, where_);
+        t.copy_from(reinterpret_cast<const element_of<K>*>(host[K].data()));
+        return t;
+      }()...};
+    }(std::make_index_sequence<count>{});
+  }
+
+  std::shared_ptr<const D> data_;
+  loader_options options_;
+  device where_;
+  sampler order_;
+  index_t position_ = 0, started_at_ = 0;
+  std::deque<request> ahead_;
+};
+
+}  // namespace weft

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Seeing inside: taps, replay of what is not finite.
+#include <doctest/doctest.h>
+
+#include <weft/train/inspect.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+struct two_layers {
+  linear<4, 8> first;
+  linear<8, 3> second;
+  auto operator()(expression auto x) const { return second(exp(first(x))); }
+};
+}  // namespace
+
+TEST_CASE("a tap shows a value on its way and changes nothing") {
+  context c;
+  std::vector<std::string> names;
+  std::vector<double> values;
+  c.on_tap = [&](const tapped& t) {
+    names.push_back(t.name);
+    values = t.to_vector();
+  };
+  variable<float, extents<3>> x(from(extents<3>{}, std::vector<float>{1, -2, 3}));
+  CHECK(eval(sum(tap(relu(tap(x * 2.0f, "twice")), "kept")), c).item() == 8);
+  CHECK(names == std::vector<std::string>{"twice", "kept"});
+  CHECK(values == std::vector<double>{2, 0, 6});
+  tape steps(c);
+  auto y = steps.eval(sum(tap(x * x, "squares") * 3.0f));
+  steps.backward(y);
+  CHECK(x.grad().to_vector() == std::vector<float>{6, -12, 18});
+  CHECK(names.size() == 3);  // backward does not tap again
+}
+
+TEST_CASE("the first op that leaves the finite numbers is found, with its module") {
+  two_layers model;
+  initialize(model, 1);
+  const auto x = full<float>(extents<dyn, 4>{5, 4}, 1e4f);
+  context c;
+  const auto replay = [&](context& debug) { eval(softmax(model(x)), debug); };
+  auto found = find_non_finite(state_dict(model), c, replay);
+  REQUIRE(found.has_value());
+  CHECK(found->op == "exp");
+  CHECK(found->module == "first");
+  CHECK(found->operand > 88);
+  const auto small = full<float>(extents<dyn, 4>{5, 4}, 0.1f);
+  CHECK_FALSE(find_non_finite(state_dict(model), c, [&](context& debug) { eval(softmax(model(small)), debug); }));
+  std::vector<float> weights = model.second.weight.to_vector();
+  weights[3] = NAN;
+  model.second.weight.copy_from(weights);
+  CHECK(find_non_finite(state_dict(model), c, replay)->op == "parameter second.weight");
+}
+
+TEST_CASE("a replay draws the same random numbers") {
+  context c;
+  c.seed = 11;
+  c.begin_step(4);
+  const auto x = full<float>(extents<64>{}, 1.0f);
+  const auto at = c.randomness();
+  const auto first = eval(dropout(x, 0.5f), c).to_vector();
+  CHECK(eval(dropout(x, 0.5f), c).to_vector() != first);
+  c.set_randomness(at);
+  CHECK(eval(dropout(x, 0.5f), c).to_vector() == first);
+}

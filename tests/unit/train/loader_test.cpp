@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <set>
+
+#include <weft/train/idx.hpp>
+#include <weft/train/text.hpp>
+
+using namespace weft;
+
+namespace {
+
+/// Sample i is (i, 10 i).
+struct numbers {
+  using fields = std::tuple<tensor<float, weft::extents<dyn, 2>>, tensor<std::int32_t, weft::extents<dyn>>>;
+  index_t count = 10;
+  index_t fails_at = -1;
+  index_t size() const { return count; }
+  std::array<shape, 2> extents() const { return {shape{1, {2}}, shape{}}; }
+  void read(index_t i, float* x, std::int32_t* y) const {
+    if (i == fails_at) throw io_error("sample " + std::to_string(i));
+    x[0] = static_cast<float>(i);
+    x[1] = static_cast<float>(i) / 2;
+    *y = static_cast<std::int32_t>(10 * i);
+  }
+};
+
+std::string file_with(const char* name, const std::vector<std::uint8_t>& bytes) {
+  const auto path = std::filesystem::temp_directory_path() / name;
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  return path.string();
+}
+
+}  // namespace
+
+TEST_CASE("a pass takes every sample once, the last batch may be smaller") {
+  for (int prefetch : {0, 3}) {
+    loader batches(numbers{}, {.batch = 4, .shuffle = true, .seed = 5, .prefetch = prefetch});
+    for (int pass = 0; pass < 2; ++pass) {
+      std::multiset<int> seen;
+      std::vector<index_t> sizes;
+      for (auto [x, y] : batches) {
+        sizes.push_back(y.extent(0));
+        const auto values = x.to_vector();
+        const auto labels = y.to_vector();
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+          CHECK(values[2 * i] * 10 == labels[i]);
+          seen.insert(labels[i] / 10);
+        }
+      }
+      CHECK(sizes == std::vector<index_t>{4, 4, 2});
+      CHECK(seen == std::multiset<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    }
+  }
+}
+
+TEST_CASE("drop_last leaves out a smaller batch, next runs over the end of a pass") {
+  loader batches(numbers{}, {.batch = 4, .drop_last = true});
+  for (int pass = 0; pass < 2; ++pass) {
+    int count = 0;
+    for (auto [x, y] : batches) count += static_cast<int>(y.extent(0));
+    CHECK(count == 8);
+  }
+  loader stream(numbers{}, {.batch = 4});
+  stream.next();
+  stream.next();
+  CHECK(std::get<1>(stream.next()).to_vector() == std::vector<std::int32_t>{80, 90, 0, 10});
+}
+
+TEST_CASE("a position resumes the order, shuffled too, whatever was read ahead") {
+  const auto labels_from = [](auto& batches) { return std::get<1>(batches.next()).to_vector(); };
+  loader one(numbers{}, {.batch = 3, .shuffle = true, .seed = 9});
+  std::vector<std::vector<std::int32_t>> all;
+  for (int i = 0; i < 8; ++i) all.push_back(labels_from(one));
+  loader two(numbers{}, {.batch = 3, .shuffle = true, .seed = 9, .prefetch = 0});
+  two.seek(12);
+  CHECK(labels_from(two) == all[4]);
+  one.seek(6);
+  CHECK(labels_from(one) == all[2]);
+  CHECK(one.position() == 9);
+  CHECK(all[0] != all[4]);
+}
+
+TEST_CASE("what a dataset throws on another thread arrives; bad options are refused") {
+  loader batches(numbers{.fails_at = 5}, {.batch = 4});
+  batches.next();
+  CHECK_THROWS_WITH_AS(batches.next(), "sample 5", io_error);
+  CHECK_THROWS_AS(loader(numbers{}, {.batch = 0}), usage_error);
+  CHECK_THROWS_AS(loader(numbers{.count = 0}, {}), usage_error);
+  CHECK_THROWS_AS(loader(numbers{}, {.batch = 11, .drop_last = true}), usage_error);
+}
+
+TEST_CASE("text: labels are the inputs one later") {
+  loader batches(text_samples({'a', 'b', 'c', 'd', 'e', 'f', 'g'}, 3), {.batch = 2});
+  auto [inputs, labels] = batches.next();
+  CHECK(inputs.to_vector() == std::vector<std::uint8_t>{'a', 'b', 'c', 'd', 'e', 'f'});
+  CHECK(labels.to_vector() == std::vector<std::uint8_t>{'b', 'c', 'd', 'e', 'f', 'g'});
+  CHECK_THROWS_AS(text_samples({'a', 'b', 'c'}, 3), usage_error);
+}
+
+TEST_CASE("IDX images and labels, and every way a file can be wrong") {
+  const std::vector<std::uint8_t> images{0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 255, 51, 102};
+  const std::vector<std::uint8_t> labels{0, 0, 8, 1, 0, 0, 0, 2, 7, 3};
+  const idx_images<2> data(file_with("weft-images", images), file_with("weft-labels", labels));
+  loader batches(data, {.batch = 2});
+  auto [x, y] = batches.next();
+  CHECK(x.to_vector() == std::vector<float>{0, 1, 0.2f, 0.4f});
+  CHECK(y.to_vector() == std::vector<std::uint8_t>{7, 3});
+  CHECK_THROWS_AS(idx_images<3>(file_with("weft-images", images), file_with("weft-labels", labels)), io_error);
+  CHECK_THROWS_AS(idx_images<>(file_with("weft-images", images), file_with("weft-labels", {0, 0, 8, 1, 0, 0, 0, 1, 7})), io_error);
+  CHECK_THROWS_AS(read_idx("/nonexistent"), io_error);
+  for (std::size_t n = 0; n < images.size(); ++n)
+    CHECK_THROWS_AS(read_idx(file_with("weft-idx", {images.begin(), images.begin() + static_cast<std::ptrdiff_t>(n)})), io_error);
+  for (const std::vector<std::uint8_t>& wrong :
+       {std::vector<std::uint8_t>{0x1f, 0x8b, 8, 0}, {1, 0, 8, 1, 0, 0, 0, 0}, {0, 0, 13, 1, 0, 0, 0, 0}, {0, 0, 8, 9},
+        {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1}})
+    CHECK_THROWS_AS(read_idx(file_with("weft-idx", wrong)), io_error);
+}
