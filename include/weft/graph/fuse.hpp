@@ -7,6 +7,7 @@
 // outside of their group are stored by it, so nothing is computed twice.
 #pragma once
 
+#include <weft/device/kernel.hpp>
 #include <weft/graph/views.hpp>
 
 namespace weft::graph {
@@ -50,8 +51,13 @@ constexpr shape row_shape(shape s) {
 
 class fuser {
  public:
-  constexpr explicit fuser(const compute_graph& g) : g_(g), level_(g.size(), 0) {
+  constexpr explicit fuser(const compute_graph& g)
+      : g_(g), level_(g.size(), 0), uses_(g.size(), 0), inner_uses_(g.size(), 0), mark_(g.size(), 0) {
     result_.group_of = sequence<int>(g.size(), -1);
+    for (int i = 0; i < g.size(); ++i)
+      for (int k = 0; k < g[i].operands; ++k) ++uses_[g[i].operand[k]];
+    for (int o : g.outputs)
+      if (o >= 0) ++uses_[o];
   }
 
   constexpr fusion run() {
@@ -141,11 +147,37 @@ class fuser {
     }
   }
 
-  constexpr bool compatible(const kernel_group& a, const kernel_group& b) const {
+  constexpr bool compatible(const kernel_group& a, const kernel_group& b) {
     if (a.folds_columns || a.nodes.size() + b.nodes.size() > max_group) return false;
+    if (!within_limits(a, b)) return false;
     if (b.folds_columns) return !a.folds_rows && a.space == b.space;
     const shape& space = a.space.last() == 1 ? b.space : a.space;
     return fits(a, space) && fits(b, space);
+  }
+
+  /// Whether one kernel can take the arguments of both, and those of one more node.
+  constexpr bool within_limits(const kernel_group& a, const kernel_group& b) {
+    constexpr int of_a_node = 4;  // three operands and a result
+    if ((a.nodes.size() + b.nodes.size() + 1) * of_a_node <= max_numbers) return true;
+    ++stamp_;
+    for (const kernel_group* k : {&a, &b})
+      for (int m : k->nodes) {
+        mark_[m] = stamp_;
+        inner_uses_[m] = 0;
+      }
+    int arguments = 0, numbers = 0;
+    sequence<int> outside;
+    for (const kernel_group* k : {&a, &b})
+      for (int m : k->nodes)
+        for (int i = 0; i < g_[m].operands; ++i) {
+          const int o = g_[m].operand[i];
+          if (mark_[o] == stamp_) ++inner_uses_[o];
+          else if (!outside.contains(o)) outside.push_back(o);
+        }
+    for (int o : outside) ++(g_[o].op->kind == op::op_kind::constant ? numbers : arguments);
+    for (const kernel_group* k : {&a, &b})
+      for (int m : k->nodes) arguments += inner_uses_[m] < uses_[m];
+    return arguments + of_a_node <= max_arguments && numbers + of_a_node <= max_numbers;
   }
 
   /// Whether all of `k` can run over `space`: as elements, or as values of its rows.
@@ -183,6 +215,8 @@ class fuser {
 
   const compute_graph& g_;
   sequence<int> level_;  // by node: the level of its unit
+  sequence<int> uses_, inner_uses_, mark_;  // by node: readers, those in the groups looked at
+  int stamp_ = 0;
   fusion result_;
 };
 

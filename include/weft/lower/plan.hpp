@@ -208,6 +208,8 @@ class planner {
       s.inputs = append(code.inputs);
       s.outputs = append(code.outputs);
       s.arguments = append(code.arguments);
+      if (s.inputs + s.outputs > max_arguments || s.arguments > max_numbers)
+        throw error("weft: fusion: a kernel has more arguments than a call can take");
     } else {
       const int i = units_[u].nodes[0];
       const node& n = g_[i];

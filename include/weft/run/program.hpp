@@ -8,7 +8,7 @@
 #include <weft/grad/cut.hpp>
 #include <weft/graph/flatten.hpp>
 #include <weft/lower/cpu_kernel.hpp>
-#include <weft/lower/plan.hpp>
+#include <weft/lower/verify.hpp>
 
 namespace weft::run {
 
@@ -20,7 +20,7 @@ constexpr graph::compute_graph graph_of() {
   graph::compute_graph g;
   const graph::value v = graph::flatten<E>(g);
   if (g.outputs.empty()) g.outputs.push_back(v.id);
-  return graph::with_canonical_extents(g);
+  return verified(graph::with_canonical_extents(g), graph::verify_graph);
 }
 
 /// The graph of E and of its derivative: outputs are the value and the cotangent of every leaf,
@@ -40,13 +40,18 @@ constexpr graph::compute_graph joint_graph_of() {
     const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
     g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
   }
-  return graph::expanded(g);
+  return verified(graph::expanded(g), graph::verify_expanded);
+}
+
+/// The plan of a graph whose ops are expanded.
+constexpr lower::plan plan_of(const graph::compute_graph& g) {
+  return verified(lower::make_plan(verified(graph::with_legal_views(g), graph::verify_views)), lower::verify_plan);
 }
 
 template <expression E>
 struct value_plan {
   static consteval lower::plan make() {
-    return lower::make_plan(graph::with_legal_views(graph::expanded(graph_of<E>())));
+    return plan_of(verified(graph::expanded(graph_of<E>()), graph::verify_expanded));
   }
 };
 /// One joint graph for forward and backward: differentiated once.
@@ -59,16 +64,14 @@ template <expression E>
 struct forward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
-    return lower::make_plan(
-        graph::with_legal_views(autodiff::forward_part(joint, autodiff::kept_values(joint))));
+    return plan_of(autodiff::forward_part(joint, autodiff::kept_values(joint)));
   }
 };
 template <expression E>
 struct backward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E>::frozen.thaw();
-    return lower::make_plan(
-        graph::with_legal_views(autodiff::backward_part(joint, autodiff::kept_values(joint))));
+    return plan_of(autodiff::backward_part(joint, autodiff::kept_values(joint)));
   }
 };
 

@@ -82,7 +82,7 @@ class symbol_table {
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
     checks.push_back({a, b});
-    if (a >= 0 || (b < 0 && b > a)) {  // a number, or the older symbol, stands for both
+    if (a >= 0 || (b < 0 && a > b)) {  // a number, or the older symbol, stands for both
       same_as[number_of(b)] = a;
     } else {
       same_as[number_of(a)] = b;

@@ -54,3 +54,14 @@ TEST_CASE("reshape: equal ends are set aside, so that heads divide features alon
   static_dims s;
   CHECK_FALSE(reshaped(s, {1, {10}}, {2, {3, dyn}}).holds);
 }
+
+TEST_CASE("symbols: the older of two that are unified stands for both, so formulas never go in circles") {
+  symbol_table dims;
+  const index_t x = dims.leaf_extent(0, 0), y = dims.leaf_extent(1, 0);
+  const index_t rest = dims.subtract(dims.add(x, y), y);  // x, written differently
+  index_t both = 0;
+  CHECK(dims.unify(rest, x, both));
+  CHECK(both == x);
+  CHECK(dims.canonical(rest) == x);
+  CHECK(dims.canonical(x) == x);
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// What must hold after each pass. Off in users' builds; the tests define WEFT_VERIFY, and then a
+// pass that breaks a promise does not compile.
+//
+//   const compute_graph lean = verified(expanded(g), verify_expanded);
+#pragma once
+
+#include <weft/graph/fuse.hpp>
+
+namespace weft {
+
+/// A promise that does not hold, and the node or step it does not hold for.
+struct broken_promise {
+  const char* what = nullptr;
+  int at = -1;
+  constexpr explicit operator bool() const { return what != nullptr; }
+};
+
+/// `x`, after `verify` has looked at it if WEFT_VERIFY is on. Throws error on a broken promise.
+template <class T, class Verify>
+constexpr T verified(T x, [[maybe_unused]] Verify verify) {
+#ifdef WEFT_VERIFY
+  if (const broken_promise broken = verify(x))
+    throw error(std::string("weft: a pass broke its promise: ") + broken.what + " at " + std::to_string(broken.at));
+#endif
+  return x;
+}
+
+}  // namespace weft
+
+namespace weft::graph {
+
+namespace detail {
+/// An extent as a number, where symbols without a formula are made up: equal extents that are
+/// written differently have equal numbers.
+constexpr double sampled(const symbol_table& dims, index_t e) {
+  e = dims.canonical(e);
+  if (!symbol_table::is_symbol(e)) return static_cast<double>(e);
+  const symbol& s = dims.symbols[symbol_table::number_of(e)];
+  const double made_up = 1000.0 + 17.0 * symbol_table::number_of(e);
+  if (s.kind == symbol_kind::leaf_extent || s.kind == symbol_kind::given) return made_up;
+  const double a = sampled(dims, s.a), b = sampled(dims, s.b);
+  switch (s.kind) {
+    case symbol_kind::add: return a + b;
+    case symbol_kind::subtract: return a - b;
+    case symbol_kind::multiply: return a * b;
+    case symbol_kind::divide: return a / b;
+    default: return made_up;
+  }
+}
+constexpr bool equal_extents(const symbol_table& dims, const shape& a, const shape& b) {
+  if (a.order != b.order) return false;
+  for (int i = 0; i < a.order; ++i) {
+    const double x = sampled(dims, a[i]), y = sampled(dims, b[i]);
+    if (x - y > 1e-6 || y - x > 1e-6) return false;
+  }
+  return true;
+}
+}  // namespace detail
+
+/// After any pass: operands stand before their nodes, and every form follows from those of the
+/// operands by the op's law.
+constexpr broken_promise verify_graph(const compute_graph& g) {
+  symbol_table dims = g.dims;
+  for (int i = 0; i < g.size(); ++i) {
+    const node& n = g[i];
+    if (!n.op) return {"a node has no op", i};
+    if (n.operands < 0 || n.operands > max_operands) return {"a node has too many operands", i};
+    form forms[max_operands + 1]{};
+    for (int k = 0; k < n.operands; ++k) {
+      if (n.operand[k] < 0 || n.operand[k] >= i) return {"an operand does not stand before its node", i};
+      forms[k] = {g[n.operand[k]].result.type, dims.canonical(g[n.operand[k]].result.extents)};
+    }
+    if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves)) return {"a leaf has no number", i};
+    if (!n.op->infer || n.op->kind == op::op_kind::result) continue;
+    if (n.op == &info_of<op::concat> && n.operands > 2) continue;  // joined by with_legal_views
+    const inferred law = n.op->infer(dims, n.at, forms);
+    if (!law.holds || !law.types_fit) return {"operands do not fit the law of their op", i};
+    const bool same = law.value.type == n.result.type &&
+                      detail::equal_extents(dims, law.value.extents, n.result.extents);
+    if (!same) return {"a form does not follow from its operands", i};
+  }
+  for (int o : g.outputs)
+    if (o < -1 || o >= g.size()) return {"an output is no node", o};
+  return {};
+}
+
+/// After `expanded`: only what kernels, views and native code can do is left.
+constexpr broken_promise verify_expanded(const compute_graph& g) {
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op->kind == op::op_kind::composed || g[i].op == &info_of<op::detach>)
+      return {"a formula is left", i};
+  return verify_graph(g);
+}
+
+/// After `with_legal_views`: each output has memory of its own.
+constexpr broken_promise verify_views(const compute_graph& g) {
+  for (int k = 0; k < g.outputs.size(); ++k) {
+    const int o = g.outputs[k];
+    if (o < 0) continue;
+    const op::op_kind kind = g[o].op->kind;
+    if (kind == op::op_kind::view || kind == op::op_kind::leaf || kind == op::op_kind::constant)
+      return {"an output has no memory of its own", o};
+    for (int j = 0; j < k; ++j)
+      if (g.outputs[j] == o) return {"two outputs share their memory", o};
+  }
+  return verify_expanded(g);
+}
+
+/// After `fuse`: every node that fuses is in one group, in order, and a group's nodes have its
+/// space or are values of its rows.
+constexpr broken_promise verify_fusion(const compute_graph& g, const fusion& f) {
+  sequence<int> seen(g.size(), 0);
+  for (int k = 0; k < f.groups.size(); ++k) {
+    const kernel_group& group = f.groups[k];
+    for (int j = 0; j < group.nodes.size(); ++j) {
+      const int m = group.nodes[j];
+      ++seen[m];
+      if (f.group_of[m] != k) return {"a node is in a group that it does not name", m};
+      if (j > 0 && group.nodes[j - 1] >= m) return {"the nodes of a group are out of order", m};
+      const bool folds = g[m].op->kind == op::op_kind::reduce;
+      const shape& space = folds ? g[g[m].operand[0]].result.extents : g[m].result.extents;
+      if (!(space == group.space) && !(space == detail::row_shape(group.space)))
+        return {"a node does not fit the space of its group", m};
+    }
+  }
+  for (int i = 0; i < g.size(); ++i)
+    if (seen[i] != (detail::fuses(g[i]) ? 1 : 0)) return {"a node is in no group, or in several", i};
+  return {};
+}
+
+}  // namespace weft::graph

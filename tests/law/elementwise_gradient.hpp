@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// The law of derivatives over the list of ops: what is element-wise agrees with difference quotients,
+// once and twice. A new op is tested here as soon as it is in the list.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+using vector = variable<double, extents<dyn>>;
+
+vector points(double low, double high) {
+  return vector(generate<double>(extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
+}
+
+/// Weighs elements differently, so that a derivative in the wrong place shows.
+template <expression E>
+auto weighed(E e) {
+  return sum(e * sin(e * 1.3 + 0.4));
+}
+
+template <class Op>
+concept has_domain = requires { Op::domain; };
+
+/// Element-wise ops that take numbers and are functions of them alone: all of these are tested.
+template <class Op>
+constexpr bool is_tested() {
+  constexpr bool special = std::is_same_v<Op, op::cast> || std::is_same_v<Op, op::contiguous> ||
+                           std::is_same_v<Op, op::dropout> || std::is_same_v<Op, op::bernoulli>;
+  constexpr bool logic = std::is_base_of_v<op::comparison, Op> || std::is_base_of_v<op::logical<1>, Op> ||
+                         std::is_base_of_v<op::logical<2>, Op>;
+  if constexpr (special || logic || Op::arity < 1 || Op::arity > 2) return false;
+  else return Op::kind == op::op_kind::elementwise || std::is_base_of_v<op::elementwise<Op::arity>, Op>;
+}
+
+template <class Op>
+vector sampled(double from_low, double from_high) {
+  double low = -2, high = 2;
+  if constexpr (has_domain<Op>) low = Op::domain.low, high = Op::domain.high;
+  return points(low + from_low, high - from_high);
+}
+
+template <class Op>
+void check_op() {
+  if constexpr (is_tested<Op>()) {
+    CAPTURE(Op::name);
+    auto a = sampled<Op>(0, 0), b = sampled<Op>(0.05, 0.1);
+    if constexpr (Op::arity == 1) {
+      CHECK(gradcheck([&] { return weighed(apply<Op>(a)); }, a));
+      CHECK(gradcheck([&] { return sum(grad([](auto v) { return weighed(apply<Op>(v)); }, a) * b); }, a, {.tolerance = 1e-4}));
+    } else {
+      CHECK(gradcheck([&] { return weighed(apply<Op>(a, b)); }, a));
+      CHECK(gradcheck([&] { return weighed(apply<Op>(a, b)); }, b));
+      CHECK(gradcheck([&] { return sum(grad([&](auto v) { return weighed(apply<Op>(v, b)); }, a) * b); }, b, {.tolerance = 1e-4}));
+    }
+  }
+}
+/// The ops of the library numbered Begin, Begin + 2, ...
+template <int Begin, int... I>
+void check_ops(std::integer_sequence<int, I...>) {
+  (check_op<typename op::op_at<Begin + 2 * I, op::all::list>::type>(), ...);
+}
+template <int Begin>
+void check_ops() {
+  check_ops<Begin>(std::make_integer_sequence<int, (op::all::list::size - Begin + 1) / 2>{});
+}
+
+}  // namespace
