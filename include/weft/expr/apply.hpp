@@ -75,6 +75,11 @@ constexpr void check_law() {
 
 }  // namespace detail
 
+/// Whether `Op` takes operands of these types: its laws of shapes and types, asked without an error.
+template <class Op, class Attr, class... Operands>
+concept accepts = (expression<Operands> && ...) && node<Op, Attr, std::remove_cvref_t<Operands>...>::law.holds &&
+                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
+
 /// Op with attributes `Attr` on `a...`.
 template <class Op, class Attr = attr<>, operand... A>
   requires operands<A...>

@@ -62,7 +62,29 @@ void walk(M& m, const std::string& path, F& f) {
     });
   }
 }
+/// Whether a T has parameters in it. Types that can be copied as bytes have none.
+template <class T>
+consteval bool holds_parameters() {
+  if constexpr (is_parameter<T>) return true;
+  else if constexpr (is_list<T>) return holds_parameters<typename T::value_type>();
+  else if constexpr (is_tuple<T>) {
+    return []<class... M>(std::type_identity<std::tuple<M...>>) {
+      return (holds_parameters<M>() || ...);
+    }(std::type_identity<T>{});
+  } else if constexpr (requires(T& m) { m.children(); }) {
+    return holds_parameters<std::remove_cvref_t<decltype(std::declval<T&>().children())>>();
+  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> && !std::is_trivially_copyable_v<T>) {
+    return []<class... M>(std::type_identity<std::tuple<M*...>>) {
+      return (holds_parameters<M>() || ...);
+    }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
+  } else return false;
+}
 }  // namespace detail
+
+/// A plain struct that holds parameters, itself or in modules inside it.
+template <class T>
+concept module = !detail::is_parameter<T> && !detail::is_list<T> && !detail::is_tuple<T> &&
+                 detail::holds_parameters<T>();
 
 /// Calls f(name, parameter) for every parameter of `m` and of the modules inside it.
 template <class M, class F>
@@ -148,25 +170,20 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
   return p;
 }
 
-/// Prints a table of the parameters of a module.
-template <class M>
-struct summary {
-  const M& module;
-  friend std::ostream& operator<<(std::ostream& out, const summary& s) {
-    std::size_t width = 9;
-    for (const auto& [name, p] : state_dict(s.module)) width = std::max(width, name.size());
-    const auto row = [&](const std::string& a, const std::string& b, const std::string& c) {
-      out << a << std::string(width + 2 - a.size(), ' ') << b
-          << std::string(b.size() < 20 ? 20 - b.size() : 1, ' ') << c << '\n';
-    };
-    row("parameter", "shape", "elements");
-    for (const auto& [name, p] : state_dict(s.module))
-      row(name, to_string(p->extents), std::to_string(p->extents.size()));
-    row("total", "", std::to_string(parameter_count(s.module)));
-    return out;
-  }
-};
-template <class M>
-summary(const M&) -> summary<M>;
+/// Prints a table of the parameters of a module: name, shape, number of elements.
+template <module M>
+std::ostream& operator<<(std::ostream& out, const M& m) {
+  const state_dict_t parameters = state_dict(m);
+  std::size_t width = 9;
+  for (const auto& [name, p] : parameters) width = std::max(width, name.size());
+  const auto row = [&](const std::string& a, const std::string& b, const std::string& c) {
+    out << a << std::string(width + 2 - a.size(), ' ') << b
+        << std::string(b.size() < 20 ? 20 - b.size() : 1, ' ') << c << '\n';
+  };
+  row("parameter", "shape", "elements");
+  for (const auto& [name, p] : parameters) row(name, to_string(p->extents), std::to_string(p->extents.size()));
+  row("total", "", std::to_string(parameter_count(m)));
+  return out;
+}
 
 }  // namespace weft

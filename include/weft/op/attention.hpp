@@ -155,6 +155,10 @@ namespace weft {
 
 inline constexpr bool causal = true;
 
+/// Whether attention takes these queries, keys and values.
+template <class Q, class K, class V>
+concept attention_compatible = accepts<op::attention, attr<causal>, Q, K, V>;
+
 /// Attention over positions; `Causal` hides later ones. Memory is linear in positions.
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {

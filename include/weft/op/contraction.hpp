@@ -9,17 +9,6 @@
 #include <weft/op/movement.hpp>
 #include <weft/op/rule.hpp>
 
-namespace weft {
-
-/// Whether matmul accepts operands of these extents.
-template <class A, class B>
-concept matmul_compatible = [] {
-  static_dims dims;
-  return matmul_shape(dims, A::static_shape, B::static_shape).holds;
-}();
-
-}  // namespace weft
-
 namespace weft::op {
 
 template <bool Holds, class A, class B>
@@ -91,6 +80,10 @@ struct matmul : rule<2> {
 }  // namespace weft::op
 
 namespace weft {
+
+/// Whether matmul takes these operands.
+template <class A, class B>
+concept matmul_compatible = accepts<op::matmul, attr<>, A, B>;
 
 /// Matrix product over the last two dims. Cost: 2 M N K operations per batch element.
 template <expression A, expression B>

@@ -228,3 +228,9 @@ struct cast : primitive<1> {
 };
 
 }  // namespace weft::op
+
+namespace weft {
+/// Whether element-wise ops take operands of these shapes together.
+template <class A, class B>
+concept broadcast_compatible = accepts<op::add, attr<>, A, B>;
+}  // namespace weft

@@ -212,6 +212,13 @@ struct one_hot : composed<1> {
 
 namespace weft {
 
+/// Whether embedding takes this table and these indices.
+template <class Table, class Index>
+concept embedding_compatible = accepts<op::take_rows, attr<>, Table, Index>;
+/// Whether gather takes these operands along dim Dim, counted from the left.
+template <index_t Dim, class X, class Index>
+concept gather_compatible = accepts<op::gather, attr<Dim>, X, Index>;
+
 /// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather.
 template <index_t Dim, expression X, expression Index>
 constexpr auto gather(X x, Index index) {

@@ -113,6 +113,10 @@ struct bce_with_logits : elementwise<2> {
 
 namespace weft {
 
+/// Whether cross_entropy takes these logits and labels.
+template <class Logits, class Labels>
+concept cross_entropy_compatible = accepts<op::negative_log_likelihood, attr<0, 0>, Logits, Labels>;
+
 enum class reduction_kind { mean, sum, none };
 
 /// PyTorch's default for labels that do not count.

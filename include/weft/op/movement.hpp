@@ -269,6 +269,16 @@ constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
 }
 }  // namespace detail
 
+/// Whether `X` can be reshaped to these extents.
+template <class X, index_t... To>
+concept reshape_compatible = accepts<op::reshape, attr<To...>, X>;
+/// Whether `X` can be expanded to these extents.
+template <class X, index_t... To>
+concept expand_compatible = accepts<op::expand, attr<To...>, X>;
+/// Whether two operands can be joined along dim Dim, counted from the left.
+template <index_t Dim, class A, class B>
+concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
+
 /// `x` with other extents and the same elements in the same order. Of the dynamic target extents
 /// one may be left to infer by giving it as dyn.
 template <expression X, index_t... To>

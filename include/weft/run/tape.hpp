@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/grad/derivable.hpp>
 #include <weft/run/add.hpp>
 #include <weft/run/boundary.hpp>
 #include <weft/run/eval.hpp>
@@ -37,6 +38,7 @@ class tape {
   /// Computes an expression that is one program.
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
+    (void)autodiff::flows<E>;  // states that its ops have derivatives
     using forward = run::forward_program<E>;
     using backward = run::backward_program<E>;
     run::operands o = run::operands_of(e);

@@ -24,7 +24,7 @@ TEST_CASE("modules: names are PyTorch's") {
   CHECK(names == "hidden.weight hidden.bias output.weight output.bias ");
   CHECK(parameter_count(m) == 4 * 8 + 8 + 8 * 2 + 2);
   std::ostringstream out;
-  out << summary(m);
+  out << m;
   CHECK(out.str().find("hidden.weight  [8, 4]              32") != std::string::npos);
 }
 
