@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // GPT-2 (Radford et al., 2019) with the names and layouts of Hugging Face's weights.
 //
-// The width is a template argument: dyn when it is given at run time, as in train_gpt, a number in
+// Sizes are template arguments: dyn when they are given at run time, as in train_gpt, numbers in
 // static_gpt. Shapes: B batch, T positions, C features, V vocabulary.
 #pragma once
 
@@ -39,7 +39,7 @@ struct projection {
 
 constexpr index_t times(index_t n, index_t width) { return width == dyn ? dyn : n * width; }
 
-template <index_t C>
+template <index_t C, index_t Heads>
 struct attention {
   projection<C, times(3, C)> c_attn;
   projection<C, C> c_proj;
@@ -47,10 +47,13 @@ struct attention {
 
   auto operator()(expression auto x_BTC) const {
     return c_proj(let(c_attn(x_BTC), [heads = heads](auto qkv) {
-      auto q = unflatten<-1>(weft::chunk<-1, 3, 0>(qkv), heads);
-      auto k = unflatten<-1>(weft::chunk<-1, 3, 1>(qkv), heads);
-      auto v = unflatten<-1>(weft::chunk<-1, 3, 2>(qkv), heads);
-      return weft::flatten<2, 3>(weft::attention<causal>(q, k, v));
+      const auto by_head = [&](auto part) {
+        if constexpr (Heads == dyn) return weft::unflatten<-1>(part, heads);
+        else return weft::unflatten<-1, Heads>(part);
+      };
+      return weft::flatten<2, 3>(weft::attention<causal>(by_head(weft::chunk<-1, 3, 0>(qkv)),
+                                                         by_head(weft::chunk<-1, 3, 1>(qkv)),
+                                                         by_head(weft::chunk<-1, 3, 2>(qkv))));
     }));
   }
 };
@@ -62,10 +65,10 @@ struct mlp {
   auto operator()(expression auto x) const { return c_proj(gelu_tanh(c_fc(x))); }
 };
 
-template <index_t C>
+template <index_t C, index_t Heads>
 struct block {
   weft::layer_normalization<C> ln_1;
-  attention<C> attn;
+  attention<C, Heads> attn;
   weft::layer_normalization<C> ln_2;
   gpt2::mlp<C> mlp;
 
@@ -74,17 +77,18 @@ struct block {
   }
 };
 
-template <index_t C = dyn>
+template <index_t C = dyn, index_t Heads = dyn, index_t V = dyn, index_t T = dyn>
 struct model {
-  weft::embedding_table<dyn, C> wte, wpe;
-  weft::repeat<block<C>> h;
+  weft::embedding_table<V, C> wte;
+  weft::embedding_table<T, C> wpe;
+  weft::repeat<block<C, Heads>> h;
   weft::layer_normalization<C> ln_f;
 
   static model create(const config& c, const device& where = weft::default_device()) {
     const double deviation = 0.02;
     const double residual = deviation / std::sqrt(2.0 * static_cast<double>(c.layers));
-    model m{weft::embedding_table<dyn, C>::create(c.vocabulary, c.width, where),
-            weft::embedding_table<dyn, C>::create(c.context, c.width, where),
+    model m{weft::embedding_table<V, C>::create(c.vocabulary, c.width, where),
+            weft::embedding_table<T, C>::create(c.context, c.width, where),
             {},
             weft::layer_normalization<C>::create(c.width, where)};
     m.wte.weight.state()->init = weft::init::normal(deviation);
@@ -103,9 +107,17 @@ struct model {
 
   /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight.
   auto operator()(expression auto tokens_BT, index_t positions) const {
-    auto x = wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions);
-    return matmul(ln_f(h(x)), transpose(wte.weight));
+    return head(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions));
   }
+  /// The same for all positions of a static context.
+  auto operator()(expression auto tokens_BT) const
+    requires(T != dyn)
+  {
+    return head(wte(tokens_BT) + wpe.weight);
+  }
+
+ private:
+  auto head(expression auto x_BTC) const { return matmul(ln_f(h(x_BTC)), transpose(wte.weight)); }
 };
 
 }  // namespace gpt2

@@ -202,7 +202,10 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
     const stored_tensor& t = entry->second;
     if (header.size() > 1) header += ",";
     header += json_string(entry->first) + ":{\"dtype\":\"" + detail::type_names[detail::rank_of(t.type)].name + "\",\"shape\":[";
-    for (int i = 0; i < t.extents.order; ++i) header += (i ? "," : "") + std::to_string(t.extents[i]);
+    for (int i = 0; i < t.extents.order; ++i) {
+      if (i) header += ",";
+      header += std::to_string(t.extents[i]);
+    }
     header += "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + t.bytes.size()) + "]}";
     at += t.bytes.size();
   }
