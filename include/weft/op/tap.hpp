@@ -6,6 +6,7 @@
 // The context decides what happens with the value: context::on_tap captures instead of printing.
 #pragma once
 
+#include <weft/device/native.hpp>
 #include <weft/op/movement.hpp>
 
 namespace weft::op {

@@ -21,16 +21,19 @@ struct operands {
 
 namespace detail {
 
-template <expression E>
-  requires E::is_leaf
-void collect(const E& leaf, operands& to) {
-  const std::shared_ptr<tensor_state>& state = leaf.state();
-  if (to.check_versions && !leaf.is_current())
+inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_current, operands& to) {
+  if (to.check_versions && !is_current)
     throw value_error("weft: operand " + std::to_string(to.leaves.size()) + " of shape " +
                       to_string(state->extents) +
                       " was changed in place after the expression was written");
   to.leaves.push_back(state);
   to.leaf_extents.push_back(state->extents);
+}
+
+template <expression E>
+  requires E::is_leaf
+void collect(const E& leaf, operands& to) {
+  collect_leaf(leaf.state(), leaf.is_current(), to);
 }
 
 template <class T>

@@ -48,6 +48,13 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap});
 }
 
+/// The value of `p` for these operands.
+inline std::shared_ptr<tensor_state> play_value(context& c, const playable& p, const operands& o) {
+  std::vector<std::shared_ptr<tensor_state>> outputs;
+  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaf_extents, o.sizes), outputs);
+  return outputs[0];
+}
+
 }  // namespace run
 
 /// The tensor type that an expression evaluates to.
@@ -62,12 +69,7 @@ struct forgetful_evaluator {
 
   template <expression E>
   evaluated<E> eval_program(const E& e) {
-    using program = value_program<E>;
-    operands o = operands_of(e, check_versions);
-    std::vector<index_t> symbols = resolve_symbols(program::plan, o.leaf_extents, o.sizes);
-    std::vector<std::shared_ptr<tensor_state>> outputs;
-    play(in, playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
-    return evaluated<E>(outputs[0]);
+    return evaluated<E>(play_value(in, playable_of<value_program<E>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>

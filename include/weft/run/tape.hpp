@@ -39,22 +39,8 @@ class tape {
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
     (void)autodiff::flows<E>;  // states that its ops have derivatives
-    using forward = run::forward_program<E>;
-    using backward = run::backward_program<E>;
-    run::operands o = run::operands_of(e);
-    entry n;
-    n.symbols = run::resolve_symbols(forward::plan, o.leaf_extents, o.sizes);
-    std::vector<std::shared_ptr<tensor_state>> outputs;
-    run::play(*context_, run::playable_of<forward>(), o.leaves, o.numbers, n.symbols, outputs);
-    if (!recording_) return evaluated<E, true>(outputs[0]);
-    n.backward = run::playable_of<backward>();
-    n.numbers = std::move(o.numbers);
-    n.result = outputs[0];
-    n.kept.assign(outputs.begin() + 1, outputs.end());
-    n.leaves = std::move(o.leaves);
-    keep_what_is_read(n);
-    entries_.push_back(std::move(n));
-    return evaluated<E, true>(outputs[0]);
+    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E>>(),
+                                           run::playable_of<run::backward_program<E>>(), run::operands_of(e)));
   }
 
   /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
@@ -91,6 +77,23 @@ class tape {
     std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
     std::shared_ptr<tensor_state> result;
   };
+
+  std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
+                                             run::operands o) {
+    entry n;
+    n.symbols = run::resolve_symbols(forward.plan, o.leaf_extents, o.sizes);
+    std::vector<std::shared_ptr<tensor_state>> outputs;
+    run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
+    if (!recording_) return outputs[0];
+    n.backward = backward;
+    n.numbers = std::move(o.numbers);
+    n.result = outputs[0];
+    n.kept.assign(outputs.begin() + 1, outputs.end());
+    n.leaves = std::move(o.leaves);
+    keep_what_is_read(n);
+    entries_.push_back(std::move(n));
+    return outputs[0];
+  }
 
   /// Operands that backward does not read may be freed or changed.
   static void keep_what_is_read(entry& n) {

@@ -10,22 +10,28 @@
 
 namespace weft {
 
-/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes.
-template <expression E>
-void update(context& c, std::vector<std::shared_ptr<tensor_state>> targets, const E& e) {
-  using program = run::value_program<E>;
-  run::operands o = run::operands_of(e);
-  std::vector<index_t> symbols = run::resolve_symbols(program::plan, o.leaf_extents, o.sizes);
-  // One element-wise kernel reads each element before it writes it; anything else might not.
-  constexpr bool in_place = program::plan.steps.size() == 1 && program::plan.kernels.size() == 1 &&
-                            program::plan.kernels[0].division == kernel_division::elements;
+namespace run {
+/// Sets `targets` to the outputs of `p`; in place only where a program may write what it reads.
+inline void play_into(context& c, const playable& p, const operands& o,
+                      const std::vector<std::shared_ptr<tensor_state>>& targets, bool in_place) {
   std::vector<std::shared_ptr<tensor_state>> outputs;
   if (in_place) outputs = targets;
-  run::play(c, run::playable_of<program>(), o.leaves, o.numbers, std::move(symbols), outputs);
+  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaf_extents, o.sizes), outputs);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (!in_place) targets[i]->memory = outputs[i]->memory;
     ++targets[i]->version;
   }
+}
+}  // namespace run
+
+/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes.
+template <expression E>
+void update(context& c, std::vector<std::shared_ptr<tensor_state>> targets, const E& e) {
+  using program = run::value_program<E>;
+  // One element-wise kernel reads each element before it writes it; anything else might not.
+  constexpr bool in_place = program::plan.steps.size() == 1 && program::plan.kernels.size() == 1 &&
+                            program::plan.kernels[0].division == kernel_division::elements;
+  run::play_into(c, run::playable_of<program>(), run::operands_of(e), targets, in_place);
 }
 
 /// A tensor's elements as one dim: the same memory under another shape.

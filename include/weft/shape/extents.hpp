@@ -13,6 +13,14 @@
 
 namespace weft {
 
+namespace detail {
+/// Not a template, so that each extents type does not bring its own text.
+[[noreturn, gnu::cold]] inline void refuse_extent(const shape& fixed, int dim, index_t given) {
+  throw shape_error("weft: extents " + to_string(fixed) + ": dim " + std::to_string(dim) + " cannot be " +
+                    std::to_string(given));
+}
+}  // namespace detail
+
 template <index_t... Extents>
 class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
@@ -39,8 +47,7 @@ class extents {
       const bool fixed = static_shape[i] != dyn;
       if (!fixed || sizeof...(Sizes) == order) value_[i] = given[next++];
       if (value_[i] < 0 || (fixed && value_[i] != static_shape[i]))
-        throw shape_error("weft: extents " + to_string(static_shape) + ": dim " +
-                          std::to_string(i) + " cannot be " + std::to_string(value_[i]));
+        detail::refuse_extent(static_shape, i, value_[i]);
     }
   }
 

@@ -20,20 +20,35 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
   return tensor<T, Extents>(static_cast<shape>(e), where);
 }
 
+namespace detail {
+template <element T, class F>
+std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where) {
+  auto t = std::make_shared<tensor_state>(where, s, dtype_of<T>);
+  const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(s.size())]);
+  for (index_t i = 0; i < s.size(); ++i) host[static_cast<std::size_t>(i)] = static_cast<T>(f(i));
+  where->upload(t->memory.data(), host.get(), t->bytes());
+  return t;
+}
+}  // namespace detail
+
 /// Elements f(0), f(1), ... in row-major order.
 template <element T, class Extents, class F>
 tensor<T, Extents> generate(Extents e, F f, const device& where = default_device()) {
-  tensor<T, Extents> t(static_cast<shape>(e), where);
-  const index_t n = t.size();
-  std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(n)]);
-  for (index_t i = 0; i < n; ++i) host[static_cast<std::size_t>(i)] = static_cast<T>(f(i));
-  t.state()->where->upload(t.state()->memory.data(), host.get(), t.state()->bytes());
-  return t;
+  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), std::move(f), where));
 }
+
+namespace detail {
+// Named types, so that a sequence is compiled once and not for every extents type.
+template <class T>
+struct constant_sequence {
+  T value;
+  T operator()(index_t) const { return value; }
+};
+}  // namespace detail
 
 template <element T, class Extents>
 tensor<T, Extents> full(Extents e, T value, const device& where = default_device()) {
-  return generate<T>(e, [&](index_t) { return value; }, where);
+  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::constant_sequence<T>{value}, where));
 }
 template <element T, class Extents>
 tensor<T, Extents> zeros(Extents e, const device& where = default_device()) {
@@ -75,20 +90,27 @@ inline double normal_element(philox_key key, index_t i) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586477 * v);
 }
 
+namespace detail {
+struct uniform_sequence {
+  philox_key key;
+  float operator()(index_t i) const { return unit_interval(philox_word(key, static_cast<std::uint64_t>(i))); }
+};
+struct normal_sequence {
+  philox_key key;
+  double operator()(index_t i) const { return normal_element(key, i); }
+};
+}  // namespace detail
+
 /// Uniform in [0, 1).
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
-  const philox_key key = r.key();
-  return generate<T>(
-      e, [&](index_t i) { return unit_interval(philox_word(key, static_cast<std::uint64_t>(i))); },
-      where);
+  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::uniform_sequence{r.key()}, where));
 }
 
 /// Standard normal.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
-  const philox_key key = r.key();
-  return generate<T>(e, [&](index_t i) { return normal_element(key, i); }, where);
+  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::normal_sequence{r.key()}, where));
 }
 
 }  // namespace weft

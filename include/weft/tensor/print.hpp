@@ -35,13 +35,20 @@ void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_
 }
 }  // namespace detail
 
+namespace detail {
+template <class T>
+std::ostream& print(std::ostream& out, const tensor_state& t) {
+  const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.extents.size())]);
+  download_to(t, host.get());
+  out << name_of(t.type) << ' ' << to_string(t.extents) << '\n';
+  print_dim(out, host.get(), t.extents, 0, 0);
+  return out;
+}
+}  // namespace detail
+
 template <class T, class Extents, bool Tracked>
 std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t) {
-  const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.size())]);
-  t.copy_to(host.get());
-  out << name_of(dtype_of<T>) << ' ' << to_string(t.extents()) << '\n';
-  detail::print_dim(out, host.get(), t.extents(), 0, 0);
-  return out;
+  return detail::print<T>(out, *t.state());
 }
 
 }  // namespace weft

@@ -54,6 +54,37 @@ inline void move_to(tensor_state& t, const device& where) {
   t.grad.reset();
 }
 
+namespace detail {
+// Not templates, so that each tensor type does not bring its own text.
+
+/// `s`, if a tensor whose type says `fixed` may have it.
+inline const shape& checked_extents(const shape& fixed, const shape& s) {
+  bool fits = s.order == fixed.order;
+  for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
+  if (!fits)
+    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " + to_string(s));
+  return s;
+}
+inline void download_to(const tensor_state& t, void* host) {
+  t.where->synchronize();
+  t.where->download(host, t.memory.data(), t.bytes());
+}
+inline void require_elements(const tensor_state& t, const char* what, index_t count) {
+  if (t.extents.size() != count)
+    throw shape_error(std::string("weft: ") + what + ": " + std::to_string(count) +
+                      " elements for a tensor of shape " + to_string(t.extents));
+}
+inline void* host_memory(const tensor_state& t) {
+  if (!t.where->host_accessible())
+    throw device_error(std::string("weft: data of a tensor on ") + t.where->name());
+  return t.memory.data();
+}
+inline const std::shared_ptr<tensor_state>& defined_state(const std::shared_ptr<tensor_state>& t) {
+  if (!t) throw value_error("weft: a tensor is used before it has elements");
+  return t;
+}
+}  // namespace detail
+
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
  public:
@@ -77,8 +108,7 @@ class tensor : public expression_base {
 
   bool defined() const { return state_ != nullptr; }
   const std::shared_ptr<tensor_state>& state() const {
-    if (!state_) throw value_error("weft: a tensor is used before it has elements");
-    return state_;
+    return detail::defined_state(state_);
   }
   const shape& extents() const { return state()->extents; }
   index_t extent(int dim) const { return extents()[normalized_dim(dim, extents().order)]; }
@@ -92,8 +122,7 @@ class tensor : public expression_base {
     return host;
   }
   void copy_to(T* host) const {
-    state()->where->synchronize();
-    state()->where->download(host, state()->memory.data(), state()->bytes());
+    detail::download_to(*state(), host);
   }
   /// Sets all elements; expressions written before refuse to be evaluated.
   void copy_from(const T* host) {
@@ -101,16 +130,13 @@ class tensor : public expression_base {
     ++state()->version;
   }
   void copy_from(const std::vector<T>& host) {
-    if (static_cast<index_t>(host.size()) != size())
-      throw shape_error("weft: copy_from: " + std::to_string(host.size()) +
-                        " elements for a tensor of shape " + to_string(extents()));
+    detail::require_elements(*state(), "copy_from", static_cast<index_t>(host.size()));
     copy_from(host.data());
   }
 
   /// The element of a tensor that has one.
   T item() const {
-    if (size() != 1)
-      throw shape_error("weft: item of a tensor of shape " + to_string(extents()));
+    detail::require_elements(*state(), "item", 1);
     T value;
     copy_to(&value);
     return value;
@@ -125,9 +151,7 @@ class tensor : public expression_base {
 
   /// Host memory of the elements; only on devices that share it.
   T* data() const {
-    if (!state()->where->host_accessible())
-      throw device_error(std::string("weft: data of a tensor on ") + state()->where->name());
-    return static_cast<T*>(state()->memory.data());
+    return static_cast<T*>(detail::host_memory(*state()));
   }
 
   /// The gradient that tapes have added up; not defined before the first.
@@ -155,15 +179,7 @@ class tensor : public expression_base {
   bool is_current() const { return written_for_ == any_version || written_for_ == state()->version; }
 
  private:
-  static const shape& checked(const shape& s) {
-    bool fits = s.order == static_shape.order;
-    for (int i = 0; fits && i < s.order; ++i)
-      fits = static_shape[i] == dyn ? s[i] >= 0 : s[i] == static_shape[i];
-    if (!fits)
-      throw shape_error("weft: a tensor of type " + to_string(static_shape) +
-                        " cannot have the extents " + to_string(s));
-    return s;
-  }
+  static const shape& checked(const shape& s) { return detail::checked_extents(static_shape, s); }
 
   std::shared_ptr<tensor_state> state_;
   static constexpr std::uint64_t any_version = ~std::uint64_t{0};
