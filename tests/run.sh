@@ -70,6 +70,18 @@ check_packages() {
   g++ -std=c++20 -Iinclude -Wno-psabi tests/package/consumer.cpp -o "$at/plain" && "$at/plain"
 }
 
+# Ranks as threads, under the thread sanitizer.
+check_races() {
+  echo "== races"
+  cmake -S . -B build/races -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g" \
+    -DWEFT_SANITIZE=thread -DWEFT_NATIVE=OFF -DWEFT_WITH_TBB=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_WARNINGS_AS_ERRORS=ON >/dev/null
+  local target
+  for target in $(cmake --build build/races --target help | grep -o 'weft_test_comm_[a-z_]*_test'); do
+    cmake --build build/races --target "$target" >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
+    "build/races/tests/$target" | tail -n 3
+  done
+}
+
 # Bytes that are no files: the readers say so. check_fuzz SECONDS
 check_fuzz() {
   echo "== fuzz"
@@ -118,6 +130,7 @@ mkdir -p build
 build gcc g++
 check_train_gpt
 build clang-sanitized clang++-19 -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_NATIVE=OFF
+check_races
 check_headers
 check_packages
 check_nvcc

@@ -34,6 +34,16 @@ struct io_error : error {
   using error::error;
 };
 
+/// Ranks that do not understand each other, or one that is gone. Names the operation and the rank.
+struct comm_error : error {
+  using error::error;
+};
+
+/// A rank that did not come in time.
+struct timeout_error : comm_error {
+  using comm_error::comm_error;
+};
+
 /// A program called with arguments that make no sense; examples exit with code 2.
 struct usage_error : error {
   using error::error;

@@ -64,14 +64,23 @@ constexpr auto& graph_of(const First&, const Rest&... rest) {
   return graph_of(rest...);
 }
 
-/// Names the violated law in a class template, so that compilers print it with what violates it.
-template <class Op, class Result, class... Operands>
-constexpr void check_law() {
-  if constexpr (!Result::law.types_fit)
-    (void)sizeof(typename Op::template type_law<false, typename Operands::value_type...>);
-  else if constexpr (!Result::law.holds)
-    (void)sizeof(typename Op::template law<false, extents_of<Operands>...>);
-}
+/// The law that `Op` states for its operands, as a class template that says so when it is
+/// instantiated: aliases, so that compilers print no steps between the op and the sentence.
+template <bool TypesFit>
+struct law_kind {
+  template <class Op, class Node, class... Operands>
+  using of = typename Op::template law<Node::law.holds, extents_of<Operands>...>;
+};
+template <>
+struct law_kind<false> {
+  template <class Op, class Node, class... Operands>
+  using of = typename Op::template type_law<false, typename Operands::value_type...>;
+};
+template <class Op, class Node, class... Operands>
+using law_of = typename law_kind<Node::law.types_fit>::template of<Op, Node, Operands...>;
+
+template <class Tensor, class T>
+using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
 }  // namespace detail
 
@@ -88,11 +97,9 @@ constexpr auto apply(A... a) {
     return detail::graph_of(a...).template apply<Op>(Attr::value, a...);
   } else {
     using tensor = typename detail::last_expression<A...>::type;
-    return [](auto... operands) {
-      using result = node<Op, Attr, decltype(operands)...>;
-      detail::check_law<Op, result, decltype(operands)...>();
-      return result(std::move(operands)...);
-    }(detail::as_expression<tensor>(std::move(a))...);
+    using result = node<Op, Attr, detail::expression_for<tensor, A>...>;
+    (void)sizeof(detail::law_of<Op, result, detail::expression_for<tensor, A>...>);
+    return result(detail::as_expression<tensor>(std::move(a))...);
   }
 }
 

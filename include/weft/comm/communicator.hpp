@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+// A group of ranks: collectives, messages, subgroups. A backend implements `start` and `split`.
+//
+//   void step(communicator& ranks, std::span<float> gradient) {
+//     ranks.all_reduce(gradient, reduction::average, {.label = "h.0.mlp"}).wait();
+//   }
+//
+// All ranks of a group call the same collectives in the same order; a rank that does not is named
+// in the error that every rank gets. Buffers stay as they are until the operation is completed.
+#pragma once
+
+#include <weft/comm/work.hpp>
+
+namespace weft {
+
+/// Of one operation: what it is for, how long to wait.
+struct comm_options {
+  std::string label{};
+  std::chrono::milliseconds timeout{default_timeout};
+};
+
+class communicator {
+ public:
+  virtual ~communicator() = default;
+
+  virtual const char* name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Every rank gets the reduction of all ranks' elements. Sums follow a fixed tree over ranks.
+  work all_reduce(elements data, reduction op = reduction::sum, comm_options o = {}) {
+    return begin({.kind = collective::all_reduce, .in = data, .out = data, .op = op}, o);
+  }
+  /// Every rank gets the elements of `root`.
+  work broadcast(elements data, int root = 0, comm_options o = {}) {
+    return begin({.kind = collective::broadcast, .in = data, .out = data, .root = root}, o);
+  }
+  /// `root` gets the reduction; the others keep their elements.
+  work reduce(elements data, int root = 0, reduction op = reduction::sum, comm_options o = {}) {
+    return begin({.kind = collective::reduce, .in = data, .out = data, .op = op, .root = root}, o);
+  }
+  /// Every rank gets the elements of all, in the order of ranks. `counts` where they differ.
+  work all_gather(const_elements mine, elements all, rank_counts counts = {}, comm_options o = {}) {
+    if (counts.empty()) counts = even(all.count, "all_gather");
+    return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)}, o);
+  }
+  /// `root` gets the elements of all; elsewhere `all` may be empty.
+  work gather(const_elements mine, elements all, int root = 0, rank_counts counts = {}, comm_options o = {}) {
+    if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
+    return begin({.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root}, o);
+  }
+  /// Each rank gets its part of the elements of `root`; elsewhere `all` may be empty.
+  work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {}, comm_options o = {}) {
+    if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
+    return begin({.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root}, o);
+  }
+  /// Each rank gets its part of the reduction.
+  work reduce_scatter(const_elements all, elements mine, reduction op = reduction::sum, rank_counts counts = {},
+                      comm_options o = {}) {
+    if (counts.empty()) counts = even(all.count, "reduce_scatter");
+    return begin({.kind = collective::reduce_scatter, .in = all, .out = mine, .in_counts = std::move(counts), .op = op}, o);
+  }
+  /// Rank i sends its j-th part to rank j. Counts where parts differ.
+  work all_to_all(const_elements in, elements out, rank_counts sent = {}, rank_counts received = {}, comm_options o = {}) {
+    if (sent.empty()) sent = even(in.count, "all_to_all");
+    if (received.empty()) received = even(out.count, "all_to_all");
+    return begin({.kind = collective::all_to_all, .in = in, .out = out, .in_counts = std::move(sent),
+                  .out_counts = std::move(received)}, o);
+  }
+  /// Over when all ranks have called it.
+  work barrier(comm_options o = {}) { return begin({.kind = collective::barrier}, o); }
+
+  /// Messages between two ranks arrive in the order of their tag. A send may be over before its
+  /// message is received.
+  work send(const_elements data, int to, int tag = 0, comm_options o = {}) {
+    return begin({.kind = collective::send, .in = data, .root = to, .tag = tag}, o);
+  }
+  work receive(elements data, int from, int tag = 0, comm_options o = {}) {
+    return begin({.kind = collective::receive, .out = data, .root = from, .tag = tag}, o);
+  }
+
+  /// The group of the ranks that give the same color, ordered by key and then by rank. All ranks
+  /// call it; null for a negative color.
+  virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
+
+  /// Gives up: every operation of every rank, pending or to come, fails with this reason.
+  virtual void abort(const std::string& reason) = 0;
+
+ protected:
+  /// Queues an operation whose arguments are checked.
+  virtual work start(operation o) = 0;
+
+ private:
+  rank_counts even(index_t count, const char* what) const {
+    if (count % size())
+      throw value_error(std::string("weft: ") + what + ": " + std::to_string(count) + " elements are no equal parts for " +
+                        std::to_string(size()) + " ranks; give the counts");
+    return rank_counts(static_cast<std::size_t>(size()), count / size());
+  }
+
+  work begin(operation o, comm_options& with) {
+    o.label = std::move(with.label);
+    o.timeout = with.timeout;
+    check(o);
+    return start(std::move(o));
+  }
+
+  void check(const operation& o) const {
+    const auto fail = [&](const std::string& why) {
+      throw value_error("weft: rank " + std::to_string(rank()) + ": " + o.text() + ": " + why);
+    };
+    const auto own = static_cast<std::size_t>(rank());
+    if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
+    if ((o.kind == collective::send || o.kind == collective::receive) && o.root == rank())
+      fail("a rank cannot send to itself");
+    for (const rank_counts* counts : {&o.in_counts, &o.out_counts}) {
+      if (counts->empty()) continue;
+      if (counts->size() != static_cast<std::size_t>(size())) fail("there must be a count for each rank");
+      for (index_t c : *counts)
+        if (c < 0) fail("a count is negative");
+    }
+    if (o.in.count && o.out.count && o.in.type != o.out.type) fail("the types of both sides differ");
+    const auto expect = [&](const char* side, index_t has, index_t needs) {
+      if (has != needs) fail(std::string(side) + " has " + std::to_string(has) + " elements, not " + std::to_string(needs));
+    };
+    switch (o.kind) {
+      case collective::all_gather:
+        expect("the result", o.out.count, operation::sum_of(o.out_counts));
+        expect("the operand", o.in.count, o.out_counts[own]);
+        break;
+      case collective::gather:
+        if (o.root == rank()) expect("the result", o.out.count, operation::sum_of(o.out_counts));
+        expect("the operand", o.in.count, o.out_counts[own]);
+        break;
+      case collective::scatter:
+        if (o.root == rank()) expect("the operand", o.in.count, operation::sum_of(o.in_counts));
+        expect("the result", o.out.count, o.in_counts[own]);
+        break;
+      case collective::reduce_scatter:
+        expect("the operand", o.in.count, operation::sum_of(o.in_counts));
+        expect("the result", o.out.count, o.in_counts[own]);
+        break;
+      case collective::all_to_all:
+        expect("the operand", o.in.count, operation::sum_of(o.in_counts));
+        expect("the result", o.out.count, operation::sum_of(o.out_counts));
+        break;
+      default: break;
+    }
+    const bool reduces = o.kind == collective::all_reduce || o.kind == collective::reduce || o.kind == collective::reduce_scatter;
+    if (reduces && o.type() == dtype::boolean && o.op != reduction::minimum && o.op != reduction::maximum)
+      fail("bool has only minimum and maximum");
+    if (reduces && !is_floating(o.type()) && o.op == reduction::average) fail("integers have no average");
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// What ranks do together, as a value: backends run it, reports print it, ranks compare it.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <weft/base/dtype.hpp>
+#include <weft/base/error.hpp>
+
+namespace weft {
+
+enum class collective : std::uint8_t {
+  all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all, barrier, split, send, receive
+};
+enum class reduction : std::uint8_t { sum, average, product, minimum, maximum };
+
+constexpr const char* name_of(collective c) {
+  constexpr const char* names[] = {"all_reduce",     "broadcast",  "reduce",  "all_gather", "gather", "scatter",
+                                   "reduce_scatter", "all_to_all", "barrier", "split",      "send",   "receive"};
+  return names[static_cast<int>(c)];
+}
+constexpr const char* name_of(reduction r) {
+  constexpr const char* names[] = {"sum", "average", "product", "minimum", "maximum"};
+  return names[static_cast<int>(r)];
+}
+
+/// Contiguous elements that an operation reads.
+struct const_elements {
+  const void* data = nullptr;
+  index_t count = 0;
+  dtype type = dtype::f32;
+
+  const_elements() = default;
+  const_elements(const void* d, index_t n, dtype t) : data(d), count(n), type(t) {}
+  template <class T, std::size_t N>
+    requires element<std::remove_const_t<T>>
+  const_elements(std::span<T, N> s) : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<std::remove_const_t<T>>) {}
+  template <element T>
+  const_elements(const std::vector<T>& v) : const_elements(std::span<const T>(v)) {}
+  index_t bytes() const { return count * size_of(type); }
+};
+
+/// Contiguous elements that an operation writes.
+struct elements {
+  void* data = nullptr;
+  index_t count = 0;
+  dtype type = dtype::f32;
+
+  elements() = default;
+  elements(void* d, index_t n, dtype t) : data(d), count(n), type(t) {}
+  template <element T, std::size_t N>
+  elements(std::span<T, N> s) : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<T>) {}
+  template <element T>
+  elements(std::vector<T>& v) : elements(std::span<T>(v)) {}
+  operator const_elements() const { return {data, count, type}; }
+};
+
+/// How many elements each rank has, where they differ.
+using rank_counts = std::vector<index_t>;
+
+/// Longest wait, unless an operation says otherwise.
+inline constexpr std::chrono::milliseconds default_timeout{600'000};
+
+struct operation {
+  collective kind{};
+  const_elements in{};
+  elements out{};
+  rank_counts in_counts{}, out_counts{};  // by rank: how `in` is sent out, how `out` is put together
+  reduction op = reduction::sum;
+  int root = 0;  // also the other rank of a message
+  int tag = 0;   // of a message; the color of a split
+  int key = 0;   // of a split
+  std::string label{};  // what it is for: module path and op
+  std::chrono::milliseconds timeout = default_timeout;
+
+  dtype type() const { return in.data || in.count ? in.type : out.type; }
+
+  /// "all_reduce(sum, f32 x 1024) for h.0.mlp": equal for ranks that mean the same.
+  std::string text() const {
+    std::string t = name_of(kind);
+    t += "(";
+    switch (kind) {
+      case collective::all_reduce: t += std::string(name_of(op)) + ", " + amount(out.count); break;
+      case collective::reduce: t += std::string(name_of(op)) + ", " + amount(out.count) + ", root " + std::to_string(root); break;
+      case collective::reduce_scatter: t += std::string(name_of(op)) + ", " + amount(in.count) + parts(in_counts); break;
+      case collective::broadcast: t += amount(out.count) + ", root " + std::to_string(root); break;
+      case collective::all_gather: t += amount(out.count) + parts(out_counts); break;
+      case collective::gather: t += amount(sum_of(out_counts)) + parts(out_counts) + ", root " + std::to_string(root); break;
+      case collective::scatter: t += amount(sum_of(in_counts)) + parts(in_counts) + ", root " + std::to_string(root); break;
+      case collective::all_to_all: t += name_of(type()); break;
+      case collective::send: t += amount(in.count) + ", to " + std::to_string(root) + ", tag " + std::to_string(tag); break;
+      case collective::receive: t += amount(out.count) + ", from " + std::to_string(root) + ", tag " + std::to_string(tag); break;
+      default: break;
+    }
+    t += ")";
+    return label.empty() ? t : t + " for " + label;
+  }
+
+  static index_t sum_of(const rank_counts& counts) {
+    index_t n = 0;
+    for (index_t c : counts) n += c;
+    return n;
+  }
+
+ private:
+  std::string amount(index_t n) const { return std::string(name_of(type())) + " x " + std::to_string(n); }
+  static std::string parts(const rank_counts& counts) {
+    std::string t;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      t += i ? "+" : " = ";
+      t += std::to_string(counts[i]);
+    }
+    return t;
+  }
+};
+
+}  // namespace weft

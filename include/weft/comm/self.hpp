@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// A group of one rank: what a program without others runs with.
+#pragma once
+
+#include <cstring>
+
+#include <weft/comm/communicator.hpp>
+
+namespace weft {
+
+class self_communicator : public communicator {
+ public:
+  const char* name() const override { return "self"; }
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+
+  std::shared_ptr<communicator> split(int color, int, comm_options) override {
+    return color < 0 ? nullptr : std::make_shared<self_communicator>();
+  }
+  void abort(const std::string& reason) override { aborted_ = reason; }
+
+ protected:
+  work start(operation o) override {
+    if (!aborted_.empty()) throw comm_error("weft: rank 0: " + o.text() + ": the group was given up: " + aborted_);
+    if (o.out.data && o.out.data != o.in.data && o.in.count)
+      std::memmove(o.out.data, o.in.data, static_cast<std::size_t>(o.in.bytes()));
+    return {};
+  }
+
+ private:
+  std::string aborted_;
+};
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// An operation that is under way.
+//
+//   work w = ranks.all_reduce(gradient);
+//   ...                                   // compute something else; w.is_completed() also moves it on
+//   w.wait();                             // throws what went wrong, on every rank
+#pragma once
+
+#include <exception>
+#include <memory>
+
+#include <weft/comm/operation.hpp>
+
+namespace weft {
+
+class work {
+ public:
+  /// What a backend keeps of an operation.
+  class state {
+   public:
+    virtual ~state() = default;
+    /// Moves the operation on as far as it goes now; true when it is over, well or not.
+    virtual bool poll() = 0;
+    /// Waits until it is over; throws timeout_error after `limit`, and then all ranks fail.
+    virtual void wait(std::chrono::milliseconds limit) = 0;
+    /// What went wrong, if it is over and did.
+    virtual std::exception_ptr failure() const = 0;
+  };
+
+  /// An operation that is done.
+  work() = default;
+  explicit work(std::shared_ptr<state> s, std::chrono::milliseconds limit = default_timeout)
+      : state_(std::move(s)), limit_(limit) {}
+
+  bool is_completed() const { return !state_ || state_->poll(); }
+  void wait() const { wait(limit_); }
+  void wait(std::chrono::milliseconds limit) const {
+    if (!state_) return;
+    state_->wait(limit);
+    if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
+  }
+  std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
+
+ private:
+  std::shared_ptr<state> state_;
+  std::chrono::milliseconds limit_ = default_timeout;
+};
+
+}  // namespace weft

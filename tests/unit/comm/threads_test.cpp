@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+#include "contract.hpp"
+
+#include <weft/comm/self.hpp>
+#include <weft/comm/threads.hpp>
+
+using namespace weft;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class F>
+void on_threads(int n, F f) {
+  run_ranks(n, f);
+}
+template <class F>
+void alone(int, F f) {
+  self_communicator c;
+  f(static_cast<communicator&>(c));
+}
+
+/// What ranks throw, by rank.
+template <class F>
+std::vector<std::string> failures(int n, F f) {
+  std::vector<std::string> texts(static_cast<std::size_t>(n));
+  run_ranks(n, [&](communicator& ranks) {
+    try {
+      f(ranks);
+    } catch (const error& e) {
+      texts[static_cast<std::size_t>(ranks.rank())] = e.what();
+    }
+  });
+  return texts;
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("the contract of communicators: one rank alone") { contract::check_contract([](int n, auto f) { alone(n, f); }, 1); }
+TEST_CASE("the contract of communicators: threads") {
+  for (int n : {1, 2, 3, 4, 5}) contract::check_contract([](int k, auto f) { on_threads(k, f); }, n);
+}
+
+TEST_CASE("sums follow the tree of a binary counter, whatever the timing") {
+  const int n = 7;
+  const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
+  const float expected = ((number(0) + number(1)) + (number(2) + number(3))) + ((number(4) + number(5)) + number(6));
+  for (int round = 0; round < 20; ++round)
+    run_ranks(n, [&](communicator& ranks) {
+      if ((ranks.rank() + round) % 3 == 0) std::this_thread::sleep_for(1ms);
+      std::vector<float> x(3, number(ranks.rank()));
+      ranks.all_reduce(x).wait();
+      CHECK(x[1] == expected);
+    });
+}
+
+TEST_CASE("ranks that call different operations: the one at fault is named on all of them") {
+  const auto texts = failures(3, [](communicator& ranks) {
+    std::vector<float> x(4);
+    if (ranks.rank() == 1) ranks.broadcast(x, 0, {.label = "h.3"}).wait();
+    else ranks.all_reduce(x, reduction::sum, {.label = "h.3"}).wait();
+  });
+  for (const std::string& t : texts) {
+    CHECK(has(t, "at fault: rank 1 called broadcast(f32 x 4, root 0) for h.3"));
+    CHECK(has(t, "most: rank 0 2 called all_reduce(sum, f32 x 4) for h.3"));
+  }
+}
+
+TEST_CASE("sizes, types and roots that differ are found before data moves") {
+  const auto wrong_size = failures(2, [](communicator& ranks) {
+    std::vector<float> x(ranks.rank() == 0 ? 4 : 5);
+    ranks.all_reduce(x).wait();
+  });
+  CHECK(has(wrong_size[0], "f32 x 5"));
+  const auto wrong_type = failures(2, [](communicator& ranks) {
+    std::vector<float> x(4);
+    std::vector<double> y(4);
+    if (ranks.rank() == 0) ranks.all_reduce(x).wait();
+    else ranks.all_reduce(y).wait();
+  });
+  CHECK(has(wrong_type[1], "f64 x 4"));
+  const auto wrong_root = failures(2, [](communicator& ranks) {
+    std::vector<float> x(4);
+    ranks.broadcast(x, ranks.rank()).wait();
+  });
+  CHECK(has(wrong_root[0], "root 1"));
+  const auto wrong_message = failures(2, [](communicator& ranks) {
+    std::vector<float> x(4), y(3);
+    if (ranks.rank() == 0) ranks.send(x, 1).wait();
+    else ranks.receive(y, 0).wait();
+  });
+  CHECK(has(wrong_message[1], "send(f32 x 4, to 1, tag 0)"));
+}
+
+TEST_CASE("a rank that does not come: a time-out names it and what it did last") {
+  const auto texts = failures(3, [](communicator& ranks) {
+    std::vector<float> x(4);
+    ranks.all_reduce(x, reduction::sum, {.label = "h.0"}).wait();
+    if (ranks.rank() == 2) std::this_thread::sleep_for(400ms);
+    else ranks.all_reduce(x, reduction::sum, {.label = "h.1", .timeout = 100ms}).wait();
+    if (ranks.rank() == 2) ranks.barrier().wait();
+  });
+  CHECK(has(texts[0], "not there: rank 2"));
+  CHECK(has(texts[0], "rank 2: #0 all_reduce(sum, f32 x 4) for h.0"));
+  CHECK(has(texts[1], "not there: rank 2"));
+  CHECK(has(texts[2], "not there: rank 2"));  // it learns of it too
+}
+
+TEST_CASE("a message that nobody receives times out; a rank that ends early is named") {
+  const auto lonely = failures(2, [](communicator& ranks) {
+    std::vector<float> x(100'000);
+    if (ranks.rank() == 0) ranks.send(x, 1, 7, {.timeout = 50ms}).wait();
+    else std::this_thread::sleep_for(200ms);
+  });
+  CHECK(has(lonely[0], "tag 7"));
+  const auto left = failures(3, [](communicator& ranks) {
+    std::vector<float> x(4);
+    if (ranks.rank() != 1) ranks.all_reduce(x).wait();
+  });
+  CHECK(has(left[0], "rank 1 is gone"));
+  CHECK(has(left[2], "rank 1 is gone"));
+}
+
+TEST_CASE("what a rank throws arrives where the ranks were started, and the others stop") {
+  CHECK_THROWS_WITH_AS(run_ranks(3,
+                                 [](communicator& ranks) {
+                                   if (ranks.rank() == 1) throw value_error("no batch on rank 1");
+                                   std::this_thread::sleep_for(20ms);
+                                   ranks.barrier().wait();
+                                 }),
+                       "no batch on rank 1", value_error);
+}
+
+TEST_CASE("a group that is given up fails everywhere, subgroups too") {
+  const auto texts = failures(2, [](communicator& ranks) {
+    const auto inner = ranks.split(0);
+    if (ranks.rank() == 0) ranks.abort("the disk is full");
+    else inner->barrier().wait();
+    if (ranks.rank() == 0) ranks.barrier().wait();
+  });
+  for (const std::string& t : texts) CHECK(has(t, "rank 0 gave up: the disk is full"));
+}
