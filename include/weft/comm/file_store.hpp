@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+// A store in a folder that all ranks can reach: one file a key, for processes of one machine or of
+// several with a shared file system that has locks.
+//
+// A value is written beside its file and renamed, so a reader sees a whole value or none. What
+// reads before it writes (add, compare_set) holds the lock of the folder.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+#include <weft/comm/store.hpp>
+
+namespace weft {
+
+class file_store : public store {
+ public:
+  /// Makes the folder if it is not there. Throws io_error if it cannot be used.
+  explicit file_store(std::string folder) : folder_(std::move(folder)) {
+    std::error_code failed;
+    std::filesystem::create_directories(folder_, failed);
+    if (failed) throw io_error("weft: store: " + folder_ + ": " + failed.message());
+    const folder_lock probe(*this);
+  }
+
+  void set(const std::string& key, const std::string& value) override { write(key, value); }
+  std::string get(const std::string& key, milliseconds limit) override {
+    std::optional<std::string> value;
+    if (!until(limit, [&] { return (value = read(key)).has_value(); })) throw late({key}, limit);
+    return *value;
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    const folder_lock lock(*this);
+    const std::optional<std::string> value = read(key);
+    const std::int64_t sum = (value ? number(key, *value) : 0) + amount;
+    write(key, std::to_string(sum));
+    return sum;
+  }
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    const folder_lock lock(*this);
+    const std::optional<std::string> value = read(key);
+    if (value ? *value != expected : !expected.empty()) return value.value_or(expected);
+    write(key, desired);
+    return desired;
+  }
+  bool delete_key(const std::string& key) override {
+    std::error_code failed;
+    return std::filesystem::remove(path_of(key), failed);
+  }
+  bool check(const std::vector<std::string>& keys) override { return missing(keys).empty(); }
+  std::int64_t num_keys() override {
+    std::int64_t n = 0;
+    std::error_code failed;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_, failed))
+      n += entry.path().filename().string().starts_with("key-");
+    return n;
+  }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override {
+    if (!until(limit, [&] { return missing(keys).empty(); })) throw late(missing(keys), limit);
+  }
+
+ private:
+  class folder_lock {
+   public:
+    explicit folder_lock(const file_store& s) : file_(::open((s.folder_ + "/lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
+      if (file_ < 0 || ::flock(file_, LOCK_EX) != 0) {
+        if (file_ >= 0) ::close(file_);
+        throw io_error("weft: store: " + s.folder_ + ": cannot be locked");
+      }
+    }
+    folder_lock(const folder_lock&) = delete;
+    folder_lock& operator=(const folder_lock&) = delete;
+    ~folder_lock() { ::close(file_); }
+
+   private:
+    int file_;
+  };
+
+  /// Letters, digits and a few others stand for themselves, the rest as %XX.
+  std::string path_of(const std::string& key) const {
+    constexpr const char* digits = "0123456789ABCDEF";
+    std::string name;
+    for (const char c : key) {
+      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+      if (plain) name += c;
+      else (name += '%') += {digits[static_cast<unsigned char>(c) >> 4], digits[c & 15]};
+    }
+    if (name.size() > 240) throw value_error("weft: store: a key of " + std::to_string(key.size()) + " bytes is too long for a file");
+    return folder_ + "/key-" + name;
+  }
+
+  std::optional<std::string> read(const std::string& key) const {
+    std::ifstream in(path_of(key), std::ios::binary);
+    if (!in) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  void write(const std::string& key, const std::string& value) const {
+    static std::atomic<std::uint64_t> written{0};
+    const std::string beside = folder_ + "/new-" + std::to_string(::getpid()) + "-" + std::to_string(written++);
+    std::ofstream out(beside, std::ios::binary);
+    out.write(value.data(), static_cast<std::streamsize>(value.size()));
+    out.close();
+    std::error_code failed;
+    if (out) std::filesystem::rename(beside, path_of(key), failed);
+    if (!out || failed) {
+      std::filesystem::remove(beside, failed);
+      throw io_error("weft: store: " + folder_ + ": " + key + " cannot be written");
+    }
+  }
+  std::vector<std::string> missing(const std::vector<std::string>& keys) const {
+    std::vector<std::string> m;
+    for (const std::string& key : keys)
+      if (!std::filesystem::exists(path_of(key))) m.push_back(key);
+    return m;
+  }
+
+  /// Asks again and again, ever more rarely, until `done` or late.
+  template <class F>
+  static bool until(milliseconds limit, F done) {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    for (milliseconds pause{1};; pause = std::min(2 * pause, milliseconds(50))) {
+      if (done()) return true;
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left <= milliseconds(0)) return false;
+      std::this_thread::sleep_for(std::min(pause, left));
+    }
+  }
+
+  std::string folder_;
+};
+
+}  // namespace weft

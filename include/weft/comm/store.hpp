@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// A store of keys and values that ranks share while they find each other; the operations are those
+// of torch.distributed.Store.
+//
+//   file_store store("/shared/job-17");
+//   store.set("rank0/address", "10.0.0.1:4242");
+//   std::string address = store.get("rank0/address");       // waits until somebody has set it
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <weft/base/error.hpp>
+
+namespace weft {
+
+class store {
+ public:
+  using milliseconds = std::chrono::milliseconds;
+  static constexpr milliseconds default_limit{300'000};
+
+  virtual ~store() = default;
+
+  /// Sets a key, whatever it held.
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// The value, as soon as there is one. Throws timeout_error, naming the key.
+  virtual std::string get(const std::string& key, milliseconds limit = default_limit) = 0;
+  /// Adds to a decimal number, 0 if the key is not there; gives the sum. Throws value_error if the
+  /// value is no number.
+  virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
+  /// Sets `desired` if the value is `expected`, or if the key is not there and `expected` is empty.
+  /// Gives what the key holds then, or `expected` if it is not there.
+  virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
+  /// Whether the key was there.
+  virtual bool delete_key(const std::string& key) = 0;
+  /// Whether all keys are there now.
+  virtual bool check(const std::vector<std::string>& keys) = 0;
+  virtual std::int64_t num_keys() = 0;
+  /// Waits until all keys are there. Throws timeout_error, naming those that are not.
+  virtual void wait(const std::vector<std::string>& keys, milliseconds limit = default_limit) = 0;
+
+ protected:
+  static timeout_error late(const std::vector<std::string>& missing, milliseconds limit) {
+    std::string text = "weft: store: nobody has set";
+    for (const std::string& key : missing) text.append(" ").append(key);
+    return timeout_error(text + " within " + std::to_string(limit.count()) + " ms");
+  }
+  static std::int64_t number(const std::string& key, const std::string& value) {
+    std::size_t used = 0;
+    std::int64_t n = 0;
+    try {
+      n = std::stoll(value, &used);
+    } catch (const std::logic_error&) {
+    }
+    if (value.empty() || used != value.size())
+      throw value_error("weft: store: add: " + key + " holds \"" + value + "\", which is no number");
+    return n;
+  }
+};
+
+/// Keys of one process: for ranks that are threads.
+class memory_store : public store {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, milliseconds limit) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) throw late({key}, limit);
+    return values_[key];
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(key);
+    const std::int64_t sum = (found == values_.end() ? 0 : number(key, found->second)) + amount;
+    values_[key] = std::to_string(sum);
+    changed_.notify_all();
+    return sum;
+  }
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(key);
+    if (found == values_.end() ? !expected.empty() : found->second != expected)
+      return found == values_.end() ? expected : found->second;
+    values_[key] = desired;
+    changed_.notify_all();
+    return desired;
+  }
+  bool delete_key(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    return values_.erase(key) > 0;
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    const std::lock_guard lock(mutex_);
+    return missing(keys).empty();
+  }
+  std::int64_t num_keys() override {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::int64_t>(values_.size());
+  }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [&] { return missing(keys).empty(); })) throw late(missing(keys), limit);
+  }
+
+ private:
+  std::vector<std::string> missing(const std::vector<std::string>& keys) const {
+    std::vector<std::string> m;
+    for (const std::string& key : keys)
+      if (!values_.contains(key)) m.push_back(key);
+    return m;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+/// Another store under a prefix, so that several groups can use it without meeting. Counts the keys
+/// of the whole store.
+class prefix_store : public store {
+ public:
+  prefix_store(std::string prefix, std::shared_ptr<store> of) : prefix_(std::move(prefix) + "/"), of_(std::move(of)) {}
+
+  void set(const std::string& key, const std::string& value) override { of_->set(prefix_ + key, value); }
+  std::string get(const std::string& key, milliseconds limit) override { return of_->get(prefix_ + key, limit); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return of_->add(prefix_ + key, amount); }
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    return of_->compare_set(prefix_ + key, expected, desired);
+  }
+  bool delete_key(const std::string& key) override { return of_->delete_key(prefix_ + key); }
+  bool check(const std::vector<std::string>& keys) override { return of_->check(prefixed(keys)); }
+  std::int64_t num_keys() override { return of_->num_keys(); }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override { of_->wait(prefixed(keys), limit); }
+
+ private:
+  std::vector<std::string> prefixed(std::vector<std::string> keys) const {
+    for (std::string& key : keys) key.insert(0, prefix_);
+    return keys;
+  }
+  std::string prefix_;
+  std::shared_ptr<store> of_;
+};
+
+}  // namespace weft
