@@ -239,8 +239,9 @@ int train(const settings& s) {
   json_log log(s.log, at.step > 0);
   const index_t count = parameter_count(model);
   const std::size_t predicted = predicted_peak(s);
-  std::fprintf(stderr, "weft: %lld parameters, %s with %d threads, compiled for %s\n", static_cast<long long>(count),
-               where->description().c_str(), threads, compiled_isa());
+  std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s\n",
+               static_cast<long long>(count), 1e-6 * static_cast<double>(predicted), where->description().c_str(), threads,
+               compiled_isa());
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
            "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu}, \"parameters\": %lld, "
            "\"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"predicted_peak_bytes\": %zu}",

@@ -77,9 +77,7 @@ struct flattener<bundle<E...>> {
   }
 };
 
-/// Attributes with each size given at run time as a symbol. One extent that is left to infer stays
-/// dyn; which, only the value given at run time can tell, so it is the attribute that is dyn in a
-/// node without sizes.
+/// Attributes with each size given at run time as a symbol.
 template <int Sizes>
 constexpr attributes with_sizes(compute_graph& g, attributes at) {
   int left = Sizes;

@@ -279,8 +279,8 @@ concept expand_compatible = accepts<op::expand, attr<To...>, X>;
 template <index_t Dim, class A, class B>
 concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
 
-/// `x` with other extents and the same elements in the same order. Of the dynamic target extents
-/// one may be left to infer by giving it as dyn.
+/// `x` with other extents and the same elements in the same order. All dynamic extents are given;
+/// the form below infers one.
 template <expression X, index_t... To>
 constexpr auto reshape(X x, extents<To...> to) {
   using target = extents<To...>;
