@@ -19,6 +19,7 @@ install_missing() {
   command -v python3 >/dev/null || need+=(python3)
   [ -e /usr/include/tbb/parallel_for.h ] || need+=(libtbb-dev)
   [ -e /usr/include/doctest/doctest.h ] || need+=(doctest-dev)
+  [ -e /usr/include/boost/mpi.hpp ] || need+=(libboost-mpi-dev libopenmpi-dev openmpi-bin)
   [ -e /usr/include/CL/cl.h ] || need+=(opencl-headers)
   compgen -G "/etc/OpenCL/vendors/*.icd" >/dev/null || need+=(pocl-opencl-icd)
   compgen -G "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan*" >/dev/null || need+=(libclang-rt-19-dev)
@@ -46,8 +47,10 @@ check_headers() {
   echo "== headers alone"
   local cuda=() without_cuda=(-name cuda.hpp -o -name nvrtc.hpp -o -name cublaslt.hpp)
   [ -e /usr/local/cuda/include/nvrtc.h ] && cuda=(-isystem /usr/local/cuda/include) && without_cuda=(-false)
-  (cd include && find weft -name '*.hpp' -not \( "${without_cuda[@]}" \)) | xargs -P "$jobs" -I{} sh -c \
-    "echo '#include <{}>' | g++ -std=c++20 -w -fsyntax-only -Iinclude ${cuda[*]} -x c++ - || { echo '{} does not compile alone'; exit 255; }"
+  local mpi=() without_mpi=(-o -name mpi.hpp)
+  command -v mpicxx >/dev/null && read -ra mpi <<<"$(mpicxx -showme:compile)" && without_mpi=()
+  (cd include && find weft -name '*.hpp' -not \( "${without_cuda[@]}" "${without_mpi[@]}" \)) | xargs -P "$jobs" -I{} sh -c \
+    "echo '#include <{}>' | g++ -std=c++20 -w -fsyntax-only -Iinclude ${cuda[*]} ${mpi[*]} -x c++ - || { echo '{} does not compile alone'; exit 255; }"
   local at=build/two_units
   mkdir -p $at
   printf '#include <weft/weft.hpp>\nfloat f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }\n' >$at/a.cpp
