@@ -84,6 +84,8 @@ TEST_CASE("softmax, norms, losses") {
   auto wide = numbers(3, 7, 2);
   CHECK(gradcheck([&] { return weighed(softmax(x)); }, x));
   CHECK(gradcheck([&] { return weighed(log_softmax(x)); }, x));
+  CHECK(gradcheck([&] { return weighed(softmax<0>(x)); }, x));
+  CHECK(eval(softmax<0>(x)).to_vector() == eval(transpose(softmax(transpose(x)))).to_vector());
   CHECK(gradcheck([&] { return weighed(layer_norm(wide, w, w)); }, wide, {.tolerance = 1e-4}));
   CHECK(gradcheck([&] { return weighed(layer_norm(wide, w, w)); }, w));
   CHECK(gradcheck([&] { return weighed(rms_norm(wide, w)); }, wide, {.tolerance = 1e-4}));

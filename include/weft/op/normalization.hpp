@@ -5,6 +5,7 @@
 #pragma once
 
 #include <weft/op/functions.hpp>
+#include <weft/op/movement.hpp>
 #include <weft/op/reduce.hpp>
 
 namespace weft::op {
@@ -77,15 +78,26 @@ struct rms_standardize : same_shape<1> {
 
 namespace weft {
 
-/// Softmax over the last dim.
-template <expression X>
-constexpr auto softmax(X x) {
-  return apply<op::softmax>(std::move(x));
+namespace detail {
+/// `Op`, which works on the last dim, along dim Dim.
+template <class Op, index_t Dim, expression X>
+constexpr auto along(X x) {
+  constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
+  static_assert(dim < order, "weft: softmax: the dim is out of range");
+  if constexpr (dim == order - 1) return apply<Op>(std::move(x));
+  else return transpose<dim, order - 1>(apply<Op>(transpose<dim, order - 1>(std::move(x))));
 }
-/// Logarithm of the softmax over the last dim.
-template <expression X>
+}  // namespace detail
+
+/// exp(x) / sum(exp(x)) along dim Dim, by default the last.
+template <index_t Dim = -1, expression X>
+constexpr auto softmax(X x) {
+  return detail::along<op::softmax, Dim>(std::move(x));
+}
+/// Logarithm of the softmax along dim Dim, by default the last.
+template <index_t Dim = -1, expression X>
 constexpr auto log_softmax(X x) {
-  return apply<op::log_softmax>(std::move(x));
+  return detail::along<op::log_softmax, Dim>(std::move(x));
 }
 
 /// One over `Denominator`, as a template argument for epsilons: per_million<10> is 1e-5.
