@@ -28,7 +28,6 @@ struct compiled_kernel {
 /// the offsets of the pointers first.
 using parameters = std::vector<index_t>;
 
-
 class text_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
@@ -214,7 +213,7 @@ inline std::string native_text(const native_code& code, const native_operands& o
 inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
   if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
-  std::string key = std::string("native ") + op;
+  std::string key = std::string("native ") + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " " + std::string(name_of(t.type)) + std::to_string(t.extents.order);

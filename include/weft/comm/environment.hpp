@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// Who a process is, as its launcher has said: the variables of torchrun and of anything that sets
+// them, those of mpirun, or none, and then the process is alone.
+//
+//   const launch me = launch_from_environment();
+//   std::printf("rank %d of %d\n", me.rank, me.size);
+#pragma once
+
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <weft/base/error.hpp>
+
+namespace weft {
+
+struct launch {
+  enum class launcher { none, variables, mpirun };
+  launcher from = launcher::none;
+  int rank = 0, size = 1, local_rank = 0;
+  std::string address;  // where rank 0 listens; empty if not said
+  int port = 0;
+};
+
+/// A variable's value, or null: std::getenv, or something else in a test.
+using variable_lookup = std::function<const char*(const char*)>;
+
+namespace detail {
+
+inline int variable_as_int(const variable_lookup& look_up, const char* name, int low, int high) {
+  const char* text = look_up(name);
+  const std::string value = text ? text : "";
+  int n = 0;
+  const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), n);
+  if (value.empty()) throw usage_error(std::string("weft: ") + name + " is not set, but other variables of a launcher are");
+  if (bad != std::errc() || end != value.data() + value.size() || n < low || n > high)
+    throw usage_error(std::string("weft: ") + name + "=" + value + ": expected a number from " + std::to_string(low) +
+                      " to " + std::to_string(high));
+  return n;
+}
+
+}  // namespace detail
+
+/// MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK and LOCAL_RANK, else Open MPI's variables, else a
+/// process alone. Throws usage_error, naming the variable, if they are incomplete or no numbers.
+inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
+  constexpr int most = 1 << 20;
+  launch l;
+  if (look_up("RANK") || look_up("WORLD_SIZE")) {
+    l.from = launch::launcher::variables;
+    l.size = detail::variable_as_int(look_up, "WORLD_SIZE", 1, most);
+    l.rank = detail::variable_as_int(look_up, "RANK", 0, l.size - 1);
+    l.local_rank = look_up("LOCAL_RANK") ? detail::variable_as_int(look_up, "LOCAL_RANK", 0, l.size - 1) : 0;
+    if (const char* address = look_up("MASTER_ADDR")) l.address = address;
+    if (!l.address.empty()) l.port = detail::variable_as_int(look_up, "MASTER_PORT", 1, 65535);
+  } else if (look_up("OMPI_COMM_WORLD_RANK")) {
+    l.from = launch::launcher::mpirun;
+    l.size = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_SIZE", 1, most);
+    l.rank = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_RANK", 0, l.size - 1);
+    l.local_rank = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_LOCAL_RANK", 0, l.size - 1);
+  }
+  return l;
+}
+
+/// Variables that are set, that other libraries obey and weft does not: to be said at the start.
+inline std::vector<std::string> ignored_variables(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
+  std::vector<std::string> ignored;
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+                           "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG"})
+    if (look_up(name)) ignored.emplace_back(name);
+  return ignored;
+}
+
+}  // namespace weft
