@@ -47,14 +47,17 @@ struct attention {
 
   auto operator()(expression auto x_BTC) const {
     return c_proj(let(c_attn(x_BTC), [heads = heads](auto qkv) {
-      const auto by_head = [&](auto part) {
-        if constexpr (Heads == dyn) return weft::unflatten<-1>(part, heads);
-        else return weft::unflatten<-1, Heads>(part);
-      };
-      return weft::flatten<2, 3>(weft::attention<causal>(by_head(weft::chunk<-1, 3, 0>(qkv)),
-                                                         by_head(weft::chunk<-1, 3, 1>(qkv)),
-                                                         by_head(weft::chunk<-1, 3, 2>(qkv))));
+      return weft::flatten<2, 3>(weft::attention<causal>(by_head(weft::chunk<-1, 3, 0>(qkv), heads),
+                                                         by_head(weft::chunk<-1, 3, 1>(qkv), heads),
+                                                         by_head(weft::chunk<-1, 3, 2>(qkv), heads)));
     }));
+  }
+
+ private:
+  /// [B, T, C] -> [B, T, heads, C / heads].
+  static auto by_head(expression auto part, [[maybe_unused]] index_t heads) {
+    if constexpr (Heads == dyn) return weft::unflatten<-1>(part, heads);
+    else return weft::unflatten<-1, Heads>(part);
   }
 };
 
