@@ -111,7 +111,7 @@ class communicator {
     };
     const auto own = static_cast<std::size_t>(rank());
     if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
-    if ((o.kind == collective::send || o.kind == collective::receive) && o.root == rank())
+    if (is_message(o.kind) && o.root == rank())
       fail("a rank cannot send to itself");
     for (const rank_counts* counts : {&o.in_counts, &o.out_counts}) {
       if (counts->empty()) continue;
@@ -146,7 +146,7 @@ class communicator {
         break;
       default: break;
     }
-    const bool reduces = o.kind == collective::all_reduce || o.kind == collective::reduce || o.kind == collective::reduce_scatter;
+    const bool reduces = is_reduction(o.kind);
     if (reduces && o.type() == dtype::boolean && o.op != reduction::minimum && o.op != reduction::maximum)
       fail("bool has only minimum and maximum");
     if (reduces && !is_floating(o.type()) && o.op == reduction::average) fail("integers have no average");

@@ -39,7 +39,6 @@ class mpi_operation {
   mpi_operation(const mpi_operation&) = delete;
   mpi_operation& operator=(const mpi_operation&) = delete;
 
-  const operation& what() const { return what_; }
   bool over() const { return stage_ == stage::over; }
   std::exception_ptr failure;
 
@@ -50,7 +49,7 @@ class mpi_operation {
 
   /// Gives up messages that nobody will answer; false if MPI still works in our buffers.
   bool withdraw() {
-    if (stage_ != stage::agree && !is_message()) return stage_ == stage::over || stage_ == stage::start;
+    if (stage_ != stage::agree && !is_message(what_.kind)) return stage_ == stage::over || stage_ == stage::start;
     for (MPI_Request& r : requests_)
       if (r != MPI_REQUEST_NULL) {
         MPI_Cancel(&r);
@@ -83,17 +82,15 @@ class mpi_operation {
     return done;
   }
 
-  bool is_message() const { return what_.kind == collective::send || what_.kind == collective::receive; }
-
   void next_stage() {
     requests_.clear();
     switch (stage_) {
       case stage::start:
-        if (is_message() || ranks_ == 1) return begin_move();
+        if (is_message(what_.kind) || ranks_ == 1) return begin_move();
         begin_agreement();
         break;
       case stage::agree:
-        if (const std::string wrong = disagreement(); !wrong.empty()) {
+        if (const std::string wrong = disagreement({meant_.begin(), meant_.end()}, number_); !wrong.empty()) {
           failure = std::make_exception_ptr(comm_error(wrong));
           stage_ = stage::over;
           return;
@@ -101,21 +98,17 @@ class mpi_operation {
         begin_move();
         break;
       case stage::move:
-        if (reduces()) return begin_collect();
+        if (is_reduction(what_.kind)) return begin_collect();
         stage_ = stage::over;
         break;
       default: stage_ = stage::over;
     }
   }
 
-  bool reduces() const {
-    return what_.kind == collective::all_reduce || what_.kind == collective::reduce || what_.kind == collective::reduce_scatter;
-  }
-
   static constexpr std::size_t text_bytes = 512;
   struct fingerprint {
-    std::uint64_t number;
     char text[text_bytes];
+    operator std::string() const { return text; }
   };
 
   /// Each rank tells each other rank which operation it means.
@@ -123,7 +116,6 @@ class mpi_operation {
     const auto n = static_cast<std::size_t>(ranks_);
     meant_.assign(n, {});
     fingerprint& mine = meant_[static_cast<std::size_t>(rank_)];
-    mine.number = number_;
     const std::string text = what_.text();
     std::copy_n(text.begin(), std::min(text.size(), text_bytes - 1), mine.text);
     requests_.assign(2 * n, MPI_REQUEST_NULL);
@@ -134,24 +126,6 @@ class mpi_operation {
       MPI_Isend(&mine, sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at + 1]);
     }
     stage_ = stage::agree;
-  }
-
-  std::string disagreement() const {
-    std::vector<std::string> texts;
-    for (const fingerprint& f : meant_) texts.emplace_back(f.text);
-    std::size_t most = 0, votes = 0;
-    for (std::size_t r = 0; r < texts.size(); ++r) {
-      const auto same = static_cast<std::size_t>(std::count(texts.begin(), texts.end(), texts[r]));
-      if (same > votes) {
-        votes = same;
-        most = r;
-      }
-    }
-    if (votes == texts.size()) return "";
-    std::string report = "weft: ranks disagree about operation #" + std::to_string(number_) + ":";
-    for (std::size_t r = 0; r < texts.size(); ++r)
-      report += std::string("\n  ") + (texts[r] == texts[most] ? "most: rank " : "at fault: rank ") + std::to_string(r) + " called " + texts[r];
-    return report;
   }
 
   MPI_Datatype element() const {
@@ -276,7 +250,7 @@ class mpi_queue {
 
   std::shared_ptr<mpi_operation> post(operation o) {
     if (failure_) std::rethrow_exception(failure_);
-    const bool message = o.kind == collective::send || o.kind == collective::receive;
+    const bool message = is_message(o.kind);
     auto op = std::make_shared<mpi_operation>(std::move(o), data_, control_, message ? 0 : number_++);
     (message ? messages_ : collectives_).push_back(op);
     progress();

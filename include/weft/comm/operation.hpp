@@ -2,7 +2,9 @@
 // What ranks do together, as a value: backends run it, reports print it, ranks compare it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +18,11 @@ enum class collective : std::uint8_t {
   all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all, barrier, split, send, receive
 };
 enum class reduction : std::uint8_t { sum, average, product, minimum, maximum };
+
+constexpr bool is_message(collective c) { return c == collective::send || c == collective::receive; }
+constexpr bool is_reduction(collective c) {
+  return c == collective::all_reduce || c == collective::reduce || c == collective::reduce_scatter;
+}
 
 constexpr const char* name_of(collective c) {
   constexpr const char* names[] = {"all_reduce",     "broadcast",  "reduce",  "all_gather", "gather", "scatter",
@@ -116,5 +123,23 @@ struct operation {
     return t;
   }
 };
+
+/// Who does not mean what most ranks mean by operation `number`, from the texts of all ranks; empty
+/// if all mean the same.
+inline std::string disagreement(const std::vector<std::string>& texts, std::uint64_t number) {
+  std::map<std::string, std::vector<std::size_t>> by_text;
+  for (std::size_t r = 0; r < texts.size(); ++r) by_text[texts[r]].push_back(r);
+  if (by_text.size() == 1) return "";
+  std::string report = "weft: ranks disagree about operation #" + std::to_string(number) + ":";
+  const auto most = std::max_element(by_text.begin(), by_text.end(), [](const auto& a, const auto& b) {
+    return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
+  });
+  for (const auto& [text, members] : by_text) {
+    report += std::string("\n  ") + (text == most->first ? "most: " : "at fault: ") + "rank";
+    for (std::size_t r : members) report += " " + std::to_string(r);
+    report += " called " + text;
+  }
+  return report;
+}
 
 }  // namespace weft

@@ -23,8 +23,9 @@ struct thread_world {
   std::exception_ptr aborted;
 
   /// With the lock held: everything fails from now on.
+  template <class Error = comm_error>
   void give_up(const std::string& report) {
-    if (!aborted) aborted = std::make_exception_ptr(comm_error(report));
+    if (!aborted) aborted = std::make_exception_ptr(Error(report));
     changed.notify_all();
   }
 };
@@ -56,14 +57,13 @@ struct message {
 /// The state of a group that its ranks share.
 class thread_group {
  public:
-  thread_group(std::shared_ptr<thread_world> world, std::vector<int> world_ranks)
-      : world_(std::move(world)), ranks_(static_cast<int>(world_ranks.size())), world_ranks_(std::move(world_ranks)),
+  thread_group(std::shared_ptr<thread_world> world, int ranks)
+      : world_(std::move(world)), ranks_(ranks),
         next_(static_cast<std::size_t>(ranks_), 0), doing_(static_cast<std::size_t>(ranks_), "nothing yet"),
         left_(static_cast<std::size_t>(ranks_), false) {}
 
   int size() const { return ranks_; }
   thread_world& world() const { return *world_; }
-  const std::shared_ptr<thread_world>& shared_world() const { return world_; }
 
   std::shared_ptr<meeting> post(int rank, operation o) {
     const std::lock_guard lock(world_->mutex);
@@ -78,10 +78,12 @@ class thread_group {
     const std::shared_ptr<meeting> kept = m;
     for (int r = 0; r < ranks_; ++r)
       if (!kept->here[static_cast<std::size_t>(r)] && left_[static_cast<std::size_t>(r)])
-        world_->give_up("weft: rank " + std::to_string(r) + " is gone; rank " + std::to_string(rank) + " waits for it in " + doing_[own]);
+        give_up_on(r, rank);
     if (++kept->arrived == ranks_) {
       meetings_.erase(number);
-      if (const std::string wrong = disagreement(*kept, number); !wrong.empty()) world_->give_up(wrong);
+      std::vector<std::string> texts;
+      for (const operation& each : kept->posted) texts.push_back(each.text());
+      if (const std::string wrong = disagreement(texts, number); !wrong.empty()) world_->give_up(wrong);
       else make_ready(*kept);
     }
     throw_if_aborted();
@@ -100,7 +102,7 @@ class thread_group {
     auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
     if (found == queue.end()) {
       if (left_[static_cast<std::size_t>(o.root)])
-        world_->give_up("weft: rank " + std::to_string(o.root) + " is gone; rank " + std::to_string(rank) + " waits for it in " + doing_[own]);
+        give_up_on(o.root, rank);
       throw_if_aborted();
       queue.push_back(std::make_shared<message>());
       found = std::prev(queue.end());
@@ -154,8 +156,7 @@ class thread_group {
       if (world_->changed.wait_until(lock, deadline, [&] { return m.over || (!m.ready && world_->aborted) || (m.ready && m.next < m.chunks.size()); }))
         continue;
       if (m.ready) continue;
-      world_->aborted = std::make_exception_ptr(timeout_error(late_report(m, rank, limit)));
-      world_->changed.notify_all();
+      world_->give_up<timeout_error>(late_report(m, rank, limit));
     }
   }
 
@@ -163,10 +164,8 @@ class thread_group {
     std::unique_lock lock(world_->mutex);
     if (world_->changed.wait_for(lock, limit, [&] { return is_over(m, sends) || world_->aborted; })) return;
     const std::string& what = sends ? m.sender : m.receiver;
-    world_->aborted = std::make_exception_ptr(timeout_error(
-        "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " + what +
-        "; the other side has not called its part\n" + all_doing()));
-    world_->changed.notify_all();
+    world_->give_up<timeout_error>("weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " +
+                                   what + "; the other side has not called its part\n" + all_doing());
   }
 
   /// With short messages the sender's part is over when it is copied.
@@ -198,7 +197,7 @@ class thread_group {
         }
   }
 
-  /// The groups that a split makes, by rank: filled in by its last rank.
+  /// The groups that a split makes, by rank.
   std::vector<std::pair<std::shared_ptr<thread_group>, int>> divided(const meeting& m) const {
     std::map<int, std::vector<std::pair<int, int>>> by_color;  // key, rank
     for (int r = 0; r < ranks_; ++r) {
@@ -208,9 +207,7 @@ class thread_group {
     std::vector<std::pair<std::shared_ptr<thread_group>, int>> result(static_cast<std::size_t>(ranks_));
     for (auto& [color, members] : by_color) {
       std::sort(members.begin(), members.end());
-      std::vector<int> names;
-      for (const auto& [key, r] : members) names.push_back(world_ranks_[static_cast<std::size_t>(r)]);
-      const auto group = std::make_shared<thread_group>(world_, names);
+      const auto group = std::make_shared<thread_group>(world_, static_cast<int>(members.size()));
       for (std::size_t i = 0; i < members.size(); ++i)
         result[static_cast<std::size_t>(members[i].second)] = {group, static_cast<int>(i)};
     }
@@ -222,21 +219,10 @@ class thread_group {
     if (world_->aborted) std::rethrow_exception(world_->aborted);
   }
 
-  /// What ranks that do not mean the same have called; empty if all do.
-  std::string disagreement(const meeting& m, std::uint64_t number) const {
-    std::map<std::string, std::vector<int>> by_text;
-    for (int r = 0; r < ranks_; ++r) by_text[m.posted[static_cast<std::size_t>(r)].text()].push_back(r);
-    if (by_text.size() == 1) return "";
-    std::string report = "weft: ranks disagree about operation #" + std::to_string(number) + ":";
-    const auto most = std::max_element(by_text.begin(), by_text.end(), [](const auto& a, const auto& b) {
-      return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
-    });
-    for (const auto& [text, members] : by_text) {
-      report += std::string("\n  ") + (text == most->first ? "most: " : "at fault: ") + "rank";
-      for (int r : members) report += " " + std::to_string(r);
-      report += " called " + text;
-    }
-    return report;
+  /// With the lock held: nobody will come for what `rank` does.
+  void give_up_on(int gone, int rank) {
+    world_->give_up("weft: rank " + std::to_string(gone) + " is gone; rank " + std::to_string(rank) + " waits for it in " +
+                    doing_[static_cast<std::size_t>(rank)]);
   }
 
   std::string all_doing() const {
@@ -279,7 +265,6 @@ class thread_group {
 
   std::shared_ptr<thread_world> world_;
   int ranks_;
-  std::vector<int> world_ranks_;
   std::vector<std::uint64_t> next_;  // by rank: the number of its next collective
   std::vector<std::string> doing_;
   std::vector<bool> left_;

@@ -34,7 +34,7 @@ class threads_communicator : public communicator {
     detail::collective_state state(group_, m, rank_);
     state.wait(o.timeout);
     if (const auto e = state.failure()) std::rethrow_exception(e);
-    // Every rank works the same division out; the first one's groups are taken by all.
+    // The first rank that comes here divides the group for all.
     std::vector<std::pair<std::shared_ptr<detail::thread_group>, int>> groups;
     {
       const std::lock_guard lock(group_->world().mutex);
@@ -53,7 +53,7 @@ class threads_communicator : public communicator {
  protected:
   work start(operation o) override {
     const auto limit = o.timeout;
-    if (o.kind == collective::send || o.kind == collective::receive) {
+    if (is_message(o.kind)) {
       const bool sends = o.kind == collective::send;
       return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)), sends, rank_), limit);
     }
@@ -70,9 +70,7 @@ class threads_communicator : public communicator {
 template <class F>
 void run_ranks(int n, F f) {
   auto world = std::make_shared<detail::thread_world>();
-  std::vector<int> names;
-  for (int r = 0; r < n; ++r) names.push_back(r);
-  const auto group = std::make_shared<detail::thread_group>(world, names);
+  const auto group = std::make_shared<detail::thread_group>(world, n);
   std::exception_ptr first;
   std::mutex guard;
   const auto rank = [&](int r) {

@@ -93,7 +93,13 @@ class buffer {
   buffer(std::shared_ptr<caching_allocator> allocator, std::size_t bytes)
       : block_(std::make_shared<block>(std::move(allocator), bytes)) {}
 
-  void* data() const { return block_ ? block_->memory : nullptr; }
+  void* data() const { return block_ ? static_cast<char*>(block_->memory) + offset_ : nullptr; }
+  /// The bytes from `offset` on, in the same block.
+  buffer part(std::size_t offset) const {
+    buffer b = *this;
+    b.offset_ += offset;
+    return b;
+  }
   backend& device() const { return block_->allocator->device(); }
   explicit operator bool() const { return block_ != nullptr; }
   long use_count() const { return block_.use_count(); }
@@ -110,6 +116,7 @@ class buffer {
     ~block() { allocator->deallocate(memory, granted); }
   };
   std::shared_ptr<block> block_;
+  std::size_t offset_ = 0;
 };
 
 }  // namespace weft

@@ -28,6 +28,16 @@ struct strided {
   index_t size() const { return extents.size(); }
 };
 
+/// Offset of element `i`, counted in row-major order over dims [first, last) of `extents`.
+inline index_t element_offset(const shape& extents, const index_t* stride, int first, int last, index_t i) {
+  index_t offset = 0;
+  for (int d = last; d-- > first;) {
+    offset += i % extents[d] * stride[d];
+    i /= extents[d];
+  }
+  return offset;
+}
+
 /// Strides of a row-major tensor.
 inline void set_contiguous(strided& s) {
   index_t n = 1;

@@ -100,10 +100,6 @@ class cuda_backend : public text_backend {
     cuda_.check(cuda_.to_device(address(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
     cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");  // the host's memory may go
   }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) read(to, from, bytes);
-    check_faults();
-  }
   void fill_zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return;
     use();
@@ -177,11 +173,7 @@ class cuda_backend : public text_backend {
   /// The last `kept` dims of `t` at position `i` of the others.
   static strided inner(strided t, int kept, index_t i) {
     const int dropped = t.extents.order - kept;
-    index_t offset = 0;
-    for (int d = dropped; d-- > 0;) {
-      offset += i % t.extents[d] * t.stride[d];
-      i /= t.extents[d];
-    }
+    const index_t offset = element_offset(t.extents, t.stride, 0, dropped, i);
     t.pointer = static_cast<char*>(t.pointer) + offset * size_of(t.type);
     for (int d = 0; d < kept; ++d) {
       t.extents[d] = t.extents[d + dropped];

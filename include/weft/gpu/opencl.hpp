@@ -89,10 +89,6 @@ class opencl_backend : public text_backend {
     check(cl_.clEnqueueWriteBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, from, 0, nullptr, nullptr),
           "clEnqueueWriteBuffer");
   }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) read(to, from, bytes);
-    check_faults();
-  }
   void fill_zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return;
     const place at = find(memory);

@@ -31,6 +31,10 @@ using parameters = std::vector<index_t>;
 class text_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) read(to, from, bytes);
+    check_faults();
+  }
 
   void launch(const kernel_call& call) override {
     const kernel_args& args = call.args;
@@ -216,7 +220,9 @@ inline void text_backend::call_native(const char* op, const native_code& code, c
   std::string key = std::string("native ") + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
-    key += " " + std::string(name_of(t.type)) + std::to_string(t.extents.order);
+    key += " ";  // appended one by one: g++ 12 warns wrongly of a copy onto itself
+    key += name_of(t.type);
+    key += std::to_string(t.extents.order);
   }
   if (!fault_) {
     fault_ = allocate(sizeof(std::int32_t));

@@ -12,6 +12,7 @@
 #include <span>
 
 #include <weft/graph/freeze.hpp>
+#include <weft/graph/verify.hpp>
 #include <weft/lower/code.hpp>
 
 namespace weft::lower {
@@ -81,7 +82,8 @@ namespace detail {
 class planner {
  public:
   constexpr explicit planner(const compute_graph& g)
-      : g_(g), fused_(graph::fuse(g)), unit_of_(g.size(), -1) {}
+      : g_(g), fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
+        unit_of_(g.size(), -1) {}
 
   constexpr plan run() {
     find_units();

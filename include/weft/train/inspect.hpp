@@ -113,12 +113,7 @@ class inspecting_backend : public lower::reference_backend {
     if (!is_floating(t.type)) return odd;
     visit_type(t.type, [&]<class T>(T) {
       for (index_t i = 0; i < t.size(); ++i) {
-        index_t offset = 0, rest = i;
-        for (int d = t.extents.order; d-- > 0;) {
-          offset += rest % t.extents[d] * t.stride[d];
-          rest /= t.extents[d];
-        }
-        const double x = static_cast<double>(t.data<const T>()[offset]);
+        const double x = static_cast<double>(t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
         if (!std::isfinite(x)) {
           odd = x;
           return;

@@ -62,8 +62,8 @@ class cpu_backend : public backend {
     index_t rows = 1;
     for (int d = 0; d < outer; ++d) rows *= to.extents[d];
     for (index_t r = 0; r < rows; ++r) {
-      const char* source = from.data<const char>() + row_offset(from, to.extents, outer, r) * bytes;
-      char* target = to.data<char>() + row_offset(to, to.extents, outer, r) * bytes;
+      const char* source = from.data<const char>() + element_offset(to.extents, from.stride, 0, outer, r) * bytes;
+      char* target = to.data<char>() + element_offset(to.extents, to.stride, 0, outer, r) * bytes;
       if (whole_rows) std::memcpy(target, source, static_cast<std::size_t>(n * bytes));
       else
         for (index_t i = 0; i < n; ++i)
@@ -133,14 +133,6 @@ class cpu_backend : public backend {
     }
   }
 
-  static index_t row_offset(const strided& t, const shape& extents, int dims, index_t row) {
-    index_t offset = 0;
-    for (int d = dims; d-- > 0;) {
-      offset += row % extents[d] * t.stride[d];
-      row /= extents[d];
-    }
-    return offset;
-  }
   static void copy_element(char* to, const char* from, index_t bytes) {
     switch (bytes) {
       case 8: std::memcpy(to, from, 8); break;

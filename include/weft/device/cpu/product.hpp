@@ -18,17 +18,10 @@ void product(const native_call& call) {
   index_t batches = 1;
   for (int d = 0; d < dims; ++d) batches *= c.extents[d];
   for (index_t n = 0; n < batches; ++n) {
-    index_t at_a = 0, at_b = 0, at_c = 0, rest = n;
-    for (int d = dims; d-- > 0;) {
-      const index_t i = rest % c.extents[d];
-      rest /= c.extents[d];
-      at_a += i * a.stride[d];
-      at_b += i * b.stride[d];
-      at_c += i * c.stride[d];
-    }
-    multiply<T>(size, {a.data<T>() + at_a, a.stride[dims], a.stride[dims + 1]},
-                {b.data<T>() + at_b, b.stride[dims], b.stride[dims + 1]},
-                {c.data<T>() + at_c, c.stride[dims]}, false, call.threads);
+    const auto at = [&](const strided& t) { return t.data<T>() + element_offset(c.extents, t.stride, 0, dims, n); };
+    multiply<T>(size, {at(a), a.stride[dims], a.stride[dims + 1]},
+                {at(b), b.stride[dims], b.stride[dims + 1]},
+                {at(c), c.stride[dims]}, false, call.threads);
   }
 }
 

@@ -16,12 +16,7 @@ namespace detail {
 
 /// Offset of element `i` of row `row`, the row being dims [first, order) of `t`.
 inline index_t row_element(const strided& t, int first, index_t i) {
-  index_t offset = 0;
-  for (int d = t.extents.order; d-- > first;) {
-    offset += i % t.extents[d] * t.stride[d];
-    i /= t.extents[d];
-  }
-  return offset;
+  return element_offset(t.extents, t.stride, first, t.extents.order, i);
 }
 
 /// The index stored at `offset`.
@@ -124,16 +119,8 @@ inline index_t extent_after(const shape& s, int dim) {
 }
 /// Offset of the element that stands `before` / `at` / `after` dim `dim`.
 inline index_t offset_around(const strided& t, int dim, index_t before, index_t at, index_t after) {
-  index_t offset = at * t.stride[dim];
-  for (int d = dim; d-- > 0;) {
-    offset += before % t.extents[d] * t.stride[d];
-    before /= t.extents[d];
-  }
-  for (int d = t.extents.order; d-- > dim + 1;) {
-    offset += after % t.extents[d] * t.stride[d];
-    after /= t.extents[d];
-  }
-  return offset;
+  return at * t.stride[dim] + element_offset(t.extents, t.stride, 0, dim, before) +
+         element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
 inline index_t checked(const char* op, index_t index, index_t extent) {
   if (index < 0 || index >= extent)
