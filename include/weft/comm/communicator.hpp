@@ -9,14 +9,16 @@
 // in the error that every rank gets. Buffers stay as they are until the operation is completed.
 #pragma once
 
+#include <weft/comm/traffic.hpp>
 #include <weft/comm/work.hpp>
 
 namespace weft {
 
-/// Of one operation: what it is for, how long to wait.
+/// Of one operation: what it is for, how long to wait, and whether it only serves agreement.
 struct comm_options {
   std::string label{};
   std::chrono::milliseconds timeout{default_timeout};
+  bool control = false;
 };
 
 class communicator {
@@ -83,6 +85,9 @@ class communicator {
   /// call it; null for a negative color.
   virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
 
+  /// What this rank has sent in operations of this group.
+  const traffic& sent() const { return sent_; }
+
   /// Gives up: every operation of every rank, pending or to come, fails with this reason.
   virtual void abort(const std::string& reason) = 0;
 
@@ -102,8 +107,12 @@ class communicator {
     o.label = std::move(with.label);
     o.timeout = with.timeout;
     check(o);
+    const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
+    (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;
     return start(std::move(o));
   }
+
+  traffic sent_;
 
   void check(const operation& o) const {
     const auto fail = [&](const std::string& why) {

@@ -17,6 +17,7 @@ namespace weft {
 enum class collective : std::uint8_t {
   all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all, barrier, split, send, receive
 };
+inline constexpr int collective_count = static_cast<int>(collective::receive) + 1;
 enum class reduction : std::uint8_t { sum, average, product, minimum, maximum };
 
 constexpr bool is_message(collective c) { return c == collective::send || c == collective::receive; }
@@ -135,8 +136,8 @@ inline std::string disagreement(const std::vector<std::string>& texts, std::uint
     return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
   });
   for (const auto& [text, members] : by_text) {
-    report += std::string("\n  ") + (text == most->first ? "most: " : "at fault: ") + "rank";
-    for (std::size_t r : members) report += " " + std::to_string(r);
+    report += text == most->first ? "\n  most: rank" : "\n  at fault: rank";
+    for (std::size_t r : members) (report += " ").append(std::to_string(r));
     report += " called " + text;
   }
   return report;

@@ -44,7 +44,7 @@ void for_each_gradient(const state_dict_t& parameters, F f) {
     if (!p->grad) continue;
     if (p->type != dtype::f32)
       throw value_error("weft: optimizer: parameter " + name + " is " + name_of(p->type) + ", not f32");
-    f(name, p, p->grad);
+    if (p->extents.size() > 0) f(name, p, p->grad);
     p->grad.reset();
   }
 }

@@ -33,8 +33,11 @@ class context {
 
   /// Random numbers of a step differ from those of the next. Within a step each program that is
   /// played has its own; the same steps play the same programs, so a run can be repeated.
-  void begin_step(std::uint64_t step) {
-    step_ = step;
+  void begin_step(std::uint64_t step) { begin_micro_batch(step, 0); }
+  /// The same for one of the batches whose gradients a step adds up, so that its numbers do not
+  /// depend on how many batches the rank has seen before.
+  void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
+    step_ = mix(mix(0, step), batch);
     programs_ = 0;
   }
   std::uint64_t next_random() { return mix(mix(mix(0, seed), step_), programs_++); }
@@ -49,6 +52,9 @@ class context {
     step_ = r.step;
     programs_ = r.programs;
   }
+
+  /// Who brings parameters and takes gradients: a parallel strategy, or nobody.
+  run::parameter_service* service() const { return service_; }
 
   /// The instance of a plan for these symbol values, made when they are first seen.
   run::instance& instance_of(const lower::plan_view& plan, const void* identity,
@@ -70,6 +76,9 @@ class context {
     }
     return arena_.data();
   }
+
+ protected:
+  run::parameter_service* service_ = nullptr;
 
  private:
   device device_;

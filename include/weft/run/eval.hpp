@@ -27,13 +27,16 @@ constexpr playable playable_of() {
 /// Plays `p`. Outputs that are null are allocated.
 inline void play(context& c, const playable& p, std::span<const std::shared_ptr<tensor_state>> leaves,
                  const std::vector<double>& numbers, std::vector<index_t> symbols,
-                 std::vector<std::shared_ptr<tensor_state>>& outputs) {
+                 std::vector<std::shared_ptr<tensor_state>>& outputs, pass during = pass::forward) {
+  parameter_service* const service = c.service();
+  if (service) service->before_program(leaves, during);
   instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, std::move(symbols));
   std::vector<void*> leaf_memory, output_memory;
   for (const auto& leaf : leaves) {
     if (leaf && !(leaf->where == c.where()))
       throw device_error(std::string("weft: an operand of shape ") + to_string(leaf->extents) +
                          " lies on another device (" + leaf->where->name() + ")");
+    if (leaf) weft::detail::require_memory(*leaf);
     leaf_memory.push_back(leaf ? leaf->memory.data() : nullptr);
   }
   outputs.resize(p.plan.outputs.size());
@@ -45,7 +48,8 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
           p.plan.values[static_cast<std::size_t>(value)].result.type);
     output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
   }
-  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap});
+  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap, service});
+  if (service) service->after_program(leaves, during);
 }
 
 /// The value of `p` for these operands.

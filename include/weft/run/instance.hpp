@@ -3,7 +3,7 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run({device, arena, leaves, outputs, numbers, random, on_tap});
+//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, service});
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/layout.hpp>
+#include <weft/run/parameter_service.hpp>
 #include <weft/run/tapped.hpp>
 
 namespace weft::run {
@@ -97,6 +98,7 @@ struct frame {
   std::span<const double> numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
+  parameter_service* service;  // moved on between steps; may be null
 };
 
 class instance {
@@ -128,6 +130,7 @@ class instance {
       return p + s.bytes;
     };
     for (prepared& s : steps_) {
+      if (f.service) f.service->poll();
       if (s.kind == step_kind::kernel) {
         for (std::size_t i = 0; i < s.sources.size(); ++i) s.call.args.pointer[i] = base(s.sources[i]);
         for (std::size_t i = 0; i < s.numbers.size(); ++i) s.call.args.number[i] = number(s.numbers[i], f.numbers);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -106,17 +107,37 @@ class tape {
 
   void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
     accumulate(y, seed);
+    run::parameter_service* const service = context_->service();
+    if (service) service->before_backward(uses_of_leaves());
     while (!entries_.empty()) {
       entry n = std::move(entries_.back());
       entries_.pop_back();
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
-      if (!cotangent) continue;
-      run_hooks(*n.result, cotangent);
-      play_entry(n, cotangent);
+      if (cotangent) {
+        run_hooks(*n.result, cotangent);
+        play_entry(n, cotangent);
+      }
+      if (service) service->after_entry(gradients_of(n));
     }
     for (const auto& leaf : std::exchange(hooked_, {}))
       if (leaf->grad) run_hooks(*leaf, leaf->grad);
+    if (service) service->after_backward();
+  }
+
+  /// The operands an entry's backward computes cotangents of.
+  static std::vector<tensor_state*> gradients_of(const entry& n) {
+    std::vector<tensor_state*> of;
+    for (std::size_t i = 0; i < n.leaves.size(); ++i)
+      if (n.backward.plan.outputs[i] >= 0) of.push_back(n.leaves[i].get());
+    return of;
+  }
+  /// How often each operand of the tape gets a cotangent.
+  std::unordered_map<tensor_state*, int> uses_of_leaves() const {
+    std::unordered_map<tensor_state*, int> uses;
+    for (const entry& n : entries_)
+      for (tensor_state* leaf : gradients_of(n)) ++uses[leaf];
+    return uses;
   }
 
   static void run_hooks(const tensor_state& of, const std::shared_ptr<tensor_state>& gradient) {
@@ -136,7 +157,7 @@ class tape {
     leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
     leaves.push_back(cotangent);
     std::vector<std::shared_ptr<tensor_state>> gradients;
-    run::play(*context_, n.backward, leaves, n.numbers, std::move(n.symbols), gradients);
+    run::play(*context_, n.backward, leaves, n.numbers, std::move(n.symbols), gradients, run::pass::backward);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
   }

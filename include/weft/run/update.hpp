@@ -18,7 +18,7 @@ inline void play_into(context& c, const playable& p, const operands& o,
   if (in_place) outputs = targets;
   play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaf_extents, o.sizes), outputs);
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!in_place) targets[i]->memory = outputs[i]->memory;
+    if (!in_place) copy_elements(c.engine(), targets[i]->type, targets[i]->memory.data(), outputs[i]->memory.data(), targets[i]->extents.size());
     ++targets[i]->version;
   }
 }

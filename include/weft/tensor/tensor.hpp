@@ -36,6 +36,7 @@ struct tensor_state {
   initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
   std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
+  std::function<void()> arrive;        // waits for elements that are on their way from other ranks
 
   tensor_state(const device& d, const shape& s, dtype t)
       : where(d), memory(d.allocate(static_cast<std::size_t>(s.size() * size_of(t)))),
@@ -65,7 +66,15 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
     throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " + to_string(s));
   return s;
 }
+/// Throws value_error if the elements are not here.
+inline void require_memory(const tensor_state& t) {
+  if (const auto arrive = t.arrive) arrive();  // a copy: arriving clears it
+  if (!t.memory && t.extents.size() > 0)
+    throw value_error("weft: a parameter of shape " + to_string(t.extents) +
+                      " is divided among ranks: gather it with the run that bind returned");
+}
 inline void download_to(const tensor_state& t, void* host) {
+  require_memory(t);
   t.where->synchronize();
   t.where->download(host, t.memory.data(), t.bytes());
 }
@@ -77,6 +86,7 @@ inline void require_elements(const tensor_state& t, const char* what, index_t co
 inline void* host_memory(const tensor_state& t) {
   if (!t.where->host_accessible())
     throw device_error(std::string("weft: data of a tensor on ") + t.where->name());
+  require_memory(t);
   return t.memory.data();
 }
 inline const std::shared_ptr<tensor_state>& defined_state(const std::shared_ptr<tensor_state>& t) {

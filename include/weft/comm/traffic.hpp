@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// What operations send: bytes of payload by kind, the same on every backend.
+//
+// Counted as the operation is defined, not as a backend happens to route it: an all_reduce is an
+// exchange of parts and a gathering of sums. Summed over ranks these are the textbook's volumes
+// (S elements on n ranks: all_reduce 2S(n-1), all_gather and reduce_scatter S(n-1)).
+//
+//   static_assert(sent_by_all(collective::all_reduce, 1'000, 4) == 6'000);
+#pragma once
+
+#include <weft/comm/operation.hpp>
+
+namespace weft {
+
+/// Elements that all `ranks` together send in an operation on `count` elements: the whole that is
+/// reduced, gathered or broadcast.
+constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
+  switch (kind) {
+    case collective::all_reduce: return 2 * count * (ranks - 1);
+    case collective::all_gather: case collective::reduce_scatter: case collective::broadcast: return count * (ranks - 1);
+    case collective::reduce: return count * (ranks - 1);
+    default: return 0;
+  }
+}
+
+/// How many of `count` elements are rank's, when they are divided as evenly as they can be: the first
+/// ranks get one more.
+constexpr index_t even_part(index_t count, int ranks, int rank) { return count / ranks + (rank < count % ranks ? 1 : 0); }
+
+/// Elements that `rank` sends in `o`.
+inline index_t sent_by(const operation& o, int rank, int ranks) {
+  const auto own = static_cast<std::size_t>(rank);
+  switch (o.kind) {
+    case collective::all_reduce: {
+      const index_t mine = even_part(o.out.count, ranks, rank);
+      return o.out.count - mine + mine * (ranks - 1);
+    }
+    case collective::reduce_scatter: return o.in.count - o.in_counts[own];
+    case collective::all_gather: return o.in.count * (ranks - 1);
+    case collective::broadcast: return rank == o.root ? o.in.count * (ranks - 1) : 0;
+    case collective::reduce: case collective::gather: return rank == o.root ? 0 : o.in.count;
+    case collective::scatter: return rank == o.root ? o.in.count - o.in_counts[own] : 0;
+    case collective::all_to_all: return o.in.count - o.in_counts[own];
+    case collective::send: return o.in.count;
+    default: return 0;
+  }
+}
+
+/// Bytes that one rank has sent, by kind. What runs need to agree, rather than to compute, is
+/// `control`: norms, losses, signals.
+struct traffic {
+  index_t bytes[collective_count] = {};
+  index_t control = 0;
+
+  index_t of(collective kind) const { return bytes[static_cast<int>(kind)]; }
+  index_t total() const {
+    index_t t = control;
+    for (index_t b : bytes) t += b;
+    return t;
+  }
+  traffic& operator+=(const traffic& other) {
+    for (int k = 0; k < collective_count; ++k) bytes[k] += other.bytes[k];
+    control += other.control;
+    return *this;
+  }
+  traffic operator-(const traffic& before) const {
+    traffic t = *this;
+    for (int k = 0; k < collective_count; ++k) t.bytes[k] -= before.bytes[k];
+    t.control -= before.control;
+    return t;
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+// Where a model meets a strategy: one call, and the training loop by hand stays what it is.
+//
+//   auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+//   for (auto [x, y] : batches) {
+//     tape steps(run);
+//     auto loss = steps.eval(cross_entropy(model(x), y));
+//     steps.backward(loss);
+//     run.step({.clip = 1.0});
+//   }
+//
+// Binding takes the parameters of rank 0. A bound model is used in expressions as before. Reading
+// `model.layer.weight` never starts a message: where ranks divide parameters it throws value_error,
+// elsewhere it gives the elements. `full` gives whole copies; all ranks call it.
+#pragma once
+
+#include <weft/comm/self.hpp>
+#include <weft/optim/optimizer.hpp>
+#include <weft/parallel/data_parallel.hpp>
+#include <weft/parallel/norm.hpp>
+
+namespace weft {
+
+struct step_options {
+  double clip = 0;             // the largest norm of the gradient; 0: any
+  index_t micro_batches = 1;   // backward passes since the last step, whose mean is taken
+};
+
+/// A context in which the parameters of a model live as a strategy says.
+template <class Optimizer>
+class bound_run : public context {
+ public:
+  bound_run(const state_dict_t& parameters, Optimizer& optimizer, communicator& ranks, const parallel_options& o)
+      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(&ranks),
+        optimizer_(&optimizer), parallel_(parameters, ranks, o, where()) {
+    if (ranks.size() > 1 || o.deterministic) service_ = &parallel_;
+    local_ = parallel_.local();
+  }
+
+  /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
+  /// Returns its 2-norm before clipping: the same on all ranks, however they divide it.
+  double step(const step_options& o = {}) {
+    if (service_) parallel_.deliver_gradients();
+    const double mean = 1.0 / static_cast<double>(o.micro_batches * ranks_->size());
+    const double norm = gradient_norm() * mean;
+    optimizer_->step_all(local_, mean * clip_factor(norm, o.clip), *this);
+    parallel_.parameters_changed();
+    return norm;
+  }
+
+  /// The 2-norm of the sum of gradients over ranks and micro-batches, once they are reduced.
+  double gradient_norm() { return parallel::norm_over_ranks(*this, gradients(), parallel_.shards(), control("norm")); }
+  double gradient_inf_norm() {
+    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.shards(), control("norm"));
+  }
+
+  /// While it lives, backward passes add up gradients without sending them where the strategy
+  /// allows it; the first pass after it sends the sum. As torch's DDP.no_sync.
+  class no_sync_scope {
+   public:
+    explicit no_sync_scope(parallel::data_parallel_service& of) : of_(of), before_(of.synchronizes()) { of.synchronize(false); }
+    no_sync_scope(const no_sync_scope&) = delete;
+    no_sync_scope& operator=(const no_sync_scope&) = delete;
+    ~no_sync_scope() { of_.synchronize(before_); }
+
+   private:
+    parallel::data_parallel_service& of_;
+    bool before_;
+  };
+  no_sync_scope no_sync() { return no_sync_scope(parallel_); }
+
+  /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
+  /// when gradients are reduced, so that sums are the same on any number of ranks.
+  index_t micro_batch(index_t index, index_t per_rank) const {
+    return options_.reduces_each() ? index * ranks_->size() + ranks_->rank() : ranks_->rank() * per_rank + index;
+  }
+
+  /// Whole copies of all parameters, by name. Collective.
+  state_dict_t full() {
+    state_dict_t all;
+    for (const auto& [name, p] : local_) all.emplace_back(name, parallel_.whole_of(name, p));
+    return all;
+  }
+
+  /// The parameters that this rank updates.
+  const state_dict_t& local() const { return local_; }
+  Optimizer& optimizer() const { return *optimizer_; }
+  communicator& ranks() const { return *ranks_; }
+  const parallel_options& options() const { return options_; }
+  const parallel::data_parallel_service& parallel() const { return parallel_; }
+
+  index_t optimizer_bytes() const {
+    index_t n = 0;
+    for (const auto& [key, t] : optimizer_->state.tensors()) n += static_cast<index_t>(t->bytes());
+    return n;
+  }
+
+ private:
+  comm_options control(const char* label) const { return {label, options_.timeout, true}; }
+  std::vector<std::shared_ptr<tensor_state>> gradients() const {
+    std::vector<std::shared_ptr<tensor_state>> all;
+    for (const auto& [name, p] : local_)
+      if (p->grad) all.push_back(p->grad);
+    return all;
+  }
+
+  parallel_options options_;
+  communicator* ranks_;
+  Optimizer* optimizer_;
+  parallel::data_parallel_service parallel_;
+  state_dict_t local_;
+};
+
+/// A group of one, for runs without others.
+inline communicator& alone() {
+  static self_communicator one;
+  return one;
+}
+
+/// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
+/// the optimiser and the communicator must outlive the run.
+template <class Model, class Optimizer>
+bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
+  return bound_run<Optimizer>(state_dict(model), optimizer, ranks, o);
+}
+template <class Plan, class Model, class Optimizer>
+bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks = alone()) {
+  return bind(model, optimizer, ranks, Plan::strategy_type::options());
+}
+
+}  // namespace weft

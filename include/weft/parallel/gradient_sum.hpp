@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// Adding up the gradients of micro-batches.
+//
+// Deterministic: as a binary counter counts, ((0 1) (2 3)) ((4 5) 6), the order in which ranks are
+// added (comm/reduce.hpp). Micro-batches on ranks or one after the other then give the same bits.
+#pragma once
+
+#include <vector>
+
+#include <weft/run/add.hpp>
+
+namespace weft::parallel {
+
+class gradient_sum {
+ public:
+  explicit gradient_sum(bool deterministic) : deterministic_(deterministic) {}
+
+  bool empty() const { return count_ == 0; }
+
+  /// Takes `g`, whose elements may be overwritten.
+  void add(backend& device, std::shared_ptr<tensor_state> g) {
+    std::size_t level = 0;
+    for (; deterministic_ ? count_ >> level & 1 : count_ > 0 && level == 0; ++level) g = sum(device, levels_[level], g);
+    if (deterministic_) {
+      if (levels_.size() == level) levels_.emplace_back();
+      levels_[level] = std::move(g);
+    } else {
+      levels_.assign(1, std::move(g));
+    }
+    ++count_;
+  }
+
+  /// The sum of all, which is empty afterwards.
+  std::shared_ptr<tensor_state> take(backend& device) {
+    std::shared_ptr<tensor_state> result;
+    for (std::size_t level = 0; level < levels_.size(); ++level) {
+      if (!levels_[level]) continue;
+      result = result ? sum(device, levels_[level], result) : levels_[level];
+      levels_[level].reset();
+    }
+    count_ = 0;
+    return result;
+  }
+
+  std::size_t bytes() const {
+    std::size_t n = 0;
+    for (const auto& l : levels_) n += l ? l->bytes() : 0;
+    return n;
+  }
+
+ private:
+  static std::shared_ptr<tensor_state> sum(backend& device, std::shared_ptr<tensor_state>& into,
+                                           const std::shared_ptr<tensor_state>& g) {
+    run::add(device, *into, *g, *into);
+    return std::move(into);
+  }
+
+  bool deterministic_;
+  std::size_t count_ = 0;
+  std::vector<std::shared_ptr<tensor_state>> levels_;  // level k: the sum of 2^k
+};
+
+}  // namespace weft::parallel

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// What can be chosen: strategies as types, and the options that they stand for.
+//
+//   using plan = policy<strategy::fully_sharded<3>>;      // the one line that changes
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include <weft/comm/operation.hpp>
+
+namespace weft {
+
+/// What ranks divide among themselves; the stages of ZeRO (Rajbhandari et al., 2020).
+enum class sharding : std::uint8_t { none, optimizer, gradients, parameters };
+
+struct parallel_options {
+  sharding divide = sharding::none;
+  int shard_ranks = 0;         // ranks that together hold one copy; 0: all. Fewer: hybrid
+  bool deterministic = false;  // the same bits however ranks and micro-batches share a step
+  bool reshard_after_forward = true;  // give gathered parameters back between forward and backward
+  int prefetch = 1;            // gathers that are started ahead of their use
+  index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
+  /// The unit a parameter travels with, by name; none: by block, or by size where nothing is gathered.
+  std::function<std::string(const std::string& parameter)> unit{};
+  std::chrono::milliseconds timeout = default_timeout;
+
+  /// Whether every micro-batch reduces its gradients, or the last one of a step those of all.
+  bool reduces_each() const { return divide >= sharding::gradients; }
+};
+
+namespace strategy {
+
+/// One process, or every rank for itself.
+struct single {
+  static parallel_options options() { return {}; }
+};
+/// Every rank holds everything; gradients are summed.
+struct data_parallel {
+  static parallel_options options() { return {}; }
+};
+/// Ranks divide optimiser state (stage 1), gradients too (2), parameters too (3).
+template <int Stage = 3>
+struct fully_sharded {
+  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
+  static parallel_options options() { return {.divide = static_cast<sharding>(Stage)}; }
+};
+/// Groups of `ShardRanks` ranks divide parameters; the groups are copies of each other.
+template <int ShardRanks>
+struct hybrid {
+  static_assert(ShardRanks >= 1, "weft: hybrid: a group has at least one rank");
+  static parallel_options options() { return {.divide = sharding::parameters, .shard_ranks = ShardRanks}; }
+};
+
+}  // namespace strategy
+
+/// What a model is bound to. Devices come with the model, ranks with the communicator.
+template <class Strategy>
+struct policy {
+  using strategy_type = Strategy;
+};
+
+}  // namespace weft

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// A unit: parameters that travel together, and how their elements are divided among ranks.
+//
+// A parameter is divided by its first dim into whole rows. Elements of a unit are sent in the order
+// (part, parameter, row), so that the part of a rank is contiguous.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/comm/traffic.hpp>
+#include <weft/parallel/strategy.hpp>
+#include <weft/nn/module.hpp>
+
+namespace weft::parallel {
+
+using state_ptr = std::shared_ptr<tensor_state>;
+
+/// One parameter of a unit.
+struct member {
+  std::string name;
+  state_ptr whole;              // what the model holds
+  state_ptr local;              // the rows that this rank updates; `whole` itself where nothing is divided
+  bool seen = false;            // has had a gradient since the last step
+
+  index_t rows() const { return whole->extents.order > 0 ? whole->extents[0] : 1; }
+  index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
+  /// Elements [begin(p), begin(p + 1)) are those of part p.
+  index_t begin(int part, int parts) const {
+    index_t row = 0;
+    for (int p = 0; p < part; ++p) row += even_part(rows(), parts, p);
+    return row * row_size();
+  }
+  index_t size(int part, int parts) const { return even_part(rows(), parts, part) * row_size(); }
+};
+
+/// Elements that lie together, in a parameter and in a message.
+struct piece {
+  int member;
+  index_t at, count, in_message;
+};
+
+/// Some members of a unit as one message.
+struct message_layout {
+  std::vector<piece> pieces;  // by part, then by member
+  std::vector<int> first;     // of each part, and the end
+  rank_counts counts;         // elements by part
+  index_t count = 0;
+
+  message_layout(const std::vector<member>& members, const std::vector<int>& chosen, int parts) {
+    for (int p = 0; p < parts; ++p) {
+      first.push_back(static_cast<int>(pieces.size()));
+      const index_t before = count;
+      for (int m : chosen) {
+        const member& of = members[static_cast<std::size_t>(m)];
+        pieces.push_back({m, of.begin(p, parts), of.size(p, parts), count});
+        count += of.size(p, parts);
+      }
+      counts.push_back(count - before);
+    }
+    first.push_back(static_cast<int>(pieces.size()));
+  }
+  std::span<const piece> part(int p) const {
+    const auto begin = static_cast<std::size_t>(first[static_cast<std::size_t>(p)]);
+    const auto end = static_cast<std::size_t>(first[static_cast<std::size_t>(p) + 1]);
+    return std::span(pieces).subspan(begin, end - begin);
+  }
+};
+
+/// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for what is in no list.
+inline std::string block_of(const std::string& name) {
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    if (name.find_first_not_of("0123456789", at) >= end) return name.substr(0, end);
+    at = end + 1;
+  }
+  return "";
+}
+
+/// The members of each unit, by number: in the order in which backward completes them.
+inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters, const parallel_options& o) {
+  std::vector<std::vector<int>> units;
+  const bool by_size = !o.unit && o.divide <= sharding::optimizer;
+  std::vector<std::string> names;
+  index_t bytes = 0;
+  for (int i = static_cast<int>(parameters.size()); i-- > 0;) {
+    const auto& [name, p] = parameters[static_cast<std::size_t>(i)];
+    const auto own = static_cast<index_t>(p->bytes());
+    if (by_size) {
+      const index_t limit = units.size() <= 1 ? o.first_bucket_bytes : o.bucket_bytes;
+      if (units.empty() || (bytes > 0 && bytes + own > limit)) {
+        units.emplace_back();
+        bytes = 0;
+      }
+      units.back().push_back(i);
+      bytes += own;
+      continue;
+    }
+    const std::string unit = o.unit ? o.unit(name) : block_of(name);
+    const auto found = std::find(names.begin(), names.end(), unit);
+    if (found == names.end()) {
+      names.push_back(unit);
+      units.push_back({i});
+    } else {
+      units[static_cast<std::size_t>(found - names.begin())].push_back(i);
+    }
+  }
+  for (auto& u : units) std::sort(u.begin(), u.end());
+  return units;
+}
+
+}  // namespace weft::parallel

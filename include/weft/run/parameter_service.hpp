@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// What a parallel strategy does around the programs of a context: brings the parameters they read,
+// takes the gradients they have completed, moves messages on between their steps.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+namespace weft {
+
+struct tensor_state;
+
+namespace run {
+
+enum class pass : unsigned char { forward, backward };
+
+class parameter_service {
+ public:
+  using operands = std::span<const std::shared_ptr<tensor_state>>;
+
+  virtual ~parameter_service() = default;
+
+  /// A program is about to read these; null where it does not read one.
+  virtual void before_program(operands, pass) = 0;
+  virtual void after_program(operands, pass) = 0;
+
+  /// Backward begins, and will add so many cotangents to each.
+  virtual void before_backward(std::unordered_map<tensor_state*, int> uses) = 0;
+  /// One more has been added to each of these, or never will be.
+  virtual void after_entry(std::span<tensor_state* const> leaves) = 0;
+  virtual void after_backward() = 0;
+
+  /// Moves on what is under way, without waiting.
+  virtual void poll() = 0;
+};
+
+}  // namespace run
+}  // namespace weft
