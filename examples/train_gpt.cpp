@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Trains a GPT-2 on the bytes of text files; see --help.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <new>
+#include <thread>
 
+#include <weft/comm/counting.hpp>
+#include <weft/comm/threads.hpp>
 #include <weft/device/counting.hpp>
 #include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
@@ -15,20 +19,22 @@
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
+#if WEFT_WITH_MPI
+#include <weft/comm/mpi.hpp>
+#endif
 
-#include "arguments.hpp"
-#include "gpt2.hpp"
+#include "train_gpt_settings.hpp"
 
 namespace {
 
-std::size_t allocations = 0;
+std::atomic<std::size_t> allocations = 0;
 volatile std::sig_atomic_t interrupted = 0;
 
 }  // namespace
 
 // Counted, so that the log can show that a steady step allocates nothing.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
+  allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
   throw std::bad_alloc();
 }
@@ -39,72 +45,6 @@ namespace {
 
 using namespace weft;
 
-struct settings {
-  gpt2::config model;
-  std::vector<std::string> data;
-  index_t batch = 12, accumulate = 1, steps = 200, warmup = 0;
-  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1.0;
-  std::string schedule_name = "constant", order = "sequential", device_name = "cpu";
-  std::string init, save, checkpoint, log, prompt = "\n";
-  std::uint64_t seed = 1;
-  int threads = 0;
-  index_t checkpoint_every = 100, eval_every = 0, sample = 0;
-  bool resume = false, help = false;
-};
-
-constexpr const char* usage =
-    "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
-    "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --schedule constant|cosine]\n"
-    "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
-    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
-    "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
-    "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
-    "  [--sample N --prompt TEXT]\n";
-
-settings parse(int count, char** values) {
-  settings s;
-  arguments a;
-  a.flag("help", s.help);
-  a.flag("resume", s.resume);
-  a.list("data", s.data);
-  a.number<index_t>("layers", s.model.layers, 1);
-  a.number<index_t>("heads", s.model.heads, 1);
-  a.number<index_t>("width", s.model.width, 1);
-  a.number<index_t>("context", s.model.context, 1);
-  a.number<index_t>("vocab", s.model.vocabulary, 256);
-  a.number<index_t>("batch", s.batch, 1);
-  a.number<index_t>("accumulate", s.accumulate, 1);
-  a.number<index_t>("steps", s.steps, 1);
-  a.number<index_t>("warmup", s.warmup, 0);
-  a.number<index_t>("checkpoint-every", s.checkpoint_every, 1);
-  a.number<index_t>("eval-every", s.eval_every, 1);
-  a.number<index_t>("sample", s.sample, 1);
-  a.number<int>("threads", s.threads, 1);
-  a.number<std::uint64_t>("seed", s.seed, 0);
-  a.number<double>("lr", s.lr, 1e-300);
-  a.number<double>("beta1", s.beta1, 0);
-  a.number<double>("beta2", s.beta2, 0);
-  a.number<double>("eps", s.eps, 0);
-  a.number<double>("weight-decay", s.weight_decay, 0);
-  a.number<double>("clip", s.clip, 0);
-  a.choice("schedule", s.schedule_name, {"constant", "cosine"});
-  a.choice("order", s.order, {"sequential", "shuffled"});
-  a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
-  a.text("init", s.init);
-  a.text("save", s.save);
-  a.text("checkpoint", s.checkpoint);
-  a.text("log", s.log);
-  a.text("prompt", s.prompt);
-  a.parse(count, values);
-  if (s.help) return s;
-  if (s.data.empty()) throw usage_error("--data: expected files or folders to train on");
-  if (s.model.width % s.model.heads)
-    throw usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +
-                      std::to_string(s.model.width));
-  if (s.resume && s.checkpoint.empty()) throw usage_error("--resume: needs --checkpoint DIR");
-  return s;
-}
-
 class json_log {
  public:
   explicit json_log(const std::string& path, bool append) {
@@ -114,8 +54,8 @@ class json_log {
   }
   void line(const char* format, auto... values) {
     if (!out_.is_open()) return;
-    char text[1024];
-    std::snprintf(text, sizeof text, format, values...);
+    std::string text(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, values...)), '\0');
+    std::snprintf(text.data(), text.size() + 1, format, values...);
     out_ << text << '\n' << std::flush;
   }
 
@@ -147,63 +87,95 @@ std::string sample(const gpt2::model<>& model, const settings& s, context& c) {
   return text;
 }
 
-/// What left the finite numbers first, by a second look at the step on the host.
-std::string first_non_finite(gpt2::model<>& model, const text_samples::tokens& inputs, const text_samples::tokens& labels,
-                             index_t positions, const context::random_state& randomness) {
-  const device host(std::make_shared<cpu::cpu_backend>());
-  context c(host);
-  c.set_randomness(randomness);
-  to(model, host);
-  const auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
-    eval(cross_entropy(model(inputs.to(host), positions), labels.to(host)), debug);
-  });
-  return found ? found->text() : "nothing on a second look";
-}
+using run_t = bound_run<adamw>;
 
-/// What a step does to the model: the mean loss of its batches and the norm of the gradient.
-struct step_result {
-  double loss = 0, norm = 0;
-};
-struct non_finite_loss {
+/// A batch whose loss was not finite, to look at once more.
+struct suspect {
   text_samples::tokens inputs, labels;
   context::random_state randomness;
 };
 
+/// What left the finite numbers first, by a second look at the batch on the host with a copy of the
+/// model. All ranks call it; empty where there is nothing to look at.
+std::string first_non_finite(run_t& run, const settings& s, const std::optional<suspect>& batch) {
+  const state_dict_t whole = run.full();
+  if (!batch) return "";
+  const device host(std::make_shared<cpu::cpu_backend>());
+  context c(host);
+  c.set_randomness(batch->randomness);
+  const auto model = gpt2::model<>::create(s.model, host);
+  const state_dict_t copies = state_dict(model);
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    move_to(*whole[i].second, host);
+    copies[i].second->memory = whole[i].second->memory;
+  }
+  const auto found = find_non_finite(copies, c, [&](context& debug) {
+    eval(cross_entropy(model(batch->inputs.to(host), s.model.context), batch->labels.to(host)), debug);
+  });
+  return found ? found->text() : "nothing on a second look";
+}
+
+/// What a step does to the model: the mean loss of the batches of all ranks, the norm of the gradient.
+struct step_result {
+  double loss = 0, norm = 0;
+};
+
+/// The loss of a step that is no number; the model has not been changed.
+struct non_finite_loss {
+  std::optional<suspect> batch;  // if it was on this rank
+};
+
+comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
+
 template <class NextBatch>
-step_result train_step(const gpt2::model<>& model, const state_dict_t& parameters, adamw& optimizer, const settings& s,
-                       context& c, NextBatch next_batch) {
-  step_result r;
-  const double mean = 1.0 / static_cast<double>(s.accumulate);
-  for (index_t micro = 0; micro < s.accumulate; ++micro) {
+step_result train_step(const gpt2::model<>& model, run_t& run, const settings& s, index_t step, NextBatch next_batch) {
+  std::vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
+  std::optional<suspect> not_finite;
+  for (index_t j = 0; j < s.accumulate; ++j) {
     const auto [inputs, labels] = next_batch();
-    const auto randomness = c.randomness();
-    tape steps(c);
+    const index_t number = run.micro_batch(j, s.accumulate);
+    run.begin_micro_batch(static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(number));
+    const auto randomness = run.randomness();
+    const auto quiet = run.no_sync(j + 1 < s.accumulate);
+    tape steps(run);
     const auto loss = steps.eval(cross_entropy(model(inputs, s.model.context), labels));
     const double value = loss.item();
-    if (!std::isfinite(value)) throw non_finite_loss{inputs, labels, randomness};
+    losses[static_cast<std::size_t>(number)] = value;
+    if (!std::isfinite(value) && !not_finite) not_finite = suspect{inputs, labels, randomness};
     steps.backward(loss);
-    r.loss += value;
   }
-  r.loss /= static_cast<double>(s.accumulate);
-  r.norm = gradient_norm(parameters, c) * mean;
-  optimizer.step_all(parameters, mean * clip_factor(r.norm, s.clip), c);
+  if (run.ranks().size() > 1) run.ranks().all_reduce(losses, reduction::sum, for_losses(s)).wait();
+  step_result r;
+  for (double l : losses) r.loss += l;
+  r.loss /= static_cast<double>(losses.size());
+  if (!std::isfinite(r.loss) && run.where()->computes()) throw non_finite_loss{not_finite};
+  r.norm = run.step({.clip = s.clip, .micro_batches = s.accumulate});
   return r;
 }
 
-/// The most memory that training will hold, found by two steps on a device that only counts: the
-/// first makes the optimiser's state, the second holds it from the start.
-std::size_t predicted_peak(const settings& s) {
+/// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
+/// are not there: the first makes the optimiser's state, the second holds it from the start.
+struct forecast {
+  std::size_t peak_bytes;
+  index_t sent_bytes;  // in a steady step
+};
+forecast forecast_of(const settings& s, int rank, int ranks) {
   const device nowhere(std::make_shared<counting_backend>());
-  context c(nowhere);
+  counting_communicator others(rank, ranks);
   const auto model = gpt2::model<>::create(s.model, nowhere);
-  const state_dict_t parameters = state_dict(model);
   adamw optimizer;
+  auto run = bind(model, optimizer, others, parallel_options_of(s));
+  run.recompute = s.recompute == "block";
   const shape tokens{2, {s.batch, s.model.context}};
-  for (int step = 0; step < std::min<index_t>(2, s.steps); ++step)
-    train_step(model, parameters, optimizer, s, c, [&] {
+  traffic sent;
+  for (int step = 0; step < std::min<index_t>(2, s.steps); ++step) {
+    const traffic before = run.parallel().sent();
+    train_step(model, run, s, step, [&] {
       return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
     });
-  return nowhere.memory().figures().peak;
+    sent = run.parallel().sent() - before;
+  }
+  return {nowhere.memory().figures().peak, sent.total()};
 }
 
 /// The device that was asked for; that it is missing is a mistake of the user's.
@@ -215,76 +187,163 @@ device device_of(const settings& s) {
   }
 }
 
-int train(const settings& s) {
+/// The rest of a log line: what this rank has sent and holds.
+std::string rank_figures(const run_t& run, const traffic& sent, double exposed_ms) {
+  std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) + ", \"world\": " + std::to_string(run.ranks().size()) +
+                  ", \"comm_bytes\": {";
+  for (collective k : {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
+    if (sent.of(k)) t += std::string("\"") + name_of(k) + "\": " + std::to_string(sent.of(k)) + ", ";
+  t += "\"control\": " + std::to_string(sent.control) + ", \"total\": " + std::to_string(sent.total()) + "}";
+  char text[64];
+  std::snprintf(text, sizeof text, ", \"comm_exposed_ms\": %.3f", exposed_ms);
+  return t + text + ", \"param_bytes\": " + std::to_string(run.parallel().parameter_bytes()) +
+         ", \"grad_bytes\": " + std::to_string(run.parallel().gradient_bytes()) +
+         ", \"optimizer_bytes\": " + std::to_string(run.optimizer_bytes());
+}
+
+/// Whether somebody has been told to stop: all ranks answer the same.
+bool stops(communicator& ranks, const settings& s) {
+  if (ranks.size() == 1) return interrupted;
+  std::vector<std::int32_t> any{interrupted};
+  ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
+  return any[0];
+}
+
+std::string log_of_rank(const settings& s, int rank) {
+  if (rank == 0 || s.log.empty()) return rank == 0 ? s.log : "";
+  if (!s.log_all_ranks) return "";
+  const std::size_t dot = s.log.rfind(".jsonl");
+  return s.log.substr(0, dot) + ".rank" + std::to_string(rank) + (dot == s.log.npos ? "" : ".jsonl");
+}
+
+/// The loss without gradient over the last batches of the data.
+double evaluate(const gpt2::model<>& model, run_t& run, const settings& s, loader<text_samples>& batches) {
+  const index_t samples = batches.samples(), count = std::min<index_t>(16, (samples + s.batch - 1) / s.batch);
+  batches.seek(std::max<index_t>(0, samples - count * s.batch));
+  double sum = 0;
+  for (index_t i = 0; i < count; ++i) {
+    const auto [inputs, labels] = batches.next();
+    sum += eval(cross_entropy(model(inputs, s.model.context), labels), run).item();
+  }
+  return sum / static_cast<double>(count);
+}
+
+int train(const settings& s, communicator& ranks) {
+  const bool first = ranks.rank() == 0;
   const device where = device_of(s);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
-  context c(where);
-  c.seed = s.seed;
-  loader batches(text_samples(read_text(s.data), s.model.context),
-                 {.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed}, where);
+  const parallel_options strategy = parallel_options_of(s);
+  const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
+  loader_options own = order;
+  own.share = {ranks.rank(), ranks.size(), s.accumulate, strategy.reduces_each()};
+  const text_samples text(read_text(s.data), s.model.context);
+  loader batches(text, own, where), held_out(text, order, where);
   auto model = gpt2::model<>::create(s.model, where);
   initialize(model, s.seed);
-  const state_dict_t parameters = state_dict(model);
-  if (!s.init.empty()) io::load(s.init, parameters);
+  if (!s.init.empty()) io::load(s.init, state_dict(model));
+  const index_t count = parameter_count(model);
   adamw optimizer{.lr = s.lr, .beta1 = s.beta1, .beta2 = s.beta2, .eps = s.eps, .weight_decay = s.weight_decay,
                   .decay_from_order = 2};
+  auto run = bind(model, optimizer, ranks, strategy);
+  run.seed = s.seed;
+  run.recompute = s.recompute == "block";
   const schedule rate{s.schedule_name == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
                       s.warmup, s.steps};
   run_position at;
-  if (s.resume && std::filesystem::exists(checkpoint_file(s.checkpoint))) {
-    at = load_checkpoint(s.checkpoint, parameters, optimizer);
-    batches.seek(at.samples);
-  }
-  json_log log(s.log, at.step > 0);
-  const index_t count = parameter_count(model);
-  const std::size_t predicted = predicted_peak(s);
-  std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s\n",
-               static_cast<long long>(count), 1e-6 * static_cast<double>(predicted), where->description().c_str(), threads,
-               compiled_isa());
+  std::optional<checkpointer<run_t>> saves;
+  if (!s.checkpoint.empty()) saves.emplace(s.checkpoint, run);
+  if (s.resume) at = saves->load().value_or(run_position{});
+  batches.seek(at.samples);
+  json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
+  const forecast expected = forecast_of(s, ranks.rank(), ranks.size());
+  if (first)
+    std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s; %s on %d %s\n",
+                 static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), where->description().c_str(),
+                 threads, compiled_isa(), s.strategy.c_str(), ranks.size(), ranks.size() > 1 ? "ranks" : "rank");
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
-           "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu}, \"parameters\": %lld, "
-           "\"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"predicted_peak_bytes\": %zu}",
+           "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", \"comm\": \"%s\", "
+           "\"deterministic\": %s}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
+           "\"predicted_peak_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
            static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
            static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
            static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
            static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
-           static_cast<unsigned long long>(s.seed), static_cast<long long>(count), where->name(),
-           threads, compiled_isa(), predicted);
+           static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false",
+           static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes,
+           static_cast<long long>(expected.sent_bytes));
   progress bar(s.steps);
-  const index_t tokens = s.batch * s.accumulate * s.model.context;
-  for (index_t step = at.step; step < s.steps && !interrupted; ++step) {
-    const double start = now_ms();
+  const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
+  bool stopped = false;
+  for (index_t step = at.step; step < s.steps && !stopped; ++step) {
+    const double start = now_ms(), waited = run.parallel().exposed_ms();
     const std::size_t allocated = allocations;
-    c.begin_step(static_cast<std::uint64_t>(step));
+    const traffic sent = run.parallel().sent();
     optimizer.lr = rate.at(step);
     step_result r;
     try {
-      r = train_step(model, parameters, optimizer, s, c, [&] { return batches.next(); });
+      r = train_step(model, run, s, step, [&] { return batches.next(); });
     } catch (const non_finite_loss& bad) {
-      std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n", static_cast<long long>(step),
-                   first_non_finite(model, bad.inputs, bad.labels, s.model.context, bad.randomness).c_str());
+      const std::string found = first_non_finite(run, s, bad.batch);
+      if (!found.empty())
+        std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n", static_cast<long long>(step), found.c_str());
       return 1;
     }
     const double ms = now_ms() - start;
     const std::size_t made = allocations - allocated;
     log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %lld, "
-             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu}",
+             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
              static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
-             1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made);
-    bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
+             1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
+             rank_figures(run, run.parallel().sent() - sent, run.parallel().exposed_ms() - waited).c_str());
+    if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
-    if (!s.checkpoint.empty() && (at.step % s.checkpoint_every == 0 || at.step == s.steps || interrupted))
-      save_checkpoint(s.checkpoint, parameters, optimizer, at);
+    stopped = stops(ranks, s);
+    if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) saves->save(at);
+    if (s.eval_every > 0 && at.step % s.eval_every == 0)
+      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %.9g}", static_cast<long long>(at.step), evaluate(model, run, s, held_out));
   }
-  if (interrupted) {
-    if (s.checkpoint.empty()) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
+  if (saves) saves->finish();
+  if (stopped && first) {
+    if (!saves) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
     else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
                       static_cast<long long>(at.step), s.checkpoint.c_str());
   }
-  if (!s.save.empty()) io::save(s.save, parameters);
-  if (s.sample > 0) std::printf("%s\n", sample(model, s, c).c_str());
-  return interrupted ? 130 : 0;
+  if (!s.save.empty()) {
+    const state_dict_t whole = run.full();
+    if (first) io::save(s.save, whole);
+  }
+  if (s.sample > 0) {
+    const std::string text = sample(model, s, run);
+    if (first) std::printf("%s\n", text.c_str());
+  }
+  return stopped ? 130 : 0;
+}
+
+/// Runs `train` on all ranks and returns the worst exit code.
+int train_on_ranks(settings s, int count, char** values) {
+  if (s.comm == "mpi") {
+#if WEFT_WITH_MPI
+    boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);
+    mpi_communicator ranks{boost::mpi::communicator{}};
+    if (s.threads == 0) s.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.size());
+    return train(s, ranks);
+#else
+    (void)count, (void)values;
+    throw usage_error("--comm mpi: this program was built without MPI");
+#endif
+  }
+  if (s.ranks == 1) {
+    self_communicator alone;
+    return train(s, alone);
+  }
+  if (s.threads == 0) s.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / s.ranks);
+  std::atomic<int> worst = 0;
+  run_ranks(s.ranks, [&](communicator& ranks) {
+    const int code = train(s, ranks);
+    if (ranks.rank() == 0 || code > worst) worst = code;
+  });
+  return worst;
 }
 
 }  // namespace
@@ -294,7 +353,7 @@ int main(int count, char** values) {
   try {
     const settings s = parse(count, values);
     if (s.help) return std::fputs(usage, stdout), 0;
-    return train(s);
+    return train_on_ranks(s, count, values);
   } catch (const usage_error& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
     return 2;

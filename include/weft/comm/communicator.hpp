@@ -85,6 +85,12 @@ class communicator {
   /// call it; null for a negative color.
   virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
 
+  /// Its group along an axis of a mesh: the `count` ranks that are `stride` apart. All ranks call it.
+  virtual std::shared_ptr<communicator> axis(int count, int stride, comm_options o = {}) {
+    const int within = rank() % stride, outer = rank() / (stride * count);
+    return split(outer * stride + within, rank(), std::move(o));
+  }
+
   /// What this rank has sent in operations of this group.
   const traffic& sent() const { return sent_; }
 

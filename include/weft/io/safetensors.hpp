@@ -59,7 +59,7 @@ class safetensors_reader {
   safetensors_reader(std::istream& in, std::uint64_t file_size, std::string what)
       : in_(in), file_size_(file_size), what_("safetensors " + std::move(what)) {}
 
-  stored_tensors read() {
+  stored_tensors read(bool with_bytes) {
     const std::string header = read_header();
     const json root = parse_json(header, what_);
     if (root.type != json::kind::object) fail("the header is not an object");
@@ -70,9 +70,11 @@ class safetensors_reader {
       else entries.push_back(read_entry(root.keys[i], root.items[i]));
     check_offsets(entries);
     for (entry& e : entries) {
-      e.tensor.bytes.resize(static_cast<std::size_t>(e.end - e.begin));
-      in_.read(e.tensor.bytes.data(), static_cast<std::streamsize>(e.tensor.bytes.size()));
-      if (!in_) fail("tensor " + e.name + ": cannot be read");
+      if (with_bytes) {
+        e.tensor.bytes.resize(static_cast<std::size_t>(e.end - e.begin));
+        in_.read(e.tensor.bytes.data(), static_cast<std::streamsize>(e.tensor.bytes.size()));
+        if (!in_) fail("tensor " + e.name + ": cannot be read");
+      }
       result.tensors.emplace(e.name, std::move(e.tensor));
     }
     return result;
@@ -168,15 +170,21 @@ class safetensors_reader {
 
 }  // namespace detail
 
-/// All tensors of a file. Throws io_error that names the file and what is wrong with it.
-inline stored_tensors read_safetensors(const std::string& path) {
+namespace detail {
+inline stored_tensors read_file(const std::string& path, bool with_bytes) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw io_error("weft: " + path + ": cannot be opened");
   in.seekg(0, std::ios::end);
   const auto size = static_cast<std::uint64_t>(in.tellg());
   in.seekg(0);
-  return detail::safetensors_reader(in, size, path).read();
+  return safetensors_reader(in, size, path).read(with_bytes);
 }
+}  // namespace detail
+
+/// All tensors of a file. Throws io_error that names the file and what is wrong with it.
+inline stored_tensors read_safetensors(const std::string& path) { return detail::read_file(path, true); }
+/// Types, shapes and metadata, without the elements.
+inline stored_tensors read_safetensors_header(const std::string& path) { return detail::read_file(path, false); }
 
 /// Writes tensors as the reference implementation does: by type, widest first, then by name; the
 /// header padded so that data is aligned to 8. The file appears whole or not at all.
@@ -230,6 +238,7 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
 
 /// The elements of `t` as they go to a file.
 inline stored_tensor stored(const tensor_state& t) {
+  weft::detail::require_memory(t);
   stored_tensor s{t.type, t.extents, std::vector<char>(t.bytes())};
   t.where->synchronize();
   t.where->download(s.bytes.data(), t.memory.data(), t.bytes());

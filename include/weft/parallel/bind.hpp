@@ -56,9 +56,12 @@ class bound_run : public context {
 
   /// While it lives, backward passes add up gradients without sending them where the strategy
   /// allows it; the first pass after it sends the sum. As torch's DDP.no_sync.
+  ///   const auto quiet = run.no_sync(micro + 1 < count);
   class no_sync_scope {
    public:
-    explicit no_sync_scope(parallel::data_parallel_service& of) : of_(of), before_(of.synchronizes()) { of.synchronize(false); }
+    no_sync_scope(parallel::data_parallel_service& of, bool on) : of_(of), before_(of.synchronizes()) {
+      of.synchronize(before_ && !on);
+    }
     no_sync_scope(const no_sync_scope&) = delete;
     no_sync_scope& operator=(const no_sync_scope&) = delete;
     ~no_sync_scope() { of_.synchronize(before_); }
@@ -67,7 +70,7 @@ class bound_run : public context {
     parallel::data_parallel_service& of_;
     bool before_;
   };
-  no_sync_scope no_sync() { return no_sync_scope(parallel_); }
+  no_sync_scope no_sync(bool on = true) { return no_sync_scope(parallel_, on); }
 
   /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
   /// when gradients are reduced, so that sums are the same on any number of ranks.
@@ -81,6 +84,9 @@ class bound_run : public context {
     for (const auto& [name, p] : local_) all.emplace_back(name, parallel_.whole_of(name, p));
     return all;
   }
+
+  /// The elements of local parameters have been set from outside. Collective.
+  void reload() { parallel_.parameters_changed(); }
 
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }

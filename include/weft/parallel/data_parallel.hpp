@@ -53,10 +53,10 @@ class data_parallel_service : public run::parameter_service {
   }
   void after_program(operands leaves, run::pass during) override {
     if (options_.divide != sharding::parameters) return;
-    if (during == run::pass::forward && !options_.reshard_after_forward) return;
+    if (during == run::pass::recompute || (during == run::pass::forward && !options_.reshard_after_forward)) return;
     for (const auto& [u, read] : by_unit(leaves)) {
       unit& of = unit_at(u);
-      if (!of.stays) give_back(of, read);
+      if (!of.stays) give_back(of, of.everything);
     }
   }
 
@@ -150,7 +150,7 @@ class data_parallel_service : public run::parameter_service {
   /// The first row of parameter `name` that this rank holds, and the shape of the whole.
   std::pair<index_t, shape> place_of(const std::string& name) const {
     const member& m = member_named(name);
-    return {m.row_size() ? m.begin(part_, parts_) / m.row_size() : 0, m.whole->extents};
+    return {m.row_size() ? m.begin(part_, parts_) / m.row_size() : 0, m.shape_of_rows(m.rows())};
   }
 
   /// The ranks among which a copy of the parameters is divided.
@@ -231,10 +231,10 @@ class data_parallel_service : public run::parameter_service {
       throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " + std::to_string(n) + " ranks");
     if (group == n) shards_ = whole_group;
     else if (group == 1) shards_ = alone;
-    else shards_ = ranks_->split(ranks_->rank() / group, ranks_->rank(), labelled("shards", true));
+    else shards_ = ranks_->axis(group, 1, labelled("shards", true));
     if (group == 1) replicas_ = whole_group;
     else if (group == n) replicas_ = alone;
-    else replicas_ = ranks_->split(ranks_->rank() % group, ranks_->rank(), labelled("replicas", true));
+    else replicas_ = ranks_->axis(n / group, group, labelled("replicas", true));
     parts_ = shards_->size();
     part_ = shards_->rank();
   }
@@ -272,7 +272,7 @@ class data_parallel_service : public run::parameter_service {
     for (const piece& p : own) {
       member& m = member_at(u, p.member);
       m.local = std::make_shared<tensor_state>(*m.whole);
-      m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
+      m.local->extents = m.shape_of_rows(m.row_size() ? p.count / m.row_size() : 0);
       if (apart) {
         const index_t at = p.in_message - own[0].in_message;
         m.local->memory = rows->memory.part(static_cast<std::size_t>(at * 4));

@@ -26,6 +26,12 @@ struct member {
 
   index_t rows() const { return whole->extents.order > 0 ? whole->extents[0] : 1; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
+  /// Rows of the parameter as a tensor; a scalar is one row of one element.
+  shape shape_of_rows(index_t count) const {
+    shape s = whole->extents.order > 0 ? whole->extents : shape{1, {1}};
+    s[0] = count;
+    return s;
+  }
   /// Elements [begin(p), begin(p + 1)) are those of part p.
   index_t begin(int part, int parts) const {
     index_t row = 0;

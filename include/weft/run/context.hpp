@@ -29,6 +29,10 @@ class context {
   void play_on(backend* other) { engine_ = other; }
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
+  /// Whether tapes keep only the operands of a program and compute the rest again in backward: less
+  /// memory for about a third more time, the same bits.
+  bool recompute = false;
+
   std::uint64_t seed = 0;
 
   /// Random numbers of a step differ from those of the next. Within a step each program that is

@@ -13,7 +13,8 @@ struct tensor_state;
 
 namespace run {
 
-enum class pass : unsigned char { forward, backward };
+/// Why a program is played. What is recomputed is read again by the backward program that follows.
+enum class pass : unsigned char { forward, recompute, backward };
 
 class parameter_service {
  public:

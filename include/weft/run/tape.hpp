@@ -69,7 +69,8 @@ class tape {
 
  private:
   struct entry {
-    run::playable backward;
+    run::playable forward, backward;
+    context::random_state randomness;                   // with which forward was played
     std::vector<index_t> symbols;
     std::vector<double> numbers;
     std::vector<std::shared_ptr<tensor_state>> leaves;  // operands
@@ -77,28 +78,32 @@ class tape {
     std::vector<bool> read;
     std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
     std::shared_ptr<tensor_state> result;
+    bool recomputes = false;
   };
 
   std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
                                              run::operands o) {
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaf_extents, o.sizes);
+    n.randomness = context_->randomness();
     std::vector<std::shared_ptr<tensor_state>> outputs;
     run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
     if (!recording_) return outputs[0];
+    n.forward = forward;
     n.backward = backward;
     n.numbers = std::move(o.numbers);
     n.result = outputs[0];
-    n.kept.assign(outputs.begin() + 1, outputs.end());
+    n.recomputes = context_->recompute && outputs.size() > 1;
+    if (!n.recomputes) n.kept.assign(outputs.begin() + 1, outputs.end());
     n.leaves = std::move(o.leaves);
     keep_what_is_read(n);
     entries_.push_back(std::move(n));
     return outputs[0];
   }
 
-  /// Operands that backward does not read may be freed or changed.
+  /// Operands that are not read again may be freed or changed.
   static void keep_what_is_read(entry& n) {
-    n.read.assign(n.leaves.size(), false);
+    n.read.assign(n.leaves.size(), n.recomputes);
     for (const lower::value_entry& v : n.backward.plan.values)
       if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
         n.read[static_cast<std::size_t>(v.source)] = true;
@@ -154,12 +159,23 @@ class tape {
                           " was changed in place after forward read it");
       leaves[i] = n.leaves[i];
     }
+    if (n.recomputes) recompute(n);
     leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
     leaves.push_back(cotangent);
     std::vector<std::shared_ptr<tensor_state>> gradients;
     run::play(*context_, n.backward, leaves, n.numbers, std::move(n.symbols), gradients, run::pass::backward);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
+  }
+
+  /// The values that backward reads, computed once more.
+  void recompute(entry& n) {
+    const context::random_state now = context_->randomness();
+    context_->set_randomness(n.randomness);
+    std::vector<std::shared_ptr<tensor_state>> outputs;
+    run::play(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
+    context_->set_randomness(now);
+    n.kept.assign(outputs.begin() + 1, outputs.end());
   }
 
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody

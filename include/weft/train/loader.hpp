@@ -30,12 +30,24 @@ concept dataset = requires(const D& d) {
   { d.extents() } -> std::convertible_to<std::array<shape, std::tuple_size_v<typename D::fields>>>;
 };
 
+/// Which batches of a step are a rank's own, where ranks and micro-batches share it. A step takes
+/// ranks * micro_batches consecutive batches; see bound_run::micro_batch for who takes which.
+struct loader_share {
+  int rank = 0, ranks = 1;
+  index_t micro_batches = 1;  // of a rank in a step
+  bool interleaved = false;   // batch j * ranks + rank instead of rank * micro_batches + j
+
+  index_t batches() const { return ranks * micro_batches; }
+  index_t at(index_t j) const { return interleaved ? j * ranks + rank : rank * micro_batches + j; }
+};
+
 struct loader_options {
   index_t batch = 1;
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool drop_last = false;  // leaves out the last batch of a pass if it is smaller
   int prefetch = 2;        // batches read ahead; 0 reads when asked
+  loader_share share{};    // with several batches a step, passes end before a step that is not whole
 };
 
 /// The order of samples: position p of a run is sample at(p).
@@ -77,9 +89,9 @@ class loader {
 
   index_t samples() const { return data_->size(); }
   const D& data() const { return *data_; }
-  /// Samples taken so far; seek resumes a run there.
-  index_t position() const { return position_; }
-  void seek(index_t position) { position_ = position; }
+  /// Samples taken so far by all ranks, at the end of a step; seek resumes a run there.
+  index_t position() const { return at_.step + at_.index * options_.batch; }
+  void seek(index_t position) { at_ = {position, 0}; }
 
   /// The next `batch` samples, over the end of a pass into the next.
   batch next() { return take(options_.batch, false); }
@@ -88,7 +100,7 @@ class loader {
   class iterator {
    public:
     explicit iterator(loader* of) : of_(of) {}
-    batch operator*() { return of_->take(of_->left_for_batch(of_->position_), true); }
+    batch operator*() { return of_->take(of_->left_for_batch(of_->at_), true); }
     iterator& operator++() { return *this; }
     bool operator==(std::default_sentinel_t) const { return of_->pass_ends(); }
 
@@ -96,7 +108,7 @@ class loader {
     loader* of_;
   };
   iterator begin() {
-    started_at_ = position_;
+    started_at_ = at_.step;
     return iterator(this);
   }
   std::default_sentinel_t end() const { return {}; }
@@ -104,6 +116,10 @@ class loader {
  private:
   static constexpr std::size_t count = std::tuple_size_v<batch>;
   using host_batch = std::array<std::vector<std::byte>, count>;
+  /// The next batch of this rank: the first sample of its step, and its number among the rank's.
+  struct place {
+    index_t step, index;
+  };
   struct request {
     index_t position, size;
     std::future<host_batch> result;
@@ -111,31 +127,47 @@ class loader {
 
   static index_t checked(const D& data, const loader_options& o) {
     if (o.batch < 1) throw usage_error("weft: loader: a batch of " + std::to_string(o.batch) + " samples");
+    const loader_share& s = o.share;
+    if (s.micro_batches < 1 || s.rank < 0 || s.rank >= s.ranks)
+      throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) + " with " +
+                        std::to_string(s.micro_batches) + " batches a step");
     if (data.size() < 1 || (o.drop_last && data.size() < o.batch))
       throw usage_error("weft: loader: the dataset has " + std::to_string(data.size()) + " samples");
     return data.size();
   }
 
-  index_t left_for_batch(index_t position) const {
-    return std::min(options_.batch, samples() - position % samples());
+  bool is_shared() const { return options_.share.batches() > 1; }
+  index_t left_of_pass(const place& at) const { return samples() - at.step % samples(); }
+  index_t left_for_batch(const place& at) const {
+    return is_shared() ? options_.batch : std::min(options_.batch, left_of_pass(at));
   }
-  /// Skips a last batch that is not wanted, and tells whether the pass that began last is over.
+  index_t first_sample(const place& at) const { return at.step + options_.share.at(at.index) * options_.batch; }
+  place after(place at, index_t size) const {
+    if (!is_shared()) return {at.step + size, 0};
+    if (++at.index < options_.share.micro_batches) return at;
+    return {at.step + options_.share.batches() * options_.batch, 0};
+  }
+
+  /// Skips a last step that is not whole or wanted, and tells whether the pass that began last is over.
   bool pass_ends() {
-    if (options_.drop_last && left_for_batch(position_) < options_.batch) position_ += left_for_batch(position_);
-    return position_ > started_at_ && position_ / samples() > started_at_ / samples();
+    const index_t whole = options_.share.batches() * options_.batch;
+    if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < whole) at_.step += left_of_pass(at_);
+    return at_.step > started_at_ && at_.step / samples() > started_at_ / samples();
   }
 
   batch take(index_t size, bool within_pass) {
-    while (!ahead_.empty() && (ahead_.front().position != position_ || ahead_.front().size != size)) ahead_.pop_front();
-    if (ahead_.empty()) ask(position_, size);
+    while (!ahead_.empty() && (ahead_.front().position != first_sample(at_) || ahead_.front().size != size)) ahead_.pop_front();
+    if (ahead_.empty()) {
+      ask(first_sample(at_), size);
+      asked_ = after(at_, size);
+    }
     request now = std::move(ahead_.front());
     ahead_.pop_front();
-    position_ += size;
-    index_t at = ahead_.empty() ? position_ : ahead_.back().position + ahead_.back().size;
+    at_ = after(at_, size);
     while (static_cast<int>(ahead_.size()) < options_.prefetch) {
-      const index_t following = within_pass ? left_for_batch(at) : options_.batch;
-      ask(at, following);
-      at += following;
+      const index_t following = within_pass ? left_for_batch(asked_) : options_.batch;
+      ask(first_sample(asked_), following);
+      asked_ = after(asked_, following);
     }
     return on_device(now.result.get(), size);
   }
@@ -179,7 +211,8 @@ class loader {
   loader_options options_;
   device where_;
   sampler order_;
-  index_t position_ = 0, started_at_ = 0;
+  place at_{0, 0}, asked_{0, 0};  // the next batch, and the next to be read ahead
+  index_t started_at_ = 0;
   std::deque<request> ahead_;
 };
 

@@ -53,13 +53,14 @@ tokens batch_of(index_t number, const device& where, int shift) {
 }
 
 /// Trains on 8 (or `total`) micro-batches a step, `per_rank` of them on this rank.
-outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps) {
+outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   net model = net::create(where);
   initialize(model, 5);
   adamw optimizer{.lr = 1e-2};
   auto run = bind(model, optimizer, ranks, o);
   run.seed = 3;
+  run.recompute = recompute;
   outcome result;
   const index_t total = per_rank * ranks.size();
   for (int s = 0; s < steps; ++s) {
@@ -68,18 +69,11 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
     for (index_t j = 0; j < per_rank; ++j) {
       const index_t g = run.micro_batch(j, per_rank);
       run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
-      const auto pass = [&] {
-        tape steps(run);
-        const auto loss = steps.eval(cross_entropy(model(batch_of(s * total + g, where, 0)), batch_of(s * total + g, where, 1)));
-        steps.backward(loss);
-        losses[static_cast<std::size_t>(g)] = loss.item();
-      };
-      if (j + 1 < per_rank) {
-        const auto quiet = run.no_sync();
-        pass();
-      } else {
-        pass();
-      }
+      const auto quiet = run.no_sync(j + 1 < per_rank);
+      tape steps(run);
+      const auto loss = steps.eval(cross_entropy(model(batch_of(s * total + g, where, 0)), batch_of(s * total + g, where, 1)));
+      steps.backward(loss);
+      losses[static_cast<std::size_t>(g)] = loss.item();
     }
     ranks.all_reduce(losses, reduction::sum, {.control = true}).wait();
     double mean = 0;
@@ -97,9 +91,9 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
   return result;
 }
 
-outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6) {
+outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false) {
   std::vector<outcome> of(static_cast<std::size_t>(n));
-  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train(ranks, o, per_rank, steps); });
+  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train(ranks, o, per_rank, steps, recompute); });
   for (const outcome& r : of) {  // all ranks know the same
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);
@@ -144,6 +138,7 @@ TEST_CASE("deterministic: the same bits for any division of a step") {
       CHECK(part.norms == whole.norms);
       CHECK(part.parameters == whole.parameters);
     }
+  CHECK(train_on(2, {.divide = sharding::parameters, .deterministic = true}, 4, 6, true).parameters == whole.parameters);
   const outcome hybrid = train_on(4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true}, 2);
   CHECK(hybrid.parameters == whole.parameters);
 }
@@ -173,6 +168,8 @@ TEST_CASE("bytes sent are the formulas'") {
     CHECK(train_on(ranks, {.divide = sharding::parameters, .reshard_after_forward = false}, 1, 2).sent ==
           std::vector<index_t>{0, 4 * all * (n - 1), 4 * all * (n - 1)});
   }
+  // Recomputing a block reads all of it again.
+  CHECK(train_on(2, {.divide = sharding::parameters}, 1, 2, true).sent[2] == 4 * (all + 3 * block));
   // Hybrid: within groups of 2 as fully sharded, across 2 groups the sums of each half.
   const index_t inside = 4 * (all + read) * 2, scattered = 4 * all * 2, across = 4 * 2 * all;
   CHECK(train_on(4, {.divide = sharding::parameters, .shard_ranks = 2}, 1, 2).sent == std::vector<index_t>{across, scattered, inside});

@@ -68,6 +68,26 @@ TEST_CASE("drop_last leaves out a smaller batch, next runs over the end of a pas
   CHECK(std::get<1>(stream.next()).to_vector() == std::vector<std::int32_t>{80, 90, 0, 10});
 }
 
+TEST_CASE("ranks share the batches of a step") {
+  for (bool interleaved : {false, true}) {
+    std::vector<std::vector<std::int32_t>> of_rank;
+    for (int rank : {0, 1}) {
+      loader batches(numbers{.count = 20}, {.batch = 2, .share = {rank, 2, 2, interleaved}});
+      std::vector<std::int32_t> firsts;
+      for (int pass = 0; pass < 2; ++pass)
+        for (auto [x, y] : batches) firsts.push_back(y.to_vector()[0] / 10);
+      CHECK(firsts.size() == 8);  // a pass has two whole steps of 8 samples
+      of_rank.push_back(std::vector<std::int32_t>(firsts.begin(), firsts.begin() + 4));
+      CHECK(batches.position() == 40);
+      batches.seek(8);
+      CHECK(std::get<1>(batches.next()).to_vector()[0] / 10 == firsts[2]);
+    }
+    if (interleaved) CHECK(of_rank == std::vector<std::vector<std::int32_t>>{{0, 4, 8, 12}, {2, 6, 10, 14}});
+    else CHECK(of_rank == std::vector<std::vector<std::int32_t>>{{0, 2, 8, 10}, {4, 6, 12, 14}});
+  }
+  CHECK_THROWS_AS(loader(numbers{}, {.share = {.rank = 2, .ranks = 2}}), usage_error);
+}
+
 TEST_CASE("a position resumes the order, shuffled too, whatever was read ahead") {
   const auto labels_from = [](auto& batches) { return std::get<1>(batches.next()).to_vector(); };
   loader one(numbers{}, {.batch = 3, .shuffle = true, .seed = 9});

@@ -119,18 +119,12 @@ class cpu_backend : public backend {
     const index_t chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
-    const index_t tasks = rows * folded * size < serial_elements ? 1 : rows * chunks;
-    const auto run = [&](index_t t, scratch_memory& scratch) {
+    const bool parallel = rows * folded * size >= serial_elements;
+    threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
       const index_t begin = t % chunks * chunk;
       call.function(call.args, {t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk),
                                 scratch.get(static_cast<std::size_t>(chunk * 8))});
-    };
-    if (tasks == 1) {
-      scratch_memory& scratch = serial_scratch_;
-      for (index_t t = 0; t < rows * chunks; ++t) run(t, scratch);
-    } else {
-      threads_.parallel_for(tasks, run);
-    }
+    }, parallel);
   }
 
   static void copy_element(char* to, const char* from, index_t bytes) {
@@ -143,7 +137,6 @@ class cpu_backend : public backend {
   }
 
   executor threads_;
-  scratch_memory serial_scratch_;
 };
 
 }  // namespace weft::cpu

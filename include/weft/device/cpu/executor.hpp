@@ -3,7 +3,8 @@
 //
 // Nothing starts before the first parallel call, OpenMP is never touched, and other users of TBB
 // in the process keep their threads. Which task runs on which worker is not fixed; results must
-// not depend on it, and a task may only write what is its own.
+// not depend on it, and a task may only write what is its own. Several threads of a program may
+// call one executor at once.
 //
 //   executor threads(2);
 //   threads.parallel_for(8, [](index_t task, scratch_memory& scratch) { ... });
@@ -11,6 +12,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -66,15 +68,16 @@ class executor {
 #if !WEFT_WITH_TBB
     threads_ = 1;
 #endif
-    scratch_.resize(static_cast<std::size_t>(threads_));
+    free_.reserve(16);
   }
 
   int threads() const { return threads_; }
 
-  /// Calls f(task, scratch) for every task in [0, tasks), and returns when all are done.
+  /// Calls f(task, scratch) for every task in [0, tasks), and returns when all are done. Work that
+  /// is not worth it is not done in `parallel`.
   template <class F>
-  void parallel_for(index_t tasks, const F& f) {
-    run(tasks, [](const void* body, index_t task, scratch_memory& scratch) {
+  void parallel_for(index_t tasks, const F& f, bool parallel = true) {
+    run(tasks, parallel, [](const void* body, index_t task, scratch_memory& scratch) {
       (*static_cast<const F*>(body))(task, scratch);
     }, &f);
   }
@@ -82,20 +85,45 @@ class executor {
  private:
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
+  /// The scratch memory of one loop, one for each worker; loops that run at once have their own.
+  class loop_scratch {
+   public:
+    explicit loop_scratch(executor& of) : of_(of) {
+      const std::lock_guard lock(of_.mutex_);
+      if (of_.free_.empty()) {
+        workers_ = std::make_unique<std::vector<scratch_memory>>(static_cast<std::size_t>(of_.threads_));
+      } else {
+        workers_ = std::move(of_.free_.back());
+        of_.free_.pop_back();
+      }
+    }
+    loop_scratch(const loop_scratch&) = delete;
+    loop_scratch& operator=(const loop_scratch&) = delete;
+    ~loop_scratch() {
+      const std::lock_guard lock(of_.mutex_);
+      of_.free_.push_back(std::move(workers_));
+    }
+    scratch_memory& operator[](std::size_t worker) const { return (*workers_)[worker]; }
+
+   private:
+    executor& of_;
+    std::unique_ptr<std::vector<scratch_memory>> workers_;
+  };
+
   /// One function for all bodies, so that TBB's templates are compiled once.
-  void run(index_t tasks, task_function f, const void* body) {
-    if (threads_ == 1 || tasks <= 1) {
-      for (index_t i = 0; i < tasks; ++i) f(body, i, scratch_[0]);
+  void run(index_t tasks, bool parallel, task_function f, const void* body) {
+    const loop_scratch scratch(*this);
+    if (threads_ == 1 || tasks <= 1 || !parallel) {
+      for (index_t i = 0; i < tasks; ++i) f(body, i, scratch[0]);
       return;
     }
 #if WEFT_WITH_TBB
-    if (!arena_) arena_ = std::make_unique<tbb::task_arena>(threads_);
-    arena_->execute([&] {
+    arena().execute([&] {
       tbb::parallel_for(
           tbb::blocked_range<index_t>(0, tasks, 1),
           [&](const tbb::blocked_range<index_t>& range) {
             const auto worker = static_cast<std::size_t>(tbb::this_task_arena::current_thread_index());
-            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, scratch_[worker]);
+            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, scratch[worker]);
           },
           tbb::simple_partitioner{});
     });
@@ -103,8 +131,14 @@ class executor {
   }
 
   int threads_;
-  std::vector<scratch_memory> scratch_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<std::vector<scratch_memory>>> free_;
 #if WEFT_WITH_TBB
+  tbb::task_arena& arena() {
+    const std::lock_guard lock(mutex_);
+    if (!arena_) arena_ = std::make_unique<tbb::task_arena>(threads_);
+    return *arena_;
+  }
   std::unique_ptr<tbb::task_arena> arena_;
 #endif
 };

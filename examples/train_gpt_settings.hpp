@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// What train_gpt can be told, and what it does with what makes no sense.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <weft/parallel/strategy.hpp>
+
+#include "arguments.hpp"
+#include "gpt2.hpp"
+
+struct settings {
+  gpt2::config model;
+  std::vector<std::string> data;
+  weft::index_t batch = 12, accumulate = 1, steps = 200, warmup = 0;
+  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1.0;
+  std::string schedule_name = "constant", order = "sequential", device_name = "cpu";
+  std::string init, save, checkpoint, log, prompt = "\n";
+  std::uint64_t seed = 1;
+  int threads = 0;
+  weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
+  int ranks = 1, timeout = 600;
+  std::string comm = "threads", strategy = "single", recompute = "none";
+  bool resume = false, help = false, deterministic = false, log_all_ranks = false;
+};
+
+inline constexpr const char* usage =
+    "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
+    "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --schedule constant|cosine]\n"
+    "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
+    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
+    "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
+    "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
+    "  [--sample N --prompt TEXT]\n"
+    "  [--ranks N --comm threads|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
+    "  [--deterministic] [--recompute none|block] [--log-all-ranks]\n"
+    "--batch and --threads are of each rank; under mpirun --ranks is known.\n";
+
+/// "zero2" or "hybrid:4" as what it stands for.
+inline weft::parallel_options parallel_options_of(const settings& s) {
+  weft::parallel_options o;
+  o.deterministic = s.deterministic;
+  o.timeout = std::chrono::seconds(s.timeout);
+  const std::string& name = s.strategy;
+  const auto fail = [&] {
+    return weft::usage_error("--strategy " + name + ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
+  };
+  if (name == "single" || name == "ddp") return o;
+  if (name.size() == 5 && name.starts_with("zero") && name[4] >= '1' && name[4] <= '3') {
+    o.divide = static_cast<weft::sharding>(name[4] - '0');
+    return o;
+  }
+  if (!name.starts_with("hybrid:")) throw fail();
+  const char* end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + 7, end, o.shard_ranks);
+  if (parsed.ec != std::errc() || parsed.ptr != end || o.shard_ranks < 1) throw fail();
+  o.divide = weft::sharding::parameters;
+  return o;
+}
+
+inline settings parse(int count, char** values) {
+  settings s;
+  arguments a;
+  a.flag("help", s.help);
+  a.flag("resume", s.resume);
+  a.flag("deterministic", s.deterministic);
+  a.flag("log-all-ranks", s.log_all_ranks);
+  a.list("data", s.data);
+  a.number<weft::index_t>("layers", s.model.layers, 1);
+  a.number<weft::index_t>("heads", s.model.heads, 1);
+  a.number<weft::index_t>("width", s.model.width, 1);
+  a.number<weft::index_t>("context", s.model.context, 1);
+  a.number<weft::index_t>("vocab", s.model.vocabulary, 256);
+  a.number<weft::index_t>("batch", s.batch, 1);
+  a.number<weft::index_t>("accumulate", s.accumulate, 1);
+  a.number<weft::index_t>("steps", s.steps, 1);
+  a.number<weft::index_t>("warmup", s.warmup, 0);
+  a.number<weft::index_t>("checkpoint-every", s.checkpoint_every, 1);
+  a.number<weft::index_t>("eval-every", s.eval_every, 1);
+  a.number<weft::index_t>("sample", s.sample, 1);
+  a.number<int>("threads", s.threads, 1);
+  a.number<std::uint64_t>("seed", s.seed, 0);
+  a.number<double>("lr", s.lr, 1e-300);
+  a.number<double>("beta1", s.beta1, 0);
+  a.number<double>("beta2", s.beta2, 0);
+  a.number<double>("eps", s.eps, 0);
+  a.number<double>("weight-decay", s.weight_decay, 0);
+  a.number<double>("clip", s.clip, 0);
+  a.choice("schedule", s.schedule_name, {"constant", "cosine"});
+  a.choice("order", s.order, {"sequential", "shuffled"});
+  a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
+  a.number<int>("ranks", s.ranks, 1);
+  a.number<int>("timeout", s.timeout, 1);
+  a.choice("comm", s.comm, {"threads", "mpi"});
+  a.choice("recompute", s.recompute, {"none", "block"});
+  a.text("strategy", s.strategy);
+  a.text("init", s.init);
+  a.text("save", s.save);
+  a.text("checkpoint", s.checkpoint);
+  a.text("log", s.log);
+  a.text("prompt", s.prompt);
+  a.parse(count, values);
+  if (s.help) return s;
+  if (s.data.empty()) throw weft::usage_error("--data: expected files or folders to train on");
+  if (s.model.width % s.model.heads)
+    throw weft::usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +
+                      std::to_string(s.model.width));
+  parallel_options_of(s);
+  if (s.resume && s.checkpoint.empty()) throw weft::usage_error("--resume: needs --checkpoint DIR");
+  return s;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// A rank of a group that is not there: operations are over at once and move nothing, but what they
+// would send is counted. With a device that only counts, a step played on it shows the memory and
+// the traffic of one rank before the run begins.
+#pragma once
+
+#include <weft/comm/communicator.hpp>
+
+namespace weft {
+
+class counting_communicator : public communicator {
+ public:
+  counting_communicator(int rank, int size) : rank_(rank), size_(size) {}
+
+  const char* name() const override { return "nowhere"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::shared_ptr<communicator> split(int, int, comm_options) override {
+    throw comm_error("weft: counting_communicator: what other ranks say is not known; use axis");
+  }
+  std::shared_ptr<communicator> axis(int count, int stride, comm_options) override {
+    return std::make_shared<counting_communicator>(rank_ / stride % count, count);
+  }
+  void abort(const std::string&) override {}
+
+ protected:
+  work start(operation) override { return {}; }
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace weft

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints from any number of ranks and strategy to any other, and what happens to bad ones.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <weft/comm/threads.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/train/checkpoint.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Rows that 1 to 6 ranks divide in every way: 7, 5, 2 and a scalar.
+struct net {
+  parameter<extents<7, 3>> table = make_parameter(extents<7, 3>{}, init::normal(1));
+  linear<3, 5> in;
+  parameter<extents<2, 5>> out = make_parameter(extents<2, 5>{}, init::normal(1));
+  parameter<extents<>> scale = make_parameter(extents<>{}, init::constant(2));
+  auto operator()(expression auto x) const {
+    return matmul(relu(in(matmul(x, table))), transpose(out)) * scale;
+  }
+};
+
+struct folder {
+  fs::path path;
+  explicit folder(const char* name) : path(fs::temp_directory_path() / name) { fs::remove_all(path); }
+  ~folder() { fs::remove_all(path); }
+  std::string name() const { return path.string(); }
+};
+
+void train(net& model, auto& run, int steps) {
+  const auto x = tensor<float, extents<4, 7>>(shape{2, {4, 7}}, default_device());
+  std::vector<float> v(28);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = 0.1f * static_cast<float>(i % 9) - 0.3f;
+  x.state()->where->upload(x.state()->memory.data(), v.data(), 28 * sizeof(float));
+  for (int i = 0; i < steps; ++i) {
+    tape t(run);
+    t.backward(t.eval(mean(square(model(x) - 1.0f))));
+    run.step();
+  }
+}
+
+std::vector<float> all_of(auto& run) {
+  std::vector<float> values;
+  for (const auto& [name, p] : run.full()) {
+    std::vector<float> v(static_cast<std::size_t>(p->extents.size()));
+    detail::download_to(*p, v.data());
+    values.insert(values.end(), v.begin(), v.end());
+  }
+  return values;
+}
+
+/// Three steps on n ranks, saved; the parameters after three more.
+std::vector<float> saved_by(const std::string& at, int n, const parallel_options& o) {
+  std::vector<float> later;
+  run_ranks(n, [&](communicator& ranks) {
+    net model;
+    initialize(model, 3);
+    adamw optimizer{.lr = 0.05};
+    auto run = bind(model, optimizer, ranks, o);
+    checkpointer saves(at, run);
+    train(model, run, 3);
+    saves.save({3, 12});
+    train(model, run, 3);  // while it is written
+    saves.finish();
+    const auto values = all_of(run);
+    if (ranks.rank() == 0) later = values;
+  });
+  return later;
+}
+
+/// Goes on from what was saved.
+std::vector<float> resumed_by(const std::string& at, int n, const parallel_options& o) {
+  std::vector<float> later;
+  run_ranks(n, [&](communicator& ranks) {
+    net model;
+    initialize(model, 99);
+    adamw optimizer{.lr = 0.05};
+    auto run = bind(model, optimizer, ranks, o);
+    checkpointer saves(at, run);
+    const auto position = saves.load();
+    REQUIRE(position.has_value());
+    CHECK(position->step == 3);
+    CHECK(position->samples == 12);
+    CHECK(optimizer.steps == 3);
+    train(model, run, 3);
+    const auto values = all_of(run);
+    if (ranks.rank() == 0) later = values;
+  });
+  return later;
+}
+
+std::string failure(const std::string& at) {
+  net model;
+  adamw optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  try {
+    checkpointer(at, run).load();
+  } catch (const io_error& e) {
+    return e.what();
+  }
+  return "";
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("from any number of ranks and strategy to any other, the same bits") {
+  const folder f("weft_checkpoint_ranks");
+  for (int n = 1; n <= 6; ++n) {
+    const parallel_options from{.divide = static_cast<sharding>(n % 4), .deterministic = true};
+    fs::remove_all(f.path);
+    const std::vector<float> straight = saved_by(f.name(), n, from);
+    for (int m = 1; m <= 6; ++m) {
+      const parallel_options to{.divide = static_cast<sharding>((n + m) % 4), .deterministic = true};
+      INFO(n << " ranks, stage " << n % 4 << ", to " << m << " ranks, stage " << (n + m) % 4);
+      // All ranks see the same batch: the mean over a power of two of them is exact.
+      const std::vector<float> values = resumed_by(f.name(), m, to);
+      if (n != 3 && n < 5 && m != 3 && m < 5) CHECK(values == straight);
+      else
+        for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(straight[i]).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("groups that hold copies write one") {
+  const folder f("weft_checkpoint_hybrid");
+  const std::vector<float> straight =
+      saved_by(f.name(), 4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true});
+  CHECK(std::distance(fs::directory_iterator(f.path / "step-3"), {}) == 3);  // two ranks and the index
+  CHECK(resumed_by(f.name(), 1, {.deterministic = true}) == straight);
+}
+
+TEST_CASE("what is damaged or of another model is refused by name, a half-written one does not count") {
+  const folder f("weft_checkpoint_bad");
+  CHECK(failure(f.name()) == "");  // nothing there: nothing loaded
+  saved_by(f.name(), 2, {.divide = sharding::parameters});
+  const fs::path file = f.path / "step-3" / "rank-1.safetensors";
+  std::ifstream in(file, std::ios::binary);
+  const std::string good{std::istreambuf_iterator<char>(in), {}};
+  const auto put = [&](const std::string& bytes) { std::ofstream(file, std::ios::binary) << bytes; };
+
+  std::string flipped = good;
+  flipped[flipped.size() - 3] = static_cast<char>(flipped[flipped.size() - 3] ^ 1);
+  put(flipped);
+  CHECK(has(failure(f.name()), "is damaged: its checksum is another"));
+  for (std::size_t cut : {std::size_t{0}, std::size_t{7}, good.size() / 2, good.size() - 1}) {
+    put(good.substr(0, cut));
+    CHECK(has(failure(f.name()), "rank-1.safetensors"));
+  }
+  put(good);
+  CHECK(failure(f.name()) == "");
+
+  fs::create_directories(f.path / "step-9");  // killed before its index was written
+  std::ofstream(f.path / "step-9" / "rank-0.safetensors.partial") << "half";
+  CHECK(failure(f.name()) == "");
+
+  linear<3, 2> other;
+  adamw optimizer;
+  auto run = bind<policy<strategy::single>>(other, optimizer);
+  CHECK_THROWS_WITH_AS(checkpointer(f.name(), run).load(), doctest::Contains("is of another model: it has 5 parameters, this one has 2"),
+                       io_error);
+  std::ofstream(f.path / "step-3" / "index.json") << "{\"version\": 99, \"parts\": 1}";
+  CHECK(has(failure(f.name()), "later version of weft"));
+  std::ofstream(f.path / "latest") << "../elsewhere\n";
+  CHECK(has(failure(f.name()), "names no folder of this place"));
+}
+
+TEST_CASE("a folder that cannot be written is an error at the next save, older ones are deleted") {
+  net model;
+  adamw optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  checkpointer nowhere("/proc/weft", run);
+  nowhere.save({1, 1});
+  CHECK_THROWS_AS(nowhere.save({2, 2}), io_error);
+  const folder f("weft_checkpoint_keep");
+  checkpointer saves(f.name(), run, {.keep = 2});
+  for (int step = 1; step <= 4; ++step) saves.save({step, step});
+  saves.finish();
+  CHECK(!fs::exists(f.path / "step-2"));
+  CHECK(fs::exists(f.path / "step-3"));
+  CHECK(saves.load()->step == 4);
+}
