@@ -93,6 +93,10 @@ class communicator {
 
   /// What this rank has sent in operations of this group.
   const traffic& sent() const { return sent_; }
+  /// How long this rank has waited for operations of this group, in milliseconds.
+  double waited_ms() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::duration(*waited_)).count();
+  }
 
   /// Gives up: every operation of every rank, pending or to come, fails with this reason.
   virtual void abort(const std::string& reason) = 0;
@@ -115,10 +119,13 @@ class communicator {
     check(o);
     const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
     (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;
-    return start(std::move(o));
+    work w = start(std::move(o));
+    w.count_waiting(waited_);
+    return w;
   }
 
   traffic sent_;
+  std::shared_ptr<std::atomic<std::int64_t>> waited_ = std::make_shared<std::atomic<std::int64_t>>(0);
 
   void check(const operation& o) const {
     const auto fail = [&](const std::string& why) {

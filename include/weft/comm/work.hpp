@@ -6,6 +6,7 @@
 //   w.wait();                             // throws what went wrong, on every rank
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 
@@ -36,14 +37,19 @@ class work {
   void wait() const { wait(limit_); }
   void wait(std::chrono::milliseconds limit) const {
     if (!state_) return;
+    const auto start = std::chrono::steady_clock::now();
     state_->wait(limit);
+    if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
     if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
   }
+  /// Adds the time that `wait` takes to `ticks` of the steady clock.
+  void count_waiting(std::shared_ptr<std::atomic<std::int64_t>> ticks) { waited_ = std::move(ticks); }
   std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
 
  private:
   std::shared_ptr<state> state_;
   std::chrono::milliseconds limit_ = default_timeout;
+  std::shared_ptr<std::atomic<std::int64_t>> waited_;
 };
 
 }  // namespace weft

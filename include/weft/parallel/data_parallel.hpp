@@ -97,7 +97,7 @@ class data_parallel_service : public run::parameter_service {
     for (unit& u : units_)
       if (!options_.reduces_each() && !u.sum.empty()) start_reduction(u, u.sum.take(*where_));
     while (!reductions_.empty()) {
-      wait(reductions_.front().under_way);
+      reductions_.front().under_way.wait();
       advance();
     }
     for (unit& u : units_) {
@@ -167,8 +167,13 @@ class data_parallel_service : public run::parameter_service {
     if (replicas_.get() != ranks_) t += replicas_->sent();
     return t;
   }
-  /// Time spent waiting for messages, in milliseconds.
-  double exposed_ms() const { return exposed_ms_; }
+  /// How long this rank has waited for messages, in milliseconds.
+  double exposed_ms() const {
+    double t = ranks_->waited_ms();
+    if (shards_.get() != ranks_) t += shards_->waited_ms();
+    if (replicas_.get() != ranks_) t += replicas_->waited_ms();
+    return t;
+  }
 
   index_t parameter_bytes() const {
     index_t n = 0;
@@ -290,12 +295,6 @@ class data_parallel_service : public run::parameter_service {
   state_ptr flat(index_t count) const { return std::make_shared<tensor_state>(where_, shape{1, {count}}, dtype::f32); }
   comm_options labelled(const std::string& label, bool control = false) const { return {label, options_.timeout, control}; }
 
-  void wait(const work& w) {
-    const auto start = std::chrono::steady_clock::now();
-    w.wait();
-    exposed_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  }
-
   /// The units that own some of these operands, with the members among them.
   std::vector<std::pair<int, std::vector<int>>> by_unit(operands leaves) {
     std::vector<std::pair<int, std::vector<int>>> result;
@@ -349,7 +348,7 @@ class data_parallel_service : public run::parameter_service {
     u.arrival.reset();
     std::erase(coming_, &u);
     for (member& m : u.members) m.whole->arrive = nullptr;
-    wait(a.gather);
+    a.gather.wait();
     const bool apart = options_.divide == sharding::parameters;
     for (int m : a.chosen) {
       tensor_state& whole = *member_at(u, m).whole;
@@ -485,7 +484,6 @@ class data_parallel_service : public run::parameter_service {
   std::vector<event> trace_;  // since the last backward pass, and what followed the last time
   std::size_t at_ = 0;
   bool synchronizes_ = true;
-  double exposed_ms_ = 0;
 };
 
 }  // namespace weft::parallel
