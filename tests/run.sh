@@ -20,6 +20,7 @@ install_missing() {
   [ -e /usr/include/tbb/parallel_for.h ] || need+=(libtbb-dev)
   [ -e /usr/include/doctest/doctest.h ] || need+=(doctest-dev)
   [ -e /usr/include/boost/mpi.hpp ] || need+=(libboost-mpi-dev libopenmpi-dev openmpi-bin)
+  [ -e /usr/include/gloo/context.h ] || need+=(libgloo-dev)
   [ -e /usr/include/CL/cl.h ] || need+=(opencl-headers)
   compgen -G "/etc/OpenCL/vendors/*.icd" >/dev/null || need+=(pocl-opencl-icd)
   compgen -G "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan*" >/dev/null || need+=(libclang-rt-19-dev)
@@ -85,16 +86,20 @@ check_races() {
   done
 }
 
-# Bytes that are no files: the readers say so. check_fuzz SECONDS
+# Bytes that are no files, and no requests: the readers say so. check_fuzz SECONDS
 check_fuzz() {
   echo "== fuzz"
-  local at=build/fuzz
-  mkdir -p $at/corpus
-  clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/files.cpp -o $at/files
-  printf 'A\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/corpus/safetensors
-  printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/corpus/idx
-  $at/files -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/corpus >$at/log 2>&1 || { tail -n 40 $at/log; return 1; }
-  tail -n 1 $at/log
+  local at=build/fuzz target
+  mkdir -p $at/files.corpus $at/store.corpus
+  printf 'A\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/safetensors
+  printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
+  printf '\24\1\0\0\0\0\0\0\0\0\1\0\0\0k\2\0\0\0vv\22\2\0\0\0\0\0\0\0\1\1\0\0\0\1\0\0\0k' >$at/store.corpus/set_get
+  for target in files store; do
+    clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/$target.cpp -o $at/$target
+    $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||
+      { tail -n 40 $at/$target.log; return 1; }
+    tail -n 1 $at/$target.log
+  done
 }
 
 check_nvcc() {
@@ -137,7 +142,7 @@ check_races
 check_headers
 check_packages
 check_nvcc
-check_fuzz $((full ? 300 : 15))
+check_fuzz $((full ? 300 : 10))
 if [ $full -eq 1 ]; then
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF

@@ -71,7 +71,7 @@ class memory_store : public store {
     values_[key] = value;
     changed_.notify_all();
   }
-  std::string get(const std::string& key, milliseconds limit) override {
+  std::string get(const std::string& key, milliseconds limit = default_limit) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) throw late({key}, limit);
     return values_[key];

@@ -8,6 +8,8 @@
 
 #include <weft/comm/file_store.hpp>
 
+#include "store_contract.hpp"
+
 using namespace weft;
 using namespace std::chrono_literals;
 
@@ -18,54 +20,6 @@ std::string fresh_folder() {
   const auto path = std::filesystem::temp_directory_path() / ("weft-store-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
   std::filesystem::remove_all(path);
   return path.string();
-}
-
-/// `here` and `there` are two ways to one store, as two ranks have them.
-void check_contract(store& here, store& there, bool counts_others = false) {
-  const std::int64_t before = here.num_keys();
-  here.set("a", "one");
-  CHECK(there.get("a", 1s) == "one");
-  there.set("a", std::string("two\0three", 9));  // any bytes
-  CHECK(here.get("a", 1s) == std::string("two\0three", 9));
-  here.set("empty", "");
-  CHECK(there.get("empty", 1s).empty());
-  CHECK(here.check({"a", "empty"}));
-  CHECK_FALSE(there.check({"a", "b"}));
-  CHECK(here.num_keys() == before + 2);
-  CHECK(here.delete_key("empty"));
-  CHECK_FALSE(there.delete_key("empty"));
-  if (!counts_others) CHECK(here.num_keys() == 1);
-
-  CHECK(here.add("n", 5) == 5);
-  CHECK(there.add("n", -7) == -2);
-  CHECK(here.get("n", 1s) == "-2");
-  CHECK_THROWS_AS(here.add("a", 1), value_error);
-
-  CHECK(here.compare_set("c", "", "first") == "first");       // not there: made
-  CHECK(there.compare_set("c", "other", "second") == "first");  // not as expected: kept
-  CHECK(there.compare_set("c", "first", "second") == "second");
-  CHECK(here.compare_set("d", "expected", "x") == "expected");  // not there, something expected
-  CHECK_FALSE(here.check({"d"}));
-
-  CHECK_THROWS_AS(here.get("never", 20ms), timeout_error);
-  CHECK_THROWS_AS(here.wait({"a", "never"}, 20ms), timeout_error);
-
-  std::thread other([&] {
-    std::this_thread::sleep_for(30ms);
-    there.set("odd key/with: all sorts\n", "late");
-    there.set("second", "");
-  });
-  CHECK(here.get("odd key/with: all sorts\n", 5s) == "late");
-  here.wait({"odd key/with: all sorts\n", "second"}, 5s);
-  other.join();
-
-  std::vector<std::thread> many;
-  for (int t = 0; t < 8; ++t)
-    many.emplace_back([&, t] {
-      for (int i = 0; i < 50; ++i) (t % 2 ? here : there).add("count", 1);
-    });
-  for (std::thread& t : many) t.join();
-  CHECK(here.add("count", 0) == 400);
 }
 
 }  // namespace
