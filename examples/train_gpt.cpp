@@ -22,6 +22,9 @@
 #if WEFT_WITH_MPI
 #include <weft/comm/mpi.hpp>
 #endif
+#if WEFT_WITH_GLOO
+#include <weft/comm/gloo_world.hpp>
+#endif
 
 #include "train_gpt_settings.hpp"
 
@@ -320,24 +323,35 @@ int train(const settings& s, communicator& ranks) {
   return stopped ? 130 : 0;
 }
 
+int threads_per_rank(int ranks) { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks); }
+
 /// Runs `train` on all ranks and returns the worst exit code.
 int train_on_ranks(settings s, int count, char** values) {
   if (s.comm == "mpi") {
 #if WEFT_WITH_MPI
     boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);
     mpi_communicator ranks{boost::mpi::communicator{}};
-    if (s.threads == 0) s.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.size());
+    if (s.threads == 0) s.threads = threads_per_rank(ranks.size());
     return train(s, ranks);
 #else
     (void)count, (void)values;
     throw usage_error("--comm mpi: this program was built without MPI");
 #endif
   }
+  if (s.comm == "gloo") {
+#if WEFT_WITH_GLOO
+    gloo_world world(launch_from_environment(), std::chrono::seconds(s.timeout));
+    if (s.threads == 0) s.threads = threads_per_rank(world.ranks().size());
+    return train(s, world.ranks());
+#else
+    throw usage_error("--comm gloo: this program was built without Gloo");
+#endif
+  }
   if (s.ranks == 1) {
     self_communicator alone;
     return train(s, alone);
   }
-  if (s.threads == 0) s.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / s.ranks);
+  if (s.threads == 0) s.threads = threads_per_rank(s.ranks);
   std::atomic<int> worst = 0;
   run_ranks(s.ranks, [&](communicator& ranks) {
     const int code = train(s, ranks);

@@ -34,9 +34,9 @@ inline constexpr const char* usage =
     "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
-    "  [--ranks N --comm threads|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
+    "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
     "  [--deterministic] [--recompute none|block] [--log-all-ranks]\n"
-    "--batch and --threads are of each rank; under mpirun --ranks is known.\n";
+    "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
 /// "zero2" or "hybrid:4" as what it stands for.
 inline weft::parallel_options parallel_options_of(const settings& s) {
@@ -93,7 +93,7 @@ inline settings parse(int count, char** values) {
   a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
   a.number<int>("ranks", s.ranks, 1);
   a.number<int>("timeout", s.timeout, 1);
-  a.choice("comm", s.comm, {"threads", "mpi"});
+  a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);
   a.text("init", s.init);

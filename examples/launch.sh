@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Runs a program on many ranks.
+#
+#   examples/launch.sh -n 4 build/examples/train_gpt --comm gloo ...        on this machine
+#   examples/launch.sh -n 8 -H node1,node2 train_gpt --comm mpi ...         on several, by mpirun
+#
+# On one machine each rank is a process that finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
+# LOCAL_RANK and WEFT_JOB_TOKEN set. When one fails the others are ended, and its code is ours.
+set -euo pipefail
+
+ranks=$(nproc)
+hosts=
+while getopts "n:H:h" flag; do
+  case $flag in
+    n) ranks=$OPTARG ;;
+    H) hosts=$OPTARG ;;
+    *) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+[[ $ranks =~ ^[1-9][0-9]*$ ]] || { echo "launch.sh: -n $ranks: expected a number above 0" >&2; exit 2; }
+[ $# -gt 0 ] || { echo "launch.sh: which program?" >&2; exit 2; }
+
+if [ -n "$hosts" ]; then
+  exec mpirun -n "$ranks" --host "$hosts" "$@"
+fi
+
+export MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} WORLD_SIZE=$ranks
+export MASTER_PORT=${MASTER_PORT:-$((20000 + RANDOM % 20000))}
+export WEFT_JOB_TOKEN=${WEFT_JOB_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')}
+children=()
+end_others() { kill "${children[@]}" 2>/dev/null || true; }
+trap 'end_others; exit 130' INT TERM
+for ((rank = 0; rank < ranks; ++rank)); do
+  RANK=$rank LOCAL_RANK=$rank "$@" &
+  children+=($!)
+done
+code=0
+for ((left = ranks; left > 0; --left)); do
+  wait -n || { code=$?; sleep 2; end_others; break; }  # others may still say why
+done
+wait || true
+exit $code

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// The ranks that a launcher's variables describe, over TCP: rank 0 serves the store, all meet in it.
+//
+//   gloo_world world(launch_from_environment());
+//   communicator& ranks = world.ranks();
+#pragma once
+
+#include <weft/comm/environment.hpp>
+#include <weft/comm/gloo.hpp>
+#include <weft/comm/tcp_store.hpp>
+
+namespace weft {
+
+class gloo_world {
+ public:
+  /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME. Throws usage_error if the
+  /// first two are not set and there is more than one rank.
+  explicit gloo_world(const launch& me, std::chrono::milliseconds limit = default_timeout,
+                      const variable_lookup& look_up = [](const char* n) { return std::getenv(n); })
+      : me_(me) {
+    const auto text = [&](const char* name) { return std::string(look_up(name) ? look_up(name) : ""); };
+    if (me.size == 1) {
+      store_ = std::make_shared<memory_store>();
+    } else {
+      if (me.address.empty() || me.port == 0)
+        throw usage_error("weft: gloo: MASTER_ADDR and MASTER_PORT must be set: where rank 0 listens");
+      const std::string token = text("WEFT_JOB_TOKEN");
+      if (me.rank == 0) server_ = std::make_unique<tcp_store_server>(me.address, me.port, token);
+      store_ = std::make_shared<tcp_store>(me.address, me.port, token, limit);
+    }
+    ranks_ = std::make_unique<gloo_communicator>(store_, me.rank, me.size, text("GLOO_SOCKET_IFNAME"), limit);
+  }
+  gloo_world(const gloo_world&) = delete;
+  gloo_world& operator=(const gloo_world&) = delete;
+
+  /// Rank 0 stays until the others have left, so that they can still read why a run has failed.
+  ~gloo_world() {
+    try {
+      store_->add("left", 1);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (server_ && store_->add("left", 0) < me_.size && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } catch (const error&) {  // the others will find out
+    }
+  }
+
+  communicator& ranks() { return *ranks_; }
+
+ private:
+  launch me_;
+  std::unique_ptr<tcp_store_server> server_;
+  std::shared_ptr<store> store_;
+  std::unique_ptr<gloo_communicator> ranks_;
+};
+
+}  // namespace weft
