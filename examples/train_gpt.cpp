@@ -172,11 +172,11 @@ forecast forecast_of(const settings& s, int rank, int ranks) {
   const shape tokens{2, {s.batch, s.model.context}};
   traffic sent;
   for (int step = 0; step < std::min<index_t>(2, s.steps); ++step) {
-    const traffic before = run.parallel().sent();
+    const traffic before = run.groups().sent();
     train_step(model, run, s, step, [&] {
       return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
     });
-    sent = run.parallel().sent() - before;
+    sent = run.groups().sent() - before;
   }
   return {nowhere.memory().figures().peak, sent.total()};
 }
@@ -231,7 +231,10 @@ double evaluate(const gpt2::model<>& model, run_t& run, const settings& s, loade
   return sum / static_cast<double>(count);
 }
 
-int train(const settings& s, communicator& ranks) {
+int train(settings s, communicator& ranks) {
+  if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
+  if (s.strategy == "single" && ranks.size() > 1)
+    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
   const bool first = ranks.rank() == 0;
   const device where = device_of(s);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
@@ -279,9 +282,9 @@ int train(const settings& s, communicator& ranks) {
   const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
   bool stopped = false;
   for (index_t step = at.step; step < s.steps && !stopped; ++step) {
-    const double start = now_ms(), waited = run.parallel().exposed_ms();
+    const double start = now_ms(), waited = run.groups().waited_ms();
     const std::size_t allocated = allocations;
-    const traffic sent = run.parallel().sent();
+    const traffic sent = run.groups().sent();
     optimizer.lr = rate.at(step);
     step_result r;
     try {
@@ -298,7 +301,7 @@ int train(const settings& s, communicator& ranks) {
              "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
              static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
              1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
-             rank_figures(run, run.parallel().sent() - sent, run.parallel().exposed_ms() - waited).c_str());
+             rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited).c_str());
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
     stopped = stops(ranks, s);

@@ -22,7 +22,7 @@ struct settings {
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
-  std::string comm = "threads", strategy = "single", recompute = "none";
+  std::string comm = "threads", strategy, recompute = "none";
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
 
@@ -47,7 +47,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   const auto fail = [&] {
     return weft::usage_error("--strategy " + name + ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
   };
-  if (name == "single" || name == "ddp") return o;
+  if (name.empty() || name == "single" || name == "ddp") return o;
   if (name.size() == 5 && name.starts_with("zero") && name[4] >= '1' && name[4] <= '3') {
     o.divide = static_cast<weft::sharding>(name[4] - '0');
     return o;

@@ -49,9 +49,9 @@ class bound_run : public context {
   }
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches, once they are reduced.
-  double gradient_norm() { return parallel::norm_over_ranks(*this, gradients(), parallel_.shards(), control("norm")); }
+  double gradient_norm() { return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")); }
   double gradient_inf_norm() {
-    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.shards(), control("norm"));
+    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm"));
   }
 
   /// While it lives, backward passes add up gradients without sending them where the strategy
@@ -94,6 +94,7 @@ class bound_run : public context {
   communicator& ranks() const { return *ranks_; }
   const parallel_options& options() const { return options_; }
   const parallel::data_parallel_service& parallel() const { return parallel_; }
+  const parallel::rank_groups& groups() const { return parallel_.groups(); }
 
   index_t optimizer_bytes() const {
     index_t n = 0;
@@ -131,7 +132,10 @@ bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& rank
 }
 template <class Plan, class Model, class Optimizer>
 bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks = alone()) {
-  return bind(model, optimizer, ranks, Plan::strategy_type::options());
+  using chosen = typename Plan::strategy_type;
+  if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
+    throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
+  return bind(model, optimizer, ranks, chosen::options());
 }
 
 }  // namespace weft

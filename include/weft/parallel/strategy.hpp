@@ -32,7 +32,7 @@ struct parallel_options {
 
 namespace strategy {
 
-/// One process, or every rank for itself.
+/// One rank.
 struct single {
   static parallel_options options() { return {}; }
 };

@@ -20,6 +20,7 @@ using state_ptr = std::shared_ptr<tensor_state>;
 /// One parameter of a unit.
 struct member {
   std::string name;
+  int number = 0;               // among all parameters
   state_ptr whole;              // what the model holds
   state_ptr local;              // the rows that this rank updates; `whole` itself where nothing is divided
   bool seen = false;            // has had a gradient since the last step
@@ -74,6 +75,31 @@ struct message_layout {
   }
 };
 
+/// Elements of f32 that lie one after the other.
+inline state_ptr flat(const device& where, index_t count) {
+  return std::make_shared<tensor_state>(where, shape{1, {count}}, dtype::f32);
+}
+inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
+
+/// Copies elements, counted from `at` in each tensor.
+inline void copy_rows(backend& device, const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count) {
+  const auto size = size_of(to->type);
+  copy_elements(device, to->type, static_cast<char*>(to->memory.data()) + to_at * size,
+                static_cast<const char*>(from->memory.data()) + from_at * size, count);
+}
+
+/// Parameters that travel together.
+struct unit {
+  std::string name;
+  std::vector<member> members;
+  std::vector<int> everything;  // 0, 1, ...: all members
+  message_layout message;       // of all members
+  bool stays = false;           // what is gathered of it is kept between forward and backward
+  int waiting = 0;              // members whose gradient this backward pass has not completed
+
+  member& at(int m) { return members[static_cast<std::size_t>(m)]; }
+};
+
 /// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for what is in no list.
 inline std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
@@ -84,7 +110,7 @@ inline std::string block_of(const std::string& name) {
   return "";
 }
 
-/// The members of each unit, by number: in the order in which backward completes them.
+/// The numbers of the parameters of each unit: in the order in which backward completes them.
 inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters, const parallel_options& o) {
   std::vector<std::vector<int>> units;
   const bool by_size = !o.unit && o.divide <= sharding::optimizer;
@@ -113,6 +139,25 @@ inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& para
     }
   }
   for (auto& u : units) std::sort(u.begin(), u.end());
+  return units;
+}
+
+inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts) {
+  std::vector<unit> units;
+  for (const std::vector<int>& numbers : divided_into_units(parameters, o)) {
+    std::vector<member> members;
+    std::vector<int> all;
+    for (int i : numbers) {
+      const auto& [name, p] = parameters[static_cast<std::size_t>(i)];
+      all.push_back(static_cast<int>(members.size()));
+      members.push_back({name, i, p, p});
+    }
+    const std::string path = o.unit ? o.unit(members[0].name) : block_of(members[0].name);
+    const std::string several = members.size() > 1 ? " .. " + members.back().name : "";
+    const std::string name = path.empty() ? members[0].name + several : path;
+    message_layout message(members, all, parts);
+    units.push_back({name, std::move(members), std::move(all), std::move(message), path.empty()});
+  }
   return units;
 }
 

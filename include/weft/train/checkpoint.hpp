@@ -118,7 +118,7 @@ class checkpointer {
   double save(const run_position& at) {
     const auto start = std::chrono::steady_clock::now();
     finish();
-    if (run_->parallel().first_replica()) {
+    if (run_->groups().replicas().rank() == 0) {
       auto file = std::make_shared<io::stored_tensors>(state());
       const auto write = [this, at, file, steps = run_->optimizer().steps] { write_part(at, steps, *file); };
       if (options_.asynchronous) writing_ = std::async(std::launch::async, write);
@@ -203,10 +203,10 @@ class checkpointer {
     std::error_code failed;
     std::filesystem::create_directories(to, failed);
     if (failed) throw io_error("weft: " + to.string() + ": " + failed.message());
-    const int part = run_->parallel().part();
+    const int part = run_->groups().part();
     io::write_safetensors(detail::rank_file(to, part), file);
     if (part != 0) return;
-    for (int p = 1; p < run_->parallel().parts(); ++p) await(detail::rank_file(to, p));
+    for (int p = 1; p < run_->groups().parts(); ++p) await(detail::rank_file(to, p));
     detail::write_text(to / "index.json", index_text(at, optimizer_steps, file));
     detail::write_text(std::filesystem::path(folder_) / "latest", to.filename().string() + "\n");
     delete_older(at.step);
@@ -226,7 +226,7 @@ class checkpointer {
 
   std::string index_text(const run_position& at, std::int64_t optimizer_steps, const io::stored_tensors& file) const {
     std::string t = "{\"version\": " + std::to_string(detail::checkpoint_version) + ", \"parts\": " +
-                    std::to_string(run_->parallel().parts()) + ", \"step\": " + std::to_string(at.step) +
+                    std::to_string(run_->groups().parts()) + ", \"step\": " + std::to_string(at.step) +
                     ", \"samples\": " + std::to_string(at.samples) +
                     ", \"optimizer_steps\": " + std::to_string(optimizer_steps) + ", \"tensors\": [";
     bool first = true;

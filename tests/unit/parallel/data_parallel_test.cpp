@@ -64,7 +64,7 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
   outcome result;
   const index_t total = per_rank * ranks.size();
   for (int s = 0; s < steps; ++s) {
-    const traffic before = run.parallel().sent();
+    const traffic before = run.groups().sent();
     std::vector<double> losses(static_cast<std::size_t>(total));
     for (index_t j = 0; j < per_rank; ++j) {
       const index_t g = run.micro_batch(j, per_rank);
@@ -80,7 +80,7 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
     for (double l : losses) mean += l;
     result.losses.push_back(mean / static_cast<double>(total));
     result.norms.push_back(run.step({.clip = 0.5, .micro_batches = per_rank}));
-    const traffic sent = run.parallel().sent() - before;
+    const traffic sent = run.groups().sent() - before;
     result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter), sent.of(collective::all_gather)};
   }
   for (const auto& [name, p] : run.full()) {

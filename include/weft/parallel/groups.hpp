@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Who a rank works with: those among whom one copy of the parameters is divided, and those who hold
+// the same part of other copies.
+#pragma once
+
+#include <weft/comm/self.hpp>
+#include <weft/parallel/strategy.hpp>
+
+namespace weft::parallel {
+
+class rank_groups {
+ public:
+  /// Collective. Throws usage_error if the groups do not divide the ranks.
+  rank_groups(communicator& all, const parallel_options& o) : all_(&all), timeout_(o.timeout) {
+    const int n = all.size();
+    const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
+    if (n % group)
+      throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " + std::to_string(n) + " ranks");
+    shards_ = along(group, 1, "shards");
+    replicas_ = along(n / group, group, "replicas");
+  }
+
+  communicator& all() const { return *all_; }
+  communicator& shards() const { return *shards_; }
+  communicator& replicas() const { return *replicas_; }
+  int part() const { return shards_->rank(); }
+  int parts() const { return shards_->size(); }
+
+  comm_options labelled(const std::string& label, bool control = false) const { return {label, timeout_, control}; }
+
+  /// What this rank has sent, and how long it has waited, in all groups together.
+  traffic sent() const {
+    traffic t = all_->sent();
+    if (shards_.get() != all_) t += shards_->sent();
+    if (replicas_.get() != all_) t += replicas_->sent();
+    return t;
+  }
+  double waited_ms() const {
+    double t = all_->waited_ms();
+    if (shards_.get() != all_) t += shards_->waited_ms();
+    if (replicas_.get() != all_) t += replicas_->waited_ms();
+    return t;
+  }
+
+ private:
+  std::shared_ptr<communicator> along(int count, int stride, const char* label) const {
+    if (count == 1) return std::make_shared<self_communicator>();
+    if (count == all_->size()) return {std::shared_ptr<void>(), all_};  // not owned
+    return all_->axis(count, stride, labelled(label, true));
+  }
+
+  communicator* all_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<communicator> shards_, replicas_;
+};
+
+}  // namespace weft::parallel

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// Adding up gradients over ranks, a unit at a time, while backward goes on.
+//
+// Where ranks divide gradients, every backward pass reduces them and sums are kept of the own rows;
+// elsewhere sums are kept of everything, and reduced when the last pass of a step has added to them.
+#pragma once
+
+#include <deque>
+
+#include <weft/parallel/gradient_sum.hpp>
+#include <weft/parallel/groups.hpp>
+#include <weft/parallel/unit.hpp>
+
+namespace weft::parallel {
+
+class gradient_reducer {
+ public:
+  gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
+      : units_(units), groups_(groups), where_(where), reduces_each_(o.reduces_each()) {
+    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), nullptr});
+  }
+
+  /// Takes the gradients of a unit, which a backward pass has completed. `last`: of its step.
+  void take(int u, bool last) {
+    unit& of = units_[static_cast<std::size_t>(u)];
+    const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
+    if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
+    const state_ptr message = flat(where_, of.message.count);
+    for (const piece& p : of.message.pieces) {
+      const state_ptr& g = of.at(p.member).whole->grad;
+      if (g) copy_rows(*where_, message, p.in_message, g, p.at, p.count);
+      else if (p.count)
+        where_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message, static_cast<std::size_t>(p.count) * sizeof(float));
+    }
+    for (member& m : of.members) {
+      m.seen = m.seen || m.whole->grad;
+      m.whole->grad.reset();
+    }
+    if (reduces_each_) {
+      start(u, message);
+      return;
+    }
+    at(u).sum.add(*where_, message);
+    if (last) start(u, at(u).sum.take(*where_));
+  }
+
+  /// Waits until everything is reduced, and makes it the gradients of the local parameters.
+  void deliver() {
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
+      if (!reduces_each_ && !at(u).sum.empty()) start(u, at(u).sum.take(*where_));
+    while (!under_way_.empty()) advance();
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+      if (reduces_each_) at(u).reduced = at(u).sum.take(*where_);
+      if (at(u).reduced) set_gradients(u);
+      at(u).reduced.reset();
+    }
+  }
+
+  void poll() {
+    while (!under_way_.empty() && under_way_.front().message_in_flight.is_completed()) advance();
+  }
+
+  /// Of the gradients that are kept until the step.
+  index_t bytes() const {
+    index_t n = 0;
+    for (const unit& u : units_)
+      n += size_of(dtype::f32) * (reduces_each_ ? u.message.counts[static_cast<std::size_t>(groups_.part())] : u.message.count);
+    return n;
+  }
+
+ private:
+  struct state {
+    gradient_sum sum;
+    state_ptr reduced;
+  };
+  struct reduction_step {
+    int unit;
+    state_ptr message, own;
+    work message_in_flight;
+    bool across = false;  // the replicas are being added
+  };
+
+  state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
+
+  void start(int u, state_ptr message) {
+    const unit& of = units_[static_cast<std::size_t>(u)];
+    under_way_.push_back({u, message, message, {}});
+    reduction_step& r = under_way_.back();
+    if (groups_.parts() == 1) {
+      start_across(r);
+      return;
+    }
+    r.own = flat(where_, of.message.counts[static_cast<std::size_t>(groups_.part())]);
+    r.message_in_flight = groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum, of.message.counts,
+                                                          groups_.labelled(of.name));
+  }
+  void start_across(reduction_step& r) {
+    r.across = true;
+    r.message_in_flight = {};
+    if (groups_.replicas().size() > 1)
+      r.message_in_flight = groups_.replicas().all_reduce(elements_of(*r.own), reduction::sum,
+                                                          groups_.labelled(units_[static_cast<std::size_t>(r.unit)].name));
+  }
+
+  /// Waits for the stage that the first reduction is in. In order, so that all ranks start the next
+  /// stages in one order.
+  void advance() {
+    reduction_step& r = under_way_.front();
+    r.message_in_flight.wait();
+    if (!r.across) {
+      start_across(r);
+      return;
+    }
+    if (reduces_each_) at(r.unit).sum.add(*where_, r.own);
+    else at(r.unit).reduced = r.own;
+    under_way_.pop_front();
+  }
+
+  void set_gradients(int u) {
+    unit& of = units_[static_cast<std::size_t>(u)];
+    const state_ptr& reduced = at(u).reduced;
+    const std::span<const piece> own = of.message.part(groups_.part());
+    for (const piece& p : own) {
+      member& m = of.at(p.member);
+      if (!std::exchange(m.seen, false)) continue;
+      m.local->grad = std::make_shared<tensor_state>(*reduced);
+      m.local->grad->extents = m.local->extents;
+      m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(p.in_message - own[0].in_message) * sizeof(float));
+    }
+  }
+
+  std::vector<unit>& units_;
+  const rank_groups& groups_;
+  device where_;
+  bool reduces_each_;
+  std::vector<state> states_;
+  std::deque<reduction_step> under_way_;
+};
+
+}  // namespace weft::parallel
