@@ -119,10 +119,27 @@ check_train_gpt() {
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/whole.jsonl 2>/dev/null
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
-  python3 tests/structure/check_logs.py $at/whole.jsonl $at/parts.jsonl
+  python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl  # every step of the whole is in the parts
+  # Many ranks: the same bits under every strategy, on threads, over TCP and under mpirun; a checkpoint
+  # of some is resumed by others.
+  local many=("${common[@]}" --steps 20 --lr 3e-3 --deterministic) logs=() strategy
+  $job "${many[@]}" --accumulate 4 --log $at/one.jsonl 2>/dev/null
+  for strategy in ddp zero1 zero2 zero3; do
+    $job "${many[@]}" --ranks 2 --accumulate 2 --strategy $strategy --log $at/$strategy.jsonl 2>/dev/null
+    logs+=($at/$strategy.jsonl)
+  done
+  $job "${many[@]}" --ranks 4 --strategy hybrid:2 --recompute block --log $at/hybrid.jsonl 2>/dev/null
+  examples/launch.sh -n 4 $job "${many[@]}" --comm gloo --strategy zero3 --log $at/gloo.jsonl 2>/dev/null
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 $job "${many[@]}" --comm mpi \
+    --accumulate 2 --strategy zero2 --log $at/mpi.jsonl 2>/dev/null
+  $job "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --log $at/before.jsonl --checkpoint $at/regrouped 2>/dev/null
+  $job "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --log $at/after.jsonl --checkpoint $at/regrouped --resume 2>/dev/null
+  python3 tests/structure/check_logs.py $at/one.jsonl "${logs[@]}" $at/{hybrid,gloo,mpi,before,after}.jsonl
   local code
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
+    "--data README.md --ranks 2 --strategy single" "--data README.md --ranks 3 --strategy hybrid:2" "--data README.md --strategy zero4" \
+    "--data README.md --comm gloo --ranks 0" \
     "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
     code=0
     # shellcheck disable=SC2086

@@ -1,20 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Two logs of train_gpt must hold the same losses, bit for bit; the loss must fall; the predicted memory must be the real one."""
+"""check_logs.py REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses, bit for bit; the loss must
+fall; the memory of one rank and the traffic of every rank must be what was predicted."""
 import json
 import sys
 
-def losses(path):
-    steps = [json.loads(line) for line in open(path)]
-    return {s["step"]: s["loss_hex"] for s in steps if "step" in s}
+def read(path):
+    return [json.loads(line) for line in open(path)]
 
-a, b = losses(sys.argv[1]), losses(sys.argv[2])
-if a != b or not a:
-    sys.exit(f"losses differ at steps {[s for s in a if a[s] != b.get(s)]}")
-first, last = float.fromhex(a[min(a)]), float.fromhex(a[max(a)])
+def losses(log):
+    return {line["step"]: line["loss_hex"] for line in log if "step" in line}
+
+reference = read(sys.argv[1])
+expected = losses(reference)
+for path in sys.argv[2:]:
+    found = losses(read(path))
+    wrong = [s for s in found if found[s] != expected.get(s)]
+    if wrong or not found:
+        sys.exit(f"{path}: losses differ at steps {wrong} of {list(found)}")
+first, last = float.fromhex(expected[min(expected)]), float.fromhex(expected[max(expected)])
 if not last < 0.8 * first:
     sys.exit(f"the loss fell only from {first} to {last}")
-log = [json.loads(line) for line in open(sys.argv[1])]
-if log[0]["predicted_peak_bytes"] != log[-1]["peak_bytes"]:
-    sys.exit(f"predicted {log[0]['predicted_peak_bytes']} bytes, the peak was {log[-1]['peak_bytes']}")
-print(f"{len(a)} steps, the same bits; loss {first:.3f} to {last:.3f}")
+for path in sys.argv[1:]:
+    log = read(path)
+    head, end = log[0], log[-1]
+    if end["world"] == 1 and head["predicted_peak_bytes"] != end["peak_bytes"]:
+        sys.exit(f"{path}: predicted {head['predicted_peak_bytes']} bytes, the peak was {end['peak_bytes']}")
+    sent = end["comm_bytes"]["total"]
+    if head["predicted_comm_bytes"] != sent:
+        sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")
+print(f"{len(sys.argv) - 1} logs of {len(expected)} steps, the same bits; loss {first:.3f} to {last:.3f}")
