@@ -2,11 +2,12 @@
 // What train_gpt can be told, and what it does with what makes no sense.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include <weft/parallel/strategy.hpp>
+#include <weft/parallel/hook.hpp>
 
 #include "arguments.hpp"
 #include "gpt2.hpp"
@@ -22,7 +23,7 @@ struct settings {
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
-  std::string comm = "threads", strategy, recompute = "none";
+  std::string comm = "threads", strategy, recompute = "none", hook = "none";
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
 
@@ -35,14 +36,32 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--deterministic] [--recompute none|block] [--log-all-ranks]\n"
+    "  [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks]\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
+
+/// Sets what `--hook` says, "powersgd:4" for example.
+inline void set_hook(const std::string& text, weft::parallel_options& o) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string name = text.substr(0, colon), value = text.substr(std::min(colon + 1, text.size()));
+  const auto fail = [&] { return weft::usage_error("--hook " + text + ": expected none, bf16, powersgd:RANK, topk:SHARE or local:STEPS"); };
+  double number = 0;
+  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
+  const bool is_count = is_number && number >= 1 && number <= 1e6 && number == std::floor(number);
+  if (text == "none") return;
+  if (text == "bf16") o.hook = weft::bf16_compress();
+  else if (name == "powersgd" && is_count) o.hook = weft::power_sgd({.rank = static_cast<int>(number)});
+  else if (name == "topk" && is_number && number > 0 && number <= 1) o.hook = weft::top_k(number);
+  else if (name == "local" && is_count) o.local_steps = static_cast<int>(number);
+  else throw fail();
+}
 
 /// "zero2" or "hybrid:4" as what it stands for.
 inline weft::parallel_options parallel_options_of(const settings& s) {
   weft::parallel_options o;
   o.deterministic = s.deterministic;
   o.timeout = std::chrono::seconds(s.timeout);
+  set_hook(s.hook, o);
   const std::string& name = s.strategy;
   const auto fail = [&] {
     return weft::usage_error("--strategy " + name + ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
@@ -96,6 +115,7 @@ inline settings parse(int count, char** values) {
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);
+  a.text("hook", s.hook);
   a.text("init", s.init);
   a.text("save", s.save);
   a.text("checkpoint", s.checkpoint);

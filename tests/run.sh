@@ -139,7 +139,7 @@ check_train_gpt() {
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
     "--data README.md --ranks 2 --strategy single" "--data README.md --ranks 3 --strategy hybrid:2" "--data README.md --strategy zero4" \
-    "--data README.md --comm gloo --ranks 0" \
+    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --strategy zero2 --hook bf16" \
     "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
     code=0
     # shellcheck disable=SC2086

@@ -38,12 +38,15 @@ class bound_run : public context {
   }
 
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
-  /// Returns its 2-norm before clipping: the same on all ranks, however they divide it.
+  /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
+  /// steps gradient and norm are the rank's own.
   double step(const step_options& o = {}) {
     if (service_) parallel_.deliver_gradients();
-    const double mean = 1.0 / static_cast<double>(o.micro_batches * ranks_->size());
+    const bool local = options_.local_steps > 1;
+    const double mean = 1.0 / static_cast<double>(o.micro_batches * (local ? 1 : ranks_->size()));
     const double norm = gradient_norm() * mean;
     optimizer_->step_all(local_, mean * clip_factor(norm, o.clip), *this);
+    if (local && ranks_->size() > 1 && ++steps_ % options_.local_steps == 0) parallel_.average_parameters();
     parallel_.parameters_changed();
     return norm;
   }
@@ -116,6 +119,7 @@ class bound_run : public context {
   Optimizer* optimizer_;
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
+  int steps_ = 0;  // since binding
 };
 
 /// A group of one, for runs without others.

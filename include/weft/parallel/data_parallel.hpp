@@ -83,6 +83,17 @@ class data_parallel_service : public run::parameter_service {
     gatherer_.renew();
   }
 
+  /// Every rank takes the mean of all ranks' parameters. Where nothing is divided.
+  void average_parameters() {
+    std::vector<work> under_way;
+    for (unit& u : units_)
+      for (member& m : u.members) {
+        under_way.push_back(groups_.all().all_reduce(elements_of(*m.whole), reduction::average, groups_.labelled(m.name)));
+        ++m.whole->version;
+      }
+    for (const work& w : under_way) w.wait();
+  }
+
   /// The parameters that this rank updates, in the order of the model.
   state_dict_t local() const {
     state_dict_t all(places_.size());

@@ -16,8 +16,8 @@ class rank_groups {
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
     if (n % group)
       throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " + std::to_string(n) + " ranks");
-    shards_ = along(group, 1, "shards");
-    replicas_ = along(n / group, group, "replicas");
+    shards_ = along(group, 1, "shards", false);
+    replicas_ = along(n / group, group, "replicas", o.hook != nullptr);
   }
 
   communicator& all() const { return *all_; }
@@ -43,9 +43,10 @@ class rank_groups {
   }
 
  private:
-  std::shared_ptr<communicator> along(int count, int stride, const char* label) const {
+  /// `apart`: a group of its own even if it has all ranks, because its messages have their own order.
+  std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
     if (count == 1) return std::make_shared<self_communicator>();
-    if (count == all_->size()) return {std::shared_ptr<void>(), all_};  // not owned
+    if (count == all_->size() && !apart) return {std::shared_ptr<void>(), all_};  // not owned
     return all_->axis(count, stride, labelled(label, true));
   }
 

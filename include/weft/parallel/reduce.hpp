@@ -9,6 +9,7 @@
 
 #include <weft/parallel/gradient_sum.hpp>
 #include <weft/parallel/groups.hpp>
+#include <weft/parallel/hook.hpp>
 #include <weft/parallel/unit.hpp>
 
 namespace weft::parallel {
@@ -16,8 +17,12 @@ namespace weft::parallel {
 class gradient_reducer {
  public:
   gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), reduces_each_(o.reduces_each()) {
-    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), nullptr});
+      : units_(units), groups_(groups), where_(where), hook_(o.hook), reduces_each_(o.reduces_each()),
+        sends_(o.local_steps == 1) {
+    if ((hook_ || !sends_) && o.divide != sharding::none)
+      throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
+                        " ranks that hold everything, not a sharded strategy");
+    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), nullptr, {}});
   }
 
   /// Takes the gradients of a unit, which a backward pass has completed. `last`: of its step.
@@ -72,43 +77,62 @@ class gradient_reducer {
   struct state {
     gradient_sum sum;
     state_ptr reduced;
+    std::any hook_memory;
   };
   struct reduction_step {
     int unit;
     state_ptr message, own;
     work message_in_flight;
-    bool across = false;  // the replicas are being added
+    next_message next;  // starts the messages across replicas, one after the other
   };
 
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
 
   void start(int u, state_ptr message) {
     const unit& of = units_[static_cast<std::size_t>(u)];
-    under_way_.push_back({u, message, message, {}});
+    under_way_.push_back({u, message, message, {}, {}});
     reduction_step& r = under_way_.back();
     if (groups_.parts() == 1) {
-      start_across(r);
+      // A hook's messages begin when those of the bucket before are over: one order on all ranks.
+      if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
       return;
     }
     r.own = flat(where_, of.message.counts[static_cast<std::size_t>(groups_.part())]);
     r.message_in_flight = groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum, of.message.counts,
                                                           groups_.labelled(of.name));
   }
-  void start_across(reduction_step& r) {
-    r.across = true;
-    r.message_in_flight = {};
-    if (groups_.replicas().size() > 1)
-      r.message_in_flight = groups_.replicas().all_reduce(elements_of(*r.own), reduction::sum,
-                                                          groups_.labelled(units_[static_cast<std::size_t>(r.unit)].name));
+  /// Starts the next message across replicas; none if there is none.
+  std::optional<work> send_across(reduction_step& r) {
+    if (!r.next) r.next = messages_across(r);
+    return r.next();
+  }
+  next_message messages_across(const reduction_step& r) {
+    const unit& of = units_[static_cast<std::size_t>(r.unit)];
+    communicator& replicas = groups_.replicas();
+    if (replicas.size() == 1 || !sends_) return [] { return std::nullopt; };
+    if (!hook_)
+      return [own = r.own, &replicas, options = groups_.labelled(of.name), begun = false]() mutable -> std::optional<work> {
+        if (std::exchange(begun, true)) return {};
+        return replicas.all_reduce(elements_of(*own), reduction::sum, options);
+      };
+    const auto count = static_cast<std::size_t>(r.own->extents.size());
+    gradient_bucket bucket{of.name, {}, {static_cast<float*>(r.own->memory.data()), count}, &replicas, groups_.labelled(of.name),
+                           &at(r.unit).hook_memory};
+    const auto nothing = std::make_shared<std::vector<float>>(where_->computes() ? 0 : count);
+    if (!where_->computes()) bucket.gradient = *nothing;
+    for (const piece& p : of.message.pieces)
+      bucket.parts.push_back({of.members[static_cast<std::size_t>(p.member)].name,
+                              of.members[static_cast<std::size_t>(p.member)].whole->extents, p.in_message});
+    return [messages = hook_(bucket), nothing] { return messages(); };
   }
 
-  /// Waits for the stage that the first reduction is in. In order, so that all ranks start the next
-  /// stages in one order.
+  /// Waits for the message that the first reduction has sent, and starts its next one. In order, so
+  /// that all ranks start their messages in one order.
   void advance() {
     reduction_step& r = under_way_.front();
     r.message_in_flight.wait();
-    if (!r.across) {
-      start_across(r);
+    if (auto message = send_across(r)) {
+      r.message_in_flight = std::move(*message);
       return;
     }
     if (reduces_each_) at(r.unit).sum.add(*where_, r.own);
@@ -132,7 +156,8 @@ class gradient_reducer {
   std::vector<unit>& units_;
   const rank_groups& groups_;
   device where_;
-  bool reduces_each_;
+  gradient_hook hook_;
+  bool reduces_each_, sends_;
   std::vector<state> states_;
   std::deque<reduction_step> under_way_;
 };

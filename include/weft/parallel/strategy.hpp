@@ -6,14 +6,20 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
-#include <weft/comm/operation.hpp>
+#include <weft/comm/communicator.hpp>
 
 namespace weft {
 
 /// What ranks divide among themselves; the stages of ZeRO (Rajbhandari et al., 2020).
 enum class sharding : std::uint8_t { none, optimizer, gradients, parameters };
+
+struct gradient_bucket;
+/// Adds up the gradients of a bucket over ranks in a way of its own; see hook.hpp.
+using next_message = std::function<std::optional<work>()>;
+using gradient_hook = std::function<next_message(const gradient_bucket&)>;
 
 struct parallel_options {
   sharding divide = sharding::none;
@@ -24,6 +30,8 @@ struct parallel_options {
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
   /// The unit a parameter travels with, by name; none: by block, or by size where nothing is gathered.
   std::function<std::string(const std::string& parameter)> unit{};
+  gradient_hook hook{};  // instead of all_reduce, where every rank holds everything
+  int local_steps = 1;   // ranks go their own ways for so many steps, then take the mean of parameters
   std::chrono::milliseconds timeout = default_timeout;
 
   /// Whether every micro-batch reduces its gradients, or the last one of a step those of all.

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT
+// Hooks: gradients that are added up over ranks in another way than by all_reduce. As torch's DDP
+// communication hooks.
+//
+//   parallel_options o{.hook = bf16_compress()};
+//   parallel_options p{.hook = power_sgd({.rank = 4})};
+//
+// A hook is called with a bucket, on all ranks in the same order, and gives a function that starts
+// one message after the other: it is called again when a message is over, and gives none when the
+// gradients of the bucket hold the sum over ranks.
+//
+//   gradient_hook plain = [](const gradient_bucket& b) {
+//     return [b, begun = false]() mutable -> std::optional<work> {
+//       if (std::exchange(begun, true)) return {};
+//       return b.ranks->all_reduce(b.elements());
+//     };
+//   };
+#pragma once
+
+#include <algorithm>
+#include <any>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <weft/parallel/strategy.hpp>
+#include <weft/tensor/create.hpp>
+
+namespace weft {
+
+/// Gradients that travel together: those of some parameters, one after the other.
+struct gradient_bucket {
+  struct part {
+    std::string parameter;
+    shape extents;
+    index_t at;  // of its first element in the bucket
+  };
+  std::string name;
+  std::vector<part> parts;
+  std::span<float> gradient;
+  communicator* ranks;
+  comm_options options;
+  std::any* memory;  // what a hook keeps of this bucket from step to step; of this rank alone
+
+  weft::elements elements() const { return gradient; }
+  /// The memory as a T, made when first asked for.
+  template <class T>
+  T& remembered() const {
+    if (!memory->has_value()) *memory = std::make_shared<T>();
+    return *std::any_cast<std::shared_ptr<T>&>(*memory);
+  }
+};
+
+/// Sends bf16: half the bytes. Sums are made in f32 and rounded once.
+inline gradient_hook bf16_compress() {
+  return [](const gradient_bucket& b) {
+    const auto sent = std::make_shared<std::vector<bfloat16>>(b.gradient.begin(), b.gradient.end());
+    return [b, sent, stage = 0]() mutable -> std::optional<work> {
+      if (stage++ == 0) return b.ranks->all_reduce(*sent, reduction::sum, b.options);
+      std::transform(sent->begin(), sent->end(), b.gradient.begin(), [](bfloat16 x) { return static_cast<float>(x); });
+      return {};
+    };
+  };
+}
+
+struct power_sgd_options {
+  int rank = 1;
+  bool error_feedback = true;  // what was not sent is added to the next gradient
+  bool warm_start = true;      // begin with the factor of the step before
+  std::uint64_t seed = 0;
+};
+
+namespace detail {
+
+/// A matrix M [rows, columns] as P Q^T with P [rows, rank], Q [columns, rank].
+struct low_rank {
+  index_t rows, columns;
+  int rank;
+  std::span<float> m;
+  std::span<float> p, q;
+
+  /// P = M Q
+  void multiply_right() const {
+    std::fill(p.begin(), p.end(), 0.0f);
+    for (index_t i = 0; i < rows; ++i)
+      for (index_t j = 0; j < columns; ++j)
+        for (int k = 0; k < rank; ++k) at(p, i, k) += m[static_cast<std::size_t>(i * columns + j)] * at(q, j, k);
+  }
+  /// Q = M^T P
+  void multiply_left() const {
+    std::fill(q.begin(), q.end(), 0.0f);
+    for (index_t i = 0; i < rows; ++i)
+      for (index_t j = 0; j < columns; ++j)
+        for (int k = 0; k < rank; ++k) at(q, j, k) += m[static_cast<std::size_t>(i * columns + j)] * at(p, i, k);
+  }
+  /// Makes the columns of P orthonormal (Gram-Schmidt, twice for accuracy).
+  void orthonormalize() const {
+    for (int pass = 0; pass < 2; ++pass)
+      for (int k = 0; k < rank; ++k) {
+        for (int other = 0; other < k; ++other) {
+          double along = 0;
+          for (index_t i = 0; i < rows; ++i) along += double{at(p, i, k)} * at(p, i, other);
+          for (index_t i = 0; i < rows; ++i) at(p, i, k) -= static_cast<float>(along) * at(p, i, other);
+        }
+        double length = 0;
+        for (index_t i = 0; i < rows; ++i) length += double{at(p, i, k)} * at(p, i, k);
+        const auto scale = static_cast<float>(length > 0 ? 1 / std::sqrt(length) : 0);
+        for (index_t i = 0; i < rows; ++i) at(p, i, k) *= scale;
+      }
+  }
+  /// Element (i, j) of P Q^T
+  float product(index_t i, index_t j) const {
+    float sum = 0;
+    for (int k = 0; k < rank; ++k) sum += at(p, i, k) * at(q, j, k);
+    return sum;
+  }
+
+ private:
+  float& at(std::span<float> f, index_t i, int k) const { return f[static_cast<std::size_t>(i * rank + k)]; }
+};
+
+struct top_k_state {
+  std::vector<float> error, values, all_values;
+  std::vector<std::int32_t> places, all_places;
+};
+/// What PowerSGD remembers of a bucket.
+struct power_sgd_state {
+  std::vector<float> error, p, q, rest;
+};
+
+}  // namespace detail
+
+/// PowerSGD (Vogels et al., 2019): of each gradient matrix, seen as [first dim, the others], the sum
+/// over ranks of a factorisation of low rank is sent; vectors are sent whole. Sends
+/// rank * (rows + columns) elements of a matrix where that is less than all.
+inline gradient_hook power_sgd(power_sgd_options o = {}) {
+  if (o.rank < 1) throw usage_error("weft: power_sgd: a rank of " + std::to_string(o.rank));
+  return [o](const gradient_bucket& b) {
+    auto& s = b.remembered<detail::power_sgd_state>();
+    std::vector<detail::low_rank> matrices;
+    std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of what is sent whole
+    index_t p_size = 0, q_size = 0, rest_size = 0;
+    for (const gradient_bucket::part& part : b.parts) {
+      const index_t size = part.extents.size(), rows = part.extents.order > 1 ? part.extents[0] : 1, columns = rows ? size / rows : 0;
+      const int rank = static_cast<int>(std::min<index_t>(o.rank, std::min(rows, columns)));
+      if (part.extents.order > 1 && rank * (rows + columns) < size) {
+        matrices.push_back({rows, columns, rank, b.gradient.subspan(static_cast<std::size_t>(part.at), static_cast<std::size_t>(size)), {}, {}});
+        p_size += rows * rank;
+        q_size += columns * rank;
+      } else {
+        vectors.emplace_back(part.at, size);
+        rest_size += size;
+      }
+    }
+    const bool first = s.q.empty();
+    s.p.resize(static_cast<std::size_t>(p_size));
+    s.q.resize(static_cast<std::size_t>(q_size));
+    s.rest.resize(static_cast<std::size_t>(rest_size));
+    s.error.resize(b.gradient.size());
+    if (first || !o.warm_start)  // the same on all ranks
+      for (std::size_t i = 0; i < s.q.size(); ++i) s.q[i] = static_cast<float>(normal_element(key_of(o.seed), static_cast<index_t>(i)));
+    std::size_t p_at = 0, q_at = 0, rest_at = 0;
+    for (detail::low_rank& m : matrices) {
+      m.p = std::span(s.p).subspan(p_at, static_cast<std::size_t>(m.rows * m.rank));
+      m.q = std::span(s.q).subspan(q_at, static_cast<std::size_t>(m.columns * m.rank));
+      p_at += m.p.size();
+      q_at += m.q.size();
+      if (o.error_feedback) {
+        const float* error = s.error.data() + (m.m.data() - b.gradient.data());
+        for (std::size_t i = 0; i < m.m.size(); ++i) m.m[i] += error[i];
+      }
+      m.multiply_right();
+    }
+    for (const auto& [begin, size] : vectors) {
+      std::copy_n(b.gradient.begin() + begin, size, s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at));
+      rest_at += static_cast<std::size_t>(size);
+    }
+    return [b, &s, matrices, vectors, stage = 0]() mutable -> std::optional<work> {
+      switch (stage++) {
+        case 0: return b.ranks->all_reduce(s.rest, reduction::sum, b.options);
+        case 1: return b.ranks->all_reduce(s.p, reduction::sum, b.options);
+        case 2:
+          for (const detail::low_rank& m : matrices) {
+            m.orthonormalize();
+            m.multiply_left();
+          }
+          return b.ranks->all_reduce(s.q, reduction::sum, b.options);
+        default: break;
+      }
+      const auto share = 1.0f / static_cast<float>(b.ranks->size());
+      for (const detail::low_rank& m : matrices) {
+        float* error = s.error.data() + (m.m.data() - b.gradient.data());
+        for (index_t i = 0; i < m.rows; ++i)
+          for (index_t j = 0; j < m.columns; ++j) {
+            const auto at = static_cast<std::size_t>(i * m.columns + j);
+            const float sum = m.product(i, j);
+            error[at] = m.m[at] - sum * share;  // of this rank's gradient, what the mean does not hold
+            m.m[at] = sum;
+          }
+      }
+      std::size_t rest_at = 0;
+      for (const auto& [begin, size] : vectors) {
+        std::copy_n(s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at), size, b.gradient.begin() + begin);
+        rest_at += static_cast<std::size_t>(size);
+      }
+      return {};
+    };
+  };
+}
+
+/// Sends the `share` of elements of each bucket that are largest, with their places; the others are
+/// added to the next gradient. Every rank gets every rank's.
+inline gradient_hook top_k(double share) {
+  if (!(share > 0 && share <= 1)) throw usage_error("weft: top_k: a share of " + std::to_string(share) + " is not between 0 and 1");
+  using state = detail::top_k_state;
+  return [share](const gradient_bucket& b) {
+    auto& s = b.remembered<state>();
+    const std::size_t n = b.gradient.size(), k = std::min(n, static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))));
+    const auto ranks = static_cast<std::size_t>(b.ranks->size());
+    s.error.resize(n);
+    for (std::size_t i = 0; i < n; ++i) b.gradient[i] += s.error[i];
+    std::vector<std::int32_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    const auto larger = [&](std::int32_t x, std::int32_t y) {
+      const float a = std::abs(b.gradient[static_cast<std::size_t>(x)]), c = std::abs(b.gradient[static_cast<std::size_t>(y)]);
+      return a != c ? a > c : x < y;
+    };
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(), larger);
+    s.places.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+    s.values.clear();
+    s.error.assign(b.gradient.begin(), b.gradient.end());
+    for (std::int32_t p : s.places) {
+      s.values.push_back(b.gradient[static_cast<std::size_t>(p)]);
+      s.error[static_cast<std::size_t>(p)] = 0;
+    }
+    s.all_values.resize(k * ranks);
+    s.all_places.resize(k * ranks);
+    return [b, &s, stage = 0]() mutable -> std::optional<work> {
+      switch (stage++) {
+        case 0: return b.ranks->all_gather(s.values, s.all_values, {}, b.options);
+        case 1: return b.ranks->all_gather(s.places, s.all_places, {}, b.options);
+        default: break;
+      }
+      std::fill(b.gradient.begin(), b.gradient.end(), 0.0f);
+      for (std::size_t i = 0; i < s.all_places.size(); ++i) b.gradient[static_cast<std::size_t>(s.all_places[i])] += s.all_values[i];
+      return {};
+    };
+  };
+}
+
+}  // namespace weft
