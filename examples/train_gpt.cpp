@@ -240,6 +240,10 @@ int train(settings s, communicator& ranks) {
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   const parallel_options strategy = parallel_options_of(s);
+  if (first && s.deterministic && !strategy.keeps_bits(ranks.size(), s.accumulate))
+    std::fprintf(stderr, "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld micro-batches each: a power "
+                         "of two is needed; the bits will be others than those of one rank\n",
+                 s.strategy.c_str(), ranks.size(), static_cast<long long>(s.accumulate));
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
   own.share = {ranks.rank(), ranks.size(), s.accumulate, strategy.reduces_each()};

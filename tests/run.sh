@@ -135,6 +135,27 @@ check_train_gpt() {
   $job "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --log $at/before.jsonl --checkpoint $at/regrouped 2>/dev/null
   $job "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --log $at/after.jsonl --checkpoint $at/regrouped --resume 2>/dev/null
   python3 tests/structure/check_logs.py $at/one.jsonl "${logs[@]}" $at/{hybrid,gloo,mpi,before,after}.jsonl
+  # Ranks are killed at random moments; the run ends with the losses of one that was left alone.
+  local long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 300 --lr 1e-3 --deterministic)
+  $job "${long[@]}" --accumulate 8 --log $at/undisturbed.jsonl 2>/dev/null
+  for comm in gloo mpi; do
+    for ((round = 0; round < (full ? 20 : 1); ++round)); do
+      rm -rf $at/supervised*
+      (
+        sleep 1.$((RANDOM % 10))
+        for kills in 1 2; do
+          pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n || true  # the youngest of the ranks
+          sleep 3.$((RANDOM % 10))
+        done
+      ) &
+      OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 examples/supervise.sh -n 4 -m 8 -c $comm $job "${long[@]}" \
+        --strategy zero2 --checkpoint $at/supervised --checkpoint-every 20 --log $at/supervised.jsonl 2>$at/supervised.log ||
+        { cat $at/supervised.log; return 1; }
+      wait
+      grep "going on" $at/supervised.log || true
+      python3 tests/structure/check_logs.py $at/undisturbed.jsonl $at/supervised.jsonl
+    done
+  done
   local code
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \

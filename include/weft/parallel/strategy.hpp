@@ -34,6 +34,15 @@ struct parallel_options {
   int local_steps = 1;   // ranks go their own ways for so many steps, then take the mean of parameters
   std::chrono::milliseconds timeout = default_timeout;
 
+  /// Whether `deterministic` can hold for so many ranks with so many micro-batches each: whether the
+  /// sum over micro-batches and then ranks, or the other way round, is the sum over all in one tree.
+  bool keeps_bits(int ranks, index_t micro_batches) const {
+    const auto is_power_of_two = [](index_t n) { return (n & (n - 1)) == 0; };
+    const int group = divide == sharding::parameters && shard_ranks ? shard_ranks : ranks;
+    if (!reduces_each()) return ranks == 1 || is_power_of_two(micro_batches);
+    return (group == ranks || is_power_of_two(group)) && (micro_batches == 1 || is_power_of_two(ranks));
+  }
+
   /// Whether every micro-batch reduces its gradients, or the last one of a step those of all.
   bool reduces_each() const { return divide >= sharding::gradients; }
 };

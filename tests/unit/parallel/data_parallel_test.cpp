@@ -153,6 +153,16 @@ TEST_CASE("deterministic: three ranks with one micro-batch each") {
   }
 }
 
+TEST_CASE("where the bits would differ is known beforehand") {
+  const outcome whole = train_on(1, {.deterministic = true}, 12, 2);
+  for (sharding stage : {sharding::none, sharding::gradients})
+    for (int n : {2, 3, 4, 6}) {
+      const parallel_options o{.divide = stage, .deterministic = true};
+      INFO("stage " << static_cast<int>(stage) << " on " << n << " ranks");
+      CHECK((train_on(n, o, 12 / n, 2).parameters == whole.parameters) == o.keeps_bits(n, 12 / n));
+    }
+}
+
 TEST_CASE("bytes sent are the formulas'") {
   const index_t block = 6 + 6 + 42 + 7 + 42 + 6, all = 3 * block + 11 * 6 + 6 + 6;
   const index_t read = 3 * (block - 6 - 6);  // of a block, backward reads all but norm.bias and out.bias
