@@ -70,7 +70,7 @@ class chunked_collective {
   const operation& first() const { return posted_[0]; }
   const operation& of(int rank) const { return posted_[static_cast<std::size_t>(rank)]; }
 
-  static constexpr index_t chunk_elements = 1 << 13;
+  static constexpr index_t chunk_elements = 1 << 14;
 
   void add_copy(const elements& to, index_t to_at, const const_elements& from, index_t from_at, index_t count) {
     const index_t size = size_of(from.type), step = chunk_elements * 8 / size;

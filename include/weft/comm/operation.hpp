@@ -107,6 +107,19 @@ struct operation {
     return label.empty() ? t : t + " for " + label;
   }
 
+  /// Whether text() would be the same, without making it.
+  bool means_what(const operation& other) const {
+    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root && label == other.label;
+    if (!same) return false;
+    switch (kind) {
+      case collective::all_reduce: case collective::reduce: case collective::broadcast: return out.count == other.out.count;
+      case collective::reduce_scatter: case collective::scatter: return in_counts == other.in_counts;
+      case collective::all_gather: case collective::gather: return out_counts == other.out_counts;
+      case collective::all_to_all: case collective::barrier: case collective::split: return true;
+      default: return false;
+    }
+  }
+
   static index_t sum_of(const rank_counts& counts) {
     index_t n = 0;
     for (index_t c : counts) n += c;

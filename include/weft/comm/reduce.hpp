@@ -35,35 +35,55 @@ void combine(A* into, const A* from, index_t n, reduction op) {
   }
 }
 
+/// A block that stays in the nearest cache while all ranks' elements are added to it.
+inline constexpr index_t reduction_block = 1024;
+
+/// Reduces elements [begin, begin + n) of all sources, n at most a block, into `out`. `partial` has a
+/// block for each power of two up to the number of sources, and one more.
+template <class T, class A>
+void reduce_block(const std::vector<const void*>& sources, index_t begin, index_t n, reduction op, T* out, std::vector<A>& partial) {
+  const auto level = [&](std::size_t k) { return partial.data() + k * reduction_block; };
+  const auto load = [&](std::size_t r, A* to) {
+    const T* from = static_cast<const T*>(sources[r]) + begin;
+    for (index_t i = 0; i < n; ++i) to[i] = static_cast<A>(from[i]);
+  };
+  for (std::size_t r = 0; r < sources.size(); ++r) {
+    std::size_t free = 0;  // the level that the counter reaches with this source
+    while (r >> free & 1) ++free;
+    A* const current = level(free);  // not in use: its bit is 0
+    if (free == 0) {
+      load(r, current);
+      continue;
+    }
+    A* const added = partial.data() + partial.size() - reduction_block;
+    load(r, added);
+    for (std::size_t k = 0; k < free; ++k) {
+      combine(level(k), added, n, op);
+      std::copy_n(level(k), n, k + 1 == free ? current : added);
+    }
+  }
+  const A* result = nullptr;
+  for (std::size_t k = 0; sources.size() >> k; ++k) {
+    if (!(sources.size() >> k & 1)) continue;
+    if (result) combine(level(k), result, n, op);
+    result = level(k);
+  }
+  const auto ranks = static_cast<double>(sources.size());
+  for (index_t i = 0; i < n; ++i) {
+    if constexpr (std::is_floating_point_v<A>) out[i] = static_cast<T>(op == reduction::average ? static_cast<A>(result[i] / ranks) : result[i]);
+    else out[i] = static_cast<T>(result[i]);
+  }
+}
+
 /// Reduces elements [begin, begin + n) of all sources into `out` [n].
 template <class T>
 void reduce_ranks(const std::vector<const void*>& sources, index_t begin, index_t n, reduction op, T* out) {
   using A = accumulator_of<T>;
-  std::vector<std::vector<A>> partial;  // level k: the reduction of 2^k ranks
-  std::vector<A> current(static_cast<std::size_t>(n));
-  for (std::size_t r = 0; r < sources.size(); ++r) {
-    const T* from = static_cast<const T*>(sources[r]) + begin;
-    for (index_t i = 0; i < n; ++i) current[static_cast<std::size_t>(i)] = static_cast<A>(from[i]);
-    std::size_t k = 0;
-    for (; r >> k & 1; ++k) {
-      combine(partial[k].data(), current.data(), n, op);
-      std::swap(partial[k], current);
-    }
-    if (partial.size() == k) partial.emplace_back(static_cast<std::size_t>(n));
-    std::swap(partial[k], current);
-  }
-  const std::vector<A>* result = nullptr;
-  for (std::size_t k = 0; k < partial.size(); ++k) {
-    if (!(sources.size() >> k & 1)) continue;
-    if (result) combine(partial[k].data(), result->data(), n, op);
-    result = &partial[k];
-  }
-  const auto ranks = static_cast<double>(sources.size());
-  for (index_t i = 0; i < n; ++i) {
-    const A x = (*result)[static_cast<std::size_t>(i)];
-    if constexpr (std::is_floating_point_v<A>) out[i] = static_cast<T>(op == reduction::average ? static_cast<A>(x / ranks) : x);
-    else out[i] = static_cast<T>(x);
-  }
+  std::size_t levels = 2;  // one for the sum under way
+  while (sources.size() >> levels) ++levels;
+  std::vector<A> partial(static_cast<std::size_t>(reduction_block) * (levels + 1));
+  for (index_t i = 0; i < n; i += reduction_block)
+    reduce_block(sources, begin + i, std::min(reduction_block, n - i), op, out + i, partial);
 }
 
 }  // namespace weft::detail

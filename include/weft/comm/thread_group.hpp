@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <weft/comm/chunks.hpp>
 #include <weft/comm/work.hpp>
@@ -21,11 +22,13 @@ struct thread_world {
   std::mutex mutex;
   std::condition_variable changed;
   std::exception_ptr aborted;
+  std::atomic<bool> gave_up = false;  // the same, without the lock
 
   /// With the lock held: everything fails from now on.
   template <class Error = comm_error>
   void give_up(const std::string& report) {
     if (!aborted) aborted = std::make_exception_ptr(Error(report));
+    gave_up = true;
     changed.notify_all();
   }
 };
@@ -37,7 +40,7 @@ struct meeting {
   std::vector<operation> posted;
   std::vector<bool> here;
   int arrived = 0;
-  bool ready = false, over = false;
+  std::atomic<bool> ready = false, over = false;
   std::vector<std::function<void()>> chunks;
   std::atomic<std::size_t> next{0}, finished{0};
   std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>> divided;  // a split's groups, by rank
@@ -59,7 +62,7 @@ class thread_group {
  public:
   thread_group(std::shared_ptr<thread_world> world, int ranks)
       : world_(std::move(world)), ranks_(ranks),
-        next_(static_cast<std::size_t>(ranks_), 0), doing_(static_cast<std::size_t>(ranks_), "nothing yet"),
+        next_(static_cast<std::size_t>(ranks_), 0), doing_(static_cast<std::size_t>(ranks_)),
         left_(static_cast<std::size_t>(ranks_), false) {}
 
   int size() const { return ranks_; }
@@ -72,19 +75,18 @@ class thread_group {
     const std::uint64_t number = next_[own]++;
     auto& m = meetings_[number];
     if (!m) m = std::make_shared<meeting>(ranks_);
-    doing_[own] = "#" + std::to_string(number) + " " + o.text();
     m->posted[own] = std::move(o);
     m->here[own] = true;
+    doing_[own] = {m, number, ""};
     const std::shared_ptr<meeting> kept = m;
     for (int r = 0; r < ranks_; ++r)
       if (!kept->here[static_cast<std::size_t>(r)] && left_[static_cast<std::size_t>(r)])
         give_up_on(r, rank);
     if (++kept->arrived == ranks_) {
       meetings_.erase(number);
-      std::vector<std::string> texts;
-      for (const operation& each : kept->posted) texts.push_back(each.text());
-      if (const std::string wrong = disagreement(texts, number); !wrong.empty()) world_->give_up(wrong);
-      else make_ready(*kept);
+      const auto agrees = [&](const operation& each) { return each.means_what(kept->posted[0]); };
+      if (std::all_of(kept->posted.begin() + 1, kept->posted.end(), agrees)) make_ready(*kept);
+      else report_disagreement(*kept, number);
     }
     throw_if_aborted();
     return kept;
@@ -96,7 +98,7 @@ class thread_group {
     throw_if_aborted();
     const bool sends = o.kind == collective::send;
     const auto own = static_cast<std::size_t>(rank);
-    doing_[own] = o.text();
+    doing_[own] = {nullptr, 0, o.text()};
     const int from = sends ? rank : o.root, to = sends ? o.root : rank;
     auto& queue = messages_[{from, to, o.tag}];
     auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
@@ -132,11 +134,8 @@ class thread_group {
   /// Runs chunks while there are any; true when the operation is over. One that is ready is
   /// completed even if the group has been given up: others are at work in its buffers.
   bool help(meeting& m) {
-    {
-      const std::lock_guard lock(world_->mutex);
-      if (m.over) return true;
-      if (!m.ready) return world_->aborted != nullptr;
-    }
+    if (m.over) return true;
+    if (!m.ready) return world_->gave_up;
     for (std::size_t c; (c = m.next.fetch_add(1)) < m.chunks.size();) {
       m.chunks[c]();
       if (m.finished.fetch_add(1) + 1 == m.chunks.size()) {
@@ -145,11 +144,14 @@ class thread_group {
         world_->changed.notify_all();
       }
     }
-    const std::lock_guard lock(world_->mutex);
     return m.over;
   }
 
   void wait(meeting& m, int rank, std::chrono::milliseconds limit) {
+    for (int i = 0; i < spins; ++i) {  // others are often about to come: sleeping would take longer
+      if (help(m)) return;
+      if (i % 8 == 7) std::this_thread::yield();
+    }
     const auto deadline = std::chrono::steady_clock::now() + limit;
     while (!help(m)) {
       std::unique_lock lock(world_->mutex);
@@ -171,9 +173,14 @@ class thread_group {
   /// With short messages the sender's part is over when it is copied.
   bool is_over(const message& m, bool sends) const { return m.over || (sends && !m.copy.empty()) || (sends && m.sent && m.from.count == 0); }
 
-  std::exception_ptr failure(const bool& over) const {
+  std::exception_ptr failure(const meeting& m) const {
+    if (m.over) return nullptr;
     const std::lock_guard lock(world_->mutex);
-    return over ? nullptr : world_->aborted;
+    return m.over ? nullptr : world_->aborted;
+  }
+  std::exception_ptr failure(const message& m) const {
+    const std::lock_guard lock(world_->mutex);
+    return m.over ? nullptr : world_->aborted;
   }
   bool over_or_aborted(const message& m, bool sends) const {
     const std::lock_guard lock(world_->mutex);
@@ -186,7 +193,7 @@ class thread_group {
     for (const auto& [number, m] : meetings_)
       if (!m->here[static_cast<std::size_t>(rank)] && m->arrived > 0) {
         world_->give_up("weft: rank " + std::to_string(rank) + " is gone; others wait for it in #" + std::to_string(number) +
-                        "; its last operation was " + doing_[static_cast<std::size_t>(rank)]);
+                        "; its last operation was " + what_does(rank));
         return;
       }
     for (const auto& [path, queue] : messages_)
@@ -222,13 +229,24 @@ class thread_group {
   /// With the lock held: nobody will come for what `rank` does.
   void give_up_on(int gone, int rank) {
     world_->give_up("weft: rank " + std::to_string(gone) + " is gone; rank " + std::to_string(rank) + " waits for it in " +
-                    doing_[static_cast<std::size_t>(rank)]);
+                    what_does(rank));
   }
 
+  void report_disagreement(const meeting& m, std::uint64_t number) {
+    std::vector<std::string> texts;
+    for (const operation& each : m.posted) texts.push_back(each.text());
+    world_->give_up(disagreement(texts, number));
+  }
+
+  std::string what_does(int rank) const {
+    const last_operation& d = doing_[static_cast<std::size_t>(rank)];
+    if (!d.in) return d.text.empty() ? "nothing yet" : d.text;
+    return "#" + std::to_string(d.number) + " " + d.in->posted[static_cast<std::size_t>(rank)].text();
+  }
   std::string all_doing() const {
     std::string t = "last operations:";
     for (int r = 0; r < ranks_; ++r)
-      t += "\n  rank " + std::to_string(r) + (left_[static_cast<std::size_t>(r)] ? " (gone): " : ": ") + doing_[static_cast<std::size_t>(r)];
+      t += "\n  rank " + std::to_string(r) + (left_[static_cast<std::size_t>(r)] ? " (gone): " : ": ") + what_does(r);
     return t;
   }
 
@@ -266,7 +284,15 @@ class thread_group {
   std::shared_ptr<thread_world> world_;
   int ranks_;
   std::vector<std::uint64_t> next_;  // by rank: the number of its next collective
-  std::vector<std::string> doing_;
+  /// A collective as its meeting and number, a message as text.
+  struct last_operation {
+    std::shared_ptr<meeting> in;
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  static constexpr int spins = 400;
+
+  std::vector<last_operation> doing_;
   std::vector<bool> left_;
   std::map<std::uint64_t, std::shared_ptr<meeting>> meetings_;
   std::map<std::tuple<int, int, int>, std::vector<std::shared_ptr<message>>> messages_;
@@ -278,7 +304,7 @@ class collective_state : public work::state {
       : group_(std::move(g)), meeting_(std::move(m)), rank_(rank) {}
   bool poll() override { return group_->help(*meeting_); }
   void wait(std::chrono::milliseconds limit) override { group_->wait(*meeting_, rank_, limit); }
-  std::exception_ptr failure() const override { return group_->failure(meeting_->over); }
+  std::exception_ptr failure() const override { return group_->failure(*meeting_); }
 
  private:
   std::shared_ptr<thread_group> group_;
@@ -293,7 +319,7 @@ class message_state : public work::state {
   bool poll() override { return group_->over_or_aborted(*message_, sends_); }
   void wait(std::chrono::milliseconds limit) override { group_->wait(*message_, sends_, rank_, limit); }
   std::exception_ptr failure() const override {
-    return sends_ && !message_->copy.empty() ? nullptr : group_->failure(message_->over);
+    return sends_ && !message_->copy.empty() ? nullptr : group_->failure(*message_);
   }
 
  private:
