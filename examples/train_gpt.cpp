@@ -236,6 +236,7 @@ int train(settings s, communicator& ranks) {
   if (s.strategy == "single" && ranks.size() > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
   const bool first = ranks.rank() == 0;
+  if (!s.flight.empty()) ranks.record_in(std::make_shared<flight_recorder>(s.flight, ranks.rank()));
   const device where = device_of(s);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;

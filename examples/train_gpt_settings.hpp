@@ -23,7 +23,7 @@ struct settings {
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
-  std::string comm = "threads", strategy, recompute = "none", hook = "none";
+  std::string comm = "threads", strategy, recompute = "none", hook = "none", flight;
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
 
@@ -36,7 +36,7 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks]\n"
+    "  [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
 /// Sets what `--hook` says, "powersgd:4" for example.
@@ -116,6 +116,7 @@ inline settings parse(int count, char** values) {
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);
   a.text("hook", s.hook);
+  a.text("flight", s.flight);
   a.text("init", s.init);
   a.text("save", s.save);
   a.text("checkpoint", s.checkpoint);

@@ -98,6 +98,13 @@ class communicator {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::duration(*waited_)).count();
   }
 
+  /// Operations are recorded from now on, under the name of this group.
+  void record_in(std::shared_ptr<flight_recorder> r, std::string group = "world") {
+    recorder_ = std::move(r);
+    recorded_as_ = std::move(group);
+  }
+  const std::shared_ptr<flight_recorder>& recorder() const { return recorder_; }
+
   /// Gives up: every operation of every rank, pending or to come, fails with this reason.
   virtual void abort(const std::string& reason) = 0;
 
@@ -119,12 +126,18 @@ class communicator {
     check(o);
     const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
     (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;
+    const std::uint64_t number = is_message(o.kind) ? 0 : ++collectives_;
+    const std::uint64_t record = recorder_ ? recorder_->begin(recorded_as_, number, o.text()) : 0;
     work w = start(std::move(o));
     w.count_waiting(waited_);
+    if (recorder_) w.record_in(recorder_, record);
     return w;
   }
 
   traffic sent_;
+  std::shared_ptr<flight_recorder> recorder_;
+  std::string recorded_as_;
+  std::uint64_t collectives_ = 0;
   std::shared_ptr<std::atomic<std::int64_t>> waited_ = std::make_shared<std::atomic<std::int64_t>>(0);
 
   void check(const operation& o) const {

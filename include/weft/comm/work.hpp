@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 
+#include <weft/comm/flight_recorder.hpp>
 #include <weft/comm/operation.hpp>
 
 namespace weft {
@@ -33,23 +34,35 @@ class work {
   explicit work(std::shared_ptr<state> s, std::chrono::milliseconds limit = default_timeout)
       : state_(std::move(s)), limit_(limit) {}
 
-  bool is_completed() const { return !state_ || state_->poll(); }
+  bool is_completed() const {
+    const bool over = !state_ || state_->poll();
+    if (over && recorder_) recorder_->end(record_);
+    return over;
+  }
   void wait() const { wait(limit_); }
   void wait(std::chrono::milliseconds limit) const {
     if (!state_) return;
     const auto start = std::chrono::steady_clock::now();
     state_->wait(limit);
+    if (recorder_) recorder_->end(record_);
     if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
     if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
   }
   /// Adds the time that `wait` takes to `ticks` of the steady clock.
   void count_waiting(std::shared_ptr<std::atomic<std::int64_t>> ticks) { waited_ = std::move(ticks); }
+  /// Tells the recorder when `record` is over.
+  void record_in(std::shared_ptr<flight_recorder> r, std::uint64_t record) {
+    recorder_ = std::move(r);
+    record_ = record;
+  }
   std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
 
  private:
   std::shared_ptr<state> state_;
   std::chrono::milliseconds limit_ = default_timeout;
   std::shared_ptr<std::atomic<std::int64_t>> waited_;
+  std::shared_ptr<flight_recorder> recorder_;
+  std::uint64_t record_ = 0;
 };
 
 }  // namespace weft

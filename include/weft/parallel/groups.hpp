@@ -47,7 +47,10 @@ class rank_groups {
   std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
     if (count == 1) return std::make_shared<self_communicator>();
     if (count == all_->size() && !apart) return {std::shared_ptr<void>(), all_};  // not owned
-    return all_->axis(count, stride, labelled(label, true));
+    std::shared_ptr<communicator> group = all_->axis(count, stride, labelled(label, true));
+    const int first = all_->rank() - all_->rank() / stride % count * stride;  // of the group: its name on all its ranks
+    if (all_->recorder()) group->record_in(all_->recorder(), label + std::string(" of rank ") + std::to_string(first));
+    return group;
   }
 
   communicator* all_;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT
+// Reads the recordings that ranks have left: flight_report FOLDER.
+#include <cstdio>
+
+#include <weft/comm/flight_recorder.hpp>
+
+int main(int count, char** values) {
+  if (count != 2) return std::fputs("flight_report FOLDER: what ranks did last, and which one others wait for\n", stderr), 2;
+  std::fputs(weft::flight_report(values[1]).c_str(), stdout);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include <weft/comm/threads.hpp>
+
+using namespace weft;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct folder {
+  std::filesystem::path path = std::filesystem::temp_directory_path() / ("weft-flight-" + std::to_string(::getpid()));
+  folder() { std::filesystem::remove_all(path); }
+  ~folder() { std::filesystem::remove_all(path); }
+};
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("a recording survives the process, and names the rank that is behind") {
+  const folder f;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      run_ranks(3, [&](communicator& ranks) {
+        ranks.record_in(std::make_shared<flight_recorder>(f.path.string(), ranks.rank()));
+        std::vector<float> x(4);
+        for (int i = 0; i < 2000; ++i) ranks.all_reduce(x, reduction::sum, {.label = "warm up"}).wait();  // more than the ring holds
+        if (ranks.rank() == 1) {
+          std::this_thread::sleep_for(200ms);
+          ::kill(::getpid(), SIGKILL);  // nobody gets to say anything
+        }
+        ranks.all_gather(std::span(x).first(1), std::span(x).first(3), {}, {.label = "h.7"}).wait();
+      });
+    } catch (const error&) {
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  const std::string report = flight_report(f.path.string());
+  CHECK(has(report, "rank 0: waits in world #2001 all_gather(f32 x 3 = 1+1+1) for h.7"));
+  CHECK(has(report, "rank 1: ended world #2000 all_reduce(sum, f32 x 4) for warm up"));
+  CHECK(has(report, "rank 1 has not begun world #2001 all_gather(f32 x 3 = 1+1+1) for h.7"));
+  CHECK_FALSE(has(report, "rank 2 has not begun"));
+}
+
+TEST_CASE("what is no recording is said so") {
+  const folder f;
+  CHECK(has(flight_report(f.path.string()), "no recordings"));
+  std::filesystem::create_directories(f.path);
+  std::ofstream(f.path / "rank-0.flight") << "nonsense";
+  std::ofstream(f.path / "rank-1.flight") << std::string(sizeof(detail::flight_file), 'x');
+  const std::string report = flight_report(f.path.string());
+  CHECK(has(report, "rank-0.flight: is no recording"));
+  CHECK(has(report, "rank-1.flight: is no recording"));
+  CHECK_THROWS_AS(flight_recorder("/proc/nowhere", 0), io_error);
+}
