@@ -27,6 +27,8 @@ def run(rank, n):
             if rank == 0:
                 print(name, size, f"{(time.perf_counter() - start) * 1e3 / rounds:.6f}", flush=True)
         size *= 4
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

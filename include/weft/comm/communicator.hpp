@@ -19,6 +19,7 @@ struct comm_options {
   std::string label{};
   std::chrono::milliseconds timeout{default_timeout};
   bool control = false;
+  std::int64_t step = -1;  // of a training run: ranks that are in different steps are told
 };
 
 class communicator {
@@ -123,6 +124,7 @@ class communicator {
   work begin(operation o, comm_options& with) {
     o.label = std::move(with.label);
     o.timeout = with.timeout;
+    o.step = with.step;
     check(o);
     const index_t bytes = sent_by(o, rank(), size()) * size_of(o.type());
     (with.control ? sent_.control : sent_.bytes[static_cast<int>(o.kind)]) += bytes;

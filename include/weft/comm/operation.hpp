@@ -82,11 +82,12 @@ struct operation {
   int tag = 0;   // of a message; the color of a split
   int key = 0;   // of a split
   std::string label{};  // what it is for: module path and op
+  std::int64_t step = -1;  // of a training run, if it is known
   std::chrono::milliseconds timeout = default_timeout;
 
   dtype type() const { return in.data || in.count ? in.type : out.type; }
 
-  /// "all_reduce(sum, f32 x 1024) for h.0.mlp": equal for ranks that mean the same.
+  /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal for ranks that mean the same.
   std::string text() const {
     std::string t = name_of(kind);
     t += "(";
@@ -104,12 +105,14 @@ struct operation {
       default: break;
     }
     t += ")";
-    return label.empty() ? t : t + " for " + label;
+    if (!label.empty()) (t += " for ").append(label);
+    if (step >= 0) (t += " in step ").append(std::to_string(step));
+    return t;
   }
 
   /// Whether text() would be the same, without making it.
   bool means_what(const operation& other) const {
-    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root && label == other.label;
+    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root && label == other.label && step == other.step;
     if (!same) return false;
     switch (kind) {
       case collective::all_reduce: case collective::reduce: case collective::broadcast: return out.count == other.out.count;

@@ -34,6 +34,7 @@ class bound_run : public context {
       : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(&ranks),
         optimizer_(&optimizer), parallel_(parameters, ranks, o, where()) {
     if (ranks.size() > 1 || o.deterministic) service_ = &parallel_;
+    parallel_.groups().set_step(0);
     local_ = parallel_.local();
   }
 
@@ -46,7 +47,8 @@ class bound_run : public context {
     const double mean = 1.0 / static_cast<double>(o.micro_batches * (local ? 1 : ranks_->size()));
     const double norm = gradient_norm() * mean;
     optimizer_->step_all(local_, mean * clip_factor(norm, o.clip), *this);
-    if (local && ranks_->size() > 1 && ++steps_ % options_.local_steps == 0) parallel_.average_parameters();
+    parallel_.groups().set_step(++steps_);
+    if (local && ranks_->size() > 1 && steps_ % options_.local_steps == 0) parallel_.average_parameters();
     parallel_.parameters_changed();
     return norm;
   }
@@ -106,7 +108,7 @@ class bound_run : public context {
   }
 
  private:
-  comm_options control(const char* label) const { return {label, options_.timeout, true}; }
+  comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
   std::vector<std::shared_ptr<tensor_state>> gradients() const {
     std::vector<std::shared_ptr<tensor_state>> all;
     for (const auto& [name, p] : local_)
@@ -119,7 +121,7 @@ class bound_run : public context {
   Optimizer* optimizer_;
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
-  int steps_ = 0;  // since binding
+  std::int64_t steps_ = 0;  // since binding
 };
 
 /// A group of one, for runs without others.

@@ -122,6 +122,7 @@ class data_parallel_service : public run::parameter_service {
   }
 
   const rank_groups& groups() const { return groups_; }
+  rank_groups& groups() { return groups_; }
 
   index_t parameter_bytes() const {
     index_t n = 0;

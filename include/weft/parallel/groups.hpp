@@ -26,7 +26,9 @@ class rank_groups {
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
-  comm_options labelled(const std::string& label, bool control = false) const { return {label, timeout_, control}; }
+  comm_options labelled(const std::string& label, bool control = false) const { return {label, timeout_, control, step_}; }
+  /// Operations from now on are of this step.
+  void set_step(std::int64_t step) { step_ = step; }
 
   /// What this rank has sent, and how long it has waited, in all groups together.
   traffic sent() const {
@@ -55,6 +57,7 @@ class rank_groups {
 
   communicator* all_;
   std::chrono::milliseconds timeout_;
+  std::int64_t step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_;
 };
 
