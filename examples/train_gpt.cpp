@@ -190,18 +190,21 @@ device device_of(const settings& s) {
   }
 }
 
-/// The rest of a log line: what this rank has sent and holds.
-std::string rank_figures(const run_t& run, const traffic& sent, double exposed_ms) {
+/// The rest of a log line: what this rank has sent and holds. Activations are what the peak has beside
+/// parameters, gradients and optimiser state: kept values, the arena, messages.
+std::string rank_figures(const run_t& run, const traffic& sent, double exposed_ms, index_t peak_bytes) {
   std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) + ", \"world\": " + std::to_string(run.ranks().size()) +
                   ", \"comm_bytes\": {";
   for (collective k : {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
     if (sent.of(k)) t += std::string("\"") + name_of(k) + "\": " + std::to_string(sent.of(k)) + ", ";
   t += "\"control\": " + std::to_string(sent.control) + ", \"total\": " + std::to_string(sent.total()) + "}";
+  const index_t kept = run.parallel().parameter_bytes() + run.parallel().gradient_bytes() + run.optimizer_bytes();
   char text[64];
   std::snprintf(text, sizeof text, ", \"comm_exposed_ms\": %.3f", exposed_ms);
   return t + text + ", \"param_bytes\": " + std::to_string(run.parallel().parameter_bytes()) +
          ", \"grad_bytes\": " + std::to_string(run.parallel().gradient_bytes()) +
-         ", \"optimizer_bytes\": " + std::to_string(run.optimizer_bytes());
+         ", \"optimizer_bytes\": " + std::to_string(run.optimizer_bytes()) +
+         ", \"activation_bytes\": " + std::to_string(peak_bytes - kept);
 }
 
 /// Whether somebody has been told to stop: all ranks answer the same.
@@ -306,7 +309,8 @@ int train(settings s, communicator& ranks) {
              "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
              static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
              1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
-             rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited).c_str());
+             rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
+                          static_cast<index_t>(where.memory().figures().peak)).c_str());
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
     stopped = stops(ranks, s);

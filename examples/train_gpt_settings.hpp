@@ -24,6 +24,7 @@ struct settings {
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
   std::string comm = "threads", strategy, recompute = "none", hook = "none", flight;
+  std::string precision = "f32", offload = "none";  // the choices so far
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
 
@@ -113,6 +114,8 @@ inline settings parse(int count, char** values) {
   a.number<int>("ranks", s.ranks, 1);
   a.number<int>("timeout", s.timeout, 1);
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
+  a.choice("precision", s.precision, {"f32"});
+  a.choice("offload", s.offload, {"none"});
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);
   a.text("hook", s.hook);

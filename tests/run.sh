@@ -120,6 +120,7 @@ check_train_gpt() {
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
   python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl  # every step of the whole is in the parts
+  build/gcc/examples/data_parallel | tail -n 1
   # Many ranks: the same bits under every strategy, on threads, over TCP and under mpirun; a checkpoint
   # of some is resumed by others.
   local many=("${common[@]}" --steps 20 --lr 3e-3 --deterministic) logs=() strategy

@@ -79,6 +79,30 @@ consteval bool holds_parameters() {
     }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
   } else return false;
 }
+consteval index_t added(std::initializer_list<index_t> counts) {
+  index_t sum = 0;
+  for (index_t c : counts) sum = sum < 0 || c < 0 ? -1 : sum + c;
+  return sum;
+}
+/// The elements of the parameters of a T, if its type says them all; -1 if not.
+template <class T>
+consteval index_t static_parameter_count() {
+  if constexpr (is_parameter<T>) {
+    index_t n = 1;
+    for (int i = 0; i < T::static_shape.order; ++i) n = n < 0 || T::static_shape[i] == dyn ? -1 : n * T::static_shape[i];
+    return n;
+  } else if constexpr (!holds_parameters<T>()) {
+    return 0;
+  } else if constexpr (is_tuple<T>) {
+    return []<class... M>(std::type_identity<std::tuple<M...>>) { return added({static_parameter_count<M>()...}); }(std::type_identity<T>{});
+  } else if constexpr (!is_list<T> && std::is_aggregate_v<T> && !requires(T& m) { m.children(); }) {
+    return []<class... M>(std::type_identity<std::tuple<M*...>>) {
+      return added({static_parameter_count<M>()...});
+    }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
+  } else {
+    return -1;
+  }
+}
 }  // namespace detail
 
 /// A plain struct that holds parameters, itself or in modules inside it.
@@ -101,6 +125,14 @@ state_dict_t state_dict(const M& m) {
   state_dict_t all;
   for_each_parameter(m, [&](const std::string& name, const auto& p) { all.emplace_back(name, p.state()); });
   return all;
+}
+
+/// How many elements the parameters of an M have; all extents must be in its type.
+template <class M>
+consteval index_t parameter_count() {
+  constexpr index_t n = detail::static_parameter_count<M>();
+  static_assert(n >= 0, "weft: parameter_count: an extent of a parameter, or the length of a list, is known at run time only");
+  return n;
 }
 
 template <class M>

@@ -171,3 +171,16 @@ TEST_CASE("feed_forward keeps the form, and moving a model moves every parameter
   CHECK(layer.in.weight.state()->where == other);
   CHECK(eval(layer(x.to(other)), c).to_vector() == before);
 }
+
+namespace {
+struct counted {
+  linear<3, 5> in;
+  layer_normalization<5> norm;
+  int heads = 2;
+};
+}  // namespace
+
+TEST_CASE("the number of parameters is a constant where extents are") {
+  static_assert(parameter_count<counted>() == 15 + 5 + 5 + 5);
+  CHECK(parameter_count(counted{}) == parameter_count<counted>());
+}
