@@ -30,10 +30,10 @@ struct step_options {
 template <class Optimizer>
 class bound_run : public context {
  public:
-  bound_run(const state_dict_t& parameters, Optimizer& optimizer, communicator& ranks, const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(&ranks),
-        optimizer_(&optimizer), parallel_(parameters, ranks, o, where()) {
-    if (ranks.size() > 1 || o.deterministic) service_ = &parallel_;
+  bound_run(const state_dict_t& parameters, Optimizer& optimizer, std::shared_ptr<communicator> ranks, const parallel_options& o)
+      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
+        optimizer_(&optimizer), parallel_(parameters, *ranks_, o, where()) {
+    if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
     parallel_.groups().set_step(0);
     local_ = parallel_.local();
   }
@@ -42,7 +42,6 @@ class bound_run : public context {
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own.
   double step(const step_options& o = {}) {
-    if (service_) parallel_.deliver_gradients();
     const bool local = options_.local_steps > 1;
     const double mean = 1.0 / static_cast<double>(o.micro_batches * (local ? 1 : ranks_->size()));
     const double norm = gradient_norm() * mean;
@@ -53,9 +52,15 @@ class bound_run : public context {
     return norm;
   }
 
-  /// The 2-norm of the sum of gradients over ranks and micro-batches, once they are reduced.
-  double gradient_norm() { return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")); }
+  /// The 2-norm of the sum of gradients over ranks and micro-batches: after the last backward pass
+  /// of a step. Collective.
+  double gradient_norm() {
+    if (service_) parallel_.deliver_gradients();
+    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm"));
+  }
+  /// Their largest absolute value.
   double gradient_inf_norm() {
+    if (service_) parallel_.deliver_gradients();
     return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm"));
   }
 
@@ -117,31 +122,30 @@ class bound_run : public context {
   }
 
   parallel_options options_;
-  communicator* ranks_;
+  std::shared_ptr<communicator> ranks_;
   Optimizer* optimizer_;
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
   std::int64_t steps_ = 0;  // since binding
 };
 
-/// A group of one, for runs without others.
-inline communicator& alone() {
-  static self_communicator one;
-  return one;
-}
-
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
 /// the optimiser and the communicator must outlive the run.
 template <class Model, class Optimizer>
 bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
-  return bound_run<Optimizer>(state_dict(model), optimizer, ranks, o);
+  return bound_run<Optimizer>(state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, o);
 }
 template <class Plan, class Model, class Optimizer>
-bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks = alone()) {
+bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = typename Plan::strategy_type;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
   return bind(model, optimizer, ranks, chosen::options());
+}
+/// The same for a process alone.
+template <class Plan, class Model, class Optimizer>
+bound_run<Optimizer> bind(Model& model, Optimizer& optimizer) {
+  return bound_run<Optimizer>(state_dict(model), optimizer, std::make_shared<self_communicator>(), Plan::strategy_type::options());
 }
 
 }  // namespace weft

@@ -43,6 +43,8 @@ class data_parallel_service : public run::parameter_service {
   }
 
   void before_backward(std::unordered_map<tensor_state*, int> uses) override {
+    if (delivered_)
+      throw value_error("weft: backward: the gradients of this step have been reduced already; take the step first");
     uses_ = std::move(uses);
     for (unit& u : units_) {
       u.waiting = 0;
@@ -75,10 +77,13 @@ class data_parallel_service : public run::parameter_service {
   bool synchronizes() const { return synchronizes_; }
 
   /// Waits until all gradients are reduced, and hands them to the local parameters.
-  void deliver_gradients() { reducer_.deliver(); }
+  void deliver_gradients() {
+    if (!std::exchange(delivered_, true)) reducer_.deliver();
+  }
 
   /// The local parameters have changed: what others hold of them is old.
   void parameters_changed() {
+    delivered_ = false;
     gatherer_.forget_order();
     gatherer_.renew();
   }
@@ -201,6 +206,7 @@ class data_parallel_service : public run::parameter_service {
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
   bool synchronizes_ = true;
+  bool delivered_ = false;  // the gradients of this step are with the local parameters
 };
 
 }  // namespace weft::parallel

@@ -22,7 +22,7 @@ class gradient_reducer {
     if ((hook_ || !sends_) && o.divide != sharding::none)
       throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
                         " ranks that hold everything, not a sharded strategy");
-    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), nullptr, {}});
+    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
   }
 
   /// Takes the gradients of a unit, which a backward pass has completed. `last`: of its step.
@@ -45,20 +45,17 @@ class gradient_reducer {
       start(u, message);
       return;
     }
-    at(u).sum.add(*where_, message);
-    if (last) start(u, at(u).sum.take(*where_));
+    at(u).unsent.add(*where_, message);
+    if (last) start(u, at(u).unsent.take(*where_));
   }
 
   /// Waits until everything is reduced, and makes it the gradients of the local parameters.
   void deliver() {
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (!reduces_each_ && !at(u).sum.empty()) start(u, at(u).sum.take(*where_));
+      if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*where_));
     while (!under_way_.empty()) advance();
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      if (reduces_each_) at(u).reduced = at(u).sum.take(*where_);
-      if (at(u).reduced) set_gradients(u);
-      at(u).reduced.reset();
-    }
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
+      if (const state_ptr reduced = at(u).reduced.take(*where_)) set_gradients(u, reduced);
   }
 
   void poll() {
@@ -75,8 +72,8 @@ class gradient_reducer {
 
  private:
   struct state {
-    gradient_sum sum;
-    state_ptr reduced;
+    gradient_sum unsent;   // of passes whose gradients have not been sent
+    gradient_sum reduced;  // of the own rows, over ranks
     std::any hook_memory;
   };
   struct reduction_step {
@@ -135,14 +132,12 @@ class gradient_reducer {
       r.message_in_flight = std::move(*message);
       return;
     }
-    if (reduces_each_) at(r.unit).sum.add(*where_, r.own);
-    else at(r.unit).reduced = r.own;
+    at(r.unit).reduced.add(*where_, r.own);
     under_way_.pop_front();
   }
 
-  void set_gradients(int u) {
+  void set_gradients(int u, const state_ptr& reduced) {
     unit& of = units_[static_cast<std::size_t>(u)];
-    const state_ptr& reduced = at(u).reduced;
     const std::span<const piece> own = of.message.part(groups_.part());
     for (const piece& p : own) {
       member& m = of.at(p.member);

@@ -221,6 +221,37 @@ TEST_CASE("sharded over optimiser state only, parameters can be read after a ste
   });
 }
 
+TEST_CASE("norms are global, and end the backward passes of a step") {
+  for (sharding stage : stages) {
+    double norms[2][2] = {};
+    for (int n : {1, 2})
+      run_ranks(n, [&](communicator& ranks) {
+        const device where(std::make_shared<cpu::cpu_backend>(1));
+        net model = net::create(where);
+        initialize(model, 5);
+        adamw optimizer;
+        auto run = bind(model, optimizer, ranks, {.divide = stage, .deterministic = true});
+        const auto backward = [&](index_t g) {
+          tape steps(run);
+          run.begin_micro_batch(0, static_cast<std::uint64_t>(g));
+          steps.backward(steps.eval(cross_entropy(model(batch_of(g, where, 0)), batch_of(g, where, 1))));
+        };
+        for (index_t j = 0; j < 2 / n; ++j) backward(ranks.rank() + j);
+        const double two = run.gradient_norm(), inf = run.gradient_inf_norm();
+        if (ranks.rank() == 0) {
+          norms[n - 1][0] = two;
+          norms[n - 1][1] = inf;
+        }
+        CHECK_THROWS_WITH_AS(backward(3), doctest::Contains("take the step first"), value_error);
+        CHECK(run.step({.micro_batches = 2 / n}) == two / 2);
+      });
+    CHECK(norms[0][0] == norms[1][0]);
+    CHECK(norms[0][1] == norms[1][1]);
+    CHECK(norms[0][1] > 0);
+    CHECK(norms[0][1] < norms[0][0]);
+  }
+}
+
 TEST_CASE("groups that do not divide the ranks are refused") {
   run_ranks(3, [](communicator& ranks) {
     net model = net::create(default_device());
