@@ -236,12 +236,18 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
     throw io_error("weft: " + path + ": cannot be replaced");
 }
 
-/// The elements of `t` as they go to a file.
-inline stored_tensor stored(const tensor_state& t) {
+/// The elements of `t` as they go to a file, into memory that `to` may have already.
+inline void store(const tensor_state& t, stored_tensor& to) {
   weft::detail::require_memory(t);
-  stored_tensor s{t.type, t.extents, std::vector<char>(t.bytes())};
+  to.type = t.type;
+  to.extents = t.extents;
+  to.bytes.resize(t.bytes());
   t.where->synchronize();
-  t.where->download(s.bytes.data(), t.memory.data(), t.bytes());
+  t.where->download(to.bytes.data(), t.memory.data(), t.bytes());
+}
+inline stored_tensor stored(const tensor_state& t) {
+  stored_tensor s;
+  store(t, s);
   return s;
 }
 

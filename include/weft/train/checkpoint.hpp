@@ -42,16 +42,17 @@ namespace detail {
 
 inline constexpr int checkpoint_version = 1;
 
-/// A checksum of bytes: not against malice, but against disks.
+/// A checksum of bytes: not against malice, but against disks. Four sums go on side by side.
 inline std::uint64_t checksum(const std::vector<char>& bytes) {
-  std::uint64_t h = bytes.size();
+  std::uint64_t h[4] = {bytes.size(), 1, 2, 3};
   for (std::size_t i = 0; i < bytes.size(); i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
-    h = (h ^ word) * 0x9e3779b97f4a7c15u;
-    h ^= h >> 29;
+    std::uint64_t& sum = h[i / 8 % 4];
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+    sum ^= sum >> 29;
   }
-  return h;
+  return mix(mix(mix(h[0], h[1]), h[2]), h[3]);
 }
 
 /// "3/11 0x12ab": the first row of a piece, the rows of the whole, the checksum.
@@ -73,7 +74,8 @@ struct piece_note {
     r = std::from_chars(r.ptr + 1, end, n.rows);
     if (r.ec != std::errc() || r.ptr == end || *r.ptr != ' ') return {};
     r = std::from_chars(r.ptr + 1, end, n.sum, 16);
-    if (r.ec != std::errc() || r.ptr != end || n.first_row < 0 || n.rows < 0) return {};
+    constexpr index_t most = index_t{1} << 48;
+    if (r.ec != std::errc() || r.ptr != end || n.first_row < 0 || n.rows < 0 || n.first_row > most || n.rows > most) return {};
     return n;
   }
 };
@@ -119,8 +121,11 @@ class checkpointer {
     const auto start = std::chrono::steady_clock::now();
     finish();
     if (run_->groups().replicas().rank() == 0) {
-      auto file = std::make_shared<io::stored_tensors>(state());
-      const auto write = [this, at, file, steps = run_->optimizer().steps] { write_part(at, steps, *file); };
+      take_copy();
+      const auto write = [this, at, steps = run_->optimizer().steps] {
+        add_checksums(copy_);
+        write_part(at, steps, copy_);
+      };
       if (options_.asynchronous) writing_ = std::async(std::launch::async, write);
       else write();
     }
@@ -176,21 +181,28 @@ class checkpointer {
     index_t rows_found = 0;
   };
 
-  /// What this rank holds, with notes of where it belongs.
-  io::stored_tensors state() const {
-    io::stored_tensors file;
+  /// Copies what this rank holds, with notes of where it belongs. The memory is that of the copy
+  /// before: a copy into new memory takes twice as long.
+  void take_copy() {
     const auto put = [&](const std::string& key, const std::string& parameter, const tensor_state& t) {
       const auto [first, whole] = run_->parallel().place_of(parameter);
-      io::stored_tensor s = io::stored(t);
+      io::stored_tensor& s = copy_.tensors[key];
+      io::store(t, s);
       if (s.extents.order == 0) s.extents = {1, {1}};
-      file.metadata[key] = detail::piece_note{first, detail::rows_of(whole), detail::checksum(s.bytes)}.text();
-      file.tensors[key] = std::move(s);
+      copy_.metadata[key] = detail::piece_note{first, detail::rows_of(whole), 0}.text();  // its sum when it is written
     };
     for (const auto& [name, p] : run_->local()) put("model." + name, name, *p);
     for (const auto& [key, t] : run_->optimizer().state.tensors())
       put("optimizer." + key, key.substr(key.find('.') + 1), *t);
-    file.metadata["weft.attempt"] = attempt_;
-    return file;
+    copy_.metadata["weft.attempt"] = attempt_;
+  }
+
+  static void add_checksums(io::stored_tensors& file) {
+    for (const auto& [key, stored] : file.tensors) {
+      detail::piece_note note = *detail::piece_note::parsed(file.metadata[key]);
+      note.sum = detail::checksum(stored.bytes);
+      file.metadata[key] = note.text();
+    }
   }
 
   std::filesystem::path step_folder(std::int64_t step) const {
@@ -333,6 +345,7 @@ class checkpointer {
   std::string folder_, attempt_;
   Run* run_;
   checkpoint_options options_;
+  io::stored_tensors copy_;  // what is being written, if `writing_` is
   std::future<void> writing_;
 };
 
