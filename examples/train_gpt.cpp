@@ -10,6 +10,7 @@
 #include <thread>
 
 #include <weft/comm/counting.hpp>
+#include <weft/comm/environment.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/device/counting.hpp>
 #include <weft/gpu/open.hpp>
@@ -244,6 +245,9 @@ int train(settings s, communicator& ranks) {
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   const parallel_options strategy = parallel_options_of(s);
+  if (first && ranks.size() > 1)
+    for (const std::string& name : ignored_variables())
+      std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
   if (first && s.deterministic && !strategy.keeps_bits(ranks.size(), s.accumulate))
     std::fprintf(stderr, "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld micro-batches each: a power "
                          "of two is needed; the bits will be others than those of one rank\n",

@@ -67,7 +67,7 @@ inline launch launch_from_environment(const variable_lookup& look_up = [](const 
 /// Variables that are set, that other libraries obey and weft does not: to be said at the start.
 inline std::vector<std::string> ignored_variables(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
   std::vector<std::string> ignored;
-  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
                            "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG"})
     if (look_up(name)) ignored.emplace_back(name);
   return ignored;

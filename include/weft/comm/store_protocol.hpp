@@ -39,6 +39,7 @@ class frame_writer {
     for (const std::string& s : all) text(s);
     return *this;
   }
+  frame_writer& raw(const std::string& fields) { return bytes_ += fields, *this; }
   std::string take() { return std::move(bytes_); }
 
  private:
