@@ -23,8 +23,9 @@ if not last < 0.8 * first:
     sys.exit(f"the loss fell only from {first} to {last}")
 for path in sys.argv[1:]:
     log = read(path)
-    heads = [line for line in log if "config" in line]  # one for each time the run was taken up
-    head, end = heads[-1], log[-1]
+    at = max(i for i, line in enumerate(log) if "step" in line)
+    heads = [line for line in log[:at] if "config" in line]  # one for each time the run was taken up
+    head, end = heads[-1], log[at]
     if len(heads) == 1 and end["world"] == 1 and head["predicted_peak_bytes"] != end["peak_bytes"]:
         sys.exit(f"{path}: predicted {head['predicted_peak_bytes']} bytes, the peak was {end['peak_bytes']}")
     sent = end["comm_bytes"]["total"]
