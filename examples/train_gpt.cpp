@@ -160,8 +160,8 @@ step_result train_step(const gpt2::model<>& model, run_t& run, const settings& s
 /// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
 /// are not there: the first makes the optimiser's state, the second holds it from the start.
 struct forecast {
-  std::size_t peak_bytes;
-  index_t sent_bytes;  // in a steady step
+  std::size_t peak_bytes = 0;
+  index_t sent_bytes = 0;  // in a steady step
 };
 forecast forecast_of(const settings& s, int rank, int ranks) {
   const device nowhere(std::make_shared<counting_backend>());
@@ -255,8 +255,9 @@ int train(settings s, communicator& ranks) {
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
   own.share = {ranks.rank(), ranks.size(), s.accumulate, strategy.reduces_each()};
-  const text_samples text(read_text(s.data), s.model.context);
-  loader batches(text, own, where), held_out(text, order, where);
+  loader batches(text_samples(read_text(s.data), s.model.context), own, where);
+  std::optional<loader<text_samples>> held_out;
+  if (s.eval_every > 0) held_out.emplace(batches.data(), order, where);
   auto model = gpt2::model<>::create(s.model, where);
   initialize(model, s.seed);
   if (!s.init.empty()) io::load(s.init, state_dict(model));
@@ -274,7 +275,7 @@ int train(settings s, communicator& ranks) {
   if (s.resume) at = saves->load().value_or(run_position{});
   batches.seek(at.samples);
   json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
-  const forecast expected = forecast_of(s, ranks.rank(), ranks.size());
+  const forecast expected = first || s.log_all_ranks ? forecast_of(s, ranks.rank(), ranks.size()) : forecast{};
   if (first)
     std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s; %s on %d %s\n",
                  static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), where->description().c_str(),
@@ -320,7 +321,7 @@ int train(settings s, communicator& ranks) {
     stopped = stops(ranks, s);
     if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) saves->save(at);
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
-      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %.9g}", static_cast<long long>(at.step), evaluate(model, run, s, held_out));
+      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %.9g}", static_cast<long long>(at.step), evaluate(model, run, s, *held_out));
   }
   if (saves) saves->finish();
   if (stopped && first) {

@@ -10,6 +10,11 @@
 // the reason in the store, and closes its connections; the others find it there.
 #pragma once
 
+#include <pthread.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <cstring>
 #include <deque>
 #include <thread>
 
@@ -25,6 +30,33 @@
 namespace weft {
 
 namespace detail {
+
+/// Gloo writes to connections without asking that a closed one be an error and not a signal, which
+/// would end the process. While this lives, the signal waits, in this thread and those it starts; if
+/// one came of it, it is gone afterwards.
+class without_sigpipe {
+ public:
+  without_sigpipe() {
+    sigset_t waiting;
+    ::sigpending(&waiting);
+    waited_ = ::sigismember(&waiting, SIGPIPE) == 1;
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  without_sigpipe(const without_sigpipe&) = delete;
+  without_sigpipe& operator=(const without_sigpipe&) = delete;
+  ~without_sigpipe() {
+    const timespec now{};
+    if (!waited_)
+      while (::sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {}
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_, before_;
+  bool waited_;
+};
 
 /// A store as Gloo's rendezvous asks for it.
 class gloo_rendezvous : public ::gloo::rendezvous::Store {
@@ -51,6 +83,17 @@ struct transfer {
   std::size_t bytes;
 };
 
+/// What performs an operation: memory of its own and the buffers that transfers are in. Where one
+/// fails, both stay until the reason is in the store: a buffer that goes takes its connection along.
+struct gloo_attempt {
+  std::chrono::steady_clock::time_point until;
+  int peer = -1;  // that it waits for
+  std::deque<std::vector<char>> memory = {};
+  std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers = {};
+
+  char* allocate(std::size_t bytes) { return memory.emplace_back(bytes).data(); }
+};
+
 /// An operation that has been posted.
 struct gloo_operation {
   operation what;
@@ -65,6 +108,7 @@ class gloo_group {
  public:
   gloo_group(std::shared_ptr<store> s, int rank, int size, std::shared_ptr<::gloo::transport::Device> device, std::chrono::milliseconds limit)
       : store_(std::move(s)), rank_(rank), ranks_(size), device_(std::move(device)) {
+    const without_sigpipe quiet;
     try {
       auto context = std::make_shared<::gloo::rendezvous::Context>(rank, size);
       context->setTimeout(limit);
@@ -74,6 +118,11 @@ class gloo_group {
     } catch (const ::gloo::Exception& e) {
       throw comm_error("weft: gloo: rank " + std::to_string(rank) + " of " + std::to_string(size) + " could not be connected: " + e.what());
     }
+    gloo_operation all_there;  // none may leave, and close its connections, before all have theirs
+    all_there.what.kind = collective::barrier;
+    all_there.what.timeout = limit;
+    perform(all_there);
+    if (all_there.failure) std::rethrow_exception(all_there.failure);
     collectives_ = std::thread([this] { work_through(collective_queue_); });
     messages_ = std::thread([this] { work_through(message_queue_); });
   }
@@ -96,6 +145,7 @@ class gloo_group {
   const std::shared_ptr<::gloo::transport::Device>& device() const { return device_; }
 
   std::shared_ptr<gloo_operation> post(operation o) {
+    const without_sigpipe quiet;
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     auto op = std::make_shared<gloo_operation>();
@@ -122,7 +172,6 @@ class gloo_group {
   }
 
  private:
-  using deadline = std::chrono::steady_clock::time_point;
   using queue = std::deque<std::shared_ptr<gloo_operation>>;
   static constexpr std::size_t text_bytes = 512;
 
@@ -137,6 +186,7 @@ class gloo_group {
         op->failure = failure_;
       }
       if (!op->failure) perform(*op);
+      op->buffers.clear();
       const std::lock_guard lock(mutex_);
       q.pop_front();
       op->over = true;
@@ -145,15 +195,14 @@ class gloo_group {
   }
 
   void perform(gloo_operation& op) {
-    const deadline until = std::chrono::steady_clock::now() + op.what.timeout;
-    int peer = -1;
+    gloo_attempt attempt{.until = std::chrono::steady_clock::now() + op.what.timeout};
     try {
-      if (is_message(op.what.kind)) finish_message(op, until, peer);
-      else perform_collective(op, until, peer);
+      if (is_message(op.what.kind)) finish_message(op, attempt);
+      else perform_collective(op, attempt);
     } catch (const ::gloo::Exception&) {
-      const bool late = std::chrono::steady_clock::now() >= until;
+      const bool late = std::chrono::steady_clock::now() >= attempt.until;
       const std::string doing = "rank " + std::to_string(rank_) + " in #" + std::to_string(op.number) + " " + op.what.text();
-      const std::string who = "rank " + std::to_string(peer);
+      const std::string who = "rank " + std::to_string(attempt.peer);
       if (late) fail<timeout_error>("weft: " + doing + " waited " + std::to_string(op.what.timeout.count()) + " ms; not there: " + who);
       else fail("weft: " + who + " is gone; " + doing + " waits for it");
       op.failure = failure_;
@@ -176,21 +225,21 @@ class gloo_group {
     failure_ = first == reason ? std::make_exception_ptr(Error(reason)) : std::make_exception_ptr(comm_error(first));
   }
 
-  void exchange(std::uint64_t slot, const std::vector<transfer>& transfers, deadline until, int& peer) {
-    std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers;
+  void exchange(std::uint64_t slot, const std::vector<transfer>& transfers, gloo_attempt& attempt) {
     for (const transfer& t : transfers) {
-      peer = t.peer;
-      buffers.push_back(context_->createUnboundBuffer(t.data, t.bytes));
-      if (t.sends) buffers.back()->send(t.peer, slot);
-      else buffers.back()->recv(t.peer, slot);
+      attempt.peer = t.peer;
+      auto& b = attempt.buffers.emplace_back(context_->createUnboundBuffer(t.data, t.bytes));
+      if (t.sends) b->send(t.peer, slot);
+      else b->recv(t.peer, slot);
     }
     for (std::size_t i = 0; i < transfers.size(); ++i) {
-      peer = transfers[i].peer;
-      wait_for(*buffers[i], transfers[i].sends, until);
+      attempt.peer = transfers[i].peer;
+      wait_for(*attempt.buffers[i], transfers[i].sends, attempt.until);
     }
+    attempt.buffers.clear();
   }
-  static void wait_for(::gloo::transport::UnboundBuffer& b, bool sends, deadline until) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  static void wait_for(::gloo::transport::UnboundBuffer& b, bool sends, std::chrono::steady_clock::time_point until) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());  // not early
     const auto limit = std::max(left, std::chrono::milliseconds(1));
     if (sends) b.waitSend(limit);
     else b.waitRecv(limit);
@@ -210,35 +259,32 @@ class gloo_group {
       throw comm_error("weft: rank " + std::to_string(o.root) + " is gone: " + o.text());
     }
   }
-  void finish_message(gloo_operation& op, deadline until, int& peer) {
-    peer = op.what.root;
-    wait_for(*op.buffers[0], op.what.kind == collective::send, until);
-    op.buffers.clear();
+  void finish_message(gloo_operation& op, gloo_attempt& attempt) {
+    attempt.peer = op.what.root;
+    wait_for(*op.buffers[0], op.what.kind == collective::send, attempt.until);
   }
 
-  void perform_collective(gloo_operation& op, deadline until, int& peer) {
+  void perform_collective(gloo_operation& op, gloo_attempt& attempt) {
     const operation& o = op.what;
-    agree(op, until, peer);
+    agree(op, attempt);
     const std::uint64_t slot = 4 * op.number;
     if (!is_reduction(o.kind)) {
-      exchange(slot + 1, moves(o), until, peer);
+      exchange(slot + 1, moves(o), attempt);
       return;
     }
     // Parts to those who add them.
     const auto size = static_cast<std::size_t>(size_of(o.type()));
-    rank_counts shares = o.in_counts;
-    if (shares.empty())
-      for (int r = 0; r < ranks_; ++r) shares.push_back(even_part(o.out.count, ranks_, r));
+    const rank_counts shares = o.in_counts.empty() ? even_parts(o.out.count, ranks_) : o.in_counts;
     const index_t mine = shares[static_cast<std::size_t>(rank_)];
     const auto part = static_cast<std::size_t>(mine) * size;
-    std::vector<char> parts(part * static_cast<std::size_t>(ranks_));
+    char* const parts = attempt.allocate(part * static_cast<std::size_t>(ranks_));
     std::vector<transfer> to_adders;
     std::vector<const void*> sources;
     index_t at = 0;
     for (int r = 0; r < ranks_; ++r) {
       char* from = const_cast<char*>(static_cast<const char*>(o.in.data)) + static_cast<std::size_t>(at) * size;
       const index_t count = shares[static_cast<std::size_t>(r)];
-      char* received = parts.data() + static_cast<std::size_t>(r) * part;
+      char* received = parts + static_cast<std::size_t>(r) * part;
       if (r != rank_) {
         add_transfer(to_adders, r, true, from, static_cast<std::size_t>(count) * size);
         add_transfer(to_adders, r, false, received, part);
@@ -246,9 +292,9 @@ class gloo_group {
       sources.push_back(r == rank_ ? from : received);
       at += count;
     }
-    exchange(slot + 1, to_adders, until, peer);
-    std::vector<char> sums(part);
-    visit_type(o.type(), [&]<class T>(T) { reduce_ranks<T>(sources, 0, mine, o.op, reinterpret_cast<T*>(sums.data())); });
+    exchange(slot + 1, to_adders, attempt);
+    char* const sums = attempt.allocate(part);
+    visit_type(o.type(), [&]<class T>(T) { reduce_ranks<T>(sources, 0, mine, o.op, reinterpret_cast<T*>(sums)); });
     // Sums to those who want them.
     std::vector<transfer> to_all;
     at = 0;
@@ -258,15 +304,15 @@ class gloo_group {
       char* to = static_cast<char*>(o.out.data) + static_cast<std::size_t>(at) * size;
       at += count;
       if (r == rank_) continue;
-      if (all || r == o.root) add_transfer(to_all, r, true, sums.data(), part);
+      if (all || r == o.root) add_transfer(to_all, r, true, sums, part);
       if (wants) add_transfer(to_all, r, false, to, static_cast<std::size_t>(count) * size);
     }
-    exchange(slot + 2, to_all, until, peer);
+    exchange(slot + 2, to_all, attempt);
     at = 0;
     for (int r = 0; r < rank_; ++r) at += shares[static_cast<std::size_t>(r)];
     if (o.kind == collective::reduce_scatter) at = 0;
     if (part && (wants || o.kind == collective::reduce_scatter))
-      std::memcpy(static_cast<char*>(o.out.data) + static_cast<std::size_t>(at) * size, sums.data(), part);
+      std::memcpy(static_cast<char*>(o.out.data) + static_cast<std::size_t>(at) * size, sums, part);
   }
 
   static void add_transfer(std::vector<transfer>& to, int peer, bool sends, void* data, std::size_t bytes) {
@@ -274,20 +320,20 @@ class gloo_group {
   }
 
   /// Each rank tells each other which operation it means.
-  void agree(const gloo_operation& op, deadline until, int& peer) {
-    const auto n = static_cast<std::size_t>(ranks_);
-    std::vector<std::array<char, text_bytes>> meant(n);
+  void agree(const gloo_operation& op, gloo_attempt& attempt) {
+    char* const meant = attempt.allocate(text_bytes * static_cast<std::size_t>(ranks_));
+    const auto text_of = [&](int r) { return meant + static_cast<std::size_t>(r) * text_bytes; };
     const std::string text = op.what.text();
-    std::copy_n(text.begin(), std::min(text.size(), text_bytes - 1), meant[static_cast<std::size_t>(rank_)].begin());
+    std::copy_n(text.begin(), std::min(text.size(), text_bytes - 1), text_of(rank_));
     std::vector<transfer> all;
     for (int r = 0; r < ranks_; ++r) {
       if (r == rank_) continue;
-      all.push_back({r, false, meant[static_cast<std::size_t>(r)].data(), text_bytes});
-      all.push_back({r, true, meant[static_cast<std::size_t>(rank_)].data(), text_bytes});
+      all.push_back({r, false, text_of(r), text_bytes});
+      all.push_back({r, true, text_of(rank_), text_bytes});
     }
-    exchange(4 * op.number, all, until, peer);
+    exchange(4 * op.number, all, attempt);
     std::vector<std::string> texts;
-    for (const auto& m : meant) texts.emplace_back(m.data());
+    for (int r = 0; r < ranks_; ++r) texts.emplace_back(text_of(r), ::strnlen(text_of(r), text_bytes));
     if (const std::string wrong = disagreement(texts, op.number); !wrong.empty()) throw comm_error(wrong);
   }
 
@@ -413,6 +459,7 @@ class gloo_communicator : public communicator {
 
  private:
   static std::shared_ptr<::gloo::transport::Device> device_on(const std::string& interface) {
+    const detail::without_sigpipe quiet;
     ::gloo::transport::tcp::attr how;
     if (interface.empty()) how.hostname = "localhost";
     else how.iface = interface;

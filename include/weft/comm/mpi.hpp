@@ -154,12 +154,6 @@ class mpi_operation {
     }
     return p;
   }
-  /// The part of `n` elements that each rank reduces.
-  rank_counts shares(index_t n) const {
-    rank_counts c;
-    for (int r = 0; r < ranks_; ++r) c.push_back(n * (r + 1) / ranks_ - n * r / ranks_);
-    return c;
-  }
 
   void begin_move() {
     stage_ = stage::move;
@@ -172,7 +166,7 @@ class mpi_operation {
     received_ = parts_of(what_.out_counts);
     const auto own = static_cast<std::size_t>(rank_);
     switch (what_.kind) {
-      case collective::all_reduce: case collective::reduce: sent_ = parts_of(shares(what_.out.count)); [[fallthrough]];
+      case collective::all_reduce: case collective::reduce: sent_ = parts_of(even_parts(what_.out.count, ranks_)); [[fallthrough]];
       case collective::reduce_scatter: {
         const index_t mine = sent_.count[own];
         received_ = parts_of(rank_counts(static_cast<std::size_t>(ranks_), mine));

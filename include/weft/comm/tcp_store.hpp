@@ -238,7 +238,10 @@ class tcp_store : public store {
   bool check(const std::vector<std::string>& keys) override {
     return ask(request(detail::store_operation::check).texts(keys)) == "1";
   }
-  std::int64_t num_keys() override { return std::stoll(ask(request(detail::store_operation::num_keys))); }
+  std::int64_t num_keys() override {
+    detail::frame_writer r = request(detail::store_operation::num_keys);
+    return std::stoll(ask(r));
+  }
   void wait(const std::vector<std::string>& keys, milliseconds limit = default_limit) override {
     if (!keys.empty()) ask(request(detail::store_operation::wait).texts(keys), limit, keys);
   }
@@ -289,9 +292,6 @@ class tcp_store : public store {
       if (status == detail::store_status::wrong) throw value_error(value);
       return value;
     }
-  }
-  std::string ask(detail::frame_writer&& r, milliseconds limit = answer_limit, const std::vector<std::string>& waits_for = {}) {
-    return ask(r, limit, waits_for);
   }
 
   /// The next frame; none if it has not begun within `limit`.

@@ -27,6 +27,13 @@ constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
 /// ranks get one more.
 constexpr index_t even_part(index_t count, int ranks, int rank) { return count / ranks + (rank < count % ranks ? 1 : 0); }
 
+/// Those parts of all ranks.
+inline rank_counts even_parts(index_t count, int ranks) {
+  rank_counts parts;
+  for (int r = 0; r < ranks; ++r) parts.push_back(even_part(count, ranks, r));
+  return parts;
+}
+
 /// Elements that `rank` sends in `o`.
 inline index_t sent_by(const operation& o, int rank, int ranks) {
   const auto own = static_cast<std::size_t>(rank);

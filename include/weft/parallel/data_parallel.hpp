@@ -37,7 +37,8 @@ class data_parallel_service : public run::parameter_service {
     }
   }
   void after_program(operands leaves, run::pass during) override {
-    if (during == run::pass::recompute || (during == run::pass::forward && !options_.reshard_after_forward)) return;
+    if (options_.divide != sharding::parameters || during == run::pass::recompute) return;
+    if (during == run::pass::forward && !options_.reshard_after_forward) return;
     for (const auto& [u, read] : by_unit(leaves))
       if (!unit_at(u).stays) gatherer_.give_back(u);
   }

@@ -32,19 +32,24 @@ class rank_groups {
 
   /// What this rank has sent, and how long it has waited, in all groups together.
   traffic sent() const {
-    traffic t = all_->sent();
-    if (shards_.get() != all_) t += shards_->sent();
-    if (replicas_.get() != all_) t += replicas_->sent();
+    traffic t;
+    for_each_group([&](const communicator& c) { t += c.sent(); });
     return t;
   }
   double waited_ms() const {
-    double t = all_->waited_ms();
-    if (shards_.get() != all_) t += shards_->waited_ms();
-    if (replicas_.get() != all_) t += replicas_->waited_ms();
+    double t = 0;
+    for_each_group([&](const communicator& c) { t += c.waited_ms(); });
     return t;
   }
 
  private:
+  template <class F>
+  void for_each_group(F f) const {
+    f(*all_);
+    for (const communicator* c : {shards_.get(), replicas_.get()})
+      if (c != all_) f(*c);
+  }
+
   /// `apart`: a group of its own even if it has all ranks, because its messages have their own order.
   std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
     if (count == 1) return std::make_shared<self_communicator>();

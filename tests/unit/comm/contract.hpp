@@ -6,13 +6,41 @@
 #include <doctest/doctest.h>
 
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/comm/reduce.hpp>
 
 namespace contract {
 
 using namespace weft;
+
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+/// What f threw, as text; empty if nothing.
+template <class F>
+std::string failure(F f) {
+  try {
+    f();
+  } catch (const error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+/// Whether a sum of numbers that do not add exactly has the bits of the fixed tree over ranks.
+inline bool sums_follow_the_tree(communicator& ranks) {
+  std::vector<float> x(5), each;
+  const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
+  std::vector<const void*> sources;
+  for (int r = 0; r < ranks.size(); ++r) each.push_back(number(r));
+  for (const float& e : each) sources.push_back(&e);
+  float expected = 0;
+  detail::reduce_ranks<float>(sources, 0, 1, reduction::sum, &expected);
+  std::fill(x.begin(), x.end(), number(ranks.rank()));
+  ranks.all_reduce(x).wait();
+  return x == std::vector<float>(5, expected);
+}
 
 /// Element i of rank r, small enough that sums are exact in every type.
 template <class T>

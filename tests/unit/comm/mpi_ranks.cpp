@@ -7,19 +7,10 @@
 
 using namespace weft;
 using namespace std::chrono_literals;
+using contract::failure, contract::has;
 
 namespace {
 communicator* world = nullptr;
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-template <class F>
-std::string failure(F f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "";
-}
 }  // namespace
 
 TEST_CASE("the contract of communicators: processes under mpirun") {
@@ -27,16 +18,7 @@ TEST_CASE("the contract of communicators: processes under mpirun") {
 }
 
 TEST_CASE("sums have the bits of the tree that threads use") {
-  std::vector<float> x(5), each;
-  const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
-  std::vector<const void*> sources;
-  for (int r = 0; r < world->size(); ++r) each.push_back(number(r));
-  for (const float& e : each) sources.push_back(&e);
-  float expected = 0;
-  detail::reduce_ranks<float>(sources, 0, 1, reduction::sum, &expected);
-  std::fill(x.begin(), x.end(), number(world->rank()));
-  world->all_reduce(x).wait();
-  CHECK(x == std::vector<float>(5, expected));
+  CHECK(contract::sums_follow_the_tree(*world));
 }
 
 TEST_CASE("ranks that disagree or are late are named") {
