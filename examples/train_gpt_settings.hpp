@@ -24,7 +24,7 @@ struct settings {
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
   std::string comm = "threads", strategy, recompute = "none", hook = "none", flight;
-  std::string precision = "f32", offload = "none";  // the choices so far
+  std::string precision = "f32", offload = "none";
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
 
@@ -37,7 +37,7 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
 /// Sets what `--hook` says, "powersgd:4" for example.
@@ -114,7 +114,7 @@ inline settings parse(int count, char** values) {
   a.number<int>("ranks", s.ranks, 1);
   a.number<int>("timeout", s.timeout, 1);
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
-  a.choice("precision", s.precision, {"f32"});
+  a.choice("precision", s.precision, {"f32", "bf16", "f16"});
   a.choice("offload", s.offload, {"none"});
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);

@@ -136,6 +136,15 @@ check_train_gpt() {
   $job "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --log $at/before.jsonl --checkpoint $at/regrouped 2>/dev/null
   $job "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --log $at/after.jsonl --checkpoint $at/regrouped --resume 2>/dev/null
   python3 tests/structure/check_logs.py $at/one.jsonl "${logs[@]}" $at/{hybrid,gloo,mpi,before,after}.jsonl
+  local precision  # products in halves: the same bits on ranks, and after a resume
+  for precision in bf16 f16; do
+    $job "${many[@]}" --precision $precision --accumulate 4 --log $at/one_$precision.jsonl 2>/dev/null
+    $job "${many[@]}" --precision $precision --steps 10 --ranks 2 --accumulate 2 --strategy zero3 --log $at/before_$precision.jsonl \
+      --checkpoint $at/checkpoint_$precision 2>/dev/null
+    $job "${many[@]}" --precision $precision --ranks 4 --strategy zero1 --log $at/after_$precision.jsonl \
+      --checkpoint $at/checkpoint_$precision --resume 2>/dev/null
+    python3 tests/structure/check_logs.py $at/one_$precision.jsonl $at/{before,after}_$precision.jsonl
+  done
   # Ranks are killed at random moments; the run ends with the losses of one that was left alone.
   local long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 300 --lr 1e-3 --deterministic)
   $job "${long[@]}" --accumulate 8 --log $at/undisturbed.jsonl 2>/dev/null
@@ -161,7 +170,7 @@ check_train_gpt() {
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
     "--data README.md --ranks 2 --strategy single" "--data README.md --ranks 3 --strategy hybrid:2" "--data README.md --strategy zero4" \
-    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --strategy zero2 --hook bf16" \
+    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --precision f16 --hook bf16" "--data README.md --precision fp8" "--data README.md --strategy zero2 --hook bf16" \
     "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
     code=0
     # shellcheck disable=SC2086

@@ -98,10 +98,10 @@ double distance(const values& a, const values& b) {
 }
 
 /// Runs f(context, device) on the CPU, on the tested device and on the reference back end.
-template <class F>
+template <class Precision = precision::f32, class F>
 void same_everywhere(F f, double tolerance = 2e-6) {
   const auto on = [&](const device& d) {
-    context c(d);
+    context_in<Precision> c(d);
     c.seed = 3;
     return f(c, d);
   };
@@ -114,10 +114,10 @@ void same_everywhere(F f, double tolerance = 2e-6) {
 }
 
 /// The value of f(x, w), summed with weights, and the gradients of x [6, 10] and w [10, 7].
-template <class F>
+template <class Precision = precision::f32, class F>
 void same_with_gradients(F f, double tolerance = 2e-6) {
-  same_everywhere(
-      [&](context& c, const device& d) {
+  same_everywhere<Precision>(
+      [&](context_in<Precision>& c, const device& d) {
         variable<float, extents<dyn, 10>> x(randn<float>(extents<dyn, 10>{6, 10}, {.seed = 1}, d));
         variable<float, extents<10, 7>> w(randn<float>(extents<10, 7>{}, {.seed = 2}, d));
         tape steps(c);
@@ -192,6 +192,13 @@ TEST_CASE("rows, columns and products give the same with their gradients") {
   same_with_gradients([](auto x, auto w) { return amax(matmul(x, w), dims<0>) - amin(matmul(x, w), dims<0>); });
   same_with_gradients([](auto x, auto w) { return logsumexp(matmul(x, w), dims<-1>); });
   same_with_gradients([](auto x, auto w) { return matmul(transpose(w), transpose(x)); });
+}
+
+TEST_CASE("products in bf16 and f16 give the same with their gradients") {
+  const auto net = [](auto x, auto w) { return matmul(gelu(matmul(x, w)), transpose(w)) + x; };
+  same_with_gradients<precision::bf16>(net, 0x1p-7);  // sums in another order may round the other way
+  same_with_gradients<precision::f16>(net, 0x1p-10);
+  same_with_gradients<precision::bf16>([](auto x, auto w) { return matmul(x, w); }, 0x1p-8);
 }
 
 TEST_CASE("movement gives the same with its gradients") {

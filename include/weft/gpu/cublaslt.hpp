@@ -34,7 +34,7 @@ class cublaslt {
     if (!describe(b, r, k, n, left) || !describe(a, r, m, k, right) || !describe(c, r, m, n, result) ||
         result.transposed)
       return false;
-    const problem p{c.type == dtype::f64, m, n, k, batch, left.transposed, right.transposed, left.leading,
+    const problem p{static_cast<index_t>(a.type), static_cast<index_t>(c.type), m, n, k, batch, left.transposed, right.transposed, left.leading,
                     right.leading, result.leading, left.batch_stride, right.batch_stride, result.batch_stride,
                     alignment(b.pointer), alignment(a.pointer), alignment(c.pointer)};
     setup& s = setups_[p];
@@ -50,7 +50,7 @@ class cublaslt {
   }
 
  private:
-  using problem = std::array<index_t, 16>;
+  using problem = std::array<index_t, 17>;
   struct matrix {
     bool transposed = false;
     index_t leading = 0, batch_stride = 0;
@@ -65,6 +65,15 @@ class cublaslt {
   static index_t alignment(const void* p) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     return static_cast<index_t>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+  }
+
+  static cudaDataType_t type_of(dtype t) {
+    switch (t) {
+      case dtype::f64: return CUDA_R_64F;
+      case dtype::bf16: return CUDA_R_16BF;
+      case dtype::f16: return CUDA_R_16F;
+      default: return CUDA_R_32F;
+    }
   }
 
   /// The column-major view of a [rows, columns] matrix: as its transpose, or by its columns.
@@ -85,16 +94,18 @@ class cublaslt {
   }
 
   void prepare(const problem& p, setup& s) {
-    const auto& [wide, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right, st_result,
+    const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right, st_result,
                  al_left, al_right, al_result] = p;
-    const cudaDataType_t type = wide ? CUDA_R_64F : CUDA_R_32F;
-    check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, type), "cublasLtMatmulDescCreate");
+    const cudaDataType_t type = type_of(static_cast<dtype>(operand)), result = type_of(static_cast<dtype>(sum));
+    const bool wide = type == CUDA_R_64F;
+    check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
     const cublasOperation_t ops[] = {t_left ? CUBLAS_OP_T : CUBLAS_OP_N, t_right ? CUBLAS_OP_T : CUBLAS_OP_N};
     check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSA, &ops[0], sizeof ops[0]), "cublasLtMatmulDescSetAttribute");
     check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSB, &ops[1], sizeof ops[1]), "cublasLtMatmulDescSetAttribute");
     s.left = layout(type, t_left ? k : n, t_left ? n : k, ld_left, batch, st_left);
     s.right = layout(type, t_right ? m : k, t_right ? k : m, ld_right, batch, st_right);
-    s.result = layout(type, n, m, ld_result, batch, st_result);
+    s.result = layout(result, n, m, ld_result, batch, st_result);
     cublasLtMatmulPreference_t wish = nullptr;
     check(create_preference(&wish), "cublasLtMatmulPreferenceCreate");
     const std::size_t bytes = workspace_bytes;

@@ -114,7 +114,7 @@ class cuda_backend : public text_backend {
   /// Batch dims before the last one are a loop; what is no matrix to cuBLASLt goes to the plain kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
-    if (c.size() == 0 || (c.type != dtype::f32 && c.type != dtype::f64) || a.extents.last() == 0)
+    if (c.size() == 0 || a.extents.last() == 0)
       return text_backend::multiply(code, a, b, c);
     const int kept = std::min(order, 3);
     index_t outer = 1;

@@ -60,11 +60,15 @@ class text_backend : public backend {
   }
 
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
-    if (!is_floating(c.type) || size_of(c.type) < 4)
-      throw device_error(std::string("weft: ") + name() + ": matmul of " + name_of(c.type));
-    auto& kernel = kernels_[std::string("multiply ") + name_of(c.type)];
+    std::string key = "multiply ";
+    key += name_of(a.type);
+    key += name_of(c.type);
+    auto& kernel = kernels_[key];
     if (!kernel)
-      kernel = compiled(std::string("#define T ") + name_of(c.type) +
+      kernel = compiled(std::string("#define T ") + lower::detail::register_name(a.type) + "\n#define OPERAND " +
+                        lower::detail::memory_name(a.type) + "\n#define RESULT " + lower::detail::memory_name(c.type) +
+                        "\n#define LOADED(x) " + lower::detail::loaded(a.type, "x") + "\n#define STORED(x) " +
+                        lower::detail::stored(c.type, "(x)") +
                         "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
                         " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
                         multiply_text);

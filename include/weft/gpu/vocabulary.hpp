@@ -154,7 +154,8 @@ FUNCTION uint philox_word(ulong key, ulong i) {
 }
 )";
 
-/// c = a b: groups of 64 items compute tiles of 32 x 32, an item 4 x 4 of it.
+/// c = a b: groups of 64 items compute tiles of 32 x 32, an item 4 x 4 of it. Operands lie in memory as
+/// OPERAND, the result as RESULT; T is what is summed.
 inline constexpr const char* multiply_text = R"(
 #define TILE 32
 #define DEPTH 16
@@ -165,9 +166,9 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
   int row = (int)(LOCAL_ID / 8) * 4, column = (int)(LOCAL_ID % 8) * 4;
   for (long tile = GROUP_ID; tile < P.batch * tiles_m * tiles_n; tile += GROUPS) {
     long batch = tile / (tiles_m * tiles_n), m0 = tile / tiles_n % tiles_m * TILE, n0 = tile % tiles_n * TILE;
-    GLOBAL const T* a = (GLOBAL const T*)(p0 + P.at[0]) + element_offset(batch, 4, P.batches, P.batch_a);
-    GLOBAL const T* b = (GLOBAL const T*)(p1 + P.at[1]) + element_offset(batch, 4, P.batches, P.batch_b);
-    GLOBAL T* c = (GLOBAL T*)(p2 + P.at[2]) + element_offset(batch, 4, P.batches, P.batch_c);
+    GLOBAL const OPERAND* a = (GLOBAL const OPERAND*)(p0 + P.at[0]) + element_offset(batch, 4, P.batches, P.batch_a);
+    GLOBAL const OPERAND* b = (GLOBAL const OPERAND*)(p1 + P.at[1]) + element_offset(batch, 4, P.batches, P.batch_b);
+    GLOBAL RESULT* c = (GLOBAL RESULT*)(p2 + P.at[2]) + element_offset(batch, 4, P.batches, P.batch_c);
     T sum[4][4];
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j) sum[i][j] = 0;
@@ -175,8 +176,8 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
       for (long e = LOCAL_ID; e < TILE * DEPTH; e += GROUP_SIZE) {
         long ma = m0 + (P.a1 == 1 ? e / DEPTH : e % TILE), ka = P.a1 == 1 ? e % DEPTH : e / TILE;
         long nb = n0 + (P.b1 == 1 ? e % TILE : e / DEPTH), kb = P.b1 == 1 ? e / TILE : e % DEPTH;
-        left[ka][ma - m0] = ma < P.m && k0 + ka < P.k ? a[ma * P.a0 + (k0 + ka) * P.a1] : (T)0;
-        right[kb][nb - n0] = nb < P.n && k0 + kb < P.k ? b[(k0 + kb) * P.b0 + nb * P.b1] : (T)0;
+        left[ka][ma - m0] = ma < P.m && k0 + ka < P.k ? LOADED(a[ma * P.a0 + (k0 + ka) * P.a1]) : (T)0;
+        right[kb][nb - n0] = nb < P.n && k0 + kb < P.k ? LOADED(b[(k0 + kb) * P.b0 + nb * P.b1]) : (T)0;
       }
       BARRIER;
       for (int k = 0; k < DEPTH; ++k)
@@ -187,7 +188,7 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j)
         if (m0 + row + i < P.m && n0 + column + j < P.n)
-          c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1] = sum[i][j];
+          c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1] = STORED(sum[i][j]);
   }
 }
 )";

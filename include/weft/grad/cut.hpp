@@ -50,9 +50,12 @@ constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequen
   return written;
 }
 
-constexpr bool is_source(const graph::node& n) {
-  return n.op->kind == op::op_kind::leaf || n.op->kind == op::op_kind::constant ||
-         n.op == &graph::info_of<op::coordinate>;
+/// A leaf, or what is made of none; a leaf in another type, too, which is cheaper made again than
+/// kept beside the leaf.
+constexpr bool is_source(const compute_graph& g, int id) {
+  const graph::node& n = g[id];
+  return n.op->kind == op::op_kind::leaf || n.op->kind == op::op_kind::constant || n.op == &graph::info_of<op::coordinate> ||
+         (n.op == &graph::info_of<op::cast> && g[n.operand[0]].op->kind == op::op_kind::leaf);
 }
 
 }  // namespace detail
@@ -67,7 +70,7 @@ constexpr sequence<int> kept_values(const compute_graph& g) {
   sequence<bool> keep(g.size(), false);
   for (int i = g.size(); i-- > 0;) {
     if (!needed[i]) continue;
-    keep[i] = forward[i] && written[i] && !detail::is_source(g[i]);
+    keep[i] = forward[i] && written[i] && !detail::is_source(g, i);
     if (!keep[i])
       for (int k = 0; k < g[i].operands; ++k) needed[g[i].operand[k]] = true;
   }

@@ -11,6 +11,7 @@
 
 #include <weft/device/kernel.hpp>
 #include <weft/device/math.hpp>
+#include <weft/device/storage.hpp>
 #include <weft/lower/code.hpp>
 
 namespace weft::lower {
@@ -63,15 +64,12 @@ WEFT_INLINE V load_as(const T* p, index_t stride) {
   if constexpr (n == 1) {
     if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
     else return static_cast<R>(*p);
-  } else if (stride == 1 && !std::is_same_v<T, float16>) {
+  } else if (stride == 1) {
     if constexpr (std::is_same_v<T, bool>) {
       const auto bytes = simd::load<simd::vec<std::uint8_t, n>>(reinterpret_cast<const std::uint8_t*>(p));
       return -__builtin_convertvector(bytes, V);
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-      const auto halves = simd::load<simd::vec<std::uint16_t, n>>(reinterpret_cast<const std::uint16_t*>(p));
-      return simd::bits_as<V>(__builtin_convertvector(halves, simd::vec<std::uint32_t, n>) << 16);
-    } else if constexpr (std::is_same_v<T, float16>) {
-      return V{};
+    } else if constexpr (is_storage_type<T>) {
+      return simd::load_stored<V>(p);
     } else {
       const auto raw = simd::load<simd::vec<T, n>>(p);
       if constexpr (std::is_same_v<T, R>) return raw;
@@ -92,8 +90,8 @@ WEFT_INLINE void store_as(T* p, V v) {
   } else if constexpr (std::is_same_v<T, bool>) {
     const auto bytes = __builtin_convertvector(-v, simd::vec<std::uint8_t, n>);
     simd::store(reinterpret_cast<std::uint8_t*>(p), bytes);
-  } else if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
-    for (int i = 0; i < n; ++i) p[i] = static_cast<T>(v[i]);
+  } else if constexpr (is_storage_type<T>) {
+    simd::store_rounded(p, v);
   } else if constexpr (std::is_same_v<T, simd::lane<V>>) {
     simd::store(p, v);
   } else {

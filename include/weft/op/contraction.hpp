@@ -21,31 +21,37 @@ struct matmul_type_law {
   static_assert(Holds, "weft: matmul: both operands must have the same floating type");
 };
 
-/// [batch, M, K] x [batch, K, N] with equal batch extents: what kernels implement.
+/// [batch, M, K] x [batch, K, N] with equal batch extents: what kernels implement. v0, if given, is
+/// the type of the result, where sums are not rounded to the type of the operands.
 struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
     inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
-    result.value.type = operands[0].type;
+    result.value.type = at.count ? static_cast<dtype>(at[0]) : operands[0].type;
+    result.types_fit = operands[0].type == operands[1].type;
     return result;
   }
   static constexpr auto vjp(auto g, auto, auto a, auto b) {
-    return std::array{contract_of(g, transposed(b)), contract_of(transposed(a), g)};
+    const auto c = cast_to(g, a.type());
+    return std::array{contract_of(c, transposed(b)), contract_of(transposed(a), c)};
   }
 };
 
 namespace detail {
-template <class... T>
-inline constexpr native_code product_code_of{&cpu::product<T>...};
+template <class T>
+inline constexpr native_code product_code_of{&cpu::product<T>};
 }  // namespace detail
 
-/// The CPU's code for products of type `t`; empty where it has none.
+/// The CPU's code for products of operands of type `t`.
 constexpr const native_code* product_code(dtype t) {
-  return t == dtype::f32   ? &detail::product_code_of<float>
-         : t == dtype::f64 ? &detail::product_code_of<double>
-                           : &detail::product_code_of<>;
+  switch (t) {
+    case dtype::f64: return &detail::product_code_of<double>;
+    case dtype::bf16: return &detail::product_code_of<bfloat16>;
+    case dtype::f16: return &detail::product_code_of<float16>;
+    default: return &detail::product_code_of<float>;
+  }
 }
 
 struct matmul : rule<2> {

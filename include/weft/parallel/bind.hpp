@@ -15,6 +15,7 @@
 #pragma once
 
 #include <weft/comm/self.hpp>
+#include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/parallel/data_parallel.hpp>
 #include <weft/parallel/norm.hpp>
@@ -27,25 +28,35 @@ struct step_options {
 };
 
 /// A context in which the parameters of a model live as a strategy says.
-template <class Optimizer>
+template <class Optimizer, class Precision = weft::precision::f32>
 class bound_run : public context {
  public:
+  using precision = Precision;
+
   bound_run(const state_dict_t& parameters, Optimizer& optimizer, std::shared_ptr<communicator> ranks, const parallel_options& o)
       : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
         optimizer_(&optimizer), parallel_(parameters, *ranks_, o, where()) {
+    if (scales_loss && o.hook)
+      throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
     if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
+    set_scale();
     parallel_.groups().set_step(0);
     local_ = parallel_.local();
   }
 
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
-  /// steps gradient and norm are the rank's own.
+  /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
+  /// but the scale of the loss.
   double step(const step_options& o = {}) {
     const bool local = options_.local_steps > 1;
     const double mean = 1.0 / static_cast<double>(o.micro_batches * (local ? 1 : ranks_->size()));
     const double norm = gradient_norm() * mean;
-    optimizer_->step_all(local_, mean * clip_factor(norm, o.clip), *this);
+    if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
+      optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
+    else
+      for (const auto& [name, p] : local_) p->grad.reset();
+    set_scale();
     parallel_.groups().set_step(++steps_);
     if (local && ranks_->size() > 1 && steps_ % options_.local_steps == 0) parallel_.average_parameters();
     parallel_.parameters_changed();
@@ -56,12 +67,19 @@ class bound_run : public context {
   /// of a step. Collective.
   double gradient_norm() {
     if (service_) parallel_.deliver_gradients();
-    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm"));
+    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) / loss_scale;
   }
   /// Their largest absolute value.
   double gradient_inf_norm() {
     if (service_) parallel_.deliver_gradients();
-    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm"));
+    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) / loss_scale;
+  }
+
+  /// How the loss is scaled in f16; part of a checkpoint.
+  const loss_scaler& scaler() const { return scaler_; }
+  void set_scaler(const loss_scaler& s) {
+    scaler_ = s;
+    set_scale();
   }
 
   /// While it lives, backward passes add up gradients without sending them where the strategy
@@ -113,6 +131,11 @@ class bound_run : public context {
   }
 
  private:
+  static constexpr bool scales_loss = Precision::products == dtype::f16;
+
+  void set_scale() {
+    if (scales_loss) loss_scale = scaler_.scale;
+  }
   comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
   std::vector<std::shared_ptr<tensor_state>> gradients() const {
     std::vector<std::shared_ptr<tensor_state>> all;
@@ -126,26 +149,29 @@ class bound_run : public context {
   Optimizer* optimizer_;
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
+  loss_scaler scaler_;
   std::int64_t steps_ = 0;  // since binding
 };
 
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
 /// the optimiser and the communicator must outlive the run.
-template <class Model, class Optimizer>
-bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
-  return bound_run<Optimizer>(state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, o);
+template <class Precision = precision::f32, class Model, class Optimizer>
+bound_run<Optimizer, Precision> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
+  return {state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-bound_run<Optimizer> bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+  requires requires { typename Plan::strategy_type; }
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = typename Plan::strategy_type;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
-  return bind(model, optimizer, ranks, chosen::options());
+  return bind<typename Plan::precision_type>(model, optimizer, ranks, chosen::options());
 }
 /// The same for a process alone.
 template <class Plan, class Model, class Optimizer>
-bound_run<Optimizer> bind(Model& model, Optimizer& optimizer) {
-  return bound_run<Optimizer>(state_dict(model), optimizer, std::make_shared<self_communicator>(), Plan::strategy_type::options());
+auto bind(Model& model, Optimizer& optimizer) {
+  return bound_run<Optimizer, typename Plan::precision_type>(state_dict(model), optimizer, std::make_shared<self_communicator>(),
+                                                             Plan::strategy_type::options());
 }
 
 }  // namespace weft

@@ -16,7 +16,10 @@ namespace weft::parallel {
 class parameter_gatherer {
  public:
   parameter_gatherer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), ahead_(o.prefetch), apart_(o.divide == sharding::parameters) {
+      : units_(units), groups_(groups), where_(where), ahead_(o.prefetch), apart_(o.divide == sharding::parameters), type_(o.param_dtype) {
+    check_message_type("param_dtype", type_);
+    if (type_ != dtype::f32 && !apart_)
+      throw usage_error("weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what is trained");
     for (const unit& u : units) states_.push_back({std::vector<bool>(u.members.size(), true), {}});
   }
   parameter_gatherer(const parameter_gatherer&) = delete;
@@ -121,8 +124,10 @@ class parameter_gatherer {
     unit& of = units_[static_cast<std::size_t>(u)];
     message_layout layout(of.members, chosen, groups_.parts());
     const std::span<const piece> mine = layout.part(groups_.part());
-    const state_ptr own = flat(where_, layout.counts[static_cast<std::size_t>(groups_.part())]), message = flat(where_, layout.count);
+    state_ptr own = flat(where_, layout.counts[static_cast<std::size_t>(groups_.part())]);
     for (const piece& p : mine) copy_rows(*where_, own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
+    own = in_type(type_, own);
+    const state_ptr message = flat(where_, layout.count, type_);
     const rank_counts counts = layout.counts;
     at(u).coming.emplace(arrival{{}, std::move(layout), own, message, chosen});
     coming_.push_back(u);
@@ -136,6 +141,7 @@ class parameter_gatherer {
     std::erase(coming_, u);
     for (member& m : of.members) m.whole->arrive = nullptr;
     a.gather.wait();
+    const state_ptr message = in_type(dtype::f32, a.message);
     for (int m : a.chosen) {
       tensor_state& whole = *of.at(m).whole;
       if (apart_) whole.memory = where_.allocate(whole.bytes());
@@ -143,7 +149,7 @@ class parameter_gatherer {
     }
     for (int p = 0; p < groups_.parts(); ++p) {
       if (p == groups_.part() && !apart_) continue;  // the rows of this rank are in place
-      for (const piece& e : a.layout.part(p)) copy_rows(*where_, of.at(e.member).whole, e.at, a.message, e.in_message, e.count);
+      for (const piece& e : a.layout.part(p)) copy_rows(*where_, of.at(e.member).whole, e.at, message, e.in_message, e.count);
     }
   }
 
@@ -152,6 +158,7 @@ class parameter_gatherer {
   device where_;
   int ahead_;
   bool apart_;  // gathered elements are in memory of their own
+  dtype type_;  // of messages
   std::vector<state> states_;
   std::vector<int> coming_;
   std::vector<event> trace_;  // since the last backward pass, and what followed the last time

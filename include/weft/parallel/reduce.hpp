@@ -17,11 +17,13 @@ namespace weft::parallel {
 class gradient_reducer {
  public:
   gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), hook_(o.hook), reduces_each_(o.reduces_each()),
+      : units_(units), groups_(groups), where_(where), hook_(o.hook), type_(o.reduce_dtype), reduces_each_(o.reduces_each()),
         sends_(o.local_steps == 1) {
     if ((hook_ || !sends_) && o.divide != sharding::none)
       throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
                         " ranks that hold everything, not a sharded strategy");
+    if (hook_ && type_ != dtype::f32) throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
+    check_message_type("reduce_dtype", type_);
     for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
   }
 
@@ -87,6 +89,7 @@ class gradient_reducer {
 
   void start(int u, state_ptr message) {
     const unit& of = units_[static_cast<std::size_t>(u)];
+    message = in_type(type_, message);
     under_way_.push_back({u, message, message, {}, {}});
     reduction_step& r = under_way_.back();
     if (groups_.parts() == 1) {
@@ -94,7 +97,7 @@ class gradient_reducer {
       if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
       return;
     }
-    r.own = flat(where_, of.message.counts[static_cast<std::size_t>(groups_.part())]);
+    r.own = flat(where_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
     r.message_in_flight = groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum, of.message.counts,
                                                           groups_.labelled(of.name));
   }
@@ -132,7 +135,7 @@ class gradient_reducer {
       r.message_in_flight = std::move(*message);
       return;
     }
-    at(r.unit).reduced.add(*where_, r.own);
+    at(r.unit).reduced.add(*where_, in_type(dtype::f32, r.own));
     under_way_.pop_front();
   }
 
@@ -152,6 +155,7 @@ class gradient_reducer {
   const rank_groups& groups_;
   device where_;
   gradient_hook hook_;
+  dtype type_;  // of messages
   bool reduces_each_, sends_;
   std::vector<state> states_;
   std::deque<reduction_step> under_way_;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 // What can be chosen: strategies as types, and the options that they stand for.
 //
-//   using plan = policy<strategy::fully_sharded<3>>;      // the one line that changes
+//   using plan = policy<precision::bf16, strategy::fully_sharded<3>>;      // the one line that changes
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/run/precision.hpp>
 
 namespace weft {
 
@@ -28,6 +30,8 @@ struct parallel_options {
   bool reshard_after_forward = true;  // give gathered parameters back between forward and backward
   int prefetch = 1;            // gathers that are started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
+  dtype param_dtype = dtype::f32;   // in which gathered parameters are sent: bf16 and f16 round them
+  dtype reduce_dtype = dtype::f32;  // in which gradients are sent; sums are made in f32 and rounded once
   /// The unit a parameter travels with, by name; none: by block, or by size where nothing is gathered.
   std::function<std::string(const std::string& parameter)> unit{};
   gradient_hook hook{};  // instead of all_reduce, where every rank holds everything
@@ -37,6 +41,7 @@ struct parallel_options {
   /// Whether `deterministic` can hold for so many ranks with so many micro-batches each: whether the
   /// sum over micro-batches and then ranks, or the other way round, is the sum over all in one tree.
   bool keeps_bits(int ranks, index_t micro_batches) const {
+    if (ranks > 1 && (param_dtype != dtype::f32 || reduce_dtype != dtype::f32)) return false;
     const auto is_power_of_two = [](index_t n) { return (n & (n - 1)) == 0; };
     const int group = divide == sharding::parameters && shard_ranks ? shard_ranks : ranks;
     if (!reduces_each()) return ranks == 1 || is_power_of_two(micro_batches);
@@ -72,10 +77,37 @@ struct hybrid {
 
 }  // namespace strategy
 
-/// What a model is bound to. Devices come with the model, ranks with the communicator.
-template <class Strategy>
+namespace detail {
+template <class T>
+concept is_strategy = requires { { T::options() } -> std::same_as<parallel_options>; };
+template <class T>
+concept is_precision = requires { { T::products } -> std::convertible_to<dtype>; };
+
+/// The one of `Choices` that `Is` holds for, or `Default`.
+template <template <class> class Is, class Default, class... Choices>
+struct chosen {
+  using type = Default;
+};
+template <template <class> class Is, class Default, class First, class... Rest>
+struct chosen<Is, Default, First, Rest...> {
+  using type = std::conditional_t<Is<First>::value, First, typename chosen<Is, Default, Rest...>::type>;
+};
+template <class T>
+struct strategy_choice : std::bool_constant<is_strategy<T>> {};
+template <class T>
+struct precision_choice : std::bool_constant<is_precision<T>> {};
+}  // namespace detail
+
+/// What a model is bound to: a strategy and a precision, in any order; by default one rank and f32.
+/// Devices come with the model, ranks with the communicator.
+template <class... Choices>
 struct policy {
-  using strategy_type = Strategy;
+  static_assert(((detail::is_strategy<Choices> || detail::is_precision<Choices>) && ...),
+                "weft: policy: takes a strategy (strategy::...) and a precision (precision::...)");
+  static_assert((int{detail::is_strategy<Choices>} + ... + 0) <= 1 && (int{detail::is_precision<Choices>} + ... + 0) <= 1,
+                "weft: policy: takes one strategy and one precision");
+  using strategy_type = typename detail::chosen<detail::strategy_choice, strategy::single, Choices...>::type;
+  using precision_type = typename detail::chosen<detail::precision_choice, precision::f32, Choices...>::type;
 };
 
 }  // namespace weft

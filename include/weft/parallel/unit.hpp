@@ -12,6 +12,7 @@
 #include <weft/comm/traffic.hpp>
 #include <weft/parallel/strategy.hpp>
 #include <weft/nn/module.hpp>
+#include <weft/run/convert.hpp>
 
 namespace weft::parallel {
 
@@ -75,9 +76,20 @@ struct message_layout {
   }
 };
 
-/// Elements of f32 that lie one after the other.
-inline state_ptr flat(const device& where, index_t count) {
-  return std::make_shared<tensor_state>(where, shape{1, {count}}, dtype::f32);
+/// Elements that lie one after the other.
+inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
+  return std::make_shared<tensor_state>(where, shape{1, {count}}, type);
+}
+inline void check_message_type(const char* option, dtype t) {
+  if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
+    throw usage_error(std::string("weft: bind: ") + option + " is " + name_of(t) + ", not f32, bf16 or f16");
+}
+/// The same elements in another floating type; `t` itself if it has it.
+inline state_ptr in_type(dtype type, const state_ptr& t) {
+  if (t->type == type) return t;
+  const state_ptr converted = flat(t->where, t->extents.size(), type);
+  if (t->extents.size() > 0) run::convert(*t->where, *t, *converted);
+  return converted;
 }
 inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
 

@@ -10,11 +10,14 @@
 #include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
 #include <weft/run/instance.hpp>
+#include <weft/run/precision.hpp>
 
 namespace weft {
 
 class context {
  public:
+  using precision = weft::precision::f32;  // of the programs that are played in it
+
   explicit context(const device& where = default_device()) : device_(where) {}
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -32,6 +35,10 @@ class context {
   /// Whether tapes keep only the operands of a program and compute the rest again in backward: less
   /// memory for about a third more time, the same bits.
   bool recompute = false;
+
+  /// What backward passes begin with where the loss is a scalar. Gradients are larger by it, so that
+  /// small ones do not vanish in f16.
+  double loss_scale = 1;
 
   std::uint64_t seed = 0;
 
@@ -91,6 +98,16 @@ class context {
   std::unordered_map<const void*, std::vector<std::unique_ptr<run::instance>>> instances_;
   buffer arena_;
   std::size_t arena_bytes_ = 0;
+};
+
+/// A context whose programs take products in another precision.
+///   context_in<precision::bf16> c;
+///   tape steps(c);
+template <class Precision>
+class context_in : public context {
+ public:
+  using precision = Precision;
+  using context::context;
 };
 
 inline context& default_context() {

@@ -67,13 +67,14 @@ using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace run {
 /// Evaluates programs and forgets them.
+template <class Precision>
 struct forgetful_evaluator {
   context& in;
   bool check_versions = true;
 
   template <expression E>
   evaluated<E> eval_program(const E& e) {
-    return evaluated<E>(play_value(in, playable_of<value_program<E>>(), operands_of(e, check_versions)));
+    return evaluated<E>(play_value(in, playable_of<value_program<E, Precision>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>
@@ -85,9 +86,9 @@ struct forgetful_evaluator {
 }  // namespace run
 
 /// Computes `e`. Throws shape_error if extents that are first known now do not fit.
-template <expression E>
-auto eval(const E& e, context& c = default_context()) {
-  return run::forgetful_evaluator{c}.eval(e);
+template <expression E, std::derived_from<context> Context = context>
+auto eval(const E& e, Context& c = default_context()) {
+  return run::forgetful_evaluator<typename Context::precision>{c}.eval(e);
 }
 
 /// An expression to keep: each call computes it from the values its tensors have then.
@@ -95,20 +96,20 @@ auto eval(const E& e, context& c = default_context()) {
 ///   auto step = compile(relu(matmul(x, w)));
 ///   x.copy_from(next);
 ///   auto y = step();
-template <expression E>
+template <expression E, class Precision>
 class compiled {
  public:
   explicit compiled(E e, context& c) : expression_(std::move(e)), context_(&c) {}
-  auto operator()() const { return run::forgetful_evaluator{*context_, false}.eval(expression_); }
+  auto operator()() const { return run::forgetful_evaluator<Precision>{*context_, false}.eval(expression_); }
 
  private:
   E expression_;
   context* context_;
 };
 
-template <expression E>
-compiled<E> compile(E e, context& c = default_context()) {
-  return compiled<E>(std::move(e), c);
+template <expression E, std::derived_from<context> Context = context>
+auto compile(E e, Context& c = default_context()) {
+  return compiled<E, typename Context::precision>(std::move(e), c);
 }
 
 }  // namespace weft

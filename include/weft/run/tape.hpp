@@ -22,27 +22,12 @@
 
 namespace weft {
 
-class tape {
+/// What a tape remembers, and how it is played back: the same for all precisions.
+class tape_entries {
  public:
-  explicit tape(context& c = default_context()) : context_(&c) {}
-  tape(const tape&) = delete;
-  tape& operator=(const tape&) = delete;
-
-  /// Computes `e` and remembers how. The result is tracked: later statements may use it, and
-  /// gradients flow back through it. An expression with repeats is several entries.
-  template <expression E>
-  auto eval(const E& e) {
-    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
-    else return eval_program(e);
-  }
-
-  /// Computes an expression that is one program.
-  template <expression E>
-  evaluated<E, true> eval_program(const E& e) {
-    (void)autodiff::flows<E>;  // states that its ops have derivatives
-    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E>>(),
-                                           run::playable_of<run::backward_program<E>>(), run::operands_of(e)));
-  }
+  explicit tape_entries(context& c) : context_(&c) {}
+  tape_entries(const tape_entries&) = delete;
+  tape_entries& operator=(const tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
   /// parameters and tracked tensors it depends on. The tape is empty afterwards.
@@ -50,7 +35,7 @@ class tape {
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
-    backward(y, full<T>(extents<>{}, T(1), context_->where()));
+    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale), context_->where()));
   }
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
@@ -67,20 +52,8 @@ class tape {
   std::size_t size() const { return entries_.size(); }
   void clear() { entries_.clear(); }
 
- private:
-  struct entry {
-    run::playable forward, backward;
-    context::random_state randomness;                   // with which forward was played
-    std::vector<index_t> symbols;
-    std::vector<double> numbers;
-    std::vector<std::shared_ptr<tensor_state>> leaves;  // operands
-    std::vector<std::uint64_t> versions;                // of those that backward reads
-    std::vector<bool> read;
-    std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
-    std::shared_ptr<tensor_state> result;
-    bool recomputes = false;
-  };
-
+ protected:
+  /// Plays `forward` and remembers how to play `backward`.
   std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
                                              run::operands o) {
     entry n;
@@ -100,6 +73,20 @@ class tape {
     entries_.push_back(std::move(n));
     return outputs[0];
   }
+
+ private:
+  struct entry {
+    run::playable forward, backward;
+    context::random_state randomness;                   // with which forward was played
+    std::vector<index_t> symbols;
+    std::vector<double> numbers;
+    std::vector<std::shared_ptr<tensor_state>> leaves;  // operands
+    std::vector<std::uint64_t> versions;                // of those that backward reads
+    std::vector<bool> read;
+    std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
+    std::shared_ptr<tensor_state> result;
+    bool recomputes = false;
+  };
 
   /// Operands that are not read again may be freed or changed.
   static void keep_what_is_read(entry& n) {
@@ -198,16 +185,40 @@ class tape {
   bool recording_ = true;
 };
 
+template <class Precision = precision::f32>
+class tape : public tape_entries {
+ public:
+  explicit tape(context& c = default_context()) : tape_entries(c) {}
+
+  /// Computes `e` and remembers how. The result is tracked: later statements may use it, and
+  /// gradients flow back through it. An expression with repeats is several entries.
+  template <expression E>
+  auto eval(const E& e) {
+    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
+    else return eval_program(e);
+  }
+
+  /// Computes an expression that is one program.
+  template <expression E>
+  evaluated<E, true> eval_program(const E& e) {
+    (void)autodiff::flows<E>;  // states that its ops have derivatives
+    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Precision>>(),
+                                           run::playable_of<run::backward_program<E, Precision>>(), run::operands_of(e)));
+  }
+};
+template <std::derived_from<context> Context>
+explicit tape(Context&) -> tape<typename Context::precision>;
+
 /// While it lives, statements on the tape are computed and not remembered.
 class no_grad {
  public:
-  explicit no_grad(tape& t) : tape_(t), before_(t.recording()) { t.record(false); }
+  explicit no_grad(tape_entries& t) : tape_(t), before_(t.recording()) { t.record(false); }
   no_grad(const no_grad&) = delete;
   no_grad& operator=(const no_grad&) = delete;
   ~no_grad() { tape_.record(before_); }
 
  private:
-  tape& tape_;
+  tape_entries& tape_;
   bool before_;
 };
 

@@ -122,9 +122,9 @@ class checkpointer {
     finish();
     if (run_->groups().replicas().rank() == 0) {
       take_copy();
-      const auto write = [this, at, steps = run_->optimizer().steps] {
+      const auto write = [this, step = at.step, index = index_text(at)] {
         add_checksums(copy_);
-        write_part(at, steps, copy_);
+        write_part(step, index);
       };
       if (options_.asynchronous) writing_ = std::async(std::launch::async, write);
       else write();
@@ -167,6 +167,12 @@ class checkpointer {
         throw io_error("weft: " + from.string() + ": tensor " + w.key + ": rows are missing");
     }
     run_->optimizer().steps = number("optimizer_steps");
+    if (index.find("loss_scale_log2")) {  // not before mixed precision
+      loss_scaler scaler = run_->scaler();
+      scaler.scale = std::ldexp(1.0, static_cast<int>(std::clamp<std::int64_t>(number("loss_scale_log2"), -24, 100)));
+      scaler.growth_tracker = number("growth_tracker");
+      run_->set_scaler(scaler);
+    }
     run_->reload();
     return run_position{number("step"), number("samples")};
   }
@@ -210,18 +216,18 @@ class checkpointer {
   }
 
   /// On a thread of its own: nothing here talks to other ranks but through files.
-  void write_part(const run_position& at, std::int64_t optimizer_steps, const io::stored_tensors& file) const {
-    const std::filesystem::path to = step_folder(at.step);
+  void write_part(std::int64_t step, const std::string& index) const {
+    const std::filesystem::path to = step_folder(step);
     std::error_code failed;
     std::filesystem::create_directories(to, failed);
     if (failed) throw io_error("weft: " + to.string() + ": " + failed.message());
     const int part = run_->groups().part();
-    io::write_safetensors(detail::rank_file(to, part), file);
+    io::write_safetensors(detail::rank_file(to, part), copy_);
     if (part != 0) return;
     for (int p = 1; p < run_->groups().parts(); ++p) await(detail::rank_file(to, p));
-    detail::write_text(to / "index.json", index_text(at, optimizer_steps, file));
+    detail::write_text(to / "index.json", index);
     detail::write_text(std::filesystem::path(folder_) / "latest", to.filename().string() + "\n");
-    delete_older(at.step);
+    delete_older(step);
   }
 
   /// Waits for another rank's file of this attempt.
@@ -236,13 +242,16 @@ class checkpointer {
     }
   }
 
-  std::string index_text(const run_position& at, std::int64_t optimizer_steps, const io::stored_tensors& file) const {
+  std::string index_text(const run_position& at) const {
+    const loss_scaler& scaler = run_->scaler();
     std::string t = "{\"version\": " + std::to_string(detail::checkpoint_version) + ", \"parts\": " +
                     std::to_string(run_->groups().parts()) + ", \"step\": " + std::to_string(at.step) +
                     ", \"samples\": " + std::to_string(at.samples) +
-                    ", \"optimizer_steps\": " + std::to_string(optimizer_steps) + ", \"tensors\": [";
+                    ", \"optimizer_steps\": " + std::to_string(run_->optimizer().steps) +
+                    ", \"loss_scale_log2\": " + std::to_string(std::ilogb(scaler.scale)) +
+                    ", \"growth_tracker\": " + std::to_string(scaler.growth_tracker) + ", \"tensors\": [";
     bool first = true;
-    for (const auto& [key, stored] : file.tensors) {
+    for (const auto& [key, stored] : copy_.tensors) {
       if (!std::exchange(first, false)) t += ", ";
       t += io::json_string(key);
     }

@@ -67,7 +67,8 @@ class inspecting_backend : public lower::reference_backend {
   void computed(const kernel_call& call, const lower::word& w, dtype operand, const lower::detail::any_register* r,
                 index_t) override {
     if (found || !is_floating(w.type)) return;
-    const double y = number(r[3], w.type);
+    double y = number(r[3], w.type);
+    if (w.type == dtype::f16) y = float16(static_cast<float>(y));  // as it will be stored
     if (std::isfinite(y)) return;
     const int arity = arities[w.op];
     const int first = w.op == op::number_of_op<op::where> ? 1 : 0;
@@ -140,8 +141,8 @@ class inspecting_backend : public lower::reference_backend {
 /// Plays f(debug_context) on the reference back end with the random numbers that `c` stands at, and
 /// tells the first op that leaves the finite numbers; nothing if none does. What f reads must lie
 /// on a device whose memory the host shares. A parameter that is not finite itself is named first.
-template <class F>
-std::optional<non_finite> find_non_finite(const state_dict_t& names, const context& c, F f) {
+template <std::derived_from<context> Context, class F>
+std::optional<non_finite> find_non_finite(const state_dict_t& names, const Context& c, F f) {
   if (!c.where()->host_accessible())
     throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") + c.where()->name());
   for (const auto& [name, p] : names) {
@@ -151,7 +152,7 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const conte
       if (!std::isfinite(e[i])) return non_finite{"parameter " + name, "", p->extents, e[i], NAN};
   }
   detail::inspecting_backend inspector(names);
-  context debug(c.where());
+  context_in<typename Context::precision> debug(c.where());
   debug.set_randomness(c.randomness());
   debug.play_on(&inspector);
   f(debug);

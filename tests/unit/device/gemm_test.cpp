@@ -7,8 +7,9 @@
 using namespace weft;
 
 namespace {
-template <class T>
-void check_sizes(double tolerance) {
+/// The worst difference from sums in double, beyond what rounding to the result's type explains.
+template <class T, class Out = T>
+void check_sizes(double tolerance, double rounding = 0) {
   executor threads(2);
   const index_t sizes[] = {1, 2, 5, 6, 7, 16, 33, 64, 65, 130};
   std::uint64_t n = 0;
@@ -18,7 +19,7 @@ void check_sizes(double tolerance) {
         const index_t columns = sizes[++n % 10];
         std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1)));
         std::vector<T> b(static_cast<std::size_t>(2 * std::max<index_t>(k, 1) * columns));
-        std::vector<T> c(static_cast<std::size_t>(m * columns), T(7));
+        std::vector<Out> c(static_cast<std::size_t>(m * columns), Out(7));
         for (std::size_t i = 0; i < a.size(); ++i) a[i] = T(unit_interval(philox_word({1, 2}, i)) - 0.5f);
         for (std::size_t i = 0; i < b.size(); ++i) b[i] = T(unit_interval(philox_word({3, 4}, i)) - 0.5f);
         cpu::matrix<T> x{a.data(), k, 1}, y{b.data(), columns, 1};
@@ -26,15 +27,15 @@ void check_sizes(double tolerance) {
         if (form == 2) x = {a.data(), 1, m};
         if (form == 3) x = {a.data(), 2 * k, 2};
         if (form == 4) y = {b.data(), 2 * columns, 2};
-        const bool add = n % 3 == 0;
-        cpu::multiply<T>({m, columns, k}, x, y, {c.data(), columns}, add, threads);
+        cpu::multiply({m, columns, k}, x, y, cpu::result_matrix<Out>{c.data(), columns}, threads);
         double worst = 0;
         for (index_t i = 0; i < m; ++i)
           for (index_t j = 0; j < columns; ++j) {
-            double sum = add ? 7 : 0;
+            double sum = 0;
             for (index_t p = 0; p < k; ++p)
-              sum += double(x.data[i * x.row + p * x.column]) * y.data[p * y.row + j * y.column];
-            worst = std::max(worst, std::abs(sum - c[static_cast<std::size_t>(i * columns + j)]));
+              sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
+            const double error = std::abs(sum - double(c[static_cast<std::size_t>(i * columns + j)]));
+            worst = std::max(worst, error - rounding * std::abs(sum));
           }
         CAPTURE(m); CAPTURE(columns); CAPTURE(k); CAPTURE(form);
         CHECK(worst < tolerance);
@@ -45,12 +46,48 @@ void check_sizes(double tolerance) {
 TEST_CASE("matmul f32: all tails, strides and transposes") { check_sizes<float>(3e-5); }
 TEST_CASE("matmul f64: all tails, strides and transposes") { check_sizes<double>(1e-12); }
 
+TEST_CASE("matmul bf16 and f16: sums in f32, rounded once") {
+  check_sizes<bfloat16>(3e-5, 0x1p-8);
+  check_sizes<bfloat16, float>(3e-5);
+  check_sizes<float16>(3e-5, 0x1p-11);
+  check_sizes<float16, float>(3e-5);
+}
+
+TEST_CASE("vectors of storage types are rounded and widened as elements are") {
+  using V = simd::vec<float, 16>;
+  const auto check = [](auto type, std::uint32_t from, std::uint32_t to, std::uint32_t step) {
+    using T = decltype(type);
+    int wrong = 0;
+    for (std::uint64_t u = from; u < to; u += 16ull * step) {
+      float x[16], back[16];
+      T y[16], expected[16];
+      for (std::uint32_t l = 0; l < 16; ++l) x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(u + l * step));
+      simd::store_rounded(y, simd::load<V>(x));
+      simd::store(back, simd::load_stored<V>(y));
+      for (int l = 0; l < 16; ++l) {
+        expected[l] = T(x[l]);
+        wrong += y[l].bits != expected[l].bits;
+        wrong += std::bit_cast<std::uint32_t>(back[l]) != std::bit_cast<std::uint32_t>(float(y[l]));
+      }
+    }
+    return wrong;
+  };
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    CHECK(check(bfloat16{}, sign, sign + 0x7fffff00u, 977) == 0);
+    CHECK(check(float16{}, sign, sign + 0x7fffff00u, 977) == 0);
+    CHECK(check(float16{}, sign + 0x32f00000u, sign + 0x39000000u, 31) == 0);  // subnormals and around them
+    CHECK(check(float16{}, sign + 0x477f0000u, sign + 0x47800100u, 1) == 0);   // around the largest
+    CHECK(check(bfloat16{}, sign + 0x7f7f0000u, sign + 0x7f810000u, 1) == 0);  // infinity and NaN
+  }
+}
+
 TEST_CASE("matmul: the same bits on one thread and on two") {
   const index_t n = 200;
   std::vector<float> a(n * n), b(n * n), one(n * n), two(n * n);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = unit_interval(philox_word({1, 2}, i));
   executor serial(1), parallel(2);
-  cpu::multiply<float>({n, n, n}, {a.data(), n, 1}, {b.data(), n, 1}, {one.data(), n}, false, serial);
-  cpu::multiply<float>({n, n, n}, {a.data(), n, 1}, {b.data(), n, 1}, {two.data(), n}, false, parallel);
+  const cpu::matrix<float> x{a.data(), n, 1}, y{b.data(), n, 1};
+  cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
+  cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
   CHECK(one == two);
 }

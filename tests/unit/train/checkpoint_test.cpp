@@ -186,3 +186,30 @@ TEST_CASE("a folder that cannot be written is an error at the next save, older o
   CHECK(fs::exists(f.path / "step-3"));
   CHECK(saves.load()->step == 4);
 }
+
+TEST_CASE("the scale of the loss is saved") {
+  folder f("weft-checkpoint-scale");
+  const auto bound = [](net& model, adamw& optimizer, auto use) {
+    auto run = bind<policy<precision::f16>>(model, optimizer);
+    use(run);
+  };
+  {
+    net model;
+    adamw optimizer;
+    bound(model, optimizer, [&](auto& run) {
+      train(model, run, 2);
+      run.set_scaler({.scale = 4096, .growth_tracker = 77});
+      checkpointer saves(f.name(), run);
+      saves.save({2, 0});
+      saves.finish();
+    });
+  }
+  net model;
+  adamw optimizer;
+  bound(model, optimizer, [&](auto& run) {
+    checkpointer saves(f.name(), run);
+    CHECK(saves.load()->step == 2);
+    CHECK(run.loss_scale == 4096);
+    CHECK(run.scaler().growth_tracker == 77);
+  });
+}

@@ -64,26 +64,48 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   }
 }
 
+template <class V>
+V strided_row(const simd::lane<V>* from, index_t stride, index_t n) {
+  V v{};
+  for (index_t i = 0; i < n; ++i) v[i] = from[i * stride];
+  return v;
+}
+
 /// Rows of positions, padded with zeros: [padded_positions, padded_features].
 template <class T>
 void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
-  for (index_t t = 0; t < s.padded_positions; ++t, to += s.padded_features)
-    for (index_t d = 0; d < s.padded_features; ++d)
-      to[d] = t < s.positions && d < s.features ? x.data[t * x.position + d * x.feature] : T{};
+  for (index_t t = 0; t < s.positions; ++t, to += s.padded_features) {
+    const T* from = x.data + t * x.position;
+    if (x.feature == 1) std::copy_n(from, s.features, to);
+    else for (index_t d = 0; d < s.features; ++d) to[d] = from[d * x.feature];
+    std::fill(to + s.features, to + s.padded_features, T{});
+  }
+  std::fill_n(to, (s.padded_positions - s.positions) * s.padded_features, T{});
 }
 /// The same transposed: [features, padded_positions].
 template <class T>
 void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
-  constexpr index_t tile = 16;
-  for (index_t t0 = 0; t0 < s.padded_positions; t0 += tile)
-    for (index_t d = 0; d < s.features; ++d)
-      for (index_t t = t0; t < t0 + tile; ++t)
-        to[d * s.padded_positions + t] = t < s.positions ? x.data[t * x.position + d * x.feature] : T{};
+  using V = simd::vec<T, blocking<T>::lanes>;
+  constexpr index_t side = blocking<T>::lanes;
+  for (index_t t0 = 0; t0 < s.padded_positions; t0 += side)
+    for (index_t d0 = 0; d0 < s.features; d0 += side) {
+      const index_t rows = std::min(side, s.positions - t0), columns = std::min(side, s.features - d0);
+      const T* from = x.data + t0 * x.position + d0 * x.feature;
+      V square[side];
+      for (index_t t = 0; t < side; ++t)
+        square[t] = t >= rows ? V{} : x.feature == 1 ? simd::load_some<V>(from + t * x.position, columns)
+                                                     : strided_row<V>(from + t * x.position, x.feature, columns);
+      transpose(square);
+      for (index_t d = 0; d < columns; ++d) simd::store(to + (d0 + d) * s.padded_positions + t0, square[d]);
+    }
 }
 template <class T>
 void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x) {
-  for (index_t t = 0; t < s.positions; ++t, from += s.padded_features)
-    for (index_t d = 0; d < s.features; ++d) x.data[t * x.position + d * x.feature] = from[d];
+  for (index_t t = 0; t < s.positions; ++t, from += s.padded_features) {
+    T* to = x.data + t * x.position;
+    if (x.feature == 1) std::copy_n(from, s.features, to);
+    else for (index_t d = 0; d < s.features; ++d) to[d * x.feature] = from[d];
+  }
 }
 
 /// First key that query `i` must not see.

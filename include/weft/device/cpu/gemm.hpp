@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Matrix multiplication on the CPU: C = A B, or C += A B, for operands with any strides.
+// Matrix multiplication on the CPU: C = A B for operands with any strides.
 //
 // The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers;
 // A is packed into blocks that stay in L2, B into panels that stream from L1. A task owns a block
 // of C for all of K, so nothing depends on how many threads there are.
 //
-//   multiply<float>({m, n, k}, a, b, {c, n}, false, threads);
+// bf16 and f16 are widened while they are packed and summed in f32; C is rounded once, when its
+// tile is done. Where the machine multiplies pairs of bf16, they are packed as pairs.
+//
+//   multiply({m, n, k}, matrix<float>{a, k, 1}, matrix<float>{b, n, 1}, result_matrix<float>{c, n}, threads);
 #pragma once
 
 #include <algorithm>
 
 #include <weft/device/cpu/executor.hpp>
-#include <weft/device/simd.hpp>
+#include <weft/device/storage.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -36,6 +39,47 @@ struct result_matrix {
 
 namespace detail {
 
+/// Elements (i, k) and (i, k + 1), the first in the lower half: what one instruction multiplies.
+enum class bf16_pair : std::uint32_t {};
+
+/// What elements are packed as, how many make one packed element, and what products are summed in.
+template <class T>
+struct packing {
+  using type = T;
+};
+template <>
+struct packing<float16> {
+  using type = float;
+};
+template <>
+struct packing<bfloat16> {
+#if defined(__AVX512BF16__)
+  using type = bf16_pair;
+#else
+  using type = float;
+#endif
+};
+template <class T>
+inline constexpr int elements_in = std::is_same_v<T, bf16_pair> ? 2 : 1;
+template <class T>
+using sum_of = std::conditional_t<std::is_same_v<T, bf16_pair>, float, T>;
+template <class T>
+using lane_of = std::conditional_t<std::is_same_v<T, bf16_pair>, std::uint32_t, T>;
+
+template <class V, class T>
+WEFT_INLINE V load_packed(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class S, class V>
+WEFT_INLINE void multiply_add(S& sum, V x, V y) {
+  if constexpr (std::is_same_v<S, V>) sum += x * y;
+#if defined(__AVX512BF16__)
+  else asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+#endif
+}
+
 /// Tile and block sizes, from the registers and the usual caches (32 KiB L1, 512 KiB+ L2).
 template <class T>
 struct blocking {
@@ -56,27 +100,31 @@ struct blocking {
 template <class T, int Vectors, int... I, int... J, int... IJ>
 WEFT_INLINE void multiply_tile_of(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                                   std::integer_sequence<int, IJ...>, index_t depth, const T* a,
-                                  index_t a_row, index_t a_column, const T* b, index_t b_row, T* c,
+                                  index_t a_row, index_t a_column, const T* b, index_t b_row, sum_of<T>* c,
                                   index_t c_row, bool add) {
   constexpr int lanes = blocking<T>::lanes;
-  using V = simd::vec<T, lanes>;
-  V sum[] = {((void)IJ, V{})...};
+  using V = simd::vec<lane_of<T>, lanes>;
+  using S = simd::vec<sum_of<T>, lanes>;
+  S sum[] = {((void)IJ, S{})...};
   const T* row[] = {(a + I * a_row)...};
   (__builtin_prefetch(c + IJ / Vectors * c_row + IJ % Vectors * lanes, 1), ...);
   for (index_t k = 0; k < depth; ++k) {
-    const V column[] = {simd::load<V>(b + J * lanes)...};
-    const V x[] = {simd::splat<V>(row[I][k * a_column])...};
-    ((sum[IJ] += x[IJ / Vectors] * column[IJ % Vectors]), ...);
+    const V column[] = {load_packed<V>(b + J * lanes)...};
+    const auto multiply_row = [&]<int R>(std::integral_constant<int, R>) __attribute__((always_inline)) {
+      const V x = simd::splat<V>(static_cast<lane_of<T>>(row[R][k * a_column]));  // one register at a time
+      (multiply_add(sum[R * Vectors + J], x, column[J]), ...);
+    };
+    (multiply_row(std::integral_constant<int, I>{}), ...);
     b += b_row;
   }
   if (add)
-    ((sum[IJ] += simd::load<V>(c + IJ / Vectors * c_row + IJ % Vectors * lanes)), ...);
+    ((sum[IJ] += simd::load<S>(c + IJ / Vectors * c_row + IJ % Vectors * lanes)), ...);
   (simd::store(c + IJ / Vectors * c_row + IJ % Vectors * lanes, sum[IJ]), ...);
 }
 
 template <class T, int Rows, int Vectors>
 [[gnu::noinline]] void micro_kernel(index_t depth, const T* a, index_t a_row, index_t a_column,
-                                    const T* b, index_t b_row, T* c, index_t c_row, bool add) {
+                                    const T* b, index_t b_row, sum_of<T>* c, index_t c_row, bool add) {
   multiply_tile_of<T, Vectors>(std::make_integer_sequence<int, Rows>{},
                                std::make_integer_sequence<int, Vectors>{},
                                std::make_integer_sequence<int, Rows * Vectors>{}, depth, a, a_row,
@@ -84,7 +132,7 @@ template <class T, int Rows, int Vectors>
 }
 
 template <class T>
-using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, const T*, index_t, T*,
+using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, const T*, index_t, sum_of<T>*,
                                        index_t, bool);
 
 /// Micro-kernels come in few sizes, so that they compile quickly; a tile of another height is done
@@ -105,7 +153,7 @@ struct micro_kernels {
     return !few && v <= 2 ? static_cast<int>(v) : wide;
   }
   static void run(int height, int vectors, index_t depth, const T* a, index_t a_row,
-                  index_t a_column, const T* b, index_t b_row, T* c, index_t c_row, bool add) {
+                  index_t a_column, const T* b, index_t b_row, sum_of<T>* c, index_t c_row, bool add) {
     const int column = vectors == wide ? 2 : vectors - 1;
     while (height > 0) {
       const int rows = height >= full ? full : height >= half ? half : 1;
@@ -169,123 +217,194 @@ WEFT_INLINE void transpose(V (&r)[simd::lane_count<V>]) {
   transpose_steps<V, simd::lane_count<V> / 2>(r);
 }
 
-/// Rows [i0, i0 + rows) and columns [k0, k0 + depth) of A as tiles. Rows that are contiguous are
-/// copied as they are; transposed operands have their columns copied instead.
-template <class T>
-void pack_a(const matrix<T>& a, index_t i0, index_t rows, index_t k0, index_t depth, T* to) {
+/// The packed element that begins at `p`; `elements` are left from there on, each `step` apart.
+template <class T, class From>
+WEFT_INLINE T packed_at(const From* p, index_t step, [[maybe_unused]] index_t elements) {
+  if constexpr (std::is_same_v<T, bf16_pair>)
+    return static_cast<T>(p->bits | static_cast<std::uint32_t>(elements > 1 ? p[step].bits : 0) << 16);
+  else return (void)step, static_cast<T>(*p);
+}
+/// A vector of packed elements from contiguous ones, of which `elements` are left; zeros after them.
+template <class V, class T, class From>
+WEFT_INLINE V packed_along(const From* p, index_t elements) {
+  constexpr index_t all = simd::lane_count<V> * elements_in<T>;
+  if constexpr (sizeof(T) == sizeof(From) * elements_in<T>) {
+    if (elements >= all) return load_packed<V>(p);
+    V v{};
+    std::memcpy(&v, p, static_cast<std::size_t>(std::min(all, elements)) * sizeof(From));
+    return v;
+  } else {
+    if (elements >= all) return simd::load_stored<V>(p);
+    V v{};
+    for (index_t i = 0; i < elements; ++i) v[i] = p[i];
+    return v;
+  }
+}
+/// A vector of packed elements for neighbouring columns; `elements` rows are left, `step` apart.
+template <class V, class T, class From>
+WEFT_INLINE V packed_across(const From* p, index_t step, index_t elements) {
+  if constexpr (std::is_same_v<T, bf16_pair>) {
+    using halves = simd::rebind<V, std::uint16_t>;
+    const auto row = [](const From* x) { return simd::convert<std::uint32_t>(load_packed<halves>(x)); };
+    return elements > 1 ? row(p) | row(p + step) << 16 : row(p);
+  } else {
+    return (void)step, (void)elements, simd::load_stored<V>(p);
+  }
+}
+
+/// Rows [i0, i0 + rows) of A as tiles, for `depth` packed elements of which k0 is the first element.
+/// Rows that are contiguous are packed as they are; transposed operands have their columns packed.
+template <class T, class From>
+void pack_a(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements, T* to) {
   using B = blocking<T>;
+  using V = simd::vec<lane_of<T>, B::lanes>;
+  constexpr index_t n = elements_in<T>;
   const bool by_column = a.row == 1 && a.column != 1;
   for (index_t t = 0; t < rows; t += B::tile_rows) {
     const index_t height = std::min<index_t>(B::tile_rows, rows - t);
-    const T* from = a.data + (i0 + t) * a.row + k0 * a.column;
-    if (by_column) {
-      T* tile = to + t / B::tile_rows * B::packed_column * B::depth;
-      for (index_t k = 0; k < depth; ++k)
-        for (index_t i = 0; i < height; ++i) tile[k * B::packed_column + i] = from[k * a.column + i];
-    } else {
-      T* tile = to + t * B::packed_row;
+    const From* from = a.data + (i0 + t) * a.row + k0 * a.column;
+    T* tile = by_column ? to + t / B::tile_rows * B::packed_column * B::depth : to + t * B::packed_row;
+    const index_t tile_row = by_column ? 1 : B::packed_row, tile_column = by_column ? B::packed_column : 1;
+    if (a.column == 1) {
       for (index_t i = 0; i < height; ++i)
-        if (a.column == 1) std::memcpy(tile + i * B::packed_row, from + i * a.row, static_cast<std::size_t>(depth) * sizeof(T));
-        else for (index_t k = 0; k < depth; ++k) tile[i * B::packed_row + k] = from[i * a.row + k * a.column];
+        for (index_t k = 0; k < depth; k += B::lanes)
+          simd::store_some(reinterpret_cast<lane_of<T>*>(tile + i * tile_row + k),
+                           packed_along<V, T>(from + i * a.row + k * n, elements - k * n), depth - k);
+    } else if (by_column && t + B::packed_column <= rows) {  // as many as a vector has
+      using V = simd::vec<lane_of<T>, B::packed_column>;
+      for (index_t k = 0; k < depth; ++k)
+        simd::store(reinterpret_cast<lane_of<T>*>(tile + k * tile_column), packed_across<V, T>(from + k * n * a.column, a.column, elements - k * n));
+    } else {
+      for (index_t k = 0; k < depth; ++k)
+        for (index_t i = 0; i < height; ++i)
+          tile[i * tile_row + k * tile_column] = packed_at<T>(from + i * a.row + k * n * a.column, a.column, elements - k * n);
     }
   }
 }
 
-/// Columns [j0, j0 + columns) of rows [k0, k0 + depth) of B as one panel, padded with zeros.
-template <class T>
-void pack_panel(const matrix<T>& b, index_t k0, index_t depth, index_t j0, index_t columns, T* to) {
+/// Columns [j0, j0 + columns) of B as one panel for `depth` packed elements, padded with zeros.
+template <class T, class From>
+void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0, index_t columns, T* to) {
   using B = blocking<T>;
-  using V = simd::vec<T, B::lanes>;
-  const T* from = b.data + k0 * b.row + j0 * b.column;
-  if (b.column == 1) {
-    for (index_t k = 0; k < depth; ++k, to += B::tile_columns, from += b.row)
-      if (columns == B::tile_columns)
-        for (int v = 0; v < B::tile_columns; v += B::lanes)
-          simd::store(to + v, simd::load<V>(from + v));
-      else
-        for (index_t j = 0; j < B::tile_columns; ++j) to[j] = j < columns ? from[j] : T{};
-  } else if (b.row == 1) {
+  using L = lane_of<T>;
+  using V = simd::vec<L, B::lanes>;
+  constexpr index_t n = elements_in<T>;
+  const From* from = b.data + k0 * b.row + j0 * b.column;
+  const auto lanes_of = [&](index_t k, index_t j) { return reinterpret_cast<L*>(to + k * B::tile_columns + j); };
+  if (b.column == 1 && columns == B::tile_columns) {
+    for (index_t k = 0; k < depth; ++k)
+      for (index_t j = 0; j < B::tile_columns; j += B::lanes)
+        simd::store(lanes_of(k, j), packed_across<V, T>(from + k * n * b.row + j, b.row, elements - k * n));
+  } else if (b.row == 1 && b.column != 1) {
     for (index_t j = 0; j < B::tile_columns; j += B::lanes)
       for (index_t k = 0; k < depth; k += B::lanes) {
         V square[B::lanes];
-        const index_t n = std::min<index_t>(B::lanes, depth - k);
         for (index_t l = 0; l < B::lanes; ++l)
-          square[l] = j + l < columns ? simd::load_some<V>(from + (j + l) * b.column + k, n) : V{};
+          square[l] = j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
         transpose(square);
-        for (index_t l = 0; l < n; ++l) simd::store(to + (k + l) * B::tile_columns + j, square[l]);
+        for (index_t l = 0; l < std::min<index_t>(B::lanes, depth - k); ++l) simd::store(lanes_of(k + l, j), square[l]);
       }
   } else {
     for (index_t k = 0; k < depth; ++k)
       for (index_t j = 0; j < B::tile_columns; ++j)
-        to[k * B::tile_columns + j] = j < columns ? from[k * b.row + j * b.column] : T{};
+        to[k * B::tile_columns + j] =
+            j < columns ? packed_at<T>(from + k * n * b.row + j * b.column, b.row, elements - k * n) : T{};
   }
 }
 
-/// One tile of C; a ragged right edge goes by a tile with columns to spare.
+/// One tile of sums; a ragged right edge goes by a tile with columns to spare.
 template <class T>
 void multiply_tile(index_t depth, const T* a, index_t a_row, index_t a_column, const T* b,
-                   index_t b_row, T* c, index_t c_row, int height, index_t columns, bool add) {
+                   index_t b_row, sum_of<T>* c, index_t c_row, int height, index_t columns, bool add) {
   using B = blocking<T>;
   const int vectors = micro_kernels<T>::vectors_for(columns);
   if (columns == vectors * B::lanes) {
     micro_kernels<T>::run(height, vectors, depth, a, a_row, a_column, b, b_row, c, c_row, add);
     return;
   }
-  alignas(64) T tile[B::tile_rows * B::tile_columns];
+  alignas(64) sum_of<T> tile[B::tile_rows * B::tile_columns];
   micro_kernels<T>::run(height, vectors, depth, a, a_row, a_column, b, b_row, tile,
                         B::tile_columns, false);
   for (int i = 0; i < height; ++i)
     for (index_t j = 0; j < columns; ++j) {
-      T& out = c[i * c_row + j];
+      sum_of<T>& out = c[i * c_row + j];
       out = add ? out + tile[i * B::tile_columns + j] : tile[i * B::tile_columns + j];
     }
+}
+
+/// Sums of a tile as elements of C.
+template <class T, class Out>
+void store_tile(const sum_of<T>* sums, Out* c, index_t c_row, int height, index_t columns) {
+  using B = blocking<T>;
+  using V = simd::vec<sum_of<T>, B::lanes>;
+  for (int i = 0; i < height; ++i, sums += B::tile_columns, c += c_row) {
+    index_t j = 0;
+    for (; j + B::lanes <= columns; j += B::lanes) simd::store_rounded(c + j, simd::load<V>(sums + j));
+    for (; j < columns; ++j) c[j] = static_cast<Out>(sums[j]);
+  }
 }
 
 struct block_range {
   index_t i0, i1, j0, j1;
 };
 
-/// One block of C for all of K, by one thread.
-template <class T>
-void multiply_block(const block_range& range, index_t depth, const matrix<T>& a,
-                    const matrix<T>& b, const result_matrix<T>& c, bool add,
-                    scratch_memory& scratch) {
+/// One block of C for all of K, by one thread. Sums of another type than C's are kept tile by tile
+/// until the last part of K.
+template <class From, class Out>
+void multiply_block(const block_range& range, index_t elements, const matrix<From>& a,
+                    const matrix<From>& b, const result_matrix<Out>& c, scratch_memory& scratch) {
+  using T = typename packing<From>::type;
   using B = blocking<T>;
+  constexpr index_t n = elements_in<T>;
+  constexpr bool direct = std::is_same_v<Out, sum_of<T>>;
+  constexpr index_t tile_size = B::tile_rows * B::tile_columns;
+  const index_t depth = (elements + n - 1) / n;
   const index_t parts = (depth + B::depth - 1) / B::depth;
   index_t part = (depth + parts - 1) / std::max<index_t>(parts, 1);
   if (parts > 1) part = (part + B::lanes - 1) / B::lanes * B::lanes;
   const index_t a_rows = std::min<index_t>(B::block_rows, range.i1 - range.i0) + B::tile_rows;
-  const index_t a_space = a_rows * std::max<index_t>(B::packed_row, B::depth * B::packed_column / B::tile_rows + 1);
-  T* a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + B::block_columns * (B::depth + B::lanes)) * sizeof(T)));
-  T* b_packed = a_packed + (a_space + 15) / 16 * 16;
+  const index_t a_space = (a_rows * std::max<index_t>(B::packed_row, B::depth * B::packed_column / B::tile_rows + 1) + 15) / 16 * 16;
+  const index_t b_space = B::block_columns * (B::depth + B::lanes);
+  const index_t panels = (range.j1 - range.j0 + B::tile_columns - 1) / B::tile_columns;
+  const index_t sums_space = direct ? 0 : parts > 1 ? (a_rows / B::tile_rows + 1) * panels * tile_size : tile_size;
+  T* a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + 16 + sums_space) * sizeof(T)));
+  T* b_packed = a_packed + a_space;
+  [[maybe_unused]] auto* sums = reinterpret_cast<sum_of<T>*>(b_packed + b_space);
   const bool by_column = a.row == 1 && a.column != 1;
   // With few rows, packing B costs more than it saves.
-  const bool in_place = b.column == 1 && range.i1 - range.i0 <= 64;
-  if (depth == 0 && !add)
+  const bool in_place = std::is_same_v<T, From> && b.column == 1 && range.i1 - range.i0 <= 64;
+  if (depth == 0)
     for (index_t i = range.i0; i < range.i1; ++i)
-      std::fill(c.data + i * c.row + range.j0, c.data + i * c.row + range.j1, T{});
+      std::fill(c.data + i * c.row + range.j0, c.data + i * c.row + range.j1, Out{});
   for (index_t i0 = range.i0; i0 < range.i1; i0 += B::block_rows) {
     const index_t rows = std::min<index_t>(B::block_rows, range.i1 - i0);
     for (index_t k0 = 0; k0 < depth; k0 += part) {
-      const index_t k = std::min(part, depth - k0);
-      pack_a(a, i0, rows, k0, k, a_packed);
+      const index_t k = std::min(part, depth - k0), left = elements - k0 * n;
+      pack_a<T>(a, i0, rows, k0 * n, k, left, a_packed);
       for (index_t j0 = range.j0; j0 < range.j1; j0 += B::tile_columns) {
         const index_t columns = std::min<index_t>(B::tile_columns, range.j1 - j0);
         const T* panel = b_packed;
         index_t panel_row = B::tile_columns;
         if (in_place && columns == micro_kernels<T>::vectors_for(columns) * B::lanes) {
-          panel = b.data + k0 * b.row + j0;
+          if constexpr (std::is_same_v<T, From>) panel = b.data + k0 * b.row + j0;
           panel_row = b.row;
         } else {
-          pack_panel(b, k0, k, j0, columns, b_packed);
+          pack_panel<T>(b, k0 * n, k, left, j0, columns, b_packed);
         }
         for (index_t t = 0; t < rows; t += B::tile_rows) {
           const int height = static_cast<int>(std::min<index_t>(B::tile_rows, rows - t));
-          T* out = c.data + (i0 + t) * c.row + j0;
           const T* tile = by_column ? a_packed + t / B::tile_rows * B::packed_column * B::depth
                                     : a_packed + t * B::packed_row;
-          multiply_tile<T>(k, tile, by_column ? 1 : B::packed_row, by_column ? B::packed_column : 1,
-                           panel, panel_row, out, c.row, height, columns, add || k0 > 0);
+          const index_t row = by_column ? 1 : B::packed_row, column = by_column ? B::packed_column : 1;
+          Out* out = c.data + (i0 + t) * c.row + j0;
+          if constexpr (direct) {
+            multiply_tile<T>(k, tile, row, column, panel, panel_row, out, c.row, height, columns, k0 > 0);
+          } else {
+            auto* sum = parts > 1 ? sums + (t / B::tile_rows * panels + (j0 - range.j0) / B::tile_columns) * tile_size : sums;
+            micro_kernels<T>::run(height, micro_kernels<T>::vectors_for(columns), k, tile, row, column, panel, panel_row, sum,
+                                  B::tile_columns, k0 > 0);
+            if (k0 + k == depth) store_tile<T>(sum, out, c.row, height, columns);
+          }
         }
       }
     }
@@ -313,10 +432,12 @@ std::pair<index_t, index_t> task_grid(const gemm_size& size, int threads) {
 
 }  // namespace detail
 
-/// C = A B (or C += A B if `add`), with A [m, k], B [k, n] and C [m, n] in row-major order.
-template <class T>
-void multiply(const gemm_size& size, const matrix<T>& a, const matrix<T>& b,
-              const result_matrix<T>& c, bool add, executor& threads) {
+/// C = A B, with A [m, k], B [k, n] and C [m, n] in row-major order. C has the type of the operands,
+/// or f32 where those are bf16 or f16.
+template <class From, class Out>
+void multiply(const gemm_size& size, const matrix<From>& a, const matrix<From>& b,
+              const result_matrix<Out>& c, executor& threads) {
+  using T = typename detail::packing<From>::type;
   using B = detail::blocking<T>;
   const auto [task_rows, task_columns] = detail::task_grid<T>(size, threads.threads());
   const index_t tiles_i = (size.m + B::tile_rows - 1) / B::tile_rows;
@@ -328,7 +449,7 @@ void multiply(const gemm_size& size, const matrix<T>& a, const matrix<T>& b,
         std::min(size.m, tiles_i * (i + 1) / task_rows * B::tile_rows),
         tiles_j * j / task_columns * B::tile_columns,
         std::min(size.n, tiles_j * (j + 1) / task_columns * B::tile_columns)};
-    detail::multiply_block(range, size.k, a, b, c, add, scratch);
+    detail::multiply_block(range, size.k, a, b, c, scratch);
   });
 }
 

@@ -9,20 +9,29 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n].
-template <class T>
-void product(const native_call& call) {
+namespace detail {
+template <class T, class Out>
+void product_of(const native_call& call) {
   const strided &a = call.in[0], &b = call.in[1], &c = call.out[0];
   const int dims = c.extents.order - 2;
   const gemm_size size{c.extents[dims], c.extents[dims + 1], a.extents.last()};
   index_t batches = 1;
   for (int d = 0; d < dims; ++d) batches *= c.extents[d];
   for (index_t n = 0; n < batches; ++n) {
-    const auto at = [&](const strided& t) { return t.data<T>() + element_offset(c.extents, t.stride, 0, dims, n); };
-    multiply<T>(size, {at(a), a.stride[dims], a.stride[dims + 1]},
-                {at(b), b.stride[dims], b.stride[dims + 1]},
-                {at(c), c.stride[dims]}, false, call.threads);
+    const auto offset = [&](const strided& t) { return element_offset(c.extents, t.stride, 0, dims, n); };
+    multiply(size, matrix<T>{a.data<T>() + offset(a), a.stride[dims], a.stride[dims + 1]},
+             matrix<T>{b.data<T>() + offset(b), b.stride[dims], b.stride[dims + 1]},
+             result_matrix<Out>{c.data<Out>() + offset(c), c.stride[dims]}, call.threads);
   }
+}
+}  // namespace detail
+
+/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n], of their type or f32.
+template <class T>
+void product(const native_call& call) {
+  if constexpr (is_storage_type<T>)
+    if (call.out[0].type == dtype::f32) return detail::product_of<T, float>(call);
+  detail::product_of<T, T>(call);
 }
 
 }  // namespace WEFT_ISA

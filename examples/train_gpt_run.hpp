@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT
+// The training run of train_gpt on one rank, for one precision: each is compiled as a unit of its own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include <weft/comm/counting.hpp>
+#include <weft/comm/environment.hpp>
+#include <weft/device/counting.hpp>
+#include <weft/gpu/open.hpp>
+#include <weft/io/safetensors.hpp>
+#include <weft/train/checkpoint.hpp>
+#include <weft/train/inspect.hpp>
+#include <weft/train/progress.hpp>
+#include <weft/train/text.hpp>
+#include <weft/weft.hpp>
+
+#include "train_gpt_settings.hpp"
+
+extern std::atomic<std::size_t> allocations;
+extern volatile std::sig_atomic_t interrupted;
+
+namespace job {
+
+using namespace weft;
+
+class json_log {
+ public:
+  explicit json_log(const std::string& path, bool append) {
+    if (path.empty()) return;
+    out_.open(path, append ? std::ios::app : std::ios::trunc);
+    if (!out_) throw usage_error("--log " + path + ": cannot be written");
+  }
+  void line(const char* format, auto... values) {
+    if (!out_.is_open()) return;
+    std::string text(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, values...)), '\0');
+    std::snprintf(text.data(), text.size() + 1, format, values...);
+    out_ << text << '\n' << std::flush;
+  }
+
+ private:
+  std::ofstream out_;
+};
+
+inline double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Continues `prompt` by `count` bytes drawn from the model.
+template <class Run>
+std::string sample(const gpt2::model<>& model, const settings& s, Run& c) {
+  std::string text = s.prompt.empty() ? "\n" : s.prompt;
+  for (index_t i = 0; i < s.sample; ++i) {
+    const auto seen = std::min<index_t>(static_cast<index_t>(text.size()), s.model.context);
+    text_samples::tokens tokens(shape{2, {1, seen}}, c.where());
+    tokens.copy_from(std::vector<std::uint8_t>(text.end() - seen, text.end()));
+    const auto logits = eval(model(tokens, seen), c).to_vector();
+    const float* last = logits.data() + (seen - 1) * s.model.vocabulary;
+    const float top = *std::max_element(last, last + 256);
+    double total = 0, weights[256];
+    for (int v = 0; v < 256; ++v) total += weights[v] = std::exp((last[v] - top) / 0.8);
+    double draw = unit_interval(philox_word(key_of(mix(s.seed, 0x5a)), static_cast<std::uint64_t>(i))) * total;
+    int chosen = 0;
+    while (chosen < 255 && (draw -= weights[chosen]) > 0) ++chosen;
+    text += static_cast<char>(chosen);
+  }
+  return text;
+}
+
+/// A batch whose loss was not finite, to look at once more.
+struct suspect {
+  text_samples::tokens inputs, labels;
+  context::random_state randomness;
+};
+
+/// What left the finite numbers first, by a second look at the batch on the host with a copy of the
+/// model. All ranks call it; empty where there is nothing to look at.
+template <class Run>
+std::string first_non_finite(Run& run, const settings& s, const std::optional<suspect>& batch) {
+  const state_dict_t whole = run.full();
+  if (!batch) return "";
+  const device host(std::make_shared<cpu::cpu_backend>());
+  context_in<typename Run::precision> c(host);
+  c.set_randomness(batch->randomness);
+  const auto model = gpt2::model<>::create(s.model, host);
+  const state_dict_t copies = state_dict(model);
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    move_to(*whole[i].second, host);
+    copies[i].second->memory = whole[i].second->memory;
+  }
+  const auto found = find_non_finite(copies, c, [&](auto& debug) {
+    eval(cross_entropy(model(batch->inputs.to(host), s.model.context), batch->labels.to(host)), debug);
+  });
+  return found ? found->text() : "nothing on a second look";
+}
+
+/// What a step does to the model: the mean loss of the batches of all ranks, the norm of the gradient.
+struct step_result {
+  double loss = 0, norm = 0;
+};
+
+/// The loss of a step that is no number; the model has not been changed.
+struct non_finite_loss {
+  std::optional<suspect> batch;  // if it was on this rank
+};
+
+inline comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
+
+template <class Run, class NextBatch>
+step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
+  std::vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
+  std::optional<suspect> not_finite;
+  for (index_t j = 0; j < s.accumulate; ++j) {
+    const auto [inputs, labels] = next_batch();
+    const index_t number = run.micro_batch(j, s.accumulate);
+    run.begin_micro_batch(static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(number));
+    const auto randomness = run.randomness();
+    const auto quiet = run.no_sync(j + 1 < s.accumulate);
+    tape steps(run);
+    const auto loss = steps.eval(cross_entropy(model(inputs, s.model.context), labels));
+    const double value = loss.item();
+    losses[static_cast<std::size_t>(number)] = value;
+    if (!std::isfinite(value) && !not_finite) not_finite = suspect{inputs, labels, randomness};
+    steps.backward(loss);
+  }
+  if (run.ranks().size() > 1) run.ranks().all_reduce(losses, reduction::sum, for_losses(s)).wait();
+  step_result r;
+  for (double l : losses) r.loss += l;
+  r.loss /= static_cast<double>(losses.size());
+  if (!std::isfinite(r.loss) && run.where()->computes()) throw non_finite_loss{not_finite};
+  r.norm = run.step({.clip = s.clip, .micro_batches = s.accumulate});
+  return r;
+}
+
+/// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
+/// are not there: the first makes the optimiser's state, the second holds it from the start.
+struct forecast {
+  std::size_t peak_bytes = 0;
+  index_t sent_bytes = 0;  // in a steady step
+};
+template <class Precision>
+forecast forecast_of(const settings& s, int rank, int ranks) {
+  const device nowhere(std::make_shared<counting_backend>());
+  counting_communicator others(rank, ranks);
+  const auto model = gpt2::model<>::create(s.model, nowhere);
+  adamw optimizer;
+  auto run = bind<Precision>(model, optimizer, others, parallel_options_of(s));
+  run.recompute = s.recompute == "block";
+  const shape tokens{2, {s.batch, s.model.context}};
+  traffic sent;
+  for (int step = 0; step < std::min<index_t>(2, s.steps); ++step) {
+    const traffic before = run.groups().sent();
+    train_step(model, run, s, step, [&] {
+      return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
+    });
+    sent = run.groups().sent() - before;
+  }
+  return {nowhere.memory().figures().peak, sent.total()};
+}
+
+/// The device that was asked for; that it is missing is a mistake of the user's.
+inline device device_of(const settings& s) {
+  try {
+    return open_device(s.device_name, s.threads);
+  } catch (const device_error& e) {
+    throw usage_error("--device " + s.device_name + ": " + e.what());
+  }
+}
+
+/// The rest of a log line: what this rank has sent and holds. Activations are what the peak has beside
+/// parameters, gradients and optimiser state: kept values, the arena, messages.
+template <class Run>
+std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms, index_t peak_bytes) {
+  std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) + ", \"world\": " + std::to_string(run.ranks().size()) +
+                  ", \"comm_bytes\": {";
+  for (collective k : {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
+    if (sent.of(k)) t += std::string("\"") + name_of(k) + "\": " + std::to_string(sent.of(k)) + ", ";
+  t += "\"control\": " + std::to_string(sent.control) + ", \"total\": " + std::to_string(sent.total()) + "}";
+  const index_t kept = run.parallel().parameter_bytes() + run.parallel().gradient_bytes() + run.optimizer_bytes();
+  char text[64];
+  std::snprintf(text, sizeof text, ", \"comm_exposed_ms\": %.3f", exposed_ms);
+  return t + text + ", \"param_bytes\": " + std::to_string(run.parallel().parameter_bytes()) +
+         ", \"grad_bytes\": " + std::to_string(run.parallel().gradient_bytes()) +
+         ", \"optimizer_bytes\": " + std::to_string(run.optimizer_bytes()) +
+         ", \"activation_bytes\": " + std::to_string(peak_bytes - kept);
+}
+
+/// Whether somebody has been told to stop: all ranks answer the same.
+inline bool stops(communicator& ranks, const settings& s) {
+  if (ranks.size() == 1) return interrupted;
+  std::vector<std::int32_t> any{interrupted};
+  ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
+  return any[0];
+}
+
+inline std::string log_of_rank(const settings& s, int rank) {
+  if (rank == 0 || s.log.empty()) return rank == 0 ? s.log : "";
+  if (!s.log_all_ranks) return "";
+  const std::size_t dot = s.log.rfind(".jsonl");
+  return s.log.substr(0, dot) + ".rank" + std::to_string(rank) + (dot == s.log.npos ? "" : ".jsonl");
+}
+
+/// The loss without gradient over the last batches of the data.
+template <class Run>
+double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<text_samples>& batches) {
+  const index_t samples = batches.samples(), count = std::min<index_t>(16, (samples + s.batch - 1) / s.batch);
+  batches.seek(std::max<index_t>(0, samples - count * s.batch));
+  double sum = 0;
+  for (index_t i = 0; i < count; ++i) {
+    const auto [inputs, labels] = batches.next();
+    sum += eval(cross_entropy(model(inputs, s.model.context), labels), run).item();
+  }
+  return sum / static_cast<double>(count);
+}
+
+/// Trains as one of `ranks`; the exit code.
+template <class Precision>
+int train(settings s, communicator& ranks) {
+  if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
+  if (s.strategy == "single" && ranks.size() > 1)
+    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
+  const bool first = ranks.rank() == 0;
+  if (!s.flight.empty()) ranks.record_in(std::make_shared<flight_recorder>(s.flight, ranks.rank()));
+  const device where = device_of(s);
+  const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
+  const int threads = cpu ? cpu->threads().threads() : 1;
+  const parallel_options strategy = parallel_options_of(s);
+  if (first && ranks.size() > 1)
+    for (const std::string& name : ignored_variables())
+      std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
+  if (first && s.deterministic && !strategy.keeps_bits(ranks.size(), s.accumulate))
+    std::fprintf(stderr, "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld micro-batches each: a power "
+                         "of two is needed; the bits will be others than those of one rank\n",
+                 s.strategy.c_str(), ranks.size(), static_cast<long long>(s.accumulate));
+  const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
+  loader_options own = order;
+  own.share = {ranks.rank(), ranks.size(), s.accumulate, strategy.reduces_each()};
+  loader batches(text_samples(read_text(s.data), s.model.context), own, where);
+  std::optional<loader<text_samples>> held_out;
+  if (s.eval_every > 0) held_out.emplace(batches.data(), order, where);
+  auto model = gpt2::model<>::create(s.model, where);
+  initialize(model, s.seed);
+  if (!s.init.empty()) io::load(s.init, state_dict(model));
+  const index_t count = parameter_count(model);
+  adamw optimizer{.lr = s.lr, .beta1 = s.beta1, .beta2 = s.beta2, .eps = s.eps, .weight_decay = s.weight_decay,
+                  .decay_from_order = 2};
+  auto run = bind<Precision>(model, optimizer, ranks, strategy);
+  run.seed = s.seed;
+  run.recompute = s.recompute == "block";
+  const schedule rate{s.schedule_name == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
+                      s.warmup, s.steps};
+  run_position at;
+  std::optional<checkpointer<decltype(run)>> saves;
+  if (!s.checkpoint.empty()) saves.emplace(s.checkpoint, run);
+  if (s.resume) at = saves->load().value_or(run_position{});
+  batches.seek(at.samples);
+  json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
+  const forecast expected = first || s.log_all_ranks ? forecast_of<Precision>(s, ranks.rank(), ranks.size()) : forecast{};
+  if (first)
+    std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s; %s on %d %s\n",
+                 static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), where->description().c_str(),
+                 threads, compiled_isa(), s.strategy.c_str(), ranks.size(), ranks.size() > 1 ? "ranks" : "rank");
+  log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
+           "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", \"comm\": \"%s\", "
+           "\"deterministic\": %s, \"precision\": \"%s\"}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
+           "\"predicted_peak_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
+           static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
+           static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
+           static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
+           static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
+           static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false", s.precision.c_str(),
+           static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes,
+           static_cast<long long>(expected.sent_bytes));
+  progress bar(s.steps);
+  const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
+  bool stopped = false;
+  for (index_t step = at.step; step < s.steps && !stopped; ++step) {
+    const double start = now_ms(), waited = run.groups().waited_ms();
+    const std::size_t allocated = allocations;
+    const traffic sent = run.groups().sent();
+    optimizer.lr = rate.at(step);
+    step_result r;
+    try {
+      r = train_step(model, run, s, step, [&] { return batches.next(); });
+    } catch (const non_finite_loss& bad) {
+      const std::string found = first_non_finite(run, s, bad.batch);
+      if (!found.empty())
+        std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n", static_cast<long long>(step), found.c_str());
+      return 1;
+    }
+    const double ms = now_ms() - start;
+    const std::size_t made = allocations - allocated;
+    log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %lld, "
+             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
+             static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
+             1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
+             rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
+                          static_cast<index_t>(where.memory().figures().peak)).c_str());
+    if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
+    at = {step + 1, batches.position()};
+    stopped = stops(ranks, s);
+    if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) saves->save(at);
+    if (s.eval_every > 0 && at.step % s.eval_every == 0)
+      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %.9g}", static_cast<long long>(at.step), evaluate(model, run, s, *held_out));
+  }
+  if (saves) saves->finish();
+  if (stopped && first) {
+    if (!saves) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
+    else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
+                      static_cast<long long>(at.step), s.checkpoint.c_str());
+  }
+  if (!s.save.empty()) {
+    const state_dict_t whole = run.full();
+    if (first) io::save(s.save, whole);
+  }
+  if (s.sample > 0) {
+    const std::string text = sample(model, s, run);
+    if (first) std::printf("%s\n", text.c_str());
+  }
+  return stopped ? 130 : 0;
+}
+
+}  // namespace job

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// Lower precision: products are taken of bf16 or f16, everything else stays as it is written.
+//
+// What torch.autocast decides op by op while a program runs is one pass here: operands of products
+// are rounded, results are stored in the same type and widened where they are read. Rounded values
+// are what fused kernels write, so products read and keep half the bytes.
+#pragma once
+
+#include <weft/graph/rewrite.hpp>
+
+namespace weft::graph {
+
+namespace detail {
+
+constexpr bool is_view(const node& n) { return n.op->kind == op::op_kind::view; }
+
+/// `v` as type `t`. Rounded below its views, so that all views of a tensor read one rounded copy.
+constexpr value rounded_to(value v, dtype t) {
+  const node n = v.get();
+  if (n.result.type == t) return v;
+  if (n.operands != 1) return cast_to(v, t);
+  value from{v.owner, n.operand[0]};
+  if (n.op == &info_of<op::cast> && from.type() == t) return from;
+  if (!is_view(n)) return cast_to(v, t);
+  from = rounded_to(from, t);
+  return v.owner->apply(*n.op, n.at, &from, 1);
+}
+
+/// A view of a widened value: the view first, so that the kernel that reads it widens it.
+constexpr int widened_later(compute_graph& to, const node& n) {
+  if (!is_view(n) || to[n.operand[0]].op != &info_of<op::cast>) return to.intern(n).id;
+  value narrow{&to, to[n.operand[0]].operand[0]};
+  if (!is_floating(narrow.type()) || size_of(narrow.type()) >= size_of(n.result.type)) return to.intern(n).id;
+  return cast_to(to.apply(*n.op, n.at, &narrow, 1), n.result.type).id;
+}
+
+/// Products that are the cotangent of a leaf, or an addend of it, and nothing else.
+constexpr sequence<bool> gradient_products(const compute_graph& g) {
+  sequence<int> uses(g.size(), 0);
+  for (int i = 0; i < g.size(); ++i)
+    for (int k = 0; k < g[i].operands; ++k) ++uses[g[i].operand[k]];
+  sequence<bool> found(g.size(), false);
+  for (int o = 1; o < g.outputs.size(); ++o)
+    if (g.outputs[o] >= 0) found[g.outputs[o]] = true;
+  for (int i = g.size(); i-- > 0;) {
+    const bool passes_on = g[i].op == &info_of<op::add> || g[i].op == &info_of<op::cast> || is_view(g[i]);
+    for (int k = 0; found[i] && passes_on && k < g[i].operands; ++k)
+      if (uses[g[i].operand[k]] == 1) found[g[i].operand[k]] = true;
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// `g` with f32 products taken in `type`.
+constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
+  if (type == dtype::f32) return g;
+  return rewritten(g, [&](compute_graph& to, const node& n) {
+    if (n.op != &info_of<op::contract> || n.result.type != dtype::f32) return detail::widened_later(to, n);
+    const value a = detail::rounded_to({&to, n.operand[0]}, type), b = detail::rounded_to({&to, n.operand[1]}, type);
+    return cast_to(contract_of(a, b), dtype::f32).id;
+  });
+}
+
+/// A joint graph whose gradients of f32 leaves are not rounded to the type of products on their way.
+constexpr compute_graph with_wide_gradients(dtype type, const compute_graph& g) {
+  if (type == dtype::f32) return g;
+  const sequence<bool> found = detail::gradient_products(g);
+  int i = 0;
+  sequence<int> place;  // of the live nodes, in the order that `rewritten` meets them
+  const sequence<bool> live = live_nodes(g);
+  for (int k = 0; k < g.size(); ++k)
+    if (live[k]) place.push_back(k);
+  return rewritten(g, [&](compute_graph& to, const node& n) {
+    const bool widens = found[place[i++]];
+    value v[] = {{&to, n.operand[0]}, {&to, n.operand[1]}};
+    if (widens && n.op == &info_of<op::contract> && n.result.type == type)
+      return to.apply(*n.op, attributes{{static_cast<index_t>(dtype::f32)}, 1}, v, 2).id;
+    if (widens && n.op == &info_of<op::cast> && v[0].type() == n.result.type) return n.operand[0];
+    if (widens && detail::is_view(n) && v[0].type() != n.result.type) return to.apply(*n.op, n.at, v, 1).id;
+    return to.intern(n).id;
+  });
+}
+
+}  // namespace weft::graph

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// A factor on the loss that keeps small gradients inside the range of f16: as large as it can be
+// without overflow. Steps whose gradients overflow are left out.
+//
+//   loss_scaler scaler;
+//   run.loss_scale = scaler.scale;          // gradients come out larger by it
+//   if (scaler.took(std::isfinite(norm))) optimizer.step(...);
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace weft {
+
+/// With the defaults of torch.amp.GradScaler.
+struct loss_scaler {
+  double scale = 65536;  // a power of two, so that scaling rounds nothing; it doubles and halves
+  std::int64_t growth_interval = 2000;
+  std::int64_t growth_tracker = 0;  // finite steps since the scale last changed
+
+  /// Takes note of a step. Whether it is to be taken: if its gradients are finite.
+  bool took(bool finite) {
+    if (!finite) {
+      scale = std::max(scale / 2, 0x1p-24);
+      growth_tracker = 0;
+    } else if (++growth_tracker == growth_interval) {
+      scale = std::min(2 * scale, 0x1p100);
+      growth_tracker = 0;
+    }
+    return finite;
+  }
+};
+
+}  // namespace weft

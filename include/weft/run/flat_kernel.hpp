@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Kernels written by hand in words, over contiguous tensors of equal size: what the library itself
+// does to gradients, so that it compiles no program of its own.
+#pragma once
+
+#include <array>
+
+#include <weft/lower/cpu_kernel.hpp>
+#include <weft/tensor/tensor.hpp>
+
+namespace weft::run {
+
+/// `Words` is an array of encoded words that load and store the operands in their order.
+template <const auto& Words>
+void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands) {
+  constexpr kernel_function function = []<std::size_t... I>(std::index_sequence<I...>) {
+    return &lower::cpu_kernel<Words[I]...>::run;
+  }(std::make_index_sequence<Words.size()>{});
+  kernel_call call;
+  call.words = Words;
+  call.function = function;
+  call.division = kernel_division::elements;
+  call.args.extent[0] = (*operands.begin())->extents.size();
+  for (const tensor_state* t : operands) {
+    call.args.pointer[call.args.arguments] = const_cast<void*>(static_cast<const void*>(t->memory.data()));
+    call.args.stride[call.args.arguments++][0] = 1;
+  }
+  device.launch(call);
+}
+
+}  // namespace weft::run

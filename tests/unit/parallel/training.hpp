@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// A small model of odd sizes, trained on n ranks.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/parallel/hook.hpp>
+#include <weft/weft.hpp>
+
+namespace training {
+
+using namespace weft;
+
+struct block {
+  layer_normalization<> norm;
+  linear<> in, out;
+  auto operator()(expression auto x) const {
+    return let(x, [&](auto x) { return x + dropout(out(gelu(in(norm(x)))), 0.1f); });
+  }
+};
+
+/// Odd sizes, so that nothing divides; the table is used twice.
+struct net {
+  embedding_table<> table;
+  repeat<block> h;
+  layer_normalization<> last;
+
+  static net create(const device& where) {
+    net n{embedding_table<>::create(11, 6, where), {}, layer_normalization<>::create(6, where)};
+    for (int i = 0; i < 3; ++i) n.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 7, where), linear<>::create(7, 6, where)});
+    return n;
+  }
+  auto operator()(expression auto tokens) const { return matmul(last(h(table(tokens))), transpose(table.weight)); }
+};
+
+struct outcome {
+  std::vector<double> losses, norms;
+  std::vector<float> parameters;
+  double scale = 1;            // of the loss, at the end
+  std::vector<index_t> sent;   // bytes of data by this rank in the last step
+};
+
+using tokens = tensor<std::int32_t, extents<dyn>>;
+
+inline tokens batch_of(index_t number, const device& where, int shift) {
+  tokens t(shape{1, {5}}, where);
+  std::vector<std::int32_t> v;
+  for (index_t i = 0; i < 5; ++i) v.push_back(static_cast<std::int32_t>((number * 7 + i * 3 + shift) % 11));
+  t.copy_from(v);
+  return t;
+}
+
+/// Trains on `per_rank` micro-batches a step on this rank.
+template <class Precision>
+outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536) {
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  net model = net::create(where);
+  initialize(model, 5);
+  adamw optimizer{.lr = 1e-2};
+  auto run = bind<Precision>(model, optimizer, ranks, o);
+  run.seed = 3;
+  loss_scaler scaler = run.scaler();
+  scaler.scale = scale;
+  run.set_scaler(scaler);
+  run.recompute = recompute;
+  outcome result;
+  const index_t total = per_rank * ranks.size();
+  for (int s = 0; s < steps; ++s) {
+    const traffic before = run.groups().sent();
+    std::vector<double> losses(static_cast<std::size_t>(total));
+    for (index_t j = 0; j < per_rank; ++j) {
+      const index_t g = run.micro_batch(j, per_rank);
+      run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
+      const auto quiet = run.no_sync(j + 1 < per_rank);
+      tape steps(run);
+      const auto loss = steps.eval(cross_entropy(model(batch_of(s * total + g, where, 0)), batch_of(s * total + g, where, 1)));
+      steps.backward(loss);
+      losses[static_cast<std::size_t>(g)] = loss.item();
+    }
+    ranks.all_reduce(losses, reduction::sum, {.control = true}).wait();
+    double mean = 0;
+    for (double l : losses) mean += l;
+    result.losses.push_back(mean / static_cast<double>(total));
+    const double norm = run.step({.clip = 0.5, .micro_batches = per_rank});
+    result.norms.push_back(std::isfinite(norm) ? norm : -1);  // a step left out
+    const traffic sent = run.groups().sent() - before;
+    result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter), sent.of(collective::all_gather)};
+  }
+  result.scale = run.loss_scale;
+  for (const auto& [name, p] : run.full()) {
+    std::vector<float> v(static_cast<std::size_t>(p->extents.size()));
+    detail::download_to(*p, v.data());
+    result.parameters.insert(result.parameters.end(), v.begin(), v.end());
+  }
+  return result;
+}
+
+template <class Precision = precision::f32>
+outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536) {
+  std::vector<outcome> of(static_cast<std::size_t>(n));
+  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Precision>(ranks, o, per_rank, steps, recompute, scale); });
+  for (const outcome& r : of) {  // all ranks know the same
+    CHECK(r.losses == of[0].losses);
+    CHECK(r.norms == of[0].norms);
+    CHECK(r.parameters == of[0].parameters);
+  }
+  for (int r = 1; r < n; ++r)
+    for (std::size_t k = 0; k < 3; ++k) of[0].sent[k] += of[static_cast<std::size_t>(r)].sent[k];
+  return of[0];
+}
+
+inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double d = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) d = std::max(d, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return d;
+}
+
+inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters};
+
+}  // namespace training
