@@ -13,6 +13,7 @@
 #include <weft/comm/counting.hpp>
 #include <weft/comm/environment.hpp>
 #include <weft/device/counting.hpp>
+#include <weft/device/cpu/file.hpp>
 #include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
@@ -150,7 +151,9 @@ forecast forecast_of(const settings& s, int rank, int ranks) {
   counting_communicator others(rank, ranks);
   const auto model = gpt2::model<>::create(s.model, nowhere);
   adamw optimizer;
-  auto run = bind<Precision>(model, optimizer, others, parallel_options_of(s));
+  parallel_options strategy = parallel_options_of(s);
+  set_offload(s, device(std::make_shared<counting_backend>()), strategy);
+  auto run = bind<Precision>(model, optimizer, others, strategy);
   run.recompute = s.recompute == "block";
   const shape tokens{2, {s.batch, s.model.context}};
   traffic sent;
@@ -171,6 +174,12 @@ inline device device_of(const settings& s) {
   } catch (const device_error& e) {
     throw usage_error("--device " + s.device_name + ": " + e.what());
   }
+}
+
+/// Where what is offloaded goes.
+inline device home_beside(const device& where) {
+  if (!where->host_accessible()) return default_device();
+  return device(std::make_shared<cpu::file_backend>(std::filesystem::temp_directory_path().string()));
 }
 
 /// The rest of a log line: what this rank has sent and holds. Activations are what the peak has beside
@@ -230,7 +239,8 @@ int train(settings s, communicator& ranks) {
   const device where = device_of(s);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
-  const parallel_options strategy = parallel_options_of(s);
+  parallel_options strategy = parallel_options_of(s);
+  if (s.offload != "none") set_offload(s, home_beside(where), strategy);
   if (first && ranks.size() > 1)
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());

@@ -38,6 +38,7 @@ inline constexpr const char* usage =
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
 /// Sets what `--hook` says, "powersgd:4" for example.
@@ -55,6 +56,12 @@ inline void set_hook(const std::string& text, weft::parallel_options& o) {
   else if (name == "topk" && is_number && number > 0 && number <= 1) o.hook = weft::top_k(number);
   else if (name == "local" && is_count) o.local_steps = static_cast<int>(number);
   else throw fail();
+}
+
+/// What `--offload` says, to `home`.
+inline void set_offload(const settings& s, const weft::device& home, weft::parallel_options& o) {
+  if (s.offload == "params" || s.offload == "all") o.offload_parameters = home;
+  if (s.offload == "optimizer" || s.offload == "all") o.offload_optimizer = home;
 }
 
 /// "zero2" or "hybrid:4" as what it stands for.
@@ -115,7 +122,7 @@ inline settings parse(int count, char** values) {
   a.number<int>("timeout", s.timeout, 1);
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
   a.choice("precision", s.precision, {"f32", "bf16", "f16"});
-  a.choice("offload", s.offload, {"none"});
+  a.choice("offload", s.offload, {"none", "params", "optimizer", "all"});
   a.choice("recompute", s.recompute, {"none", "block"});
   a.text("strategy", s.strategy);
   a.text("hook", s.hook);

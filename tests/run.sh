@@ -129,7 +129,7 @@ check_train_gpt() {
     $job "${many[@]}" --ranks 2 --accumulate 2 --strategy $strategy --log $at/$strategy.jsonl 2>/dev/null
     logs+=($at/$strategy.jsonl)
   done
-  $job "${many[@]}" --ranks 4 --strategy hybrid:2 --recompute block --log $at/hybrid.jsonl 2>/dev/null
+  $job "${many[@]}" --ranks 4 --strategy hybrid:2 --recompute block --offload all --log $at/hybrid.jsonl 2>/dev/null
   examples/launch.sh -n 4 $job "${many[@]}" --comm gloo --strategy zero3 --log $at/gloo.jsonl 2>/dev/null
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 $job "${many[@]}" --comm mpi \
     --accumulate 2 --strategy zero2 --log $at/mpi.jsonl 2>/dev/null
@@ -170,7 +170,7 @@ check_train_gpt() {
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
     "--data README.md --ranks 2 --strategy single" "--data README.md --ranks 3 --strategy hybrid:2" "--data README.md --strategy zero4" \
-    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --precision f16 --hook bf16" "--data README.md --precision fp8" "--data README.md --strategy zero2 --hook bf16" \
+    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --precision f16 --hook bf16" "--data README.md --precision fp8" "--data README.md --offload params" "--data README.md --strategy zero2 --hook bf16" \
     "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
     code=0
     # shellcheck disable=SC2086

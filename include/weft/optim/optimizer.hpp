@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include <weft/optim/clip.hpp>
 
@@ -21,31 +23,54 @@ namespace detail {
 /// State tensors of parameters, by name; zero when first asked for.
 class optimizer_state {
  public:
+  /// On the device of the parameter `like`.
   const std::shared_ptr<tensor_state>& get(const std::string& kind, const std::string& name,
                                            const tensor_state& like) {
     auto& slot = tensors_[kind + "." + name];
-    if (!slot) {
+    if (slot) {
+      move_to(*slot, like.where);
+    } else {
       slot = std::make_shared<tensor_state>(like.where, like.extents, like.type);
       slot->where->fill_zero(slot->memory.data(), slot->bytes());
     }
+    if (home_) lent_.push_back(slot);
     return slot;
   }
   const std::unordered_map<std::string, std::shared_ptr<tensor_state>>& tensors() const { return tensors_; }
   void set(const std::string& key, std::shared_ptr<tensor_state> t) { tensors_[key] = std::move(t); }
 
+  /// Where tensors are between updates, other than with their parameters.
+  void keep_on(const device& home) {
+    home_ = home;
+    for (const auto& [key, t] : tensors_) move_to(*t, home);
+  }
+  /// An update is over: what it asked for goes home.
+  void updated() {
+    for (const auto& t : lent_) move_to(*t, *home_);
+    lent_.clear();
+  }
+
  private:
   std::unordered_map<std::string, std::shared_ptr<tensor_state>> tensors_;
+  std::optional<device> home_;
+  std::vector<std::shared_ptr<tensor_state>> lent_;
 };
 
-/// Calls f(name, parameter, gradient) for every parameter that has a gradient, then drops it.
+/// Calls f(name, parameter, gradient) for every parameter that has a gradient, then drops it. A
+/// parameter that lives elsewhere is on the device of its gradient for its update.
 template <class F>
-void for_each_gradient(const state_dict_t& parameters, F f) {
+void for_each_gradient(const state_dict_t& parameters, optimizer_state& state, F f) {
   for (const auto& [name, p] : parameters) {
-    if (!p->grad) continue;
+    const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
+    if (!grad) continue;
     if (p->type != dtype::f32)
       throw value_error("weft: optimizer: parameter " + name + " is " + name_of(p->type) + ", not f32");
-    if (p->extents.size() > 0) f(name, p, p->grad);
-    p->grad.reset();
+    if (p->extents.size() == 0) continue;
+    const device home = p->where;
+    move_to(*p, grad->where);
+    f(name, p, grad);
+    move_to(*p, home);
+    state.updated();
   }
 }
 
@@ -69,7 +94,7 @@ struct sgd {
   template <class Parameters>
   void step_all(const Parameters& parameters, double scale, context& c) {
     ++steps;
-    detail::for_each_gradient(parameters, [&](const auto& name, const auto& p, const auto& grad) {
+    detail::for_each_gradient(parameters, state, [&](const auto& name, const auto& p, const auto& grad) {
       const auto value = flat_view<float>(p);
       const auto g = flat_view<float>(grad) * static_cast<float>(scale) + value * static_cast<float>(weight_decay);
       const auto rate = static_cast<float>(lr);
@@ -116,7 +141,7 @@ struct adamw {
     const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1 - beta2);
     const auto rate = static_cast<float>(lr / correction1);
     const auto root = static_cast<float>(1 / std::sqrt(correction2));
-    detail::for_each_gradient(parameters, [&](const auto& name, const auto& p, const auto& grad) {
+    detail::for_each_gradient(parameters, state, [&](const auto& name, const auto& p, const auto& grad) {
       const auto& first = state.get("exp_avg", name, *p);
       const auto& second = state.get("exp_avg_sq", name, *p);
       const double decay = p->extents.order >= decay_from_order ? weight_decay : 0;

@@ -42,6 +42,7 @@ class bound_run : public context {
     set_scale();
     parallel_.groups().set_step(0);
     local_ = parallel_.local();
+    if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
   }
 
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
@@ -50,7 +51,9 @@ class bound_run : public context {
   /// but the scale of the loss.
   double step(const step_options& o = {}) {
     const bool local = options_.local_steps > 1;
-    const double mean = 1.0 / static_cast<double>(o.micro_batches * (local ? 1 : ranks_->size()));
+    const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
+    const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
+    loss_weight = 1;
     const double norm = gradient_norm() * mean;
     if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
       optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
@@ -99,6 +102,18 @@ class bound_run : public context {
     bool before_;
   };
   no_sync_scope no_sync(bool on = true) { return no_sync_scope(parallel_, on); }
+
+  /// For ranks with different numbers of batches: called before each, by all ranks until none has one
+  /// any more. Returns how many have. A rank that has none plays its last batch again, without
+  /// weight, so that it takes part in every message; the step takes the mean over those that count.
+  ///   while (run.join(batch.has_value()) > 0) { ... }
+  int join(bool has_batch) {
+    std::vector<std::int32_t> having{has_batch};
+    ranks_->all_reduce(having, reduction::sum, control("join")).wait();
+    loss_weight = has_batch || having[0] == 0 ? 1 : 0;
+    joined_ += having[0];
+    return having[0];
+  }
 
   /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
   /// when gradients are reduced, so that sums are the same on any number of ranks.
@@ -150,6 +165,7 @@ class bound_run : public context {
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
   loss_scaler scaler_;
+  index_t joined_ = 0;  // micro-batches that count since the last step, if some did not
   std::int64_t steps_ = 0;  // since binding
 };
 

@@ -26,6 +26,7 @@ class data_parallel_service : public run::parameter_service {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
         places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
       divide(units_[u]);
+      if (o.offload_parameters) offload(units_[u], *o.offload_parameters);
       gatherer_.give_back(static_cast<int>(u));
     }
   }
@@ -113,7 +114,7 @@ class data_parallel_service : public run::parameter_service {
     const member& m = member_named(name);
     auto copy = std::make_shared<tensor_state>(where_, m.whole->extents, local->type);
     if (groups_.parts() == 1) {
-      copy_rows(*where_, copy, 0, local, 0, local->extents.size());
+      copy_rows(copy, 0, local, 0, local->extents.size());
       return copy;
     }
     rank_counts counts;
@@ -167,8 +168,14 @@ class data_parallel_service : public run::parameter_service {
       const state_ptr& base = apart ? rows : m.whole;
       const index_t at = apart ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-      if (apart) copy_rows(*where_, m.local, 0, m.whole, p.at, p.count);
+      if (apart) copy_rows(m.local, 0, m.whole, p.at, p.count);
     }
+  }
+
+  void offload(unit& u, const device& home) {
+    if (options_.divide != sharding::parameters || groups_.parts() == 1)
+      throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
+    for (member& m : u.members) move_to(*m.local, home);
   }
 
   /// The units that own some of these operands, with the members among them; all members of a unit

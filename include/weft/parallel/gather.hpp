@@ -125,7 +125,7 @@ class parameter_gatherer {
     message_layout layout(of.members, chosen, groups_.parts());
     const std::span<const piece> mine = layout.part(groups_.part());
     state_ptr own = flat(where_, layout.counts[static_cast<std::size_t>(groups_.part())]);
-    for (const piece& p : mine) copy_rows(*where_, own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
+    for (const piece& p : mine) copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
     own = in_type(type_, own);
     const state_ptr message = flat(where_, layout.count, type_);
     const rank_counts counts = layout.counts;
@@ -149,7 +149,7 @@ class parameter_gatherer {
     }
     for (int p = 0; p < groups_.parts(); ++p) {
       if (p == groups_.part() && !apart_) continue;  // the rows of this rank are in place
-      for (const piece& e : a.layout.part(p)) copy_rows(*where_, of.at(e.member).whole, e.at, message, e.in_message, e.count);
+      for (const piece& e : a.layout.part(p)) copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
     }
   }
 

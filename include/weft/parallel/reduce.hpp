@@ -35,7 +35,7 @@ class gradient_reducer {
     const state_ptr message = flat(where_, of.message.count);
     for (const piece& p : of.message.pieces) {
       const state_ptr& g = of.at(p.member).whole->grad;
-      if (g) copy_rows(*where_, message, p.in_message, g, p.at, p.count);
+      if (g) copy_rows(message, p.in_message, g, p.at, p.count);
       else if (p.count)
         where_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message, static_cast<std::size_t>(p.count) * sizeof(float));
     }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/device/device.hpp>
 #include <weft/run/precision.hpp>
 
 namespace weft {
@@ -32,6 +33,8 @@ struct parallel_options {
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
   dtype param_dtype = dtype::f32;   // in which gathered parameters are sent: bf16 and f16 round them
   dtype reduce_dtype = dtype::f32;  // in which gradients are sent; sums are made in f32 and rounded once
+  std::optional<device> offload_parameters{};  // where the rows of this rank are between steps, where ranks divide parameters
+  std::optional<device> offload_optimizer{};   // where the optimiser's state is between updates
   /// The unit a parameter travels with, by name; none: by block, or by size where nothing is gathered.
   std::function<std::string(const std::string& parameter)> unit{};
   gradient_hook hook{};  // instead of all_reduce, where every rank holds everything

@@ -93,11 +93,18 @@ inline state_ptr in_type(dtype type, const state_ptr& t) {
 }
 inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
 
-/// Copies elements, counted from `at` in each tensor.
-inline void copy_rows(backend& device, const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count) {
+/// Copies elements, counted from `at` in each tensor; between devices by way of the host.
+inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count) {
   const auto size = size_of(to->type);
-  copy_elements(device, to->type, static_cast<char*>(to->memory.data()) + to_at * size,
-                static_cast<const char*>(from->memory.data()) + from_at * size, count);
+  char* const target = static_cast<char*>(to->memory.data()) + to_at * size;
+  const char* const source = static_cast<const char*>(from->memory.data()) + from_at * size;
+  const auto bytes = static_cast<std::size_t>(count * size);
+  if (to->where == from->where) return copy_elements(*to->where, to->type, target, source, count);
+  if (from->where->host_accessible()) return to->where->upload(target, source, bytes);
+  if (to->where->host_accessible()) return from->where->download(target, source, bytes);
+  const std::unique_ptr<std::byte[]> host(new std::byte[bytes]);
+  from->where->download(host.get(), source, bytes);
+  to->where->upload(target, host.get(), bytes);
 }
 
 /// Parameters that travel together.

@@ -39,6 +39,8 @@ class context {
   /// What backward passes begin with where the loss is a scalar. Gradients are larger by it, so that
   /// small ones do not vanish in f16.
   double loss_scale = 1;
+  /// Which part of a gradient counts: none of a batch that is played for the sake of other ranks.
+  double loss_weight = 1;
 
   std::uint64_t seed = 0;
 

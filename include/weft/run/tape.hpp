@@ -35,7 +35,7 @@ class tape_entries {
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
-    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale), context_->where()));
+    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale * context_->loss_weight), context_->where()));
   }
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Memory of the CPU that lies in files: for tensors that are seldom read, where memory is short. The
+// system keeps of them in memory what there is room for.
+//
+//   const device disk(std::make_shared<cpu::file_backend>("/var/tmp"));
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <string>
+
+#include <weft/base/error.hpp>
+#include <weft/device/cpu/backend.hpp>
+
+namespace weft::cpu {
+
+class file_backend : public cpu_backend {
+ public:
+  /// Files are made in `folder`, and have no names there.
+  explicit file_backend(std::string folder) : cpu_backend(1), folder_(std::move(folder)) { deallocate(allocate(1), 1); }
+
+  const char* name() const override { return "file"; }
+
+  /// Throws io_error if the disk has no room: it is reserved here, so that no write can fail later.
+  void* allocate(std::size_t bytes) override {
+    std::string path = folder_ + "/weft-XXXXXX";
+    const int file = ::mkstemp(path.data());
+    if (file < 0) throw io_error("weft: " + folder_ + ": " + std::strerror(errno));
+    ::unlink(path.c_str());
+    const auto size = static_cast<off_t>(std::max<std::size_t>(bytes, 1));
+    const int full = ::posix_fallocate(file, 0, size);
+    void* const memory = full ? MAP_FAILED : ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int reason = full ? full : errno;
+    ::close(file);
+    if (memory == MAP_FAILED)
+      throw io_error("weft: " + folder_ + ": no room for " + std::to_string(bytes) + " bytes: " + std::strerror(reason));
+    return memory;
+  }
+  void deallocate(void* memory, std::size_t bytes) noexcept override { ::munmap(memory, std::max<std::size_t>(bytes, 1)); }
+
+ private:
+  std::string folder_;
+};
+
+}  // namespace weft::cpu
