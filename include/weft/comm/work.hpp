@@ -48,6 +48,13 @@ class work {
     if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
     if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
   }
+  /// Waits, whatever comes of it: before memory that the operation uses goes.
+  void finish() const noexcept {
+    try {
+      wait();
+    } catch (...) {  // those who are still there are told
+    }
+  }
   /// Adds the time that `wait` takes to `ticks` of the steady clock.
   void count_waiting(std::shared_ptr<std::atomic<std::int64_t>> ticks) { waited_ = std::move(ticks); }
   /// Tells the recorder when `record` is over.

@@ -17,7 +17,7 @@ namespace weft {
 
 /// An array of exact size in a constant, which may be empty.
 template <class T, int N>
-struct table {
+struct fixed_table {
   T data[N > 0 ? N : 1]{};
 
   constexpr std::span<const T> view() const { return {data, static_cast<std::size_t>(N)}; }
@@ -41,11 +41,11 @@ struct graph_sizes {
 
 template <graph_sizes S>
 struct frozen_graph {
-  table<node, S.nodes> nodes;
-  table<int, S.outputs> outputs;
-  table<symbol, S.symbols> symbols;
-  table<index_t, S.symbols> same_as;
-  table<extent_check, S.checks> checks;
+  fixed_table<node, S.nodes> nodes;
+  fixed_table<int, S.outputs> outputs;
+  fixed_table<symbol, S.symbols> symbols;
+  fixed_table<index_t, S.symbols> same_as;
+  fixed_table<extent_check, S.checks> checks;
   int leaves = 0, arguments = 0, sizes = 0;
 
   constexpr compute_graph thaw() const {

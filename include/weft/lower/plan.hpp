@@ -283,14 +283,14 @@ struct plan_sizes {
 
 template <plan_sizes S>
 struct frozen_plan {
-  table<value_entry, S.values> values;
-  table<step_entry, S.steps> steps;
-  table<int, S.operands> operands;
-  table<kernel_entry, S.kernels> kernels;
-  table<std::uint64_t, S.words> words;
-  table<symbol, S.symbols> symbols;
-  table<extent_check, S.checks> checks;
-  table<int, S.outputs> outputs;
+  fixed_table<value_entry, S.values> values;
+  fixed_table<step_entry, S.steps> steps;
+  fixed_table<int, S.operands> operands;
+  fixed_table<kernel_entry, S.kernels> kernels;
+  fixed_table<std::uint64_t, S.words> words;
+  fixed_table<symbol, S.symbols> symbols;
+  fixed_table<extent_check, S.checks> checks;
+  fixed_table<int, S.outputs> outputs;
   int leaves = 0;
 
   constexpr plan_view view() const {

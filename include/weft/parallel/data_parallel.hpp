@@ -149,6 +149,9 @@ class data_parallel_service : public run::parameter_service {
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
 
   static void check(const std::string& name, const tensor_state& p) {
+    if (const auto arrive = p.arrive) arrive();
+    if (!p.memory && p.extents.size() > 0)
+      throw value_error("weft: bind: parameter " + name + " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
     if (p.where->computes() && !p.where->host_accessible())

@@ -25,6 +25,7 @@ class parameter_gatherer {
   parameter_gatherer(const parameter_gatherer&) = delete;
   parameter_gatherer& operator=(const parameter_gatherer&) = delete;
   ~parameter_gatherer() {
+    for (int u : coming_) at(u).coming->gather.finish();
     for (unit& u : units_)
       for (member& m : u.members) m.whole->arrive = nullptr;
   }

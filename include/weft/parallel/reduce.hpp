@@ -27,6 +27,12 @@ class gradient_reducer {
     for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
   }
 
+  gradient_reducer(const gradient_reducer&) = delete;
+  gradient_reducer& operator=(const gradient_reducer&) = delete;
+  ~gradient_reducer() {
+    for (const reduction_step& r : under_way_) r.message_in_flight.finish();
+  }
+
   /// Takes the gradients of a unit, which a backward pass has completed. `last`: of its step.
   void take(int u, bool last) {
     unit& of = units_[static_cast<std::size_t>(u)];

@@ -159,3 +159,31 @@ TEST_CASE("two runs with different strategies go on at once in one process") {
   other.join();
   CHECK(a.parameters == b.parameters);
 }
+
+TEST_CASE("a run that ends waits for its messages") {
+  for (sharding stage : stages)
+    run_ranks(2, [&](communicator& ranks) {
+      const device where(std::make_shared<cpu::cpu_backend>(1));
+      for (bool steps_too : {true, false}) {
+        net model = net::create(where);
+        initialize(model, 5);
+        adamw optimizer{.lr = 1e-2};
+        auto run = bind(model, optimizer, ranks, {.divide = stage});
+        tape steps(run);
+        const auto loss = steps.eval(cross_entropy(model(batch_of(ranks.rank(), where, 0)), batch_of(ranks.rank(), where, 1)));
+        if (ranks.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        steps.backward(loss);
+        if (steps_too) run.step();
+      }
+    });
+}
+
+TEST_CASE("a model whose parameters another run has divided cannot be bound") {
+  run_ranks(2, [](communicator& ranks) {
+    net model = net::create(default_device());
+    adamw optimizer;
+    { auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks); }
+    CHECK_THROWS_WITH_AS((bind<policy<strategy::data_parallel>>(model, optimizer, ranks)),
+                         doctest::Contains("parameter table.weight was divided among the ranks of another run"), value_error);
+  });
+}
