@@ -37,7 +37,7 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
@@ -45,14 +45,18 @@ inline constexpr const char* usage =
 inline void set_hook(const std::string& text, weft::parallel_options& o) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const std::string name = text.substr(0, colon), value = text.substr(std::min(colon + 1, text.size()));
-  const auto fail = [&] { return weft::usage_error("--hook " + text + ": expected none, bf16, powersgd:RANK, topk:SHARE or local:STEPS"); };
+  const auto fail = [&] { return weft::usage_error("--hook " + text + ": expected none, bf16, powersgd:RANK[:START], topk:SHARE or local:STEPS"); };
   double number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool is_number = parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
+  std::int64_t start = 0;  // powersgd:4:100 sends the first 100 steps whole
+  const char* const end = value.data() + value.size();
+  const bool has_start = name == "powersgd" && parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == ':' &&
+                         std::from_chars(parsed.ptr + 1, end, start).ptr == end && start >= 0;
+  const bool is_number = parsed.ec == std::errc() && (has_start || parsed.ptr == end);
   const bool is_count = is_number && number >= 1 && number <= 1e6 && number == std::floor(number);
   if (text == "none") return;
   if (text == "bf16") o.hook = weft::bf16_compress();
-  else if (name == "powersgd" && is_count) o.hook = weft::power_sgd({.rank = static_cast<int>(number)});
+  else if (name == "powersgd" && is_count) o.hook = weft::power_sgd({.rank = static_cast<int>(number), .start_step = start});
   else if (name == "topk" && is_number && number > 0 && number <= 1) o.hook = weft::top_k(number);
   else if (name == "local" && is_count) o.local_steps = static_cast<int>(number);
   else throw fail();

@@ -71,6 +71,7 @@ struct power_sgd_options {
   int rank = 1;
   bool error_feedback = true;  // what was not sent is added to the next gradient
   bool warm_start = true;      // begin with the factor of the step before
+  std::int64_t start_step = 0; // gradients of the steps before it are sent whole; they change most
   std::uint64_t seed = 0;
 };
 
@@ -130,6 +131,7 @@ struct top_k_state {
 /// What PowerSGD remembers of a bucket.
 struct power_sgd_state {
   std::vector<float> error, p, q, rest;
+  std::int64_t steps = 0;
 };
 
 }  // namespace detail
@@ -141,6 +143,11 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
   if (o.rank < 1) throw usage_error("weft: power_sgd: a rank of " + std::to_string(o.rank));
   return [o](const gradient_bucket& b) {
     auto& s = b.remembered<detail::power_sgd_state>();
+    if (s.steps++ < o.start_step)
+      return next_message([b, begun = false]() mutable -> std::optional<work> {
+        if (std::exchange(begun, true)) return {};
+        return b.ranks->all_reduce(b.gradient, reduction::sum, b.options);
+      });
     std::vector<detail::low_rank> matrices;
     std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of what is sent whole
     index_t p_size = 0, q_size = 0, rest_size = 0;
@@ -179,7 +186,7 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
       std::copy_n(b.gradient.begin() + begin, size, s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at));
       rest_at += static_cast<std::size_t>(size);
     }
-    return [b, &s, matrices, vectors, stage = 0]() mutable -> std::optional<work> {
+    return next_message([b, &s, matrices, vectors, stage = 0]() mutable -> std::optional<work> {
       switch (stage++) {
         case 0: return b.ranks->all_reduce(s.rest, reduction::sum, b.options);
         case 1: return b.ranks->all_reduce(s.p, reduction::sum, b.options);
@@ -208,7 +215,7 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
         rest_at += static_cast<std::size_t>(size);
       }
       return {};
-    };
+    });
   };
 }
 

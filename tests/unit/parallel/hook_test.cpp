@@ -87,6 +87,8 @@ TEST_CASE("PowerSGD: bytes by the formula, and with error feedback it learns") {
   const outcome no_memory = train_on(2, power_sgd({.rank = 1, .error_feedback = false}), steps);
   const outcome memory = train_on(2, power_sgd({.rank = 1}), steps);
   CHECK(memory.last < no_memory.last * 1.05);
+  const outcome late = train_on(2, power_sgd({.rank = 1, .start_step = steps}), steps);
+  CHECK(late.weights == full.weights);
   CHECK_THROWS_AS(power_sgd({.rank = 0}), usage_error);
 }
 
