@@ -230,7 +230,10 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
     for (const auto* entry : order)
       out.write(entry->second.bytes.data(), static_cast<std::streamsize>(entry->second.bytes.size()));
     out.flush();
-    if (!out) throw io_error("weft: " + path + ": writing failed; is the disk full?");
+    if (!out) {
+      std::remove(temporary.c_str());
+      throw io_error("weft: " + path + ": writing failed; is the disk full?");
+    }
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0)
     throw io_error("weft: " + path + ": cannot be replaced");

@@ -16,11 +16,14 @@ class data_parallel_service : public run::parameter_service {
  public:
   /// Takes the parameters as they are on rank 0. Collective.
   data_parallel_service(const state_dict_t& parameters, communicator& ranks, const parallel_options& o, const device& where)
-      : options_(o), where_(where), groups_(ranks, o), units_(units_of(parameters, o, groups_.parts())),
+      : options_(o), where_(where), messages_(message_device(where)), groups_(ranks, o), units_(units_of(parameters, o, groups_.parts())),
         gatherer_(units_, groups_, o, where), reducer_(units_, groups_, o, where) {
     for (const auto& [name, p] : parameters) {
       check(name, *p);
-      if (ranks.size() > 1) ranks.broadcast(elements_of(*p), 0, groups_.labelled(name, true)).wait();
+      if (ranks.size() == 1) continue;
+      const state_ptr message = reachable(messages_, p);
+      ranks.broadcast(elements_of(*message), 0, groups_.labelled(name, true)).wait();
+      if (message != p) copy_rows(p, 0, message, 0, p->extents.size());
     }
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
@@ -92,13 +95,20 @@ class data_parallel_service : public run::parameter_service {
 
   /// Every rank takes the mean of all ranks' parameters. Where nothing is divided.
   void average_parameters() {
-    std::vector<work> under_way;
+    std::vector<std::pair<state_ptr, work>> under_way;
     for (unit& u : units_)
       for (member& m : u.members) {
-        under_way.push_back(groups_.all().all_reduce(elements_of(*m.whole), reduction::average, groups_.labelled(m.name)));
+        const state_ptr message = reachable(messages_, m.whole);
+        under_way.emplace_back(message, groups_.all().all_reduce(elements_of(*message), reduction::average, groups_.labelled(m.name)));
         ++m.whole->version;
       }
-    for (const work& w : under_way) w.wait();
+    auto next = under_way.begin();
+    for (unit& u : units_)
+      for (member& m : u.members) {
+        next->second.wait();
+        if (next->first != m.whole) copy_rows(m.whole, 0, next->first, 0, m.whole->extents.size());
+        ++next;
+      }
   }
 
   /// The parameters that this rank updates, in the order of the model.
@@ -119,7 +129,9 @@ class data_parallel_service : public run::parameter_service {
     }
     rank_counts counts;
     for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
-    groups_.shards().all_gather(elements_of(*local), elements_of(*copy), counts, groups_.labelled(name, true)).wait();
+    const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
+    groups_.shards().all_gather(elements_of(*own), elements_of(*all), counts, groups_.labelled(name, true)).wait();
+    if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
   }
   /// The first row of parameter `name` that this rank holds, and the shape of the whole.
@@ -154,8 +166,6 @@ class data_parallel_service : public run::parameter_service {
       throw value_error("weft: bind: parameter " + name + " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
-    if (p.where->computes() && !p.where->host_accessible())
-      throw device_error("weft: bind: parameter " + name + " lies on " + p.where->name() + ", whose memory ranks cannot reach yet");
   }
 
   /// Makes the local parameters: rows of the whole, or rows of their own.
@@ -209,7 +219,7 @@ class data_parallel_service : public run::parameter_service {
   }
 
   parallel_options options_;
-  device where_;
+  device where_, messages_;
   rank_groups groups_;
   std::vector<unit> units_;
   std::unordered_map<tensor_state*, place> places_;

@@ -16,7 +16,7 @@ namespace weft::parallel {
 class parameter_gatherer {
  public:
   parameter_gatherer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), ahead_(o.prefetch), apart_(o.divide == sharding::parameters), type_(o.param_dtype) {
+      : units_(units), groups_(groups), where_(where), messages_(message_device(where)), ahead_(o.prefetch), apart_(o.divide == sharding::parameters), type_(o.param_dtype) {
     check_message_type("param_dtype", type_);
     if (type_ != dtype::f32 && !apart_)
       throw usage_error("weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what is trained");
@@ -125,10 +125,10 @@ class parameter_gatherer {
     unit& of = units_[static_cast<std::size_t>(u)];
     message_layout layout(of.members, chosen, groups_.parts());
     const std::span<const piece> mine = layout.part(groups_.part());
-    state_ptr own = flat(where_, layout.counts[static_cast<std::size_t>(groups_.part())]);
+    state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(groups_.part())]);
     for (const piece& p : mine) copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
     own = in_type(type_, own);
-    const state_ptr message = flat(where_, layout.count, type_);
+    const state_ptr message = flat(messages_, layout.count, type_);
     const rank_counts counts = layout.counts;
     at(u).coming.emplace(arrival{{}, std::move(layout), own, message, chosen});
     coming_.push_back(u);
@@ -156,7 +156,7 @@ class parameter_gatherer {
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
-  device where_;
+  device where_, messages_;
   int ahead_;
   bool apart_;  // gathered elements are in memory of their own
   dtype type_;  // of messages

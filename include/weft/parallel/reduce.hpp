@@ -17,7 +17,7 @@ namespace weft::parallel {
 class gradient_reducer {
  public:
   gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), hook_(o.hook), type_(o.reduce_dtype), reduces_each_(o.reduces_each()),
+      : units_(units), groups_(groups), where_(where), messages_(message_device(where)), hook_(o.hook), type_(o.reduce_dtype), reduces_each_(o.reduces_each()),
         sends_(o.local_steps == 1) {
     if ((hook_ || !sends_) && o.divide != sharding::none)
       throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
@@ -38,12 +38,12 @@ class gradient_reducer {
     unit& of = units_[static_cast<std::size_t>(u)];
     const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
     if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
-    const state_ptr message = flat(where_, of.message.count);
+    const state_ptr message = flat(messages_, of.message.count);
     for (const piece& p : of.message.pieces) {
       const state_ptr& g = of.at(p.member).whole->grad;
       if (g) copy_rows(message, p.in_message, g, p.at, p.count);
       else if (p.count)
-        where_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message, static_cast<std::size_t>(p.count) * sizeof(float));
+        messages_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message, static_cast<std::size_t>(p.count) * sizeof(float));
     }
     for (member& m : of.members) {
       m.seen = m.seen || m.whole->grad;
@@ -53,17 +53,17 @@ class gradient_reducer {
       start(u, message);
       return;
     }
-    at(u).unsent.add(*where_, message);
-    if (last) start(u, at(u).unsent.take(*where_));
+    at(u).unsent.add(*messages_, message);
+    if (last) start(u, at(u).unsent.take(*messages_));
   }
 
   /// Waits until everything is reduced, and makes it the gradients of the local parameters.
   void deliver() {
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*where_));
+      if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*messages_));
     while (!under_way_.empty()) advance();
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (const state_ptr reduced = at(u).reduced.take(*where_)) set_gradients(u, reduced);
+      if (const state_ptr reduced = at(u).reduced.take(*messages_)) set_gradients(u, reduced);
   }
 
   void poll() {
@@ -103,7 +103,7 @@ class gradient_reducer {
       if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
       return;
     }
-    r.own = flat(where_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
+    r.own = flat(messages_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
     r.message_in_flight = groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum, of.message.counts,
                                                           groups_.labelled(of.name));
   }
@@ -124,8 +124,8 @@ class gradient_reducer {
     const auto count = static_cast<std::size_t>(r.own->extents.size());
     gradient_bucket bucket{of.name, {}, {static_cast<float*>(r.own->memory.data()), count}, &replicas, groups_.labelled(of.name),
                            &at(r.unit).hook_memory};
-    const auto nothing = std::make_shared<std::vector<float>>(where_->computes() ? 0 : count);
-    if (!where_->computes()) bucket.gradient = *nothing;
+    const auto nothing = std::make_shared<std::vector<float>>(messages_->computes() ? 0 : count);
+    if (!messages_->computes()) bucket.gradient = *nothing;
     for (const piece& p : of.message.pieces)
       bucket.parts.push_back({of.members[static_cast<std::size_t>(p.member)].name,
                               of.members[static_cast<std::size_t>(p.member)].whole->extents, p.in_message});
@@ -141,7 +141,7 @@ class gradient_reducer {
       r.message_in_flight = std::move(*message);
       return;
     }
-    at(r.unit).reduced.add(*where_, in_type(dtype::f32, r.own));
+    at(r.unit).reduced.add(*messages_, in_type(dtype::f32, r.own));
     under_way_.pop_front();
   }
 
@@ -151,15 +151,21 @@ class gradient_reducer {
     for (const piece& p : own) {
       member& m = of.at(p.member);
       if (!std::exchange(m.seen, false)) continue;
-      m.local->grad = std::make_shared<tensor_state>(*reduced);
+      const index_t at = p.in_message - own[0].in_message;
+      if (where_ == messages_) {
+        m.local->grad = std::make_shared<tensor_state>(*reduced);
+        m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(at) * sizeof(float));
+      } else {
+        m.local->grad = flat(where_, p.count);
+        copy_rows(m.local->grad, 0, reduced, at, p.count);
+      }
       m.local->grad->extents = m.local->extents;
-      m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(p.in_message - own[0].in_message) * sizeof(float));
     }
   }
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
-  device where_;
+  device where_, messages_;
   gradient_hook hook_;
   dtype type_;  // of messages
   bool reduces_each_, sends_;

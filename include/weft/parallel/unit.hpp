@@ -80,6 +80,11 @@ struct message_layout {
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
   return std::make_shared<tensor_state>(where, shape{1, {count}}, type);
 }
+/// Where messages lie for parameters on `where`: in memory that ranks can reach.
+inline device message_device(const device& where) {
+  const bool reachable = where->host_accessible() || !where->computes();
+  return reachable ? where : device(std::make_shared<cpu::cpu_backend>(1));
+}
 inline void check_message_type(const char* option, dtype t) {
   if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
     throw usage_error(std::string("weft: bind: ") + option + " is " + name_of(t) + ", not f32, bf16 or f16");
@@ -105,6 +110,14 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
   const std::unique_ptr<std::byte[]> host(new std::byte[bytes]);
   from->where->download(host.get(), source, bytes);
   to->where->upload(target, host.get(), bytes);
+}
+
+/// All of `t` as elements that ranks can reach: `t` itself, or a copy on `messages`.
+inline state_ptr reachable(const device& messages, const state_ptr& t) {
+  if (t->where->host_accessible() || !t->where->computes()) return t;
+  const state_ptr copy = flat(messages, t->extents.size());
+  copy_rows(copy, 0, t, 0, t->extents.size());
+  return copy;
 }
 
 /// Parameters that travel together.

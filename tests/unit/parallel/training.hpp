@@ -56,10 +56,13 @@ inline tokens batch_of(index_t number, const device& where, int shift) {
   return t;
 }
 
+inline device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
+
 /// Trains on `per_rank` micro-batches a step on this rank.
 template <class Precision>
-outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536) {
-  const device where(std::make_shared<cpu::cpu_backend>(1));
+outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536,
+              device (*make)() = one_thread) {
+  const device where = make();
   net model = net::create(where);
   initialize(model, 5);
   adamw optimizer{.lr = 1e-2};
@@ -102,9 +105,9 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
 }
 
 template <class Precision = precision::f32>
-outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536) {
+outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536, device (*make)() = one_thread) {
   std::vector<outcome> of(static_cast<std::size_t>(n));
-  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Precision>(ranks, o, per_rank, steps, recompute, scale); });
+  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Precision>(ranks, o, per_rank, steps, recompute, scale, make); });
   for (const outcome& r : of) {  // all ranks know the same
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);

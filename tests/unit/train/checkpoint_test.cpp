@@ -2,6 +2,11 @@
 // Checkpoints from any number of ranks and strategy to any other, and what happens to bad ones.
 #include <doctest/doctest.h>
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -169,6 +174,34 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
   CHECK(has(failure(f.name()), "later version of weft"));
   std::ofstream(f.path / "latest") << "../elsewhere\n";
   CHECK(has(failure(f.name()), "names no folder of this place"));
+}
+
+TEST_CASE("a full disk is an error, and the last good state stays") {
+  const folder f("weft_checkpoint_full");
+  const std::vector<float> later = saved_by(f.name(), 1, {});
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {  // no file may grow: to those who write as if the disk were full
+    ::signal(SIGXFSZ, SIG_IGN);
+    net model;
+    adamw optimizer;
+    auto run = bind<policy<strategy::single>>(model, optimizer);
+    checkpointer saves(f.name(), run, {.asynchronous = false});
+    const rlimit none{100, 100};
+    ::setrlimit(RLIMIT_FSIZE, &none);
+    std::string text;
+    try {
+      saves.save({9, 9});
+    } catch (const io_error& e) {
+      text = e.what();
+    }
+    ::_exit(has(text, "step-9/rank-0.safetensors: writing failed; is the disk full?") ? 0 : 1);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(fs::is_empty(f.path / "step-9"));
+  CHECK(resumed_by(f.name(), 1, {}) == later);
 }
 
 TEST_CASE("a folder that cannot be written is an error at the next save, older ones are deleted") {

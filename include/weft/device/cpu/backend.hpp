@@ -30,12 +30,8 @@ class cpu_backend : public backend {
     ::operator delete(memory, alignment);
   }
   bool host_accessible() const override { return true; }
-  void upload(void* to, const void* from, std::size_t bytes) override {
-    if (bytes) std::memcpy(to, from, bytes);
-  }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    if (bytes) std::memcpy(to, from, bytes);
-  }
+  void upload(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }
   void fill_zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
   void synchronize() override {}
 
@@ -80,6 +76,15 @@ class cpu_backend : public backend {
   static constexpr std::align_val_t alignment{64};
   /// Less work than this stays on one thread; a parallel call costs a few microseconds.
   static constexpr index_t serial_elements = 16384;
+
+  /// One core alone does not use all of the memory's bandwidth.
+  void copy_bytes(void* to, const void* from, std::size_t bytes) {
+    constexpr std::size_t piece = std::size_t{1} << 20;
+    threads_.parallel_for(static_cast<index_t>((bytes + piece - 1) / piece), [&](index_t task, scratch_memory&) {
+      const std::size_t at = static_cast<std::size_t>(task) * piece;
+      std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, std::min(piece, bytes - at));
+    });
+  }
 
   /// Tasks for `work` elements, at most `most`.
   index_t tasks_for(index_t work, index_t most) const {
