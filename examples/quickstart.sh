@@ -18,9 +18,9 @@ if [ ${#need[@]} -gt 0 ]; then
 fi
 
 cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DWEFT_BUILD_TESTS=OFF >/dev/null
-cmake --build build --target train_gpt
+cmake --build build -j "$(nproc)" --target train_gpt_f32
 
-build/examples/train_gpt --data /usr/share/common-licenses --order shuffled \
+build/examples/train_gpt_f32 --data /usr/share/common-licenses --order shuffled \
   --layers 4 --heads 4 --width 128 --context 64 --batch 16 --steps "${STEPS:-2200}" \
   --lr 2e-3 --warmup 100 --schedule cosine --checkpoint build/quickstart --checkpoint-every 500 \
   --log build/quickstart.jsonl --sample 400 --prompt "The license "
@@ -28,6 +28,7 @@ build/examples/train_gpt --data /usr/share/common-licenses --order shuffled \
 cat <<'TEXT'
 
 That text was written by the model you just trained. Next:
+  cmake --build build -j --target train_gpt          the whole program: bf16 and f16 too, recomputation
   build/examples/train_gpt --help                    all flags; try --width 256 --layers 6 on your own text
   examples/hand_written_loop.cpp                     the same training loop in a dozen lines
   docs/tour.md                                       how weft is built, room by room

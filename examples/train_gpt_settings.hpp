@@ -37,7 +37,7 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|block] [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block] [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
@@ -127,7 +127,7 @@ inline settings parse(int count, char** values) {
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
   a.choice("precision", s.precision, {"f32", "bf16", "f16"});
   a.choice("offload", s.offload, {"none", "params", "optimizer", "all"});
-  a.choice("recompute", s.recompute, {"none", "block"});
+  a.choice("recompute", s.recompute, {"none", "selective", "block"});
   a.text("strategy", s.strategy);
   a.text("hook", s.hook);
   a.text("flight", s.flight);

@@ -98,10 +98,10 @@ double distance(const values& a, const values& b) {
 }
 
 /// Runs f(context, device) on the CPU, on the tested device and on the reference back end.
-template <class Precision = precision::f32, class F>
+template <class... Choices, class F>
 void same_everywhere(F f, double tolerance = 2e-6) {
   const auto on = [&](const device& d) {
-    context_in<Precision> c(d);
+    context_in<Choices...> c(d);
     c.seed = 3;
     return f(c, d);
   };
@@ -114,10 +114,10 @@ void same_everywhere(F f, double tolerance = 2e-6) {
 }
 
 /// The value of f(x, w), summed with weights, and the gradients of x [6, 10] and w [10, 7].
-template <class Precision = precision::f32, class F>
+template <class... Choices, class F>
 void same_with_gradients(F f, double tolerance = 2e-6) {
-  same_everywhere<Precision>(
-      [&](context_in<Precision>& c, const device& d) {
+  same_everywhere<Choices...>(
+      [&](context_in<Choices...>& c, const device& d) {
         variable<float, extents<dyn, 10>> x(randn<float>(extents<dyn, 10>{6, 10}, {.seed = 1}, d));
         variable<float, extents<10, 7>> w(randn<float>(extents<10, 7>{}, {.seed = 2}, d));
         tape steps(c);

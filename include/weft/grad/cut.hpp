@@ -60,8 +60,9 @@ constexpr bool is_source(const compute_graph& g, int id) {
 
 }  // namespace detail
 
-/// Forward values that backward keeps, in the order of nodes.
-constexpr sequence<int> kept_values(const compute_graph& g) {
+/// Forward values that backward keeps, in the order of nodes: those that forward writes, or of these
+/// only what no element-wise op computes.
+constexpr sequence<int> kept_values(const compute_graph& g, bool all_written = true) {
   const sequence<bool> forward = detail::ancestors(g, g.outputs[0]);
   const sequence<bool> written = detail::written_by_forward(g, forward);
   sequence<bool> needed(g.size(), false);
@@ -70,7 +71,8 @@ constexpr sequence<int> kept_values(const compute_graph& g) {
   sequence<bool> keep(g.size(), false);
   for (int i = g.size(); i-- > 0;) {
     if (!needed[i]) continue;
-    keep[i] = forward[i] && written[i] && !detail::is_source(g, i);
+    const bool again = !all_written && i != g.outputs[0] && g[i].op->kind == op::op_kind::elementwise;
+    keep[i] = forward[i] && written[i] && !again && !detail::is_source(g, i);
     if (!keep[i])
       for (int k = 0; k < g[i].operands; ++k) needed[g[i].operand[k]] = true;
   }

@@ -28,10 +28,10 @@ struct step_options {
 };
 
 /// A context in which the parameters of a model live as a strategy says.
-template <class Optimizer, class Precision = weft::precision::f32>
+template <class Optimizer, class Options = program_options<>>
 class bound_run : public context {
  public:
-  using precision = Precision;
+  using programs = Options;
 
   bound_run(const state_dict_t& parameters, Optimizer& optimizer, std::shared_ptr<communicator> ranks, const parallel_options& o)
       : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
@@ -146,7 +146,7 @@ class bound_run : public context {
   }
 
  private:
-  static constexpr bool scales_loss = Precision::products == dtype::f16;
+  static constexpr bool scales_loss = Options::products == dtype::f16;
 
   void set_scale() {
     if (scales_loss) loss_scale = scaler_.scale;
@@ -171,8 +171,8 @@ class bound_run : public context {
 
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
 /// the optimiser and the communicator must outlive the run.
-template <class Precision = precision::f32, class Model, class Optimizer>
-bound_run<Optimizer, Precision> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
+template <program_choice... Choices, class Model, class Optimizer>
+bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
   return {state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
@@ -181,12 +181,12 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = typename Plan::strategy_type;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
-  return bind<typename Plan::precision_type>(model, optimizer, ranks, chosen::options());
+  return bound_run<Optimizer, typename Plan::programs>(state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, chosen::options());
 }
 /// The same for a process alone.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
-  return bound_run<Optimizer, typename Plan::precision_type>(state_dict(model), optimizer, std::make_shared<self_communicator>(),
+  return bound_run<Optimizer, typename Plan::programs>(state_dict(model), optimizer, std::make_shared<self_communicator>(),
                                                              Plan::strategy_type::options());
 }
 

@@ -12,7 +12,7 @@
 
 #include <weft/comm/communicator.hpp>
 #include <weft/device/device.hpp>
-#include <weft/run/precision.hpp>
+#include <weft/run/choices.hpp>
 
 namespace weft {
 
@@ -83,34 +83,31 @@ struct hybrid {
 namespace detail {
 template <class T>
 concept is_strategy = requires { { T::options() } -> std::same_as<parallel_options>; };
-template <class T>
-concept is_precision = requires { { T::products } -> std::convertible_to<dtype>; };
 
-/// The one of `Choices` that `Is` holds for, or `Default`.
-template <template <class> class Is, class Default, class... Choices>
-struct chosen {
-  using type = Default;
+/// The strategy among `Choices`, or a single rank.
+template <class... Choices>
+struct chosen_strategy {
+  using type = strategy::single;
 };
-template <template <class> class Is, class Default, class First, class... Rest>
-struct chosen<Is, Default, First, Rest...> {
-  using type = std::conditional_t<Is<First>::value, First, typename chosen<Is, Default, Rest...>::type>;
+template <class First, class... Rest>
+struct chosen_strategy<First, Rest...> {
+  using type = typename chosen_strategy<Rest...>::type;
 };
-template <class T>
-struct strategy_choice : std::bool_constant<is_strategy<T>> {};
-template <class T>
-struct precision_choice : std::bool_constant<is_precision<T>> {};
+template <is_strategy First, class... Rest>
+struct chosen_strategy<First, Rest...> {
+  using type = First;
+};
 }  // namespace detail
 
-/// What a model is bound to: a strategy and a precision, in any order; by default one rank and f32.
-/// Devices come with the model, ranks with the communicator.
+/// What a model is bound to: a strategy and choices for its programs (precision, recompute), in any
+/// order. Devices come with the model, ranks with the communicator.
 template <class... Choices>
 struct policy {
-  static_assert(((detail::is_strategy<Choices> || detail::is_precision<Choices>) && ...),
-                "weft: policy: takes a strategy (strategy::...) and a precision (precision::...)");
-  static_assert((int{detail::is_strategy<Choices>} + ... + 0) <= 1 && (int{detail::is_precision<Choices>} + ... + 0) <= 1,
-                "weft: policy: takes one strategy and one precision");
-  using strategy_type = typename detail::chosen<detail::strategy_choice, strategy::single, Choices...>::type;
-  using precision_type = typename detail::chosen<detail::precision_choice, precision::f32, Choices...>::type;
+  static_assert(((detail::is_strategy<Choices> || program_choice<Choices>) && ...),
+                "weft: policy: takes a strategy (strategy::...), a precision (precision::...) and recompute::...");
+  static_assert((int{detail::is_strategy<Choices>} + ... + 0) <= 1, "weft: policy: takes one strategy");
+  using strategy_type = typename detail::chosen_strategy<Choices...>::type;
+  using programs = options_of<Choices...>;
 };
 
 }  // namespace weft

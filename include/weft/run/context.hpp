@@ -9,14 +9,14 @@
 
 #include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
+#include <weft/run/choices.hpp>
 #include <weft/run/instance.hpp>
-#include <weft/run/precision.hpp>
 
 namespace weft {
 
 class context {
  public:
-  using precision = weft::precision::f32;  // of the programs that are played in it
+  using programs = program_options<>;  // for which the programs played in it are compiled
 
   explicit context(const device& where = default_device()) : device_(where) {}
   context(const context&) = delete;
@@ -102,15 +102,17 @@ class context {
   std::size_t arena_bytes_ = 0;
 };
 
-/// A context whose programs take products in another precision.
-///   context_in<precision::bf16> c;
-///   tape steps(c);
-template <class Precision>
-class context_in : public context {
+template <class Options>
+class context_for : public context {
  public:
-  using precision = Precision;
+  using programs = Options;
   using context::context;
 };
+/// A context whose programs are compiled for other choices.
+///   context_in<precision::bf16> c;
+///   tape steps(c);
+template <program_choice... Choices>
+using context_in = context_for<options_of<Choices...>>;
 
 inline context& default_context() {
   static context* c = new context();

@@ -67,14 +67,14 @@ using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace run {
 /// Evaluates programs and forgets them.
-template <class Precision>
+template <class Options>
 struct forgetful_evaluator {
   context& in;
   bool check_versions = true;
 
   template <expression E>
   evaluated<E> eval_program(const E& e) {
-    return evaluated<E>(play_value(in, playable_of<value_program<E, Precision>>(), operands_of(e, check_versions)));
+    return evaluated<E>(play_value(in, playable_of<value_program<E, Options>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>
@@ -88,7 +88,7 @@ struct forgetful_evaluator {
 /// Computes `e`. Throws shape_error if extents that are first known now do not fit.
 template <expression E, std::derived_from<context> Context = context>
 auto eval(const E& e, Context& c = default_context()) {
-  return run::forgetful_evaluator<typename Context::precision>{c}.eval(e);
+  return run::forgetful_evaluator<typename Context::programs>{c}.eval(e);
 }
 
 /// An expression to keep: each call computes it from the values its tensors have then.
@@ -96,11 +96,11 @@ auto eval(const E& e, Context& c = default_context()) {
 ///   auto step = compile(relu(matmul(x, w)));
 ///   x.copy_from(next);
 ///   auto y = step();
-template <expression E, class Precision>
+template <expression E, class Options>
 class compiled {
  public:
   explicit compiled(E e, context& c) : expression_(std::move(e)), context_(&c) {}
-  auto operator()() const { return run::forgetful_evaluator<Precision>{*context_, false}.eval(expression_); }
+  auto operator()() const { return run::forgetful_evaluator<Options>{*context_, false}.eval(expression_); }
 
  private:
   E expression_;
@@ -109,7 +109,7 @@ class compiled {
 
 template <expression E, std::derived_from<context> Context = context>
 auto compile(E e, Context& c = default_context()) {
-  return compiled<E, typename Context::precision>(std::move(e), c);
+  return compiled<E, typename Context::programs>(std::move(e), c);
 }
 
 }  // namespace weft

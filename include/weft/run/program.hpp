@@ -10,26 +10,26 @@
 #include <weft/graph/precision.hpp>
 #include <weft/lower/cpu_kernel.hpp>
 #include <weft/lower/verify.hpp>
-#include <weft/run/precision.hpp>
+#include <weft/run/choices.hpp>
 
 namespace weft::run {
 
 namespace detail {
 
 /// The graph of E: its value is the only output, unless E is a bundle.
-template <expression E, class Precision>
+template <expression E, class Options>
 constexpr graph::compute_graph graph_of() {
   graph::compute_graph g;
   const graph::value v = graph::flatten<E>(g);
   if (g.outputs.empty()) g.outputs.push_back(v.id);
-  return verified(graph::with_products_in(Precision::products, graph::with_canonical_extents(g)), graph::verify_graph);
+  return verified(graph::with_products_in(Options::products, graph::with_canonical_extents(g)), graph::verify_graph);
 }
 
 /// The graph of E and of its derivative: outputs are the value and the cotangent of every leaf,
 /// -1 where there is none. The last leaf is the cotangent of the value.
-template <expression E, class Precision>
+template <expression E, class Options>
 constexpr graph::compute_graph joint_graph_of() {
-  graph::compute_graph g = graph_of<E, Precision>();
+  graph::compute_graph g = graph_of<E, Options>();
   const int result = g.outputs[0];
   graph::node seed;
   seed.op = &graph::info_of<op::leaf>;
@@ -42,7 +42,7 @@ constexpr graph::compute_graph joint_graph_of() {
     const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
     g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
   }
-  return verified(graph::expanded(graph::with_wide_gradients(Precision::products, g)), graph::verify_expanded);
+  return verified(graph::expanded(graph::with_wide_gradients(Options::products, g)), graph::verify_expanded);
 }
 
 /// The plan of a graph whose ops are expanded.
@@ -50,30 +50,30 @@ constexpr lower::plan plan_of(const graph::compute_graph& g) {
   return verified(lower::make_plan(verified(graph::with_legal_views(g), graph::verify_views)), lower::verify_plan);
 }
 
-template <expression E, class Precision>
+template <expression E, class Options>
 struct value_plan {
   static consteval lower::plan make() {
-    return plan_of(verified(graph::expanded(graph_of<E, Precision>()), graph::verify_expanded));
+    return plan_of(verified(graph::expanded(graph_of<E, Options>()), graph::verify_expanded));
   }
 };
 /// One joint graph for forward and backward: differentiated once.
-template <expression E, class Precision>
+template <expression E, class Options>
 struct joint_graph {
-  static consteval graph::compute_graph make() { return joint_graph_of<E, Precision>(); }
+  static consteval graph::compute_graph make() { return joint_graph_of<E, Options>(); }
   static constexpr auto frozen = graph::freeze_graph<joint_graph>();
 };
-template <expression E, class Precision>
+template <expression E, class Options>
 struct forward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Precision>::frozen.thaw();
-    return plan_of(autodiff::forward_part(joint, autodiff::kept_values(joint)));
+    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    return plan_of(autodiff::forward_part(joint, autodiff::kept_values(joint, Options::kept == keeping::written)));
   }
 };
-template <expression E, class Precision>
+template <expression E, class Options>
 struct backward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Precision>::frozen.thaw();
-    return plan_of(autodiff::backward_part(joint, autodiff::kept_values(joint)));
+    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    return plan_of(autodiff::backward_part(joint, autodiff::kept_values(joint, Options::kept == keeping::written)));
   }
 };
 
@@ -105,11 +105,11 @@ class program {
   static constexpr std::span<const kernel_function> kernels{functions_.at, static_cast<std::size_t>(kernel_count)};
 };
 
-template <expression E, class Precision = precision::f32>
-using value_program = program<detail::value_plan<E, Precision>>;
-template <expression E, class Precision = precision::f32>
-using forward_program = program<detail::forward_plan<E, Precision>>;
-template <expression E, class Precision = precision::f32>
-using backward_program = program<detail::backward_plan<E, Precision>>;
+template <expression E, class Options = program_options<>>
+using value_program = program<detail::value_plan<E, Options>>;
+template <expression E, class Options = program_options<>>
+using forward_program = program<detail::forward_plan<E, Options>>;
+template <expression E, class Options = program_options<>>
+using backward_program = program<detail::backward_plan<E, Options>>;
 
 }  // namespace weft::run

@@ -22,7 +22,7 @@
 
 namespace weft {
 
-/// What a tape remembers, and how it is played back: the same for all precisions.
+/// What a tape remembers, and how it is played back: the same for all options.
 class tape_entries {
  public:
   explicit tape_entries(context& c) : context_(&c) {}
@@ -185,7 +185,7 @@ class tape_entries {
   bool recording_ = true;
 };
 
-template <class Precision = precision::f32>
+template <class Options = program_options<>>
 class tape : public tape_entries {
  public:
   explicit tape(context& c = default_context()) : tape_entries(c) {}
@@ -202,12 +202,12 @@ class tape : public tape_entries {
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
     (void)autodiff::flows<E>;  // states that its ops have derivatives
-    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Precision>>(),
-                                           run::playable_of<run::backward_program<E, Precision>>(), run::operands_of(e)));
+    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),
+                                           run::playable_of<run::backward_program<E, Options>>(), run::operands_of(e)));
   }
 };
 template <std::derived_from<context> Context>
-explicit tape(Context&) -> tape<typename Context::precision>;
+explicit tape(Context&) -> tape<typename Context::programs>;
 
 /// While it lives, statements on the tape are computed and not remembered.
 class no_grad {

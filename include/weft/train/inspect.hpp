@@ -152,7 +152,7 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const Conte
       if (!std::isfinite(e[i])) return non_finite{"parameter " + name, "", p->extents, e[i], NAN};
   }
   detail::inspecting_backend inspector(names);
-  context_in<typename Context::precision> debug(c.where());
+  context_for<typename Context::programs> debug(c.where());
   debug.set_randomness(c.randomness());
   debug.play_on(&inspector);
   f(debug);

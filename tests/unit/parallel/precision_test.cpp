@@ -31,6 +31,16 @@ void same_bits() {
 TEST_CASE("bf16: the same bits under every strategy") { same_bits<precision::bf16>(); }
 TEST_CASE("f16: the same bits under every strategy") { same_bits<precision::f16>(); }
 
+TEST_CASE("selective recompute: the same bits in less memory, under every strategy") {
+  const outcome whole = train_on(1, {.deterministic = true}, 4, step_count);
+  for (sharding stage : stages)
+    for (int n : {1, 2, 4}) {
+      const outcome part = train_on<recompute::selective>(n, {.divide = stage, .deterministic = true}, 4 / n, step_count);
+      CHECK(part.losses == whole.losses);
+      CHECK(part.parameters == whole.parameters);
+    }
+}
+
 TEST_CASE("in lower precision nearly the same is learned") {
   const outcome whole = train_on(1, {}, 4, 20);
   const outcome bf16 = train_on<precision::bf16>(1, {}, 4, 20), f16 = train_on<precision::f16>(1, {}, 4, 20, false, 1024);

@@ -59,14 +59,14 @@ inline tokens batch_of(index_t number, const device& where, int shift) {
 inline device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
 
 /// Trains on `per_rank` micro-batches a step on this rank.
-template <class Precision>
+template <class... Choices>
 outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536,
               device (*make)() = one_thread) {
   const device where = make();
   net model = net::create(where);
   initialize(model, 5);
   adamw optimizer{.lr = 1e-2};
-  auto run = bind<Precision>(model, optimizer, ranks, o);
+  auto run = bind<Choices...>(model, optimizer, ranks, o);
   run.seed = 3;
   loss_scaler scaler = run.scaler();
   scaler.scale = scale;
@@ -104,10 +104,10 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
   return result;
 }
 
-template <class Precision = precision::f32>
+template <class... Choices>
 outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536, device (*make)() = one_thread) {
   std::vector<outcome> of(static_cast<std::size_t>(n));
-  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Precision>(ranks, o, per_rank, steps, recompute, scale, make); });
+  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make); });
   for (const outcome& r : of) {  // all ranks know the same
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);

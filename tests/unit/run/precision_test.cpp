@@ -60,9 +60,9 @@ void check_product(double step) {
 }
 
 /// Forward's kept values and their types.
-template <class E, class Precision>
+template <class E, class... Choices>
 std::vector<dtype> kept() {
-  const lower::plan_view p = run::forward_program<E, Precision>::plan;
+  const lower::plan_view p = run::forward_program<E, options_of<Choices...>>::plan;
   std::vector<dtype> types;
   for (std::size_t i = 1; i < p.outputs.size(); ++i) types.push_back(p.values[static_cast<std::size_t>(p.outputs[i])].result.type);
   return types;
@@ -87,6 +87,9 @@ TEST_CASE("backward keeps halves, and no copy of a parameter") {
   using E = std::remove_const_t<decltype(layers)>;
   CHECK(kept<E, precision::f32>() == std::vector<dtype>(3, dtype::f32));
   CHECK(kept<E, precision::bf16>() == std::vector<dtype>(3, dtype::bf16));
+  // Selective: the first product alone; its operand and that of the second are computed again.
+  CHECK(kept<E, recompute::selective>() == std::vector<dtype>(1, dtype::f32));
+  CHECK(kept<E, precision::bf16, recompute::selective>() == std::vector<dtype>(1, dtype::bf16));
 }
 
 TEST_CASE("a parameter that products read twice, once transposed, is rounded once") {
@@ -94,7 +97,7 @@ TEST_CASE("a parameter that products read twice, once transposed, is rounded onc
   const auto x = randn<float>(extents<8, 16>{});
   const auto both = let(w, [&](auto w) { return matmul(matmul(x, w), transpose(w)); });
   using E = std::remove_const_t<decltype(both)>;
-  const lower::plan_view p = run::value_program<E, precision::bf16>::plan;
+  const lower::plan_view p = run::value_program<E, options_of<precision::bf16>>::plan;
   int kernels = 0;
   for (const lower::step_entry& s : p.steps) kernels += s.kind == lower::step_kind::kernel;
   CHECK(kernels == 3);  // x and w rounded, the result widened

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The training run of train_gpt on one rank, for one precision: each is compiled as a unit of its own.
-#pragma once
-
-#include <atomic>
+// The training run of train_gpt on one rank. Compiled once for each precision and way to recompute,
+// which the build names in WEFT_PRECISION and WEFT_RECOMPUTE.
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -14,22 +11,18 @@
 #include <weft/comm/environment.hpp>
 #include <weft/device/counting.hpp>
 #include <weft/device/cpu/file.hpp>
-#include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
-#include <weft/train/inspect.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
 
-#include "train_gpt_settings.hpp"
+#include "train_gpt_job.hpp"
 
-extern std::atomic<std::size_t> allocations;
-extern volatile std::sig_atomic_t interrupted;
-
-namespace job {
+namespace {
 
 using namespace weft;
+using namespace job;
 
 class json_log {
  public:
@@ -49,7 +42,7 @@ class json_log {
   std::ofstream out_;
 };
 
-inline double now_ms() {
+double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -74,31 +67,12 @@ std::string sample(const gpt2::model<>& model, const settings& s, Run& c) {
   return text;
 }
 
-/// A batch whose loss was not finite, to look at once more.
-struct suspect {
-  text_samples::tokens inputs, labels;
-  context::random_state randomness;
-};
-
-/// What left the finite numbers first, by a second look at the batch on the host with a copy of the
-/// model. All ranks call it; empty where there is nothing to look at.
+/// What left the finite numbers first, by a second look at the batch. All ranks call it; empty where
+/// there is nothing to look at.
 template <class Run>
 std::string first_non_finite(Run& run, const settings& s, const std::optional<suspect>& batch) {
   const state_dict_t whole = run.full();
-  if (!batch) return "";
-  const device host(std::make_shared<cpu::cpu_backend>());
-  context_in<typename Run::precision> c(host);
-  c.set_randomness(batch->randomness);
-  const auto model = gpt2::model<>::create(s.model, host);
-  const state_dict_t copies = state_dict(model);
-  for (std::size_t i = 0; i < copies.size(); ++i) {
-    move_to(*whole[i].second, host);
-    copies[i].second->memory = whole[i].second->memory;
-  }
-  const auto found = find_non_finite(copies, c, [&](auto& debug) {
-    eval(cross_entropy(model(batch->inputs.to(host), s.model.context), batch->labels.to(host)), debug);
-  });
-  return found ? found->text() : "nothing on a second look";
+  return batch ? look_again(s, whole, *batch) : "";
 }
 
 /// What a step does to the model: the mean loss of the batches of all ranks, the norm of the gradient.
@@ -111,7 +85,7 @@ struct non_finite_loss {
   std::optional<suspect> batch;  // if it was on this rank
 };
 
-inline comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
+comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
 template <class Run, class NextBatch>
 step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
@@ -145,7 +119,7 @@ struct forecast {
   std::size_t peak_bytes = 0;
   index_t sent_bytes = 0;  // in a steady step
 };
-template <class Precision>
+template <class... Choices>
 forecast forecast_of(const settings& s, int rank, int ranks) {
   const device nowhere(std::make_shared<counting_backend>());
   counting_communicator others(rank, ranks);
@@ -153,7 +127,7 @@ forecast forecast_of(const settings& s, int rank, int ranks) {
   adamw optimizer;
   parallel_options strategy = parallel_options_of(s);
   set_offload(s, device(std::make_shared<counting_backend>()), strategy);
-  auto run = bind<Precision>(model, optimizer, others, strategy);
+  auto run = bind<Choices...>(model, optimizer, others, strategy);
   run.recompute = s.recompute == "block";
   const shape tokens{2, {s.batch, s.model.context}};
   traffic sent;
@@ -167,17 +141,8 @@ forecast forecast_of(const settings& s, int rank, int ranks) {
   return {nowhere.memory().figures().peak, sent.total()};
 }
 
-/// The device that was asked for; that it is missing is a mistake of the user's.
-inline device device_of(const settings& s) {
-  try {
-    return open_device(s.device_name, s.threads);
-  } catch (const device_error& e) {
-    throw usage_error("--device " + s.device_name + ": " + e.what());
-  }
-}
-
 /// Where what is offloaded goes.
-inline device home_beside(const device& where) {
+device home_beside(const device& where) {
   if (!where->host_accessible()) return default_device();
   return device(std::make_shared<cpu::file_backend>(std::filesystem::temp_directory_path().string()));
 }
@@ -201,14 +166,14 @@ std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms,
 }
 
 /// Whether somebody has been told to stop: all ranks answer the same.
-inline bool stops(communicator& ranks, const settings& s) {
+bool stops(communicator& ranks, const settings& s) {
   if (ranks.size() == 1) return interrupted;
   std::vector<std::int32_t> any{interrupted};
   ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
   return any[0];
 }
 
-inline std::string log_of_rank(const settings& s, int rank) {
+std::string log_of_rank(const settings& s, int rank) {
   if (rank == 0 || s.log.empty()) return rank == 0 ? s.log : "";
   if (!s.log_all_ranks) return "";
   const std::size_t dot = s.log.rfind(".jsonl");
@@ -229,7 +194,7 @@ double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<
 }
 
 /// Trains as one of `ranks`; the exit code.
-template <class Precision>
+template <class... Choices>
 int train(settings s, communicator& ranks) {
   if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks.size() > 1)
@@ -260,7 +225,7 @@ int train(settings s, communicator& ranks) {
   const index_t count = parameter_count(model);
   adamw optimizer{.lr = s.lr, .beta1 = s.beta1, .beta2 = s.beta2, .eps = s.eps, .weight_decay = s.weight_decay,
                   .decay_from_order = 2};
-  auto run = bind<Precision>(model, optimizer, ranks, strategy);
+  auto run = bind<Choices...>(model, optimizer, ranks, strategy);
   run.seed = s.seed;
   run.recompute = s.recompute == "block";
   const schedule rate{s.schedule_name == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
@@ -271,7 +236,7 @@ int train(settings s, communicator& ranks) {
   if (s.resume) at = saves->load().value_or(run_position{});
   batches.seek(at.samples);
   json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
-  const forecast expected = first || s.log_all_ranks ? forecast_of<Precision>(s, ranks.rank(), ranks.size()) : forecast{};
+  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size()) : forecast{};
   if (first)
     std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s; %s on %d %s\n",
                  static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), where->description().c_str(),
@@ -336,4 +301,9 @@ int train(settings s, communicator& ranks) {
   return stopped ? 130 : 0;
 }
 
-}  // namespace job
+#define WEFT_TEXT_OF(name) #name
+#define WEFT_TEXT(name) WEFT_TEXT_OF(name)
+[[maybe_unused]] const unit& known = units().emplace_back(
+    unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE), &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
+
+}  // namespace

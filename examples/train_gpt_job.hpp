@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// What the parts of train_gpt share: the main program, the units that train, and what all units do alike.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+
+#include <weft/comm/communicator.hpp>
+#include <weft/train/text.hpp>
+#include <weft/weft.hpp>
+
+#include "train_gpt_settings.hpp"
+
+namespace job {
+
+extern std::atomic<std::size_t> allocations;  // since the program began
+extern volatile std::sig_atomic_t interrupted;
+
+/// The device that was asked for; that it is missing is a mistake of the user's.
+weft::device device_of(const settings& s);
+
+/// A batch whose loss was not finite, to look at once more.
+struct suspect {
+  weft::text_samples::tokens inputs, labels;
+  weft::context::random_state randomness;
+};
+/// What left the finite numbers first, found on the host with a copy of the model.
+std::string look_again(const settings& s, const weft::state_dict_t& whole, const suspect& batch);
+
+/// A unit that is compiled into this program (train_gpt_unit.cpp).
+struct unit {
+  std::string precision, recompute;
+  int (*train)(settings, weft::communicator&);  // as one of the ranks; the exit code
+};
+inline std::vector<unit>& units() {
+  static std::vector<unit> all;
+  return all;
+}
+
+}  // namespace job
