@@ -43,8 +43,9 @@ inline int variable_as_int(const variable_lookup& look_up, const char* name, int
 
 }  // namespace detail
 
-/// MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK and LOCAL_RANK, else Open MPI's variables, else a
-/// process alone. Throws usage_error, naming the variable, if they are incomplete or no numbers.
+/// MASTER_ADDR, MASTER_PORT (the port after it under torchrun), WORLD_SIZE, RANK and LOCAL_RANK, else
+/// Open MPI's variables, else a process alone. Throws usage_error, naming the variable, if they are
+/// incomplete or no numbers.
 inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
   constexpr int most = 1 << 20;
   launch l;
@@ -55,6 +56,8 @@ inline launch launch_from_environment(const variable_lookup& look_up = [](const 
     l.local_rank = look_up("LOCAL_RANK") ? detail::variable_as_int(look_up, "LOCAL_RANK", 0, l.size - 1) : 0;
     if (const char* address = look_up("MASTER_ADDR")) l.address = address;
     if (!l.address.empty()) l.port = detail::variable_as_int(look_up, "MASTER_PORT", 1, 65535);
+    const char* const agent = look_up("TORCHELASTIC_USE_AGENT_STORE");  // torchrun itself listens on the port
+    if (l.port && agent && std::string(agent) == "True") l.port = l.port % 65535 + 1;
   } else if (look_up("OMPI_COMM_WORLD_RANK")) {
     l.from = launch::launcher::mpirun;
     l.size = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_SIZE", 1, most);

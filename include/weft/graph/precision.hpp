@@ -66,18 +66,13 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
 constexpr compute_graph with_wide_gradients(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   const sequence<bool> found = detail::gradient_products(g);
-  int i = 0;
-  sequence<int> place;  // of the live nodes, in the order that `rewritten` meets them
-  const sequence<bool> live = live_nodes(g);
-  for (int k = 0; k < g.size(); ++k)
-    if (live[k]) place.push_back(k);
-  return rewritten(g, [&](compute_graph& to, const node& n) {
-    const bool widens = found[place[i++]];
+  return rewritten(g, [&](compute_graph& to, const node& n, int i) {
+    if (!found[i]) return to.intern(n).id;
     value v[] = {{&to, n.operand[0]}, {&to, n.operand[1]}};
-    if (widens && n.op == &info_of<op::contract> && n.result.type == type)
+    if (n.op == &info_of<op::contract> && n.result.type == type)
       return to.apply(*n.op, attributes{{static_cast<index_t>(dtype::f32)}, 1}, v, 2).id;
-    if (widens && n.op == &info_of<op::cast> && v[0].type() == n.result.type) return n.operand[0];
-    if (widens && detail::is_view(n) && v[0].type() != n.result.type) return to.apply(*n.op, n.at, v, 1).id;
+    if (n.op == &info_of<op::cast> && v[0].type() == n.result.type) return n.operand[0];
+    if (detail::is_view(n) && v[0].type() != n.result.type) return to.apply(*n.op, n.at, v, 1).id;
     return to.intern(n).id;
   });
 }

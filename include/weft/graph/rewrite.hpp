@@ -6,6 +6,8 @@
 //   compute_graph lean = rewritten(g, [](graph& to, const node& n) { return to.intern(n).id; });
 #pragma once
 
+#include <type_traits>
+
 #include <weft/graph/build.hpp>
 
 namespace weft::graph {
@@ -23,8 +25,8 @@ constexpr sequence<bool> live_nodes(const compute_graph& g) {
   return live;
 }
 
-/// `g` with every live node n replaced by what `f(to, n)` appends; n's operands are already
-/// nodes of `to`. An output that is -1 stays -1.
+/// `g` with every live node n replaced by what `f(to, n)`, or `f(to, n, its number in g)`, appends;
+/// n's operands are already nodes of `to`. An output that is -1 stays -1.
 template <class F>
 constexpr compute_graph rewritten(const compute_graph& g, F f) {
   const sequence<bool> live = live_nodes(g);
@@ -38,7 +40,8 @@ constexpr compute_graph rewritten(const compute_graph& g, F f) {
     if (!live[i]) continue;
     node n = g[i];
     for (int k = 0; k < n.operands; ++k) n.operand[k] = renumbered[n.operand[k]];
-    renumbered[i] = f(to, n);
+    if constexpr (std::is_invocable_v<F, compute_graph&, const node&, int>) renumbered[i] = f(to, n, i);
+    else renumbered[i] = f(to, n);
   }
   for (int o : g.outputs) to.outputs.push_back(o < 0 ? -1 : renumbered[o]);
   return to;

@@ -26,6 +26,9 @@ TEST_CASE("launchers: torchrun's variables, mpirun's, none") {
   CHECK(a.local_rank == 1);
   CHECK(a.address == "node0");
   CHECK(a.port == 29500);
+  variables with_agent = torchrun;
+  with_agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  CHECK(launch_from_environment(in(with_agent)).port == 29501);
   const launch b = launch_from_environment(in({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}));
   CHECK(b.from == launch::launcher::mpirun);
   CHECK(b.rank == 2);
