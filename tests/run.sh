@@ -79,11 +79,8 @@ check_races() {
   echo "== races"
   cmake -S . -B build/races -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g" \
     -DWEFT_SANITIZE=thread -DWEFT_NATIVE=OFF -DWEFT_WITH_TBB=OFF -DWEFT_WITH_OPENCL=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_WARNINGS_AS_ERRORS=ON >/dev/null
-  local target
-  for target in $(cmake --build build/races --target help | grep -oE 'weft_test_(comm|parallel)_[a-z_]*_test'); do
-    cmake --build build/races --target "$target" >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
-    "build/races/tests/$target" | tail -n 3
-  done
+  cmake --build build/races -j "$jobs" --target weft_tests_with_ranks >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
+  ctest --test-dir build/races --output-on-failure -R '^(comm|parallel)/' -E '_ranks$'
 }
 
 # Bytes that are no files, and no requests: the readers say so. check_fuzz SECONDS
