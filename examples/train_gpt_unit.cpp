@@ -89,7 +89,7 @@ comm_options for_losses(const settings& s) { return {"loss", std::chrono::second
 
 template <class Run, class NextBatch>
 step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
-  std::vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
+  recycled_vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
   std::optional<suspect> not_finite;
   for (index_t j = 0; j < s.accumulate; ++j) {
     const auto [inputs, labels] = next_batch();
@@ -104,7 +104,7 @@ step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, 
     if (!std::isfinite(value) && !not_finite) not_finite = suspect{inputs, labels, randomness};
     steps.backward(loss);
   }
-  if (run.ranks().size() > 1) run.ranks().all_reduce(losses, reduction::sum, for_losses(s)).wait();
+  if (run.ranks().size() > 1) run.ranks().all_reduce(std::span(losses), reduction::sum, for_losses(s)).wait();
   step_result r;
   for (double l : losses) r.loss += l;
   r.loss /= static_cast<double>(losses.size());

@@ -6,11 +6,10 @@
 #pragma once
 
 #include <bit>
-#include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
+#include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
 
 namespace weft {
@@ -35,7 +34,7 @@ class caching_allocator {
     const std::lock_guard lock(mutex_);
     figures_.in_use += granted;
     figures_.peak = std::max(figures_.peak, figures_.in_use);
-    auto& blocks = free_[granted];
+    auto& blocks = free_[class_number(granted)];
     if (!blocks.empty()) {
       void* block = blocks.back();
       blocks.pop_back();
@@ -49,16 +48,16 @@ class caching_allocator {
   void deallocate(void* block, std::size_t granted) noexcept {
     const std::lock_guard lock(mutex_);
     figures_.in_use -= granted;
-    free_[granted].push_back(block);
+    free_[class_number(granted)].push_back(block);
   }
 
   /// Gives cached blocks back to the device.
   void release_cached() noexcept {
     const std::lock_guard lock(mutex_);
-    for (auto& [bytes, blocks] : free_) {
-      for (void* block : blocks) device_->deallocate(block, bytes);
-      figures_.reserved -= bytes * blocks.size();
-      blocks.clear();
+    for (std::size_t c = 0; c < classes; ++c) {
+      for (void* block : free_[c]) device_->deallocate(block, class_bytes(c));
+      figures_.reserved -= class_bytes(c) * free_[c].size();
+      free_[c].clear();
     }
   }
 
@@ -78,11 +77,23 @@ class caching_allocator {
     const std::size_t step = std::bit_floor(bytes - 1) / 8;
     return (bytes + step - 1) / step * step;
   }
+  /// Size classes in order of size, eight for each power of two.
+  static constexpr std::size_t class_number(std::size_t size_of_class) {
+    const auto octave = static_cast<std::size_t>(std::bit_width((size_of_class - 1) >> 9));
+    return 8 * octave + (size_of_class - 1) / class_step(octave) % 8;
+  }
+  static constexpr std::size_t class_bytes(std::size_t number) {
+    const std::size_t octave = number / 8;
+    return (octave ? 8 + number % 8 + 1 : number + 1) * class_step(octave);
+  }
 
  private:
+  static constexpr std::size_t classes = 8 * 56;
+  static constexpr std::size_t class_step(std::size_t octave) { return std::size_t{64} << (octave ? octave - 1 : 0); }
+
   std::shared_ptr<backend> device_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::size_t, std::vector<void*>> free_;
+  std::vector<void*> free_[classes];  // by class
   memory_figures figures_;
 };
 
@@ -91,7 +102,7 @@ class buffer {
  public:
   buffer() = default;
   buffer(std::shared_ptr<caching_allocator> allocator, std::size_t bytes)
-      : block_(std::make_shared<block>(std::move(allocator), bytes)) {}
+      : block_(make_recycled<block>(std::move(allocator), bytes)) {}
 
   void* data() const { return block_ ? static_cast<char*>(block_->memory) + offset_ : nullptr; }
   /// The bytes from `offset` on, in the same block.

@@ -42,24 +42,37 @@ inline constexpr bool is_tuple = false;
 template <class... T>
 inline constexpr bool is_tuple<std::tuple<T...>> = true;
 
-template <class M, class F>
-void walk(M& m, const std::string& path, F& f) {
+/// Where a walk stands: a path of names, or nothing where nobody asks for names.
+struct named_path {
+  std::string text;
+  named_path member(std::string_view name) const {
+    named_path to{text};
+    if (!text.empty()) to.text += '.';
+    to.text += name;
+    return to;
+  }
+  named_path element(std::size_t i) const { return member(std::to_string(i)); }
+};
+struct no_path {
+  no_path member(std::string_view) const { return {}; }
+  no_path element(std::size_t) const { return {}; }
+};
+
+template <class M, class Path, class F>
+void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
   if constexpr (is_parameter<T>) {
     if (m.defined()) f(path, m);
   } else if constexpr (is_list<T>) {
-    for (std::size_t i = 0; i < m.size(); ++i)
-      walk(m[i], path.empty() ? std::to_string(i) : path + "." + std::to_string(i), f);
+    for (std::size_t i = 0; i < m.size(); ++i) walk(m[i], path.element(i), f);
   } else if constexpr (is_tuple<T>) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (walk(std::get<I>(m), path.empty() ? std::to_string(I) : path + "." + std::to_string(I), f), ...);
+      (walk(std::get<I>(m), path.element(I), f), ...);
     }(std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (requires { m.children(); }) {
     walk(m.children(), path, f);  // the module stands for what it holds
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
-    for_each_member(m, [&](std::string_view name, auto& member) {
-      walk(member, path.empty() ? std::string(name) : path + "." + std::string(name), f);
-    });
+    for_each_member(m, [&](std::string_view name, auto& member) { walk(member, path.member(name), f); });
   }
 }
 /// Whether a T has parameters in it. Types that can be copied as bytes have none.
@@ -113,7 +126,8 @@ concept module = !detail::is_parameter<T> && !detail::is_list<T> && !detail::is_
 /// Calls f(name, parameter) for every parameter of `m` and of the modules inside it.
 template <class M, class F>
 void for_each_parameter(M& m, F f) {
-  detail::walk(m, "", f);
+  const auto with_name = [&](const detail::named_path& path, auto& p) { f(path.text, p); };
+  detail::walk(m, detail::named_path{}, with_name);
 }
 
 /// What optimisers and files work on: the shared state of each parameter by name.
@@ -124,6 +138,15 @@ template <class M>
 state_dict_t state_dict(const M& m) {
   state_dict_t all;
   for_each_parameter(m, [&](const std::string& name, const auto& p) { all.emplace_back(name, p.state()); });
+  return all;
+}
+
+/// The same without names, which costs a walk alone.
+template <class M>
+tensor_list parameters_of(const M& m) {
+  tensor_list all;
+  const auto append = [&](detail::no_path, const auto& p) { all.push_back(p.state()); };
+  detail::walk(m, detail::no_path{}, append);
   return all;
 }
 
@@ -138,19 +161,19 @@ consteval index_t parameter_count() {
 template <class M>
 index_t parameter_count(const M& m) {
   index_t n = 0;
-  for (const auto& [name, p] : state_dict(m)) n += p->extents.size();
+  for (const auto& p : parameters_of(m)) n += p->extents.size();
   return n;
 }
 
 template <class M>
 void zero_grad(M& m) {
-  for (const auto& [name, p] : state_dict(m)) p->grad.reset();
+  for (const auto& p : parameters_of(m)) p->grad.reset();
 }
 
 /// Moves all parameters to a device: before training, as optimisers keep their state beside them.
 template <class M>
 void to(M& m, const device& where) {
-  for (const auto& [name, p] : state_dict(m)) move_to(*p, where);
+  for (const auto& p : parameters_of(m)) move_to(*p, where);
 }
 
 /// Draws the elements of `p` as its initializer says, from `key`.

@@ -11,12 +11,16 @@
 namespace weft {
 
 /// The 2-norm of all gradients together; summed in f32 within rows, in double across.
-template <class Parameters = state_dict_t>
+template <class Parameters = tensor_list>
 double gradient_norm(const Parameters& parameters, context& c = default_context()) {
   double sum_of_squares = 0;
-  for (const auto& [name, p] : parameters) {
+  recycled_vector<float> rows;
+  for (const auto& p : parameters) {
     if (!p->grad || p->type != dtype::f32) continue;
-    for (float row : eval(sum(square(row_view<float>(p->grad)), dims<-1>), c).to_vector()) sum_of_squares += row;
+    const auto sums = eval(sum(square(row_view<float>(p->grad)), dims<-1>), c);
+    rows.resize(static_cast<std::size_t>(sums.size()));
+    sums.copy_to(rows.data());
+    for (float row : rows) sum_of_squares += row;
   }
   return std::sqrt(sum_of_squares);
 }
@@ -30,11 +34,11 @@ inline double clip_factor(double norm, double limit) {
 /// Scales all gradients so that their norm is at most `limit`; returns the norm before.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
-  const state_dict_t parameters = state_dict(model);
+  const tensor_list parameters = parameters_of(model);
   const double norm = gradient_norm(parameters, c);
   const auto factor = static_cast<float>(clip_factor(norm, limit));
   if (factor < 1)
-    for (const auto& [name, p] : parameters)
+    for (const auto& p : parameters)
       if (p->grad) update(c, {p->grad}, flat_view<float>(p->grad) * factor);
   return norm;
 }
@@ -42,7 +46,7 @@ double clip_grad_norm(M& model, double limit, context& c = default_context()) {
 /// Limits every element of every gradient to [-limit, limit].
 template <class M>
 void clip_grad_value(M& model, float limit, context& c = default_context()) {
-  for (const auto& [name, p] : state_dict(model))
+  for (const auto& p : parameters_of(model))
     if (p->grad) update(c, {p->grad}, clamp(flat_view<float>(p->grad), -limit, limit));
 }
 

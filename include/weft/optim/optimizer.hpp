@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -20,13 +21,20 @@ namespace weft {
 
 namespace detail {
 
-/// State tensors of parameters, by name; zero when first asked for.
+/// State tensors of parameters, by kind and name; zero when first asked for.
 class optimizer_state {
  public:
+  using by_name = std::unordered_map<std::string, std::shared_ptr<tensor_state>>;
+
+  bool contains(const char* kind, const std::string& name) const {
+    const auto found = kinds_.find(kind);
+    return found != kinds_.end() && found->second.contains(name);
+  }
   /// On the device of the parameter `like`.
-  const std::shared_ptr<tensor_state>& get(const std::string& kind, const std::string& name,
-                                           const tensor_state& like) {
-    auto& slot = tensors_[kind + "." + name];
+  const std::shared_ptr<tensor_state>& get(const char* kind, const std::string& name, const tensor_state& like) {
+    auto found = kinds_.find(kind);
+    if (found == kinds_.end()) found = kinds_.emplace(kind, by_name{}).first;
+    auto& slot = found->second[name];
     if (slot) {
       move_to(*slot, like.where);
     } else {
@@ -36,13 +44,27 @@ class optimizer_state {
     if (home_) lent_.push_back(slot);
     return slot;
   }
-  const std::unordered_map<std::string, std::shared_ptr<tensor_state>>& tensors() const { return tensors_; }
-  void set(const std::string& key, std::shared_ptr<tensor_state> t) { tensors_[key] = std::move(t); }
+  std::size_t bytes() const {
+    std::size_t n = 0;
+    for (const auto& [kind, tensors] : kinds_)
+      for (const auto& [name, t] : tensors) n += t->bytes();
+    return n;
+  }
+  /// All of them, called "kind.name".
+  state_dict_t tensors() const {
+    state_dict_t all;
+    for (const auto& [kind, tensors] : kinds_)
+      for (const auto& [name, t] : tensors) all.emplace_back(kind + "." + name, t);
+    return all;
+  }
+  void set(const std::string& kind, const std::string& name, std::shared_ptr<tensor_state> t) {
+    kinds_[kind][name] = std::move(t);
+  }
 
   /// Where tensors are between updates, other than with their parameters.
   void keep_on(const device& home) {
     home_ = home;
-    for (const auto& [key, t] : tensors_) move_to(*t, home);
+    for (const auto& [key, t] : tensors()) move_to(*t, home);
   }
   /// An update is over: what it asked for goes home.
   void updated() {
@@ -50,10 +72,21 @@ class optimizer_state {
     lent_.clear();
   }
 
+  /// The parameters of `m` with their names, which are found anew only when they are other ones.
+  template <class M>
+  const state_dict_t& named(const M& m) {
+    const tensor_list now = parameters_of(m);
+    bool known = now.size() == named_.size();
+    for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
+    if (!known) named_ = state_dict(m);
+    return named_;
+  }
+
  private:
-  std::unordered_map<std::string, std::shared_ptr<tensor_state>> tensors_;
+  std::map<std::string, by_name, std::less<>> kinds_;
   std::optional<device> home_;
-  std::vector<std::shared_ptr<tensor_state>> lent_;
+  tensor_list lent_;
+  state_dict_t named_;
 };
 
 /// Calls f(name, parameter, gradient) for every parameter that has a gradient, then drops it. A
@@ -88,7 +121,7 @@ struct sgd {
   /// `scale` multiplies the gradients: 1 / number of accumulated ones, or a clipping factor.
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
-    step_all(state_dict(model), scale, c);
+    step_all(state.named(model), scale, c);
   }
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>
@@ -103,7 +136,7 @@ struct sgd {
         return;
       }
       const auto mu = static_cast<float>(momentum);
-      const bool first = !state.tensors().contains("momentum." + name);
+      const bool first = !state.contains("momentum", name);
       const auto& velocity = state.get("momentum", name, *p);
       const auto moved = flat_view<float>(velocity) * (first ? 0.0f : mu);
       if (nesterov)
@@ -129,7 +162,7 @@ struct adamw {
 
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
-    step_all(state_dict(model), scale, c);
+    step_all(state.named(model), scale, c);
   }
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>

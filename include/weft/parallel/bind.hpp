@@ -139,11 +139,7 @@ class bound_run : public context {
   const parallel::data_parallel_service& parallel() const { return parallel_; }
   const parallel::rank_groups& groups() const { return parallel_.groups(); }
 
-  index_t optimizer_bytes() const {
-    index_t n = 0;
-    for (const auto& [key, t] : optimizer_->state.tensors()) n += static_cast<index_t>(t->bytes());
-    return n;
-  }
+  index_t optimizer_bytes() const { return static_cast<index_t>(optimizer_->state.bytes()); }
 
  private:
   static constexpr bool scales_loss = Options::products == dtype::f16;
@@ -152,8 +148,8 @@ class bound_run : public context {
     if (scales_loss) loss_scale = scaler_.scale;
   }
   comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
-  std::vector<std::shared_ptr<tensor_state>> gradients() const {
-    std::vector<std::shared_ptr<tensor_state>> all;
+  tensor_list gradients() const {
+    tensor_list all;
     for (const auto& [name, p] : local_)
       if (p->grad) all.push_back(p->grad);
     return all;

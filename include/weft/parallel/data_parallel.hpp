@@ -47,10 +47,11 @@ class data_parallel_service : public run::parameter_service {
       if (!unit_at(u).stays) gatherer_.give_back(u);
   }
 
-  void before_backward(std::unordered_map<tensor_state*, int> uses) override {
+  void before_backward(std::span<tensor_state* const> uses) override {
     if (delivered_)
       throw value_error("weft: backward: the gradients of this step have been reduced already; take the step first");
-    uses_ = std::move(uses);
+    uses_.clear();
+    for (tensor_state* leaf : uses) ++uses_[leaf];
     for (unit& u : units_) {
       u.waiting = 0;
       for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get());

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
+#include <span>
 
 #include <weft/comm/communicator.hpp>
 #include <weft/op/all.hpp>
@@ -19,9 +19,9 @@ namespace weft::parallel {
 namespace detail {
 
 /// Sums of squares of the rows of `g`; the elements of a vector are rows.
-inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, std::vector<double>& to) {
+inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, recycled_vector<double>& to) {
   if (g->extents.size() == 0) return;
-  const auto rows = std::make_shared<tensor_state>(*g);
+  const auto rows = make_recycled<tensor_state>(*g);
   rows->extents = {2, {g->extents.order > 1 ? g->extents[0] : g->extents.size(), 1}};
   rows->extents[1] = g->extents.size() / rows->extents[0];
   const auto sums = eval(sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(rows))), dims<-1>), c);
@@ -31,27 +31,27 @@ inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, 
 }
 
 /// The sum of non-negative numbers over all ranks, exact to 2^-96 of the largest.
-inline double exact_sum(const std::vector<double>& values, communicator& ranks, const comm_options& o) {
+inline double exact_sum(const recycled_vector<double>& values, communicator& ranks, const comm_options& o) {
   constexpr int bits = 96;
   constexpr std::int64_t not_finite = 1 << 20;
   __extension__ typedef unsigned __int128 wide;
   int exponent = -(1 << 19);
-  std::vector<std::int64_t> largest{exponent};
+  std::int64_t largest = exponent;
   for (double v : values) {
     if (v > 0 && std::isfinite(v)) std::frexp(v, &exponent);
-    largest[0] = std::max<std::int64_t>(largest[0], std::isfinite(v) ? exponent : not_finite);
+    largest = std::max<std::int64_t>(largest, std::isfinite(v) ? exponent : not_finite);
   }
-  ranks.all_reduce(largest, reduction::maximum, o).wait();
-  if (largest[0] == not_finite) return std::nan("");
-  const int unit = static_cast<int>(largest[0]) - bits;
+  ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
+  if (largest == not_finite) return std::nan("");
+  const int unit = static_cast<int>(largest) - bits;
   wide total = 0;
   for (double v : values) total += static_cast<wide>(std::ldexp(v, -unit));
-  std::vector<std::int64_t> limbs(4);
-  for (int k = 0; k < 4; ++k) limbs[static_cast<std::size_t>(k)] = static_cast<std::int64_t>(total >> (32 * k) & 0xffffffffu);
-  ranks.all_reduce(limbs, reduction::sum, o).wait();
+  std::int64_t limbs[4];
+  for (int k = 0; k < 4; ++k) limbs[k] = static_cast<std::int64_t>(total >> (32 * k) & 0xffffffffu);
+  ranks.all_reduce(std::span(limbs), reduction::sum, o).wait();
   double sum = 0;
   total = 0;
-  for (int k = 4; k-- > 0;) total += static_cast<wide>(limbs[static_cast<std::size_t>(k)]) << (32 * k);
+  for (int k = 4; k-- > 0;) total += static_cast<wide>(limbs[k]) << (32 * k);
   for (int k = 4; k-- > 0;) sum += std::ldexp(static_cast<double>(static_cast<std::uint32_t>(total >> (32 * k))), 32 * k);
   return std::ldexp(sum, unit);
 }
@@ -59,24 +59,24 @@ inline double exact_sum(const std::vector<double>& values, communicator& ranks, 
 }  // namespace detail
 
 /// The 2-norm of all rows of all ranks; NaN if an element is not finite.
-inline double norm_over_ranks(context& c, const std::vector<std::shared_ptr<tensor_state>>& gradients, communicator& ranks,
+inline double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
                               const comm_options& o) {
-  std::vector<double> rows;
+  recycled_vector<double> rows;
   for (const auto& g : gradients) detail::append_row_sums(c, g, rows);
   return std::sqrt(detail::exact_sum(rows, ranks, o));
 }
 
 /// The largest absolute value of all elements of all ranks.
-inline double inf_norm_over_ranks(context& c, const std::vector<std::shared_ptr<tensor_state>>& gradients,
+inline double inf_norm_over_ranks(context& c, const tensor_list& gradients,
                                   communicator& ranks, const comm_options& o) {
-  std::vector<double> largest{0};
+  double largest = 0;
   for (const auto& g : gradients) {
     if (g->extents.size() == 0) continue;
     const double v = eval(amax(abs(flat_view<float>(g))), c).item();
-    if (!(v <= largest[0])) largest[0] = v;  // a NaN wins
+    if (!(v <= largest)) largest = v;  // a NaN wins
   }
-  ranks.all_reduce(largest, reduction::maximum, o).wait();
-  return largest[0];
+  ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
+  return largest;
 }
 
 }  // namespace weft::parallel

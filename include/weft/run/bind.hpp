@@ -3,8 +3,6 @@
 // which graph/flatten.hpp numbered them.
 #pragma once
 
-#include <vector>
-
 #include <weft/grad/derivative.hpp>
 #include <weft/tensor/tensor.hpp>
 
@@ -12,10 +10,9 @@ namespace weft::run {
 
 /// The operands of one evaluation.
 struct operands {
-  std::vector<std::shared_ptr<tensor_state>> leaves;
-  std::vector<shape> leaf_extents;
-  std::vector<double> numbers;
-  std::vector<index_t> sizes;
+  tensor_list leaves;
+  recycled_vector<double> numbers;
+  recycled_vector<index_t> sizes;
   bool check_versions = true;  // whether tensors must hold what they held when the expression was written
 };
 
@@ -27,7 +24,6 @@ inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_cur
                       to_string(state->extents) +
                       " was changed in place after the expression was written");
   to.leaves.push_back(state);
-  to.leaf_extents.push_back(state->extents);
 }
 
 template <expression E>

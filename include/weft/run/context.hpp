@@ -5,7 +5,9 @@
 // each other. Functions that take none use a default one for the CPU.
 #pragma once
 
-#include <unordered_map>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
@@ -71,13 +73,17 @@ class context {
 
   /// The instance of a plan for these symbol values, made when they are first seen.
   run::instance& instance_of(const lower::plan_view& plan, const void* identity,
-                             std::span<const kernel_function> kernels,
-                             std::vector<index_t> symbols) {
-    auto& known = instances_[identity];
-    for (auto& i : known)
-      if (i->symbols() == symbols) return *i;
-    known.push_back(std::make_unique<run::instance>(plan, kernels, std::move(symbols)));
-    return *known.back();
+                             std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
+    std::size_t begin = 0;
+    for (std::size_t end = instances_.size(); begin < end;) {
+      const std::size_t middle = (begin + end) / 2;
+      if (std::less<>()(instances_[middle].identity, identity)) begin = middle + 1;
+      else end = middle;
+    }
+    for (; begin < instances_.size() && instances_[begin].identity == identity; ++begin)
+      if (instances_[begin].made->symbols() == symbols) return *instances_[begin].made;
+    auto made = std::make_unique<run::instance>(plan, kernels, symbols);
+    return *instances_.insert(instances_.begin() + static_cast<std::ptrdiff_t>(begin), {identity, std::move(made)})->made;
   }
 
   /// Memory for the values inside a program while it runs.
@@ -97,7 +103,11 @@ class context {
   device device_;
   backend* engine_ = nullptr;
   std::uint64_t step_ = 0, programs_ = 0;
-  std::unordered_map<const void*, std::vector<std::unique_ptr<run::instance>>> instances_;
+  struct known_instance {
+    const void* identity;
+    std::unique_ptr<run::instance> made;
+  };
+  std::vector<known_instance> instances_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
 };

@@ -26,12 +26,14 @@ constexpr playable playable_of() {
 
 /// Plays `p`. Outputs that are null are allocated.
 inline void play(context& c, const playable& p, std::span<const std::shared_ptr<tensor_state>> leaves,
-                 const std::vector<double>& numbers, std::vector<index_t> symbols,
-                 std::vector<std::shared_ptr<tensor_state>>& outputs, pass during = pass::forward) {
+                 std::span<const double> numbers, const symbol_values& symbols, tensor_list& outputs,
+                 pass during = pass::forward) {
   parameter_service* const service = c.service();
   if (service) service->before_program(leaves, during);
-  instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, std::move(symbols));
-  std::vector<void*> leaf_memory, output_memory;
+  instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+  recycled_vector<void*> leaf_memory, output_memory;
+  leaf_memory.reserve(leaves.size());
+  output_memory.reserve(p.plan.outputs.size());
   for (const auto& leaf : leaves) {
     if (leaf && !(leaf->where == c.where()))
       throw device_error(std::string("weft: an operand of shape ") + to_string(leaf->extents) +
@@ -43,7 +45,7 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
     if (value >= 0 && !outputs[o])
-      outputs[o] = std::make_shared<tensor_state>(
+      outputs[o] = make_recycled<tensor_state>(
           c.where(), i.output_extents(static_cast<int>(o)),
           p.plan.values[static_cast<std::size_t>(value)].result.type);
     output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
@@ -54,8 +56,8 @@ inline void play(context& c, const playable& p, std::span<const std::shared_ptr<
 
 /// The value of `p` for these operands.
 inline std::shared_ptr<tensor_state> play_value(context& c, const playable& p, const operands& o) {
-  std::vector<std::shared_ptr<tensor_state>> outputs;
-  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaf_extents, o.sizes), outputs);
+  tensor_list outputs;
+  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
   return outputs[0];
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <weft/run/layout.hpp>
 #include <weft/run/parameter_service.hpp>
 #include <weft/run/tapped.hpp>
+#include <weft/tensor/tensor.hpp>
 
 namespace weft::run {
 
@@ -22,10 +24,12 @@ using lower::plan_view;
 using lower::step_kind;
 using lower::storage;
 
+using symbol_values = recycled_vector<index_t>;
+
 /// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
-[[gnu::cold]] inline std::vector<index_t> resolve_symbols(const plan_view& p, std::span<const shape> leaves,
-                                            std::span<const index_t> sizes) {
-  std::vector<index_t> numbers;
+inline symbol_values resolve_symbols(const plan_view& p, std::span<const std::shared_ptr<tensor_state>> leaves,
+                                     std::span<const index_t> sizes) {
+  symbol_values numbers;
   numbers.reserve(p.symbols.size());
   const auto number = [&](index_t e) {
     return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
@@ -33,7 +37,7 @@ using lower::storage;
   for (const symbol& s : p.symbols) {
     switch (s.kind) {
       case symbol_kind::leaf_extent:
-        numbers.push_back(leaves[static_cast<std::size_t>(s.a)][static_cast<int>(s.b)]);
+        numbers.push_back(leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)]);
         break;
       case symbol_kind::given: numbers.push_back(sizes[static_cast<std::size_t>(s.a)]); break;
       case symbol_kind::add: numbers.push_back(number(s.a) + number(s.b)); break;
@@ -63,26 +67,27 @@ class arena_plan {
     std::size_t bytes;
     int first_step, last_step;
     std::size_t offset = 0;
+    bool placed = false;
   };
 
   /// Largest first, each at the lowest offset that is free during its life.
   [[gnu::cold]] static std::size_t place(std::vector<block>& blocks) {
-    std::vector<block*> order, placed;  // placed: by offset
-    for (block& b : blocks) order.push_back(&b);
-    std::sort(order.begin(), order.end(), [](const block* a, const block* b) {
-      return a->bytes != b->bytes ? a->bytes > b->bytes : a < b;
-    });
+    std::vector<const block*> placed(blocks.size());  // by offset
     std::size_t total = 0;
-    for (block* b : order) {
-      for (const block* other : placed) {
-        const bool together = other->first_step <= b->last_step && b->first_step <= other->last_step;
+    for (std::size_t count = 0; count < blocks.size(); ++count) {
+      block* b = nullptr;
+      for (block& candidate : blocks)
+        if (!candidate.placed && (!b || candidate.bytes > b->bytes)) b = &candidate;
+      b->placed = true;
+      for (std::size_t i = 0; i < count; ++i) {
+        const block& other = *placed[i];
+        const bool together = other.first_step <= b->last_step && b->first_step <= other.last_step;
         if (!together) continue;
-        if (b->offset + b->bytes <= other->offset) break;
-        b->offset = std::max(b->offset, other->offset + other->bytes);
+        if (b->offset + b->bytes <= other.offset) break;
+        b->offset = std::max(b->offset, other.offset + other.bytes);
       }
       total = std::max(total, b->offset + b->bytes);
-      std::size_t at = placed.size();
-      placed.push_back(b);
+      std::size_t at = count;
       for (; at > 0 && placed[at - 1]->offset > b->offset; --at) placed[at] = placed[at - 1];
       placed[at] = b;
     }
@@ -103,16 +108,16 @@ struct frame {
 
 class instance {
  public:
-  instance(const plan_view& p, std::span<const kernel_function> kernels,
-           std::vector<index_t> symbols)
-      : plan_(p), symbols_(std::move(symbols)) {
+  instance(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
+      : plan_(p), symbols_(symbols), layouts_(p.values.size()), offsets_(p.values.size()),
+        sources_(p.operands.size()), tensors_(p.operands.size()), steps_(p.steps.size()) {
     lay_out();
     plan_arena();
-    for (const lower::step_entry& s : p.steps) prepare(s, kernels);
+    for (std::size_t s = 0; s < steps_.size(); ++s) prepare(p.steps[s], kernels, steps_[s]);
   }
 
   /// The symbol values this instance was made for.
-  const std::vector<index_t>& symbols() const { return symbols_; }
+  const symbol_values& symbols() const { return symbols_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   const shape& output_extents(int output) const {
     return layouts_[static_cast<std::size_t>(plan_.outputs[static_cast<std::size_t>(output)])].extents;
@@ -131,33 +136,31 @@ class instance {
     };
     for (prepared& s : steps_) {
       if (f.service) f.service->poll();
-      if (s.kind == step_kind::kernel) {
-        for (std::size_t i = 0; i < s.sources.size(); ++i) s.call.args.pointer[i] = base(s.sources[i]);
-        for (std::size_t i = 0; i < s.numbers.size(); ++i) s.call.args.number[i] = number(s.numbers[i], f.numbers);
+      const auto first = static_cast<std::size_t>(s.entry->first_operand);
+      const auto count = static_cast<std::size_t>(s.entry->inputs + s.entry->outputs);
+      const source* const from = sources_.data() + first;
+      if (s.entry->kind == step_kind::kernel) {
+        for (std::size_t i = 0; i < count; ++i) s.call.args.pointer[i] = base(from[i]);
+        for (int i = 0; i < s.entry->arguments; ++i)
+          s.call.args.number[i] = number(plan_.operands[first + count + static_cast<std::size_t>(i)], f.numbers);
         f.device.launch(s.call);
         continue;
       }
-      for (std::size_t i = 0; i < s.sources.size(); ++i) s.tensors[i].pointer = base(s.sources[i]);
-      run_step(f, s);
+      for (std::size_t i = 0; i < count; ++i) tensors_[first + i].pointer = base(from[i]);
+      run_step(f, s, std::span<const strided>(tensors_).subspan(first, count));
     }
   }
 
  private:
   struct source {
-    enum { leaf, output, arena } from;
-    int index;
-    std::ptrdiff_t bytes;
+    enum { leaf, output, arena } from = leaf;
+    int index = 0;
+    std::ptrdiff_t bytes = 0;
   };
   struct prepared {
-    step_kind kind;
-    const char* op;
-    const native_code* native;
-    attributes at;
-    int inputs;
-    kernel_call call;
-    std::vector<source> sources;    // of the kernel's arguments, or of the tensors
-    std::vector<int> numbers;       // values that are numbers
-    std::vector<strided> tensors;
+    const lower::step_entry* entry = nullptr;
+    attributes at{};
+    kernel_call call{};
   };
 
   index_t number_of_extent(index_t e) const {
@@ -185,17 +188,18 @@ class instance {
   }
 
   [[gnu::cold]] void lay_out() {
-    for (const lower::value_entry& v : plan_.values) {
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      const lower::value_entry& v = plan_.values[i];
       const shape extents = resolved(v.result.extents);
-      layouts_.push_back(v.where == storage::view
-                             ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
-                             : contiguous_layout(extents));
+      layouts_[i] = v.where == storage::view ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
+                                             : contiguous_layout(extents);
     }
   }
 
   [[gnu::cold]] void plan_arena() {
     std::vector<arena_plan::block> blocks;
     std::vector<std::size_t> ids;
+    blocks.reserve(plan_.values.size());
     for (std::size_t i = 0; i < plan_.values.size(); ++i) {
       const lower::value_entry& v = plan_.values[i];
       if (v.where != storage::computed || v.first_step < 0 || v.output >= 0) continue;
@@ -204,7 +208,6 @@ class instance {
       ids.push_back(i);
     }
     arena_bytes_ = arena_plan::place(blocks);
-    offsets_.resize(plan_.values.size());
     for (std::size_t b = 0; b < blocks.size(); ++b) offsets_[ids[b]] = blocks[b].offset;
   }
 
@@ -225,25 +228,24 @@ class instance {
     return s;
   }
 
-  [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels) {
-    prepared ready{s.kind, s.op, s.native, resolved(s.at), s.inputs, {}, {}, {}, {}};
-    const auto operands = plan_.operands.subspan(static_cast<std::size_t>(s.first_operand));
-    const int tensors = s.inputs + s.outputs;
-    for (int i = 0; i < tensors; ++i) ready.sources.push_back(source_of(operands[static_cast<std::size_t>(i)]));
-    if (s.kind == step_kind::kernel) {
-      for (int i = 0; i < s.arguments; ++i) ready.numbers.push_back(operands[static_cast<std::size_t>(tensors + i)]);
-      prepare_kernel(s, operands, kernels, ready.call);
-    } else {
-      for (int i = 0; i < tensors; ++i) ready.tensors.push_back(tensor_of(operands[static_cast<std::size_t>(i)]));
+  [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels, prepared& ready) {
+    ready.entry = &s;
+    ready.at = resolved(s.at);
+    const auto first = static_cast<std::size_t>(s.first_operand);
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(s.inputs + s.outputs); ++i) {
+      sources_[i] = source_of(plan_.operands[i]);
+      if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(plan_.operands[i]);
     }
-    steps_.push_back(std::move(ready));
+    if (s.kind == step_kind::kernel) prepare_kernel(s, plan_.operands.subspan(first), kernels, ready.call);
   }
 
   /// How a kernel reads an argument along the row, which merging dims must not change.
   enum class access : std::uint8_t { contiguous, strided, per_row };
 
-  [[gnu::cold]] std::vector<access> accesses(const lower::kernel_entry& k, int arguments) const {
-    std::vector<access> result(static_cast<std::size_t>(arguments), access::contiguous);
+  using access_list = std::array<access, max_arguments>;
+
+  [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const {
+    access_list result{};  // contiguous
     for (int i = 0; i < k.words; ++i) {
       const lower::word w = lower::word::decoded(plan_.words[static_cast<std::size_t>(k.first_word + i)]);
       const auto a = static_cast<std::size_t>(w.a);
@@ -278,12 +280,12 @@ class instance {
     int kept_end = args.order - 1;  // dims before it count rows
     if (k.division == kernel_division::columns) {
       const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
-      for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k, args.arguments));
+      for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
       move_before_last(args, first, last);
       args.folded = last - first;
       kept_end -= args.folded;
     } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
-      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k, args.arguments)); --d) {
+      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {
       }
       kept_end = args.order - 1;
     }
@@ -291,7 +293,7 @@ class instance {
   }
 
   /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
-  [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const std::vector<access>& how) {
+  [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how) {
     const int last = args.order - 1;
     if (d != last - 1) return false;
     index_t merged[max_arguments];
@@ -337,25 +339,24 @@ class instance {
       std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
   }
 
-  void run_step(const frame& f, const prepared& s) const {
+  static void run_step(const frame& f, const prepared& s, std::span<const strided> t) {
     backend& device = f.device;
-    const strided* t = s.tensors.data();
-    const std::span<const strided> all(s.tensors);
-    const auto inputs = static_cast<std::size_t>(s.inputs);
-    if (s.kind == step_kind::contraction) {
-      device.multiply(*s.native, t[0], t[1], t[2]);
-    } else if (s.kind == step_kind::native) {
-      device.call_native(s.op, *s.native, {all.first(inputs), all.subspan(inputs), s.at, f.random});
-    } else if (s.kind == step_kind::tap) {
+    const lower::step_entry& e = *s.entry;
+    const auto inputs = static_cast<std::size_t>(e.inputs);
+    if (e.kind == step_kind::contraction) {
+      device.multiply(*e.native, t[0], t[1], t[2]);
+    } else if (e.kind == step_kind::native) {
+      device.call_native(e.op, *e.native, {t.first(inputs), t.subspan(inputs), s.at, f.random});
+    } else if (e.kind == step_kind::tap) {
       device.copy(t[0], t[1]);
       std::vector<char> host(static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
       device.download(host.data(), t[1].pointer, host.size());
       f.on_tap({reinterpret_cast<const char*>(s.at[0]), t[1].type, t[1].extents, host.data()});
-    } else if (s.kind == step_kind::concat) {
-      const strided& out = t[s.inputs];
+    } else if (e.kind == step_kind::concat) {
+      const strided& out = t[inputs];
       const int dim = normalized_dim(s.at[0], out.extents.order);
       index_t start = 0;
-      for (int i = 0; i < s.inputs; ++i) {
+      for (std::size_t i = 0; i < inputs; ++i) {
         device.copy(t[i], part_of(out, dim, start, t[i].extents[dim], 1));
         start += t[i].extents[dim];
       }
@@ -374,11 +375,13 @@ class instance {
   }
 
   plan_view plan_;
-  std::vector<index_t> symbols_;
-  std::vector<layout> layouts_;
-  std::vector<std::size_t> offsets_;
-  std::size_t arena_bytes_ = 0;
+  symbol_values symbols_;
+  std::vector<layout> layouts_;         // by value
+  std::vector<std::size_t> offsets_;    // by value, in the arena
+  std::vector<source> sources_;         // by operand
+  std::vector<strided> tensors_;        // by operand, where the step is no kernel
   std::vector<prepared> steps_;
+  std::size_t arena_bytes_ = 0;
 };
 
 }  // namespace weft::run

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <span>
-#include <unordered_map>
 
 namespace weft {
 
@@ -26,8 +25,8 @@ class parameter_service {
   virtual void before_program(operands, pass) = 0;
   virtual void after_program(operands, pass) = 0;
 
-  /// Backward begins, and will add so many cotangents to each.
-  virtual void before_backward(std::unordered_map<tensor_state*, int> uses) = 0;
+  /// Backward begins, and will add one cotangent to each of these, which may repeat.
+  virtual void before_backward(std::span<tensor_state* const> uses) = 0;
   /// One more has been added to each of these, or never will be.
   virtual void after_entry(std::span<tensor_state* const> leaves) = 0;
   virtual void after_backward() = 0;

@@ -8,6 +8,8 @@
 #include <weft/grad/cut.hpp>
 #include <weft/graph/flatten.hpp>
 #include <weft/graph/precision.hpp>
+#include <weft/graph/products.hpp>
+#include <weft/graph/views.hpp>
 #include <weft/lower/cpu_kernel.hpp>
 #include <weft/lower/verify.hpp>
 #include <weft/run/choices.hpp>
@@ -47,7 +49,8 @@ constexpr graph::compute_graph joint_graph_of() {
 
 /// The plan of a graph whose ops are expanded.
 constexpr lower::plan plan_of(const graph::compute_graph& g) {
-  return verified(lower::make_plan(verified(graph::with_legal_views(g), graph::verify_views)), lower::verify_plan);
+  return verified(lower::make_plan(verified(graph::with_legal_views(graph::with_transposed_products(g)), graph::verify_views)),
+                  lower::verify_plan);
 }
 
 template <expression E, class Options>

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -57,9 +56,9 @@ class tape_entries {
   std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
                                              run::operands o) {
     entry n;
-    n.symbols = run::resolve_symbols(forward.plan, o.leaf_extents, o.sizes);
+    n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     n.randomness = context_->randomness();
-    std::vector<std::shared_ptr<tensor_state>> outputs;
+    tensor_list outputs;
     run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
     if (!recording_) return outputs[0];
     n.forward = forward;
@@ -77,13 +76,13 @@ class tape_entries {
  private:
   struct entry {
     run::playable forward, backward;
-    context::random_state randomness;                   // with which forward was played
-    std::vector<index_t> symbols;
-    std::vector<double> numbers;
-    std::vector<std::shared_ptr<tensor_state>> leaves;  // operands
-    std::vector<std::uint64_t> versions;                // of those that backward reads
-    std::vector<bool> read;
-    std::vector<std::shared_ptr<tensor_state>> kept;    // values that backward reads
+    context::random_state randomness;         // with which forward was played
+    run::symbol_values symbols;
+    recycled_vector<double> numbers;
+    tensor_list leaves;                       // operands
+    recycled_vector<std::uint64_t> versions;  // theirs, when forward read them
+    recycled_vector<char> read;               // whether backward reads them
+    tensor_list kept;                         // values that backward reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
   };
@@ -94,13 +93,14 @@ class tape_entries {
     for (const lower::value_entry& v : n.backward.plan.values)
       if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
         n.read[static_cast<std::size_t>(v.source)] = true;
+    n.versions.reserve(n.leaves.size());
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
 
   void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
     accumulate(y, seed);
     run::parameter_service* const service = context_->service();
-    if (service) service->before_backward(uses_of_leaves());
+    if (service) announce(*service);
     while (!entries_.empty()) {
       entry n = std::move(entries_.back());
       entries_.pop_back();
@@ -110,7 +110,10 @@ class tape_entries {
         run_hooks(*n.result, cotangent);
         play_entry(n, cotangent);
       }
-      if (service) service->after_entry(gradients_of(n));
+      if (!service) continue;
+      recycled_vector<tensor_state*> done;
+      append_gradients(n, done);
+      service->after_entry(done);
     }
     for (const auto& leaf : std::exchange(hooked_, {}))
       if (leaf->grad) run_hooks(*leaf, leaf->grad);
@@ -118,18 +121,14 @@ class tape_entries {
   }
 
   /// The operands an entry's backward computes cotangents of.
-  static std::vector<tensor_state*> gradients_of(const entry& n) {
-    std::vector<tensor_state*> of;
+  static void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (n.backward.plan.outputs[i] >= 0) of.push_back(n.leaves[i].get());
-    return of;
+      if (n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
   }
-  /// How often each operand of the tape gets a cotangent.
-  std::unordered_map<tensor_state*, int> uses_of_leaves() const {
-    std::unordered_map<tensor_state*, int> uses;
-    for (const entry& n : entries_)
-      for (tensor_state* leaf : gradients_of(n)) ++uses[leaf];
-    return uses;
+  void announce(run::parameter_service& service) const {
+    recycled_vector<tensor_state*> uses;
+    for (const entry& n : entries_) append_gradients(n, uses);
+    service.before_backward(uses);
   }
 
   static void run_hooks(const tensor_state& of, const std::shared_ptr<tensor_state>& gradient) {
@@ -137,7 +136,9 @@ class tape_entries {
   }
 
   void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
-    std::vector<std::shared_ptr<tensor_state>> leaves(n.leaves.size());
+    tensor_list leaves;
+    leaves.reserve(n.leaves.size() + n.kept.size() + 1);
+    leaves.resize(n.leaves.size());
     for (std::size_t i = 0; i < n.leaves.size(); ++i) {
       if (!n.read[i]) continue;
       if (n.leaves[i]->version != n.versions[i])
@@ -149,8 +150,8 @@ class tape_entries {
     if (n.recomputes) recompute(n);
     leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
     leaves.push_back(cotangent);
-    std::vector<std::shared_ptr<tensor_state>> gradients;
-    run::play(*context_, n.backward, leaves, n.numbers, std::move(n.symbols), gradients, run::pass::backward);
+    tensor_list gradients;
+    run::play(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
   }
@@ -159,29 +160,30 @@ class tape_entries {
   void recompute(entry& n) {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
-    std::vector<std::shared_ptr<tensor_state>> outputs;
+    tensor_list outputs;
     run::play(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
     context_->set_randomness(now);
     n.kept.assign(outputs.begin() + 1, outputs.end());
   }
 
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
-  /// else holds the output of a backward program.
+  /// else holds the output of a backward program. In place unless somebody holds grad.
   void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
     if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
       hooked_.push_back(to);
     if (!to->grad) {
-      to->grad = std::make_shared<tensor_state>(*g);
+      to->grad = make_recycled<tensor_state>(*g);
       return;
     }
-    auto sum = std::make_shared<tensor_state>(to->where, to->extents, to->type);
+    const bool is_shared = to->grad.use_count() > 1 || to->grad->memory.use_count() > 1;
+    auto sum = is_shared ? make_recycled<tensor_state>(to->where, to->extents, to->type) : to->grad;
     run::add(context_->engine(), *to->grad, *g, *sum);
     to->grad = std::move(sum);
   }
 
   context* context_;
-  std::vector<entry> entries_;
-  std::vector<std::shared_ptr<tensor_state>> hooked_;  // tensors with hooks that this backward has met
+  recycled_vector<entry> entries_;
+  tensor_list hooked_;  // tensors with hooks that this backward has met
   bool recording_ = true;
 };
 

@@ -20,11 +20,9 @@ struct tapped {
 
   /// Elements as f64.
   std::vector<double> to_vector() const {
-    std::vector<double> v;
-    visit_type(type, [&]<class T>(T) {
-      const T* e = static_cast<const T*>(elements);
-      for (index_t i = 0; i < extents.size(); ++i) v.push_back(static_cast<double>(e[i]));
-    });
+    std::vector<double> v(static_cast<std::size_t>(extents.size()));
+    for (std::size_t i = 0; i < v.size(); ++i)
+      v[i] = visit_type(type, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(elements)[i]); });
     return v;
   }
 };

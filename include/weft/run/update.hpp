@@ -13,10 +13,10 @@ namespace weft {
 namespace run {
 /// Sets `targets` to the outputs of `p`; in place only where a program may write what it reads.
 inline void play_into(context& c, const playable& p, const operands& o,
-                      const std::vector<std::shared_ptr<tensor_state>>& targets, bool in_place) {
-  std::vector<std::shared_ptr<tensor_state>> outputs;
+                      const tensor_list& targets, bool in_place) {
+  tensor_list outputs;
   if (in_place) outputs = targets;
-  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaf_extents, o.sizes), outputs);
+  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (!in_place) copy_elements(c.engine(), targets[i]->type, targets[i]->memory.data(), outputs[i]->memory.data(), targets[i]->extents.size());
     ++targets[i]->version;
@@ -26,7 +26,7 @@ inline void play_into(context& c, const playable& p, const operands& o,
 
 /// Sets the elements of `targets` to the values of `e`, one each, of the same shapes.
 template <expression E>
-void update(context& c, std::vector<std::shared_ptr<tensor_state>> targets, const E& e) {
+void update(context& c, const tensor_list& targets, const E& e) {
   using program = run::value_program<E>;
   // One element-wise kernel reads each element before it writes it; anything else might not.
   constexpr bool in_place = program::plan.steps.size() == 1 && program::plan.kernels.size() == 1 &&
@@ -37,7 +37,7 @@ void update(context& c, std::vector<std::shared_ptr<tensor_state>> targets, cons
 /// A tensor's elements as one dim: the same memory under another shape.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = std::make_shared<tensor_state>(*t);
+  auto view = make_recycled<tensor_state>(*t);
   view->extents = {1, {t->extents.size()}};
   return tensor<T, extents<dyn>>(std::move(view));
 }
@@ -45,7 +45,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
 /// The same with the last dim kept and the others counted as rows.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = std::make_shared<tensor_state>(*t);
+  auto view = make_recycled<tensor_state>(*t);
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
   return tensor<T, extents<dyn, dyn>>(std::move(view));

@@ -23,10 +23,12 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
 namespace detail {
 template <element T, class F>
 std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where) {
-  auto t = std::make_shared<tensor_state>(where, s, dtype_of<T>);
-  const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(s.size())]);
-  for (index_t i = 0; i < s.size(); ++i) host[static_cast<std::size_t>(i)] = static_cast<T>(f(i));
-  where->upload(t->memory.data(), host.get(), t->bytes());
+  auto t = make_recycled<tensor_state>(where, s, dtype_of<T>);
+  const bool in_place = where->host_accessible();
+  const std::unique_ptr<T[]> host(in_place ? nullptr : new T[static_cast<std::size_t>(s.size())]);
+  T* const elements = in_place ? static_cast<T*>(t->memory.data()) : host.get();
+  for (index_t i = 0; i < s.size(); ++i) elements[i] = static_cast<T>(f(i));
+  if (!in_place) where->upload(t->memory.data(), elements, t->bytes());
   return t;
 }
 }  // namespace detail

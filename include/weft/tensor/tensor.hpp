@@ -44,6 +44,8 @@ struct tensor_state {
   std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
 };
 
+using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
+
 /// Moves the elements to another device; all handles follow.
 inline void move_to(tensor_state& t, const device& where) {
   if (t.where == where) return;
@@ -108,7 +110,7 @@ class tensor : public expression_base {
   tensor() = default;
   /// A tensor with elements that are not set yet.
   explicit tensor(const shape& s, const device& where = default_device())
-      : state_(std::make_shared<tensor_state>(where, checked(s), dtype_of<T>)) {}
+      : state_(make_recycled<tensor_state>(where, checked(s), dtype_of<T>)) {}
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
     checked(state_->extents);
   }

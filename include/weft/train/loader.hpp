@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batches from a dataset: in sequence or shuffled, read ahead by threads, resumable.
+// Batches from a dataset: in sequence or shuffled, read ahead by a thread, resumable.
 //
 //   for (auto [images, labels] : loader(idx_images<784>("train"), {.batch = 64, .shuffle = true})) ...
 //
@@ -9,20 +9,20 @@
 
 #include <array>
 #include <cstddef>
-#include <deque>
-#include <future>
+#include <memory>
 #include <numeric>
 #include <tuple>
 #include <vector>
 
 #include <weft/base/philox.hpp>
 #include <weft/tensor/tensor.hpp>
+#include <weft/train/read_ahead.hpp>
 
 namespace weft {
 
 /// Samples by number. `fields` is a tuple of the tensor types of a batch, whose first dim counts
 /// samples; extents() gives the other dims of each; read(i, p, q, ...) writes sample i to memory of
-/// those sizes, one pointer a field. Reads happen on several threads at once.
+/// those sizes, one pointer a field. Reads happen on a thread of the loader.
 template <class D>
 concept dataset = requires(const D& d) {
   typename D::fields;
@@ -85,7 +85,10 @@ class loader {
   /// Throws usage_error if the dataset is empty or the batch is.
   loader(D data, loader_options o, const device& where = default_device())
       : data_(std::make_shared<const D>(std::move(data))), options_(o), where_(where),
-        order_(checked(*data_, o), o.shuffle, o.seed) {}
+        order_(checked(*data_, o), o.shuffle, o.seed),
+        ahead_(std::make_unique<read_ahead<request>>(static_cast<std::size_t>(std::max(o.prefetch, 0)) + 1, [data = data_](request& r) {
+          read(*data, r, std::make_index_sequence<count>{});
+        })) {}
 
   index_t samples() const { return data_->size(); }
   const D& data() const { return *data_; }
@@ -115,14 +118,15 @@ class loader {
 
  private:
   static constexpr std::size_t count = std::tuple_size_v<batch>;
-  using host_batch = std::array<std::vector<std::byte>, count>;
   /// The next batch of this rank: the first sample of its step, and its number among the rank's.
   struct place {
     index_t step, index;
   };
   struct request {
-    index_t position, size;
-    std::future<host_batch> result;
+    index_t position = 0;
+    std::vector<index_t> samples;
+    std::array<std::vector<std::byte>, count> fields;
+    bool is(index_t p, index_t size) const { return position == p && static_cast<index_t>(samples.size()) == size; }
   };
 
   static index_t checked(const D& data, const loader_options& o) {
@@ -156,52 +160,46 @@ class loader {
   }
 
   batch take(index_t size, bool within_pass) {
-    while (!ahead_.empty() && (ahead_.front().position != first_sample(at_) || ahead_.front().size != size)) ahead_.pop_front();
-    if (ahead_.empty()) {
-      ask(first_sample(at_), size);
-      asked_ = after(at_, size);
-    }
-    request now = std::move(ahead_.front());
-    ahead_.pop_front();
+    while (!ahead_->empty() && !ahead_->oldest().is(first_sample(at_), size)) ahead_->drop();
+    if (ahead_->empty()) ask(at_, size);
     at_ = after(at_, size);
-    while (static_cast<int>(ahead_.size()) < options_.prefetch) {
-      const index_t following = within_pass ? left_for_batch(asked_) : options_.batch;
-      ask(first_sample(asked_), following);
-      asked_ = after(asked_, following);
-    }
-    return on_device(now.result.get(), size);
+    while (!ahead_->full()) ask(asked_, within_pass ? left_for_batch(asked_) : options_.batch);
+    const dropped_at_end drops{*ahead_};
+    return on_device(ahead_->filled(), size);
   }
+  struct dropped_at_end {
+    read_ahead<request>& from;
+    ~dropped_at_end() { from.drop(); }
+  };
 
-  void ask(index_t position, index_t size) {
-    std::vector<index_t> chosen;
-    for (index_t i = 0; i < size; ++i) chosen.push_back(order_.at(position + i));
-    const auto policy = options_.prefetch > 0 ? std::launch::async : std::launch::deferred;
-    ahead_.push_back({position, size, std::async(policy, [data = data_, chosen = std::move(chosen)] {
-                        return read(*data, chosen, std::make_index_sequence<count>{});
-                      })});
+  void ask(const place& at, index_t size) {
+    request& r = ahead_->free();
+    r.position = first_sample(at);
+    r.samples.resize(static_cast<std::size_t>(size));
+    for (index_t i = 0; i < size; ++i) r.samples[static_cast<std::size_t>(i)] = order_.at(r.position + i);
+    ahead_->submit();
+    asked_ = after(at, size);
   }
 
   template <std::size_t K>
   using element_of = typename std::tuple_element_t<K, batch>::value_type;
 
   template <std::size_t... K>
-  static host_batch read(const D& data, const std::vector<index_t>& chosen, std::index_sequence<K...>) {
+  static void read(const D& data, request& r, std::index_sequence<K...>) {
     const std::array<shape, count> extents = data.extents();
-    host_batch host;
-    (host[K].resize(chosen.size() * static_cast<std::size_t>(extents[K].size()) * sizeof(element_of<K>)), ...);
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      data.read(chosen[i], reinterpret_cast<element_of<K>*>(host[K].data()) + static_cast<index_t>(i) * extents[K].size()...);
-    return host;
+    (r.fields[K].resize(r.samples.size() * static_cast<std::size_t>(extents[K].size()) * sizeof(element_of<K>)), ...);
+    for (std::size_t i = 0; i < r.samples.size(); ++i)
+      data.read(r.samples[i], reinterpret_cast<element_of<K>*>(r.fields[K].data()) + static_cast<index_t>(i) * extents[K].size()...);
   }
 
-  batch on_device(const host_batch& host, index_t size) const {
+  batch on_device(const request& r, index_t size) const {
     const std::array<shape, count> extents = data_->extents();
     return [&]<std::size_t... K>(std::index_sequence<K...>) {
       return batch{[&] {
         shape s{1, {size}};
         for (int d = 0; d < extents[K].order; ++d) s.append(extents[K][d]);
         std::tuple_element_t<K, batch> t(s, where_);
-        t.copy_from(reinterpret_cast<const element_of<K>*>(host[K].data()));
+        t.copy_from(reinterpret_cast<const element_of<K>*>(r.fields[K].data()));
         return t;
       }()...};
     }(std::make_index_sequence<count>{});
@@ -213,7 +211,7 @@ class loader {
   sampler order_;
   place at_{0, 0}, asked_{0, 0};  // the next batch, and the next to be read ahead
   index_t started_at_ = 0;
-  std::deque<request> ahead_;
+  std::unique_ptr<read_ahead<request>> ahead_;
 };
 
 }  // namespace weft

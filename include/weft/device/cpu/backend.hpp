@@ -74,8 +74,9 @@ class cpu_backend : public backend {
 
  protected:
   static constexpr std::align_val_t alignment{64};
-  /// Less work than this stays on one thread; a parallel call costs a few microseconds.
-  static constexpr index_t serial_elements = 16384;
+  /// Less work than this, in instructions on elements, stays on one thread: a parallel call costs a
+  /// few microseconds. Measured with a chain of three instructions, which breaks even at 48 K elements.
+  static constexpr index_t serial_work = index_t{1} << 18;
 
   /// One core alone does not use all of the memory's bandwidth.
   void copy_bytes(void* to, const void* from, std::size_t bytes) {
@@ -86,17 +87,19 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Tasks for `work` elements, at most `most`.
-  index_t tasks_for(index_t work, index_t most) const {
-    if (threads_.threads() == 1 || work < serial_elements) return 1;
-    return std::min<index_t>(most, 4 * threads_.threads());
+  bool worth_dividing(const kernel_call& call, index_t elements) const {
+    return threads_.threads() > 1 && elements * static_cast<index_t>(call.words.size()) >= serial_work;
+  }
+  /// How many tasks a kernel over `elements` becomes, at most `most`.
+  index_t tasks_for(const kernel_call& call, index_t elements, index_t most) const {
+    return worth_dividing(call, elements) ? std::min<index_t>(most, 4 * threads_.threads()) : 1;
   }
 
   void launch_elements(const kernel_call& call) {
     const index_t rows = call.args.rows(), size = call.args.row_size();
     const bool by_rows = rows > 1;
     const index_t most = by_rows ? rows : (size + 1023) / 1024;
-    const index_t tasks = tasks_for(rows * size, most);
+    const index_t tasks = tasks_for(call, rows * size, most);
     threads_.parallel_for(tasks, [&](index_t t, scratch_memory&) {
       if (by_rows) {
         call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, nullptr});
@@ -109,7 +112,7 @@ class cpu_backend : public backend {
 
   void launch_rows(const kernel_call& call) {
     const index_t rows = call.args.rows(), size = call.args.row_size();
-    const index_t tasks = tasks_for(rows * size, rows);
+    const index_t tasks = tasks_for(call, rows * size, rows);
     const auto bytes = static_cast<std::size_t>(call.scratch_rows * size * 8);
     threads_.parallel_for(tasks, [&](index_t t, scratch_memory& scratch) {
       call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, scratch.get(bytes)});
@@ -124,7 +127,7 @@ class cpu_backend : public backend {
     const index_t chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
-    const bool parallel = rows * folded * size >= serial_elements;
+    const bool parallel = worth_dividing(call, rows * folded * size);
     threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
       const index_t begin = t % chunks * chunk;
       call.function(call.args, {t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk),

@@ -11,11 +11,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <mutex>
 #include <new>
-#include <utility>
-#include <vector>
 
 #include <weft/base/config.hpp>
 
@@ -26,13 +22,12 @@
 
 namespace weft {
 
-/// Memory that one worker may use within a task; it grows and stays.
+/// Memory that a thread may use within a task; it grows and stays.
 class scratch_memory {
  public:
   scratch_memory() = default;
-  scratch_memory(scratch_memory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  scratch_memory& operator=(scratch_memory&&) = delete;
+  scratch_memory(const scratch_memory&) = delete;
+  scratch_memory& operator=(const scratch_memory&) = delete;
   ~scratch_memory() { ::operator delete(data_, alignment); }
 
   /// At least `bytes` of memory, aligned to a cache line; what it held is lost.
@@ -63,12 +58,11 @@ inline int hardware_threads() {
 
 class executor {
  public:
-  /// `threads` workers; 0 means one for each core.
+  /// `threads` threads with the caller; 0 means one for each core.
   explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
 #if !WEFT_WITH_TBB
     threads_ = 1;
 #endif
-    free_.reserve(16);
   }
 
   int threads() const { return threads_; }
@@ -85,61 +79,33 @@ class executor {
  private:
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
-  /// The scratch memory of one loop, one for each worker; loops that run at once have their own.
-  class loop_scratch {
-   public:
-    explicit loop_scratch(executor& of) : of_(of) {
-      const std::lock_guard lock(of_.mutex_);
-      if (of_.free_.empty()) {
-        workers_ = std::make_unique<std::vector<scratch_memory>>(static_cast<std::size_t>(of_.threads_));
-      } else {
-        workers_ = std::move(of_.free_.back());
-        of_.free_.pop_back();
-      }
-    }
-    loop_scratch(const loop_scratch&) = delete;
-    loop_scratch& operator=(const loop_scratch&) = delete;
-    ~loop_scratch() {
-      const std::lock_guard lock(of_.mutex_);
-      of_.free_.push_back(std::move(workers_));
-    }
-    scratch_memory& operator[](std::size_t worker) const { return (*workers_)[worker]; }
-
-   private:
-    executor& of_;
-    std::unique_ptr<std::vector<scratch_memory>> workers_;
-  };
-
   /// One function for all bodies, so that TBB's templates are compiled once.
   void run(index_t tasks, bool parallel, task_function f, const void* body) {
-    const loop_scratch scratch(*this);
     if (threads_ == 1 || tasks <= 1 || !parallel) {
-      for (index_t i = 0; i < tasks; ++i) f(body, i, scratch[0]);
+      for (index_t i = 0; i < tasks; ++i) f(body, i, own_scratch());
       return;
     }
 #if WEFT_WITH_TBB
-    arena().execute([&] {
+    arena_.execute([&] {
       tbb::parallel_for(
           tbb::blocked_range<index_t>(0, tasks, 1),
           [&](const tbb::blocked_range<index_t>& range) {
-            const auto worker = static_cast<std::size_t>(tbb::this_task_arena::current_thread_index());
-            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, scratch[worker]);
+            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, own_scratch());
           },
           tbb::simple_partitioner{});
     });
 #endif
   }
 
-  int threads_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<std::vector<scratch_memory>>> free_;
-#if WEFT_WITH_TBB
-  tbb::task_arena& arena() {
-    const std::lock_guard lock(mutex_);
-    if (!arena_) arena_ = std::make_unique<tbb::task_arena>(threads_);
-    return *arena_;
+  /// A task runs to its end on one thread, so a thread needs one.
+  static scratch_memory& own_scratch() {
+    static thread_local scratch_memory scratch;
+    return scratch;
   }
-  std::unique_ptr<tbb::task_arena> arena_;
+
+  int threads_;
+#if WEFT_WITH_TBB
+  tbb::task_arena arena_{threads_};  // starts nothing before its first use
 #endif
 };
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// Memory of the things that every statement makes and drops: handles, lists of operands, entries of
+// tapes. Each thread keeps what it frees, by size, and hands it out again, so a steady step asks the
+// heap for nothing.
+//
+//   recycled_vector<void*> pointers;
+//   std::shared_ptr<tensor_state> t = make_recycled<tensor_state>(device, extents, type);
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace weft {
+
+namespace detail {
+
+/// Free blocks of one thread. Sizes are powers of two up to 1 MiB; of each, a thread keeps a few, or
+/// 1 MiB. The rest is the heap's. Under AddressSanitizer all is, so that it sees every use after free.
+class recycled_blocks {
+ public:
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr bool recycles = false;
+#elif defined(__has_feature)
+  static constexpr bool recycles = !__has_feature(address_sanitizer);
+#else
+  static constexpr bool recycles = true;
+#endif
+
+  static void* take(std::size_t bytes) {
+    const int size = size_of(bytes);
+    if (size < sizes) {
+      lists& own = mine();
+      if (block* b = own.first[size]) {
+        own.first[size] = b->next;
+        --own.count[size];
+        return b;
+      }
+      bytes = smallest << size;
+    }
+    return ::operator new(bytes);
+  }
+  static void give(void* memory, std::size_t bytes) noexcept {
+    const int size = size_of(bytes);
+    if (size < sizes) {
+      lists& own = mine();
+      if (own.count[size] < most_of(size)) {
+        own.first[size] = new (memory) block{own.first[size]};
+        ++own.count[size];
+        return;
+      }
+    }
+    ::operator delete(memory);
+  }
+
+ private:
+  struct block {
+    block* next;
+  };
+  static constexpr std::size_t smallest = 32;
+  static constexpr int sizes = 16;
+  static constexpr int most_of(int size) {
+    const int in_a_mebibyte = static_cast<int>((std::size_t{1} << 20) / (smallest << size));
+    return !recycles ? 0 : in_a_mebibyte < 4 ? 4 : in_a_mebibyte;
+  }
+
+  /// Needs no destruction, so that what static objects free at the end of the program still has a place.
+  struct lists {
+    block* first[sizes];
+    int count[sizes];
+  };
+  /// Ends with the thread. What is freed later stays in lists that nobody reads again.
+  struct cleaner {
+    lists* of;
+    ~cleaner() {
+      for (int i = 0; i < sizes; ++i) {
+        while (block* b = of->first[i]) {
+          of->first[i] = b->next;
+          ::operator delete(b);
+        }
+        of->count[i] = most_of(i);
+      }
+    }
+  };
+
+  static int size_of(std::size_t bytes) {
+    return bytes <= smallest ? 0 : static_cast<int>(std::bit_width((bytes - 1) / smallest));
+  }
+  static lists& mine() {
+    static constinit thread_local lists own{};
+    static thread_local const cleaner at_end{&own};
+    return own;
+  }
+};
+
+}  // namespace detail
+
+/// The allocator over them.
+template <class T>
+struct recycling_allocator {
+  using value_type = T;
+  recycling_allocator() = default;
+  template <class U>
+  recycling_allocator(const recycling_allocator<U>&) noexcept {}
+
+  T* allocate(std::size_t n) { return static_cast<T*>(detail::recycled_blocks::take(n * sizeof(T))); }
+  void deallocate(T* p, std::size_t n) noexcept { detail::recycled_blocks::give(p, n * sizeof(T)); }
+  friend bool operator==(const recycling_allocator&, const recycling_allocator&) { return true; }
+};
+
+template <class T>
+using recycled_vector = std::vector<T, recycling_allocator<T>>;
+
+template <class T, class... Arguments>
+std::shared_ptr<T> make_recycled(Arguments&&... arguments) {
+  return std::allocate_shared<T>(recycling_allocator<T>{}, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Products that are only read transposed are computed transposed: (a b)^T = b^T a^T, the same sums
+// in the same order, and no copy. Gradients of weights that are stored as [out, in] are such.
+#pragma once
+
+#include <weft/graph/rewrite.hpp>
+
+namespace weft::graph {
+
+namespace detail {
+
+/// Whether a permutation exchanges the last two dims and keeps the others.
+constexpr bool transposes(const attributes& order) {
+  const int n = order.count;
+  for (int i = 0; i < n; ++i) {
+    const int from = i + 2 < n ? i : 2 * n - 3 - i;
+    if (normalized_dim(order[i], n) != from) return false;
+  }
+  return n >= 2;
+}
+
+/// How often each node is an operand or an output.
+constexpr sequence<int> uses_of(const compute_graph& g) {
+  const sequence<bool> live = live_nodes(g);
+  sequence<int> uses(g.size(), 0);
+  for (int i = 0; i < g.size(); ++i)
+    for (int k = 0; live[i] && k < g[i].operands; ++k) ++uses[g[i].operand[k]];
+  for (int o : g.outputs)
+    if (o >= 0) ++uses[o];
+  return uses;
+}
+
+}  // namespace detail
+
+constexpr compute_graph with_transposed_products(const compute_graph& g) {
+  const sequence<int> uses = detail::uses_of(g);
+  return rewritten(g, [&](compute_graph& to, const node& n, int i) {
+    const bool only_reader = n.op == &info_of<op::permute> && uses[g[i].operand[0]] == 1;
+    if (!only_reader || !detail::transposes(n.at)) return to.intern(n).id;
+    const node product = to[n.operand[0]];
+    if (product.op != &info_of<op::contract>) return to.intern(n).id;
+    value operands[] = {transposed({&to, product.operand[1]}), transposed({&to, product.operand[0]})};
+    return to.apply(*product.op, product.at, operands, 2).id;
+  });
+}
+
+}  // namespace weft::graph
