@@ -4,6 +4,7 @@
 #include <weft/grad/cut.hpp>
 #include <weft/graph/fuse.hpp>
 #include <weft/graph/print.hpp>
+#include <weft/graph/products.hpp>
 #include <weft/lower/plan.hpp>
 
 using namespace weft;
@@ -113,6 +114,25 @@ TEST_CASE("views: a reshape that strides cannot follow gets a copy, one that the
   const value merged = reshape_to(transposed(x), {2, {2, 12}});
   g.outputs = {exp(split).id, exp(merged).id};
   CHECK(count(graph::with_legal_views(g), info_of<op::contiguous>) == 1);
+}
+
+TEST_CASE("products: one that is only read transposed is computed transposed, without a copy") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {6, 8}}}, true);
+  const value y = contract_of(x, transposed(w));  // a weight stored as [out, in]
+  const value seed = g.leaf({dtype::f32, {2, {4, 6}}}, false);
+  const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
+  g.outputs = {c[w.id]};
+  CHECK(lower::make_plan(graph::with_legal_views(g)).steps.size() == 2);
+  const compute_graph direct = graph::with_transposed_products(g);
+  CHECK(lower::make_plan(graph::with_legal_views(direct)).steps.size() == 1);
+  CHECK(direct[direct.outputs[0]].result.extents == w.extents());
+
+  compute_graph twice;  // read both ways: computed once, as it is
+  const value a = twice.leaf(row_of(4), false), b = twice.leaf(row_of(4), false);
+  const value product = contract_of(a, b);
+  twice.outputs.push_back((product + transposed(product)).id);
+  CHECK(count(graph::with_transposed_products(twice), info_of<op::contract>) == 1);
 }
 
 TEST_CASE("simplify: cotangents of the parts of a tensor are joined, not added") {
