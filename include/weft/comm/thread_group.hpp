@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include <weft/base/recycled.hpp>
 #include <weft/comm/chunks.hpp>
 #include <weft/comm/work.hpp>
 
@@ -21,8 +22,23 @@ namespace detail {
 struct thread_world {
   std::mutex mutex;
   std::condition_variable changed;
+  std::atomic<int> sleepers = 0;  // threads that wait for a change, or are about to
   std::exception_ptr aborted;
   std::atomic<bool> gave_up = false;  // the same, without the lock
+
+  /// The lock; held for so short that trying again is mostly quicker than sleeping.
+  std::unique_lock<std::mutex> lock() {
+    constexpr int tries = 100;
+    for (int i = 0; i < tries; ++i)
+      if (std::unique_lock<std::mutex> held(mutex, std::try_to_lock); held) return held;
+    return std::unique_lock<std::mutex>(mutex);
+  }
+  /// Without the lock: wakes those who wait for something that has been set before.
+  void tell() {
+    if (sleepers == 0) return;
+    const auto held = lock();
+    changed.notify_all();
+  }
 
   /// With the lock held: everything fails from now on.
   template <class Error = comm_error>
@@ -40,6 +56,7 @@ struct meeting {
   std::vector<operation> posted;
   std::vector<bool> here;
   int arrived = 0;
+  std::atomic<bool> complete = false;  // all are here, and no one leaves before it is over
   std::atomic<bool> ready = false, over = false;
   std::vector<std::function<void()>> chunks;
   std::atomic<std::size_t> next{0}, finished{0};
@@ -69,12 +86,12 @@ class thread_group {
   thread_world& world() const { return *world_; }
 
   std::shared_ptr<meeting> post(int rank, operation o) {
-    const std::lock_guard lock(world_->mutex);
+    auto lock = world_->lock();
     throw_if_aborted();
     const auto own = static_cast<std::size_t>(rank);
     const std::uint64_t number = next_[own]++;
     auto& m = meetings_[number];
-    if (!m) m = std::make_shared<meeting>(ranks_);
+    if (!m) m = make_recycled<meeting>(ranks_);
     m->posted[own] = std::move(o);
     m->here[own] = true;
     doing_[own] = {m, number, ""};
@@ -84,9 +101,11 @@ class thread_group {
         give_up_on(r, rank);
     if (++kept->arrived == ranks_) {
       meetings_.erase(number);
-      const auto agrees = [&](const operation& each) { return each.means_what(kept->posted[0]); };
-      if (std::all_of(kept->posted.begin() + 1, kept->posted.end(), agrees)) make_ready(*kept);
-      else report_disagreement(*kept, number);
+      kept->complete = true;
+      lock.unlock();
+      begin(*kept, number);
+      if (!world_->gave_up) return kept;
+      lock.lock();
     }
     throw_if_aborted();
     return kept;
@@ -131,39 +150,41 @@ class thread_group {
     return m;
   }
 
-  /// Runs chunks while there are any; true when the operation is over. One that is ready is
-  /// completed even if the group has been given up: others are at work in its buffers.
+  /// Runs chunks while there are any; true when the operation is over. One that is complete is
+  /// carried out even if the group has been given up: others are at work in its buffers.
   bool help(meeting& m) {
     if (m.over) return true;
-    if (!m.ready) return world_->gave_up;
+    if (!m.ready) return world_->gave_up && !m.complete;
     for (std::size_t c; (c = m.next.fetch_add(1)) < m.chunks.size();) {
       m.chunks[c]();
       if (m.finished.fetch_add(1) + 1 == m.chunks.size()) {
-        const std::lock_guard lock(world_->mutex);
         m.over = true;
-        world_->changed.notify_all();
+        world_->tell();
       }
     }
     return m.over;
   }
 
   void wait(meeting& m, int rank, std::chrono::milliseconds limit) {
-    for (int i = 0; i < spins; ++i) {  // others are often about to come: sleeping would take longer
-      if (help(m)) return;
-      if (i % 8 == 7) std::this_thread::yield();
-    }
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+    const auto start = std::chrono::steady_clock::now(), deadline = start + limit;
+    do {  // others are often about to come: sleeping would take longer
+      for (int i = 0; i < spins; ++i)
+        if (help(m)) return;
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() - start < std::min<std::chrono::nanoseconds>(limit, awake));
     while (!help(m)) {
       std::unique_lock lock(world_->mutex);
-      if (world_->changed.wait_until(lock, deadline, [&] { return m.over || (!m.ready && world_->aborted) || (m.ready && m.next < m.chunks.size()); }))
+      const sleeper asleep(*world_);
+      if (world_->changed.wait_until(lock, deadline, [&] { return m.over || (!m.complete && world_->aborted) || (m.ready && m.next < m.chunks.size()); }))
         continue;
-      if (m.ready) continue;
+      if (m.complete) continue;
       world_->give_up<timeout_error>(late_report(m, rank, limit));
     }
   }
 
   void wait(message& m, bool sends, int rank, std::chrono::milliseconds limit) {
     std::unique_lock lock(world_->mutex);
+    const sleeper asleep(*world_);
     if (world_->changed.wait_for(lock, limit, [&] { return is_over(m, sends) || world_->aborted; })) return;
     const std::string& what = sends ? m.sender : m.receiver;
     world_->give_up<timeout_error>("weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " +
@@ -232,10 +253,33 @@ class thread_group {
                     what_does(rank));
   }
 
-  void report_disagreement(const meeting& m, std::uint64_t number) {
+  /// Without the lock: all ranks are here. What is small is done at once, by who came last.
+  void begin(meeting& m, std::uint64_t number) {
+    const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
+    try {
+      if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m, number));
+      m.chunks = chunked_collective(m.posted).take();
+    } catch (const comm_error& e) {
+      const auto lock = world_->lock();
+      m.complete = false;
+      world_->give_up(e.what());
+      return;
+    }
+    const operation& o = m.posted[0];
+    const index_t bytes = std::max(o.in.bytes(), o.out.count * size_of(o.out.type)) * ranks_;
+    if (m.chunks.empty() || bytes <= small_bytes) {
+      for (const auto& chunk : m.chunks) chunk();
+      m.chunks.clear();
+      m.over = true;
+    }
+    m.ready = true;
+    world_->tell();
+  }
+
+  std::string disagreement_of(const meeting& m, std::uint64_t number) const {
     std::vector<std::string> texts;
     for (const operation& each : m.posted) texts.push_back(each.text());
-    world_->give_up(disagreement(texts, number));
+    return disagreement(texts, number);
   }
 
   std::string what_does(int rank) const {
@@ -258,18 +302,6 @@ class thread_group {
     return t + "\n" + all_doing();
   }
 
-  void make_ready(meeting& m) {
-    try {
-      m.chunks = chunked_collective(m.posted).take();
-    } catch (const comm_error& e) {
-      world_->give_up(e.what());
-      return;
-    }
-    m.ready = true;
-    m.over = m.chunks.empty();
-    world_->changed.notify_all();
-  }
-
   void deliver(message& m, int from, int to) {
     if (m.from.count != m.to.count || m.from.type != m.to.type) {
       world_->give_up("weft: rank " + std::to_string(from) + " called " + m.sender + ", but rank " + std::to_string(to) +
@@ -290,7 +322,17 @@ class thread_group {
     std::uint64_t number = 0;
     std::string text;
   };
-  static constexpr int spins = 400;
+  /// Counts itself among those that `tell` must wake, before it looks whether it must wait.
+  struct sleeper {
+    explicit sleeper(thread_world& w) : world(w) { ++world.sleepers; }
+    sleeper(const sleeper&) = delete;
+    sleeper& operator=(const sleeper&) = delete;
+    ~sleeper() { --world.sleepers; }
+    thread_world& world;
+  };
+  static constexpr int spins = 64;                       // between two yields
+  static constexpr std::chrono::microseconds awake{50};  // longer waits sleep
+  static constexpr index_t small_bytes = 1 << 16;
 
   std::vector<last_operation> doing_;
   std::vector<bool> left_;
