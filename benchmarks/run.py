@@ -48,7 +48,8 @@ def has_pytorch():
 configs = [(4, 4, 128, 64, 12, 256, 60), (6, 6, 384, 256, 8, 256, 8), (12, 12, 768, 256, 4, 50304, 3)]
 programs = {"weft": weft_step}
 if has_pytorch():
-    programs["PyTorch"] = lambda c: map(float, lines(sys.executable, here / "peers/gpt_pytorch.py", *c, threads))
+    for form in "eager", "compiled":
+        programs[f"PyTorch {form}"] = lambda c, form=form: map(float, lines(sys.executable, here / "peers/gpt_pytorch.py", *c, threads, form))
 if (peers / "gpt_libtorch").exists():
     programs["LibTorch"] = lambda c: map(float, lines(peers / "gpt_libtorch", *c, threads))
 others = [p for p in programs if p != "weft"]
@@ -67,17 +68,18 @@ for number, c in enumerate(configs):
     print(f"| L{c[0]} H{c[1]} C{c[2]} T{c[3]} B{c[4]} V{c[5]} | {rate['weft']:.0f} | {static} |" +
           "".join(f" {rate[p]:.0f} | {rate['weft'] / rate[p]:.2f} |" for p in others), flush=True)
 
-times = collections.defaultdict(lambda: collections.defaultdict(list))
-names = [p.name[4:] for p in sorted(peers.glob("ops_*")) if p.name != "ops_weft"]
-for _ in range(3):
-    for name in ["weft", *names]:
-        for line in lines(peers / f"ops_{name}", threads, 7):
-            task, seconds = line.split("\t")
-            times[task][name].append(float(seconds))
-print(f"\nSingle ops, {threads} threads, milliseconds; in brackets how many times as long as weft\n")
-print("| op | weft |" + "".join(f" {n} |" for n in names))
-print("|---|---|" + "---|" * len(names))
-for task, by_name in times.items():
-    ms = {n: 1e3 * statistics.median(t) for n, t in by_name.items()}
-    cells = [f"{ms[n]:.2f} ({ms[n] / ms['weft']:.2f})" if n in ms else "" for n in names]
-    print(f"| {task} | {ms['weft']:.2f} | " + " | ".join(cells) + " |", flush=True)
+for family, what in ("ops", "Single ops"), ("tiny", "Twenty small steps"):
+    times = collections.defaultdict(lambda: collections.defaultdict(list))
+    names = [p.name[len(family) + 1:] for p in sorted(peers.glob(f"{family}_*")) if p.name != f"{family}_weft"]
+    for _ in range(3):
+        for name in ["weft", *names]:
+            for line in lines(peers / f"{family}_{name}", threads, 7):
+                task, seconds = line.split("\t")
+                times[task][name].append(float(seconds))
+    print(f"\n{what}, {threads} threads, milliseconds; in brackets how many times as long as weft\n")
+    print("| | weft |" + "".join(f" {n} |" for n in names))
+    print("|---|---|" + "---|" * len(names))
+    for task, by_name in times.items():
+        ms = {n: 1e3 * statistics.median(t) for n, t in by_name.items()}
+        cells = [f"{ms[n]:.2f} ({ms[n] / ms['weft']:.2f})" if n in ms else "" for n in names]
+        print(f"| {task} | {ms['weft']:.2f} | " + " | ".join(cells) + " |", flush=True)

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The step of train_gpt in PyTorch, eager: prints milliseconds a step, one line each."""
+"""The step of train_gpt in PyTorch: prints milliseconds a step, one line each.
+
+    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY STEPS THREADS eager|compiled
+"""
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
 
-layers, heads, width, context, batch, vocabulary, steps, threads = map(int, sys.argv[1:])
+layers, heads, width, context, batch, vocabulary, steps, threads = map(int, sys.argv[1:9])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 normal = lambda *s: torch.nn.Parameter(torch.randn(s) * 0.02)
@@ -37,9 +40,15 @@ def model(tokens):
     return F.layer_norm(x, (width,), *last) @ wte.T
 
 
+def loss_of(tokens, targets):
+    return F.cross_entropy(model(tokens).view(-1, vocabulary), targets.view(-1))
+
+
+if sys.argv[9] == "compiled":
+    loss_of = torch.compile(loss_of)
 for _ in range(steps):
     start = time.perf_counter()
-    loss = F.cross_entropy(model(tokens).view(-1, vocabulary), targets.view(-1))
+    loss = loss_of(tokens, targets)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
