@@ -4,7 +4,7 @@
 //
 //   checkpointer saves("runs/a", run);
 //   run_position at = saves.load().value_or(run_position{});   // collective
-//   saves.save({step, samples});                               // writes while training goes on
+//   saves.save({step, samples});                               // copies and writes while training goes on
 //
 // A checkpoint is a folder step-N: a safetensors file for each rank, whose metadata says which rows
 // it holds and their checksums, and an index that is written last. `latest` then names the folder.
@@ -33,7 +33,7 @@ struct run_position {
 };
 
 struct checkpoint_options {
-  bool asynchronous = true;  // write on a thread, from a copy
+  bool asynchronous = true;  // copy and write on a thread
   int keep = 2;              // checkpoints; older ones are deleted
   std::chrono::seconds timeout{600};  // for the files of other ranks
 };
@@ -116,21 +116,42 @@ class checkpointer {
   }
 
   /// Begins to save the state after `at.step` steps. Waits for the save before, and throws io_error
-  /// if that one failed. Milliseconds that the run was held up.
-  double save(const run_position& at) {
-    const auto start = std::chrono::steady_clock::now();
+  /// if that one failed. What the host can read is copied by a thread while the next forward and
+  /// backward passes read it; the run's next `step` waits until it is. Nothing else may change it
+  /// before: a tensor that was changed meanwhile is an io_error at the end.
+  void save(const run_position& at) {
+    const stopwatch time(*held_up_);
     finish();
-    if (run_->groups().replicas().rank() == 0) {
-      take_copy();
-      const auto write = [this, step = at.step, index = index_text(at)] {
-        add_checksums(copy_);
-        write_part(step, index);
-      };
-      if (options_.asynchronous) writing_ = std::async(std::launch::async, write);
-      else write();
+    if (run_->groups().replicas().rank() != 0) return;
+    describe();
+    const auto write = [this, step = at.step, index = index_text(at)] {
+      add_checksums(copy_);
+      write_part(step, index);
+    };
+    if (!options_.asynchronous) {
+      copy_rest();
+      write();
+      return;
     }
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    const auto copied = std::make_shared<std::promise<void>>();
+    run_->before_update([done = copied->get_future().share(), held_up = held_up_] {
+      const stopwatch waiting(*held_up);
+      done.wait();
+    });
+    writing_ = std::async(std::launch::async, [this, copied, write] {
+      {
+        const struct signal {
+          std::promise<void>& to;
+          ~signal() { to.set_value(); }
+        } when_copied{*copied};
+        copy_rest();
+      }
+      write();
+    });
   }
+
+  /// How long saves have held up this rank, in milliseconds: in `save`, and in the steps after.
+  double held_up_ms() const { return *held_up_; }
 
   /// Waits until this rank's part of the last save is on disk; on rank 0, until all of it is.
   void finish() {
@@ -187,20 +208,56 @@ class checkpointer {
     index_t rows_found = 0;
   };
 
-  /// Copies what this rank holds, with notes of where it belongs. The memory is that of the copy
-  /// before: a copy into new memory takes twice as long.
-  void take_copy() {
-    const auto put = [&](const std::string& key, const std::string& parameter, const tensor_state& t) {
+  struct stopwatch {
+    explicit stopwatch(double& ms) : to(ms) {}
+    stopwatch(const stopwatch&) = delete;
+    stopwatch& operator=(const stopwatch&) = delete;
+    ~stopwatch() { to += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
+    double& to;
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  };
+
+  /// A tensor that the host can read, to be copied.
+  struct to_copy {
+    std::string key;
+    std::shared_ptr<tensor_state> from;
+    std::uint64_t version;
+    io::stored_tensor* to;
+  };
+
+  /// Notes what this rank holds and where it belongs, and copies what lies on devices. The memory is
+  /// that of the copy before: a copy into new memory takes twice as long.
+  void describe() {
+    rest_.clear();
+    const auto put = [&](const std::string& key, const std::string& parameter, const std::shared_ptr<tensor_state>& t) {
       const auto [first, whole] = run_->parallel().place_of(parameter);
       io::stored_tensor& s = copy_.tensors[key];
-      io::store(t, s);
+      if (t->where->host_accessible()) {
+        weft::detail::require_memory(*t);
+        t->where->synchronize();
+        s.type = t->type;
+        s.extents = t->extents;
+        rest_.push_back({key, t, t->version, &s});
+      } else {
+        io::store(*t, s);
+      }
       if (s.extents.order == 0) s.extents = {1, {1}};
       copy_.metadata[key] = detail::piece_note{first, detail::rows_of(whole), 0}.text();  // its sum when it is written
     };
-    for (const auto& [name, p] : run_->local()) put("model." + name, name, *p);
+    for (const auto& [name, p] : run_->local()) put("model." + name, name, p);
     for (const auto& [key, t] : run_->optimizer().state.tensors())
-      put("optimizer." + key, key.substr(key.find('.') + 1), *t);
+      put("optimizer." + key, key.substr(key.find('.') + 1), t);
     copy_.metadata["weft.attempt"] = attempt_;
+  }
+
+  void copy_rest() {
+    for (const to_copy& c : rest_) {
+      c.to->bytes.resize(c.from->bytes());
+      if (!c.to->bytes.empty()) std::memcpy(c.to->bytes.data(), c.from->memory.data(), c.to->bytes.size());
+    }
+    for (const to_copy& c : std::exchange(rest_, {}))
+      if (c.from->version != c.version)
+        throw io_error("weft: " + folder_ + ": tensor " + c.key + " was changed while it was saved");
   }
 
   static void add_checksums(io::stored_tensors& file) {
@@ -355,6 +412,8 @@ class checkpointer {
   Run* run_;
   checkpoint_options options_;
   io::stored_tensors copy_;  // what is being written, if `writing_` is
+  std::vector<to_copy> rest_;  // of it, not copied yet
+  std::shared_ptr<double> held_up_ = std::make_shared<double>(0);
   std::future<void> writing_;
 };
 

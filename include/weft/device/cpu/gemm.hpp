@@ -11,6 +11,8 @@
 //   multiply({m, n, k}, matrix<float>{a, k, 1}, matrix<float>{b, n, 1}, result_matrix<float>{c, n}, threads);
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include <weft/device/cpu/executor.hpp>
@@ -80,7 +82,16 @@ WEFT_INLINE void multiply_add(S& sum, V x, V y) {
 #endif
 }
 
-/// Tile and block sizes, from the registers and the usual caches (32 KiB L1, 512 KiB+ L2).
+/// Bytes of a core's second cache.
+inline index_t second_cache() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return std::min<index_t>(bytes, 4 << 20);
+#endif
+  return 1 << 20;
+}
+
+/// Tile and block sizes, from the registers and the usual first cache (32 KiB).
 template <class T>
 struct blocking {
   static constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
@@ -88,10 +99,14 @@ struct blocking {
   static constexpr int tile_rows = 6;
   static constexpr int tile_columns = vectors * lanes;
   static constexpr int depth = 512 * 4 / static_cast<int>(sizeof(T));
-  static constexpr int block_rows = 60 * tile_rows;
   static constexpr int block_columns = 2 * tile_columns;
   static constexpr int packed_row = depth + lanes;  // not a multiple of the cache's set stride
   static constexpr int packed_column = 8;           // rows of a tile, rounded up
+
+  /// Rows of A that fill three quarters of the second cache.
+  static index_t block_rows() {
+    return std::max<index_t>(second_cache() * 3 / 4 / (packed_row * static_cast<index_t>(sizeof(T))) / tile_rows, 8) * tile_rows;
+  }
 };
 
 /// A tile of C: Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart.
@@ -362,7 +377,8 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
   const index_t parts = (depth + B::depth - 1) / B::depth;
   index_t part = (depth + parts - 1) / std::max<index_t>(parts, 1);
   if (parts > 1) part = (part + B::lanes - 1) / B::lanes * B::lanes;
-  const index_t a_rows = std::min<index_t>(B::block_rows, range.i1 - range.i0) + B::tile_rows;
+  const index_t block_rows = B::block_rows();
+  const index_t a_rows = std::min(block_rows, range.i1 - range.i0) + B::tile_rows;
   const index_t a_space = (a_rows * std::max<index_t>(B::packed_row, B::depth * B::packed_column / B::tile_rows + 1) + 15) / 16 * 16;
   const index_t b_space = B::block_columns * (B::depth + B::lanes);
   const index_t panels = (range.j1 - range.j0 + B::tile_columns - 1) / B::tile_columns;
@@ -371,21 +387,23 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
   T* b_packed = a_packed + a_space;
   [[maybe_unused]] auto* sums = reinterpret_cast<sum_of<T>*>(b_packed + b_space);
   const bool by_column = a.row == 1 && a.column != 1;
+  // Rows of A that are contiguous are read where they are, unless they all fall into the same sets of the caches.
+  const bool a_in_place = std::is_same_v<T, From> && a.column == 1 && a.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
   // With few rows, packing B costs more than it saves.
-  const bool in_place = std::is_same_v<T, From> && b.column == 1 && range.i1 - range.i0 <= 64;
+  const bool b_in_place = std::is_same_v<T, From> && b.column == 1 && range.i1 - range.i0 <= 64;
   if (depth == 0)
     for (index_t i = range.i0; i < range.i1; ++i)
       std::fill(c.data + i * c.row + range.j0, c.data + i * c.row + range.j1, Out{});
-  for (index_t i0 = range.i0; i0 < range.i1; i0 += B::block_rows) {
-    const index_t rows = std::min<index_t>(B::block_rows, range.i1 - i0);
+  for (index_t i0 = range.i0; i0 < range.i1; i0 += block_rows) {
+    const index_t rows = std::min(block_rows, range.i1 - i0);
     for (index_t k0 = 0; k0 < depth; k0 += part) {
       const index_t k = std::min(part, depth - k0), left = elements - k0 * n;
-      pack_a<T>(a, i0, rows, k0 * n, k, left, a_packed);
+      if (!a_in_place) pack_a<T>(a, i0, rows, k0 * n, k, left, a_packed);
       for (index_t j0 = range.j0; j0 < range.j1; j0 += B::tile_columns) {
         const index_t columns = std::min<index_t>(B::tile_columns, range.j1 - j0);
         const T* panel = b_packed;
         index_t panel_row = B::tile_columns;
-        if (in_place && columns == micro_kernels<T>::vectors_for(columns) * B::lanes) {
+        if (b_in_place && columns == micro_kernels<T>::vectors_for(columns) * B::lanes) {
           if constexpr (std::is_same_v<T, From>) panel = b.data + k0 * b.row + j0;
           panel_row = b.row;
         } else {
@@ -395,7 +413,9 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
           const int height = static_cast<int>(std::min<index_t>(B::tile_rows, rows - t));
           const T* tile = by_column ? a_packed + t / B::tile_rows * B::packed_column * B::depth
                                     : a_packed + t * B::packed_row;
-          const index_t row = by_column ? 1 : B::packed_row, column = by_column ? B::packed_column : 1;
+          index_t row = by_column ? 1 : B::packed_row, column = by_column ? B::packed_column : 1;
+          if constexpr (std::is_same_v<T, From>)
+            if (a_in_place) tile = a.data + (i0 + t) * a.row + k0, row = a.row, column = 1;
           Out* out = c.data + (i0 + t) * c.row + j0;
           if constexpr (direct) {
             multiply_tile<T>(k, tile, row, column, panel, panel_row, out, c.row, height, columns, k0 > 0);
