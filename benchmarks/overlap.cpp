@@ -73,7 +73,7 @@ class slow : public Communicator {
 };
 
 struct figures {
-  double step_ms, wire_ms, waited_ms;
+  double step_ms, wire_ms;
 };
 
 /// Medians of steps.
@@ -89,25 +89,24 @@ figures measure(communicator& ranks, wire& link, double bytes_per_ms, const para
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint8_t>(i * 7);
   tokens.copy_from(text);
   link.bytes_per_ms = bytes_per_ms;
-  std::vector<double> step, wired, waited;
+  std::vector<double> step, wired;
   for (int s = 0; s < 12; ++s) {
     ranks.barrier().wait();
     const auto start = steady::now();
-    const double busy = link.busy_ms, before = run.groups().waited_ms();
+    const double busy = link.busy_ms;
     tape steps(run);
     steps.backward(steps.eval(cross_entropy(model(tokens, context), tokens)));
     run.step({.clip = 1});
     if (s < 3) continue;
     step.push_back(milliseconds(steady::now() - start));
     wired.push_back(link.busy_ms - busy);
-    waited.push_back(run.groups().waited_ms() - before);
   }
   link.bytes_per_ms = 0;
   const auto median = [](std::vector<double> v) {
     std::sort(v.begin(), v.end());
     return v[v.size() / 2];
   };
-  return {median(step), median(wired), median(waited)};
+  return {median(step), median(wired)};
 }
 
 void print_table(communicator& ranks, wire& link, double share) {
