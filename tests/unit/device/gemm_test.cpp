@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <vector>
+
 #include <weft/base/philox.hpp>
 #include <weft/device/cpu/gemm.hpp>
 
