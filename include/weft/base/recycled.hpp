@@ -38,7 +38,7 @@ class recycled_blocks {
         --own.count[size];
         return b;
       }
-      bytes = smallest << size;
+      if (recycles) bytes = smallest << size;
     }
     return ::operator new(bytes);
   }
@@ -71,7 +71,7 @@ class recycled_blocks {
     block* first[sizes];
     int count[sizes];
   };
-  /// Ends with the thread. What is freed later stays in lists that nobody reads again.
+  /// Ends with the thread, with lists that look full: what is freed later goes to the heap.
   struct cleaner {
     lists* of;
     ~cleaner() {
@@ -105,7 +105,10 @@ struct recycling_allocator {
   template <class U>
   recycling_allocator(const recycling_allocator<U>&) noexcept {}
 
-  T* allocate(std::size_t n) { return static_cast<T*>(detail::recycled_blocks::take(n * sizeof(T))); }
+  T* allocate(std::size_t n) {
+    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__, "weft: recycled memory is aligned as operator new does");
+    return static_cast<T*>(detail::recycled_blocks::take(n * sizeof(T)));
+  }
   void deallocate(T* p, std::size_t n) noexcept { detail::recycled_blocks::give(p, n * sizeof(T)); }
   friend bool operator==(const recycling_allocator&, const recycling_allocator&) { return true; }
 };
