@@ -239,13 +239,17 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
     throw io_error("weft: " + path + ": cannot be replaced");
 }
 
-/// The elements of `t` as they go to a file, into memory that `to` may have already.
-inline void store(const tensor_state& t, stored_tensor& to) {
+/// The form of `t` as it goes to a file. Its elements are there when this returns.
+inline void store_form(const tensor_state& t, stored_tensor& to) {
   weft::detail::require_memory(t);
+  t.where->synchronize();
   to.type = t.type;
   to.extents = t.extents;
+}
+/// The same with the elements, into memory that `to` may have already.
+inline void store(const tensor_state& t, stored_tensor& to) {
+  store_form(t, to);
   to.bytes.resize(t.bytes());
-  t.where->synchronize();
   t.where->download(to.bytes.data(), t.memory.data(), t.bytes());
 }
 inline stored_tensor stored(const tensor_state& t) {

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include <weft/comm/self.hpp>
 #include <weft/optim/loss_scale.hpp>
@@ -58,7 +59,7 @@ class bound_run : public context {
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
     loss_weight = 1;
     const double norm = gradient_norm() * mean;
-    if (before_update_) std::exchange(before_update_, nullptr)();
+    for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
       optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
     else
@@ -83,7 +84,7 @@ class bound_run : public context {
   }
 
   /// Calls f once, before the next step changes parameters or the optimiser's state.
-  void before_update(std::function<void()> f) { before_update_ = std::move(f); }
+  void before_update(std::function<void()> f) { before_update_.push_back(std::move(f)); }
 
   /// How the loss is scaled in f16; part of a checkpoint.
   const loss_scaler& scaler() const { return scaler_; }
@@ -168,7 +169,7 @@ class bound_run : public context {
   parallel::data_parallel_service parallel_;
   state_dict_t local_;
   loss_scaler scaler_;
-  std::function<void()> before_update_;
+  std::vector<std::function<void()>> before_update_;
   index_t joined_ = 0;  // micro-batches that count since the last step, if some did not
   std::int64_t steps_ = 0;  // since binding
 };

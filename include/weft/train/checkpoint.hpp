@@ -233,10 +233,7 @@ class checkpointer {
       const auto [first, whole] = run_->parallel().place_of(parameter);
       io::stored_tensor& s = copy_.tensors[key];
       if (t->where->host_accessible()) {
-        weft::detail::require_memory(*t);
-        t->where->synchronize();
-        s.type = t->type;
-        s.extents = t->extents;
+        io::store_form(*t, s);
         rest_.push_back({key, t, t->version, &s});
       } else {
         io::store(*t, s);

@@ -220,6 +220,18 @@ TEST_CASE("a folder that cannot be written is an error at the next save, older o
   CHECK(saves.load()->step == 4);
 }
 
+TEST_CASE("what must happen before an update happens, all of it and once") {
+  net model;
+  adamw optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  int first = 0, second = 0;
+  run.before_update([&] { ++first; });
+  run.before_update([&] { ++second; });
+  train(model, run, 2);
+  CHECK(first == 1);
+  CHECK(second == 1);
+}
+
 TEST_CASE("the scale of the loss is saved") {
   folder f("weft-checkpoint-scale");
   const auto bound = [](net& model, adamw& optimizer, auto use) {

@@ -389,6 +389,8 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
   const bool by_column = a.row == 1 && a.column != 1;
   // Rows of A that are contiguous are read where they are, unless they all fall into the same sets of the caches.
   const bool a_in_place = std::is_same_v<T, From> && a.column == 1 && a.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
+  const index_t a_row = by_column ? 1 : a_in_place ? a.row : B::packed_row, a_column = by_column ? B::packed_column : 1;
+  const index_t a_tile = by_column ? B::packed_column * B::depth : B::tile_rows * a_row;
   // With few rows, packing B costs more than it saves.
   const bool b_in_place = std::is_same_v<T, From> && b.column == 1 && range.i1 - range.i0 <= 64;
   if (depth == 0)
@@ -398,7 +400,9 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
     const index_t rows = std::min(block_rows, range.i1 - i0);
     for (index_t k0 = 0; k0 < depth; k0 += part) {
       const index_t k = std::min(part, depth - k0), left = elements - k0 * n;
+      const T* tiles = a_packed;
       if (!a_in_place) pack_a<T>(a, i0, rows, k0 * n, k, left, a_packed);
+      else if constexpr (std::is_same_v<T, From>) tiles = a.data + i0 * a.row + k0;
       for (index_t j0 = range.j0; j0 < range.j1; j0 += B::tile_columns) {
         const index_t columns = std::min<index_t>(B::tile_columns, range.j1 - j0);
         const T* panel = b_packed;
@@ -411,17 +415,13 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
         }
         for (index_t t = 0; t < rows; t += B::tile_rows) {
           const int height = static_cast<int>(std::min<index_t>(B::tile_rows, rows - t));
-          const T* tile = by_column ? a_packed + t / B::tile_rows * B::packed_column * B::depth
-                                    : a_packed + t * B::packed_row;
-          index_t row = by_column ? 1 : B::packed_row, column = by_column ? B::packed_column : 1;
-          if constexpr (std::is_same_v<T, From>)
-            if (a_in_place) tile = a.data + (i0 + t) * a.row + k0, row = a.row, column = 1;
+          const T* tile = tiles + t / B::tile_rows * a_tile;
           Out* out = c.data + (i0 + t) * c.row + j0;
           if constexpr (direct) {
-            multiply_tile<T>(k, tile, row, column, panel, panel_row, out, c.row, height, columns, k0 > 0);
+            multiply_tile<T>(k, tile, a_row, a_column, panel, panel_row, out, c.row, height, columns, k0 > 0);
           } else {
             auto* sum = parts > 1 ? sums + (t / B::tile_rows * panels + (j0 - range.j0) / B::tile_columns) * tile_size : sums;
-            micro_kernels<T>::run(height, micro_kernels<T>::vectors_for(columns), k, tile, row, column, panel, panel_row, sum,
+            micro_kernels<T>::run(height, micro_kernels<T>::vectors_for(columns), k, tile, a_row, a_column, panel, panel_row, sum,
                                   B::tile_columns, k0 > 0);
             if (k0 + k == depth) store_tile<T>(sum, out, c.row, height, columns);
           }
