@@ -93,3 +93,22 @@ TEST_CASE("matmul: the same bits on one thread and on two") {
   cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
   CHECK(one == two);
 }
+
+TEST_CASE("many products at once are the products one by one, on any number of threads") {
+  const index_t m = 20, n = 24, k = 40, products = 50;
+  std::vector<float> a(products * m * k), b(products * k * n), c(products * m * n), one(m * n);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = unit_interval(philox_word({1, 2}, i));
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = unit_interval(philox_word({3, 4}, i));
+  executor serial(1);
+  for (int count : {1, 2, 3}) {
+    executor threads(count);
+    cpu::multiply_each<float, float>({m, n, k}, products, [&](index_t i) {
+      return cpu::operands_of_product<float>{{a.data() + i * m * k, k, 1}, {b.data() + i * k * n, n, 1}, {c.data() + i * m * n, n}};
+    }, threads);
+    for (index_t i = 0; i < products; ++i) {
+      cpu::multiply({m, n, k}, cpu::matrix<float>{a.data() + i * m * k, k, 1}, cpu::matrix<float>{b.data() + i * k * n, n, 1},
+                    cpu::result_matrix<float>{one.data(), n}, serial);
+      CHECK(std::equal(one.begin(), one.end(), c.begin() + i * m * n));
+    }
+  }
+}

@@ -17,12 +17,12 @@ void product_of(const native_call& call) {
   const gemm_size size{c.extents[dims], c.extents[dims + 1], a.extents.last()};
   index_t batches = 1;
   for (int d = 0; d < dims; ++d) batches *= c.extents[d];
-  for (index_t n = 0; n < batches; ++n) {
+  multiply_each<T, Out>(size, batches, [&](index_t n) {
     const auto offset = [&](const strided& t) { return element_offset(c.extents, t.stride, 0, dims, n); };
-    multiply(size, matrix<T>{a.data<T>() + offset(a), a.stride[dims], a.stride[dims + 1]},
-             matrix<T>{b.data<T>() + offset(b), b.stride[dims], b.stride[dims + 1]},
-             result_matrix<Out>{c.data<Out>() + offset(c), c.stride[dims]}, call.threads);
-  }
+    return operands_of_product<T, Out>{{a.data<T>() + offset(a), a.stride[dims], a.stride[dims + 1]},
+                                       {b.data<T>() + offset(b), b.stride[dims], b.stride[dims + 1]},
+                                       {c.data<Out>() + offset(c), c.stride[dims]}};
+  }, call.threads);
 }
 }  // namespace detail
 

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "products.hpp"
+
+int main(int, char** values) {
+  setenv("OMP_NUM_THREADS", values[1], 0);
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  using type = dnnl::memory::data_type;
+  for (const type t : {type::f32, type::bf16}) {
+    const auto filled = [&](long rows, long columns, bool transposed, type as) {
+      const dnnl::memory::desc stored({rows, columns}, as, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
+      const dnnl::memory::desc plain({rows, columns}, type::f32, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
+      dnnl::memory source(plain, engine), m(stored, engine);
+      auto* x = static_cast<float*>(source.get_data_handle());
+      for (long i = 0; i < rows * columns; ++i) x[i] = ops::element(i);
+      dnnl::reorder(source, m).execute(stream, source, m);
+      stream.wait();
+      return m;
+    };
+    products::measure(values, t == type::f32 ? "f32" : "bf16", [&](const products::shape& s, const products::form& f) {
+      const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), b = filled(s.k, s.n, f.b_transposed, t), c = filled(s.m, s.n, false, type::f32);
+      const dnnl::matmul product({{a.get_desc(), b.get_desc(), c.get_desc()}, engine});
+      return [=, &stream] {
+        product.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
+        stream.wait();
+      };
+    });
+  }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+// Operands of a matrix product, and how parts of them are packed: in the order in which they are
+// read, as the type that is multiplied.
+//
+// bf16 and f16 are widened while they are packed. Where the machine multiplies pairs of bf16, they
+// are packed as pairs.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <weft/device/storage.hpp>
+
+namespace weft::cpu {
+inline namespace WEFT_ISA {
+
+struct gemm_size {
+  index_t m, n, k;
+};
+
+/// Element (i, j) of a matrix is data[i * row + j * column].
+template <class T>
+struct matrix {
+  const T* data;
+  index_t row, column;
+};
+
+/// Rows of the result are contiguous.
+template <class T>
+struct result_matrix {
+  T* data;
+  index_t row;
+};
+
+namespace detail {
+
+/// Rows [i0, i1) and columns [j0, j1) of C: what one task computes.
+struct block_range {
+  index_t i0, i1, j0, j1;
+};
+
+/// Elements (i, k) and (i, k + 1), the first in the lower half: what one instruction multiplies.
+enum class bf16_pair : std::uint32_t {};
+
+/// What elements are packed as, how many make one packed element, and what products are summed in.
+template <class T>
+struct packing {
+  using type = T;
+};
+template <>
+struct packing<float16> {
+  using type = float;
+};
+template <>
+struct packing<bfloat16> {
+#if defined(__AVX512BF16__)
+  using type = bf16_pair;
+#else
+  using type = float;
+#endif
+};
+template <class T>
+inline constexpr int elements_in = std::is_same_v<T, bf16_pair> ? 2 : 1;
+template <class T>
+using sum_of = std::conditional_t<std::is_same_v<T, bf16_pair>, float, T>;
+template <class T>
+using lane_of = std::conditional_t<std::is_same_v<T, bf16_pair>, std::uint32_t, T>;
+
+template <class V, class T>
+WEFT_INLINE V load_packed(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class S, class V>
+WEFT_INLINE void multiply_add(S& sum, V x, V y) {
+  if constexpr (std::is_same_v<S, V>) sum += x * y;
+#if defined(__AVX512BF16__)
+  else asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+#endif
+}
+
+template <class T>
+inline constexpr int packed_lanes = vector_bytes / static_cast<int>(sizeof(T));
+
+/// Bytes of a core's second cache.
+inline index_t second_cache() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return std::min<index_t>(bytes, 4 << 20);
+#endif
+  return 1 << 20;
+}
+
+/// Where the lanes of the upper or lower of two rows come from when the blocks of side Distance off
+/// the diagonal are exchanged.
+template <int Distance, bool Upper, int Lanes>
+constexpr int exchanged_lane(int l) {
+  if (Upper) return l & Distance ? Lanes + l - Distance : l;
+  return l & Distance ? Lanes + l : l + Distance;
+}
+#if defined(__clang__)
+template <int Distance, bool Upper, class V, int... L>
+WEFT_INLINE V exchanged(V a, V b, std::integer_sequence<int, L...>) {
+  return __builtin_shufflevector(a, b, exchanged_lane<Distance, Upper, sizeof...(L)>(L)...);
+}
+#else
+template <class V, int Distance, bool Upper, class Lanes>
+inline constexpr V exchange_mask{};
+template <class V, int Distance, bool Upper, int... L>
+inline constexpr V exchange_mask<V, Distance, Upper, std::integer_sequence<int, L...>> = {
+    exchanged_lane<Distance, Upper, sizeof...(L)>(L)...};
+template <int Distance, bool Upper, class V, class Lanes>
+WEFT_INLINE V exchanged(V a, V b, Lanes) {
+  using mask = simd::rebind<V, std::conditional_t<sizeof(simd::lane<V>) == 8, std::int64_t, std::int32_t>>;
+  return __builtin_shuffle(a, b, exchange_mask<mask, Distance, Upper, Lanes>);
+}
+#endif
+template <int Distance, class V>
+WEFT_INLINE void exchange_blocks(V& x, V& y) {
+  constexpr std::make_integer_sequence<int, simd::lane_count<V>> lanes;
+  const V a = x, b = y;
+  x = exchanged<Distance, true>(a, b, lanes);
+  y = exchanged<Distance, false>(a, b, lanes);
+}
+/// Exchanges rows and columns of a square of vectors by halving distances.
+template <class V, int Distance, int... Pair>
+WEFT_INLINE void transpose_step(V* r, std::integer_sequence<int, Pair...>) {
+  // Pair counts the rows whose bit Distance is 0.
+  (exchange_blocks<Distance>(r[Pair / Distance * 2 * Distance + Pair % Distance],
+                             r[Pair / Distance * 2 * Distance + Pair % Distance + Distance]),
+   ...);
+}
+template <class V, int Distance>
+WEFT_INLINE void transpose_steps(V* r) {
+  if constexpr (Distance > 0) {
+    transpose_step<V, Distance>(r, std::make_integer_sequence<int, simd::lane_count<V> / 2>{});
+    transpose_steps<V, Distance / 2>(r);
+  }
+}
+template <class V>
+WEFT_INLINE void transpose(V (&r)[simd::lane_count<V>]) {
+  transpose_steps<V, simd::lane_count<V> / 2>(r);
+}
+
+/// The packed element that begins at `p`; `elements` are left from there on, each `step` apart.
+template <class T, class From>
+WEFT_INLINE T packed_at(const From* p, index_t step, [[maybe_unused]] index_t elements) {
+  if constexpr (std::is_same_v<T, bf16_pair>)
+    return static_cast<T>(p->bits | static_cast<std::uint32_t>(elements > 1 ? p[step].bits : 0) << 16);
+  else return (void)step, static_cast<T>(*p);
+}
+/// A vector of packed elements from contiguous ones, of which `elements` are left; zeros after them.
+template <class V, class T, class From>
+WEFT_INLINE V packed_along(const From* p, index_t elements) {
+  constexpr index_t all = simd::lane_count<V> * elements_in<T>;
+  if constexpr (sizeof(T) == sizeof(From) * elements_in<T>) {
+    if (elements >= all) return load_packed<V>(p);
+    V v{};
+    std::memcpy(&v, p, static_cast<std::size_t>(std::min(all, elements)) * sizeof(From));
+    return v;
+  } else {
+    if (elements >= all) return simd::load_stored<V>(p);
+    V v{};
+    for (index_t i = 0; i < elements; ++i) v[i] = p[i];
+    return v;
+  }
+}
+/// A vector of packed elements for neighbouring columns; `elements` rows are left, `step` apart.
+template <class V, class T, class From>
+WEFT_INLINE V packed_across(const From* p, index_t step, index_t elements) {
+  if constexpr (std::is_same_v<T, bf16_pair>) {
+    using halves = simd::rebind<V, std::uint16_t>;
+    const auto row = [](const From* x) { return simd::convert<std::uint32_t>(load_packed<halves>(x)); };
+    return elements > 1 ? row(p) | row(p + step) << 16 : row(p);
+  } else {
+    return (void)step, (void)elements, simd::load_stored<V>(p);
+  }
+}
+
+/// Columns [j0, j0 + columns) of B as one panel of Width for `depth` packed elements, padded with zeros.
+template <class T, int Width, class From>
+void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0, index_t columns, T* to) {
+  using L = lane_of<T>;
+  using V = simd::vec<L, packed_lanes<T>>;
+  constexpr index_t n = elements_in<T>;
+  const From* from = b.data + k0 * b.row + j0 * b.column;
+  const auto lanes_of = [&](index_t k, index_t j) { return reinterpret_cast<L*>(to + k * Width + j); };
+  if (b.column == 1 && columns == Width) {
+    for (index_t k = 0; k < depth; ++k)
+      for (index_t j = 0; j < Width; j += packed_lanes<T>)
+        simd::store(lanes_of(k, j), packed_across<V, T>(from + k * n * b.row + j, b.row, elements - k * n));
+  } else if (b.row == 1 && b.column != 1) {
+    for (index_t j = 0; j < Width; j += packed_lanes<T>)
+      for (index_t k = 0; k < depth; k += packed_lanes<T>) {
+        V square[packed_lanes<T>];
+        for (index_t l = 0; l < packed_lanes<T>; ++l)
+          square[l] = j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
+        transpose(square);
+        for (index_t l = 0; l < std::min<index_t>(packed_lanes<T>, depth - k); ++l) simd::store(lanes_of(k + l, j), square[l]);
+      }
+  } else {
+    for (index_t k = 0; k < depth; ++k)
+      for (index_t j = 0; j < Width; ++j)
+        to[k * Width + j] =
+            j < columns ? packed_at<T>(from + k * n * b.row + j * b.column, b.row, elements - k * n) : T{};
+  }
+}
+
+}  // namespace detail
+}  // namespace WEFT_ISA
+}  // namespace weft::cpu
