@@ -33,8 +33,8 @@ struct blocking {
   static constexpr int packed_row = depth + lanes;  // not a multiple of the cache's set stride
   static constexpr int packed_column = 8;           // rows of a tile, rounded up
 
-  /// Rows of A, of which a tile has `tile_bytes`, that fill three quarters of the second cache.
-  static index_t block_rows(index_t tile_bytes) { return std::max<index_t>(second_cache() * 3 / 4 / tile_bytes, 8) * tile_rows; }
+  /// Rows of A, of which a tile has `tile_bytes`, that fill five eighths of the second cache.
+  static index_t block_rows(index_t tile_bytes) { return std::max<index_t>(second_cache() * 5 / 8 / tile_bytes, 8) * tile_rows; }
 };
 
 /// A tile of C: Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart, and
