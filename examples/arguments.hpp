@@ -41,6 +41,19 @@ class arguments {
       to = parsed;
     });
   }
+  /// A number of bytes, with K, M or G for a thousand, a million or a milliard of them.
+  void bytes(const std::string& name, double& to) {
+    add(name, [&to](const std::string& n, const std::string& v) {
+      const std::size_t unit = std::string("KMG").find(v.empty() ? '?' : v.back());
+      const char* const end = v.data() + v.size() - (unit == std::string::npos ? 0 : 1);
+      double parsed = 0;
+      const auto r = std::from_chars(v.data(), end, parsed);
+      if (r.ec != std::errc() || r.ptr != end || !(parsed > 0 && parsed < 1e18))
+        throw weft::usage_error("--" + n + " " + v + ": expected a number of bytes, 800M for example");
+      constexpr double units[] = {1e3, 1e6, 1e9};
+      to = unit == std::string::npos ? parsed : parsed * units[unit];
+    });
+  }
   void list(const std::string& name, std::vector<std::string>& to) { lists_[name] = &to; }
   void flag(const std::string& name, bool& to) { flags_[name] = &to; }
 

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/device/counting.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
 
@@ -27,14 +28,26 @@ struct suspect {
 /// What left the finite numbers first, found on the host with a copy of the model.
 std::string look_again(const settings& s, const weft::state_dict_t& whole, const suspect& batch);
 
+/// What a rank will hold, send and do in a steady step.
+struct forecast {
+  std::size_t peak_bytes = 0;
+  weft::index_t sent_bytes = 0;
+  weft::device_work work;
+};
+
 /// A unit that is compiled into this program (train_gpt_unit.cpp).
 struct unit {
   std::string precision, recompute;
-  int (*train)(settings, weft::communicator&);  // as one of the ranks; the exit code
+  int (*train)(const settings&, weft::communicator&);               // as one of the ranks; the exit code
+  forecast (*forecast_of)(const settings&, int rank, int ranks);  // without a device, in milliseconds
 };
 inline std::vector<unit>& units() {
   static std::vector<unit> all;
   return all;
 }
+
+/// `s` with the way to recompute that costs least and stays within --memory-limit on every rank. Where there is none, an
+/// error that says which other settings would fit.
+settings within_memory(const settings& s, int ranks);
 
 }  // namespace job

@@ -23,7 +23,10 @@ struct settings {
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int ranks = 1, timeout = 600;
-  std::string comm = "threads", strategy, recompute = "none", hook = "none", flight;
+  std::string comm = "threads", strategy, hook = "none", flight;
+  std::string recompute;     // none or selective; empty: what --memory-limit needs
+  int recompute_blocks = 0;  // the first so many blocks keep their operands alone
+  double memory_limit = 0;   // bytes; 0: none
   std::string precision = "f32", offload = "none";
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
 };
@@ -37,7 +40,8 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block] [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] [--memory-limit BYTES, 800M, 1.5G]\n"
+    "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
 
@@ -60,6 +64,24 @@ inline void set_hook(const std::string& text, weft::parallel_options& o) {
   else if (name == "topk" && is_number && number > 0 && number <= 1) o.hook = weft::top_k(number);
   else if (name == "local" && is_count) o.local_steps = static_cast<int>(number);
   else throw fail();
+}
+
+/// What `--recompute` says, "block:3" for example.
+inline void set_recompute(const std::string& text, settings& s) {
+  const auto fail = [&] {
+    return weft::usage_error("--recompute " + text + ": expected none, selective, block or block:COUNT of at most " + std::to_string(s.model.layers));
+  };
+  if (text.empty() || text == "none" || text == "selective") {
+    s.recompute = text;
+    return;
+  }
+  s.recompute = "none";
+  s.recompute_blocks = static_cast<int>(s.model.layers);
+  if (text == "block") return;
+  if (!text.starts_with("block:")) throw fail();
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + 6, end, s.recompute_blocks);
+  if (parsed.ec != std::errc() || parsed.ptr != end || s.recompute_blocks < 1 || s.recompute_blocks > s.model.layers) throw fail();
 }
 
 /// What `--offload` says, to `home`.
@@ -93,6 +115,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
 
 inline settings parse(int count, char** values) {
   settings s;
+  std::string recompute;
   arguments a;
   a.flag("help", s.help);
   a.flag("resume", s.resume);
@@ -127,7 +150,8 @@ inline settings parse(int count, char** values) {
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
   a.choice("precision", s.precision, {"f32", "bf16", "f16"});
   a.choice("offload", s.offload, {"none", "params", "optimizer", "all"});
-  a.choice("recompute", s.recompute, {"none", "selective", "block"});
+  a.text("recompute", recompute);
+  a.bytes("memory-limit", s.memory_limit);
   a.text("strategy", s.strategy);
   a.text("hook", s.hook);
   a.text("flight", s.flight);
@@ -143,6 +167,7 @@ inline settings parse(int count, char** values) {
     throw weft::usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +
                       std::to_string(s.model.width));
   parallel_options_of(s);
+  set_recompute(recompute, s);
   if (s.resume && s.checkpoint.empty()) throw weft::usage_error("--resume: needs --checkpoint DIR");
   return s;
 }

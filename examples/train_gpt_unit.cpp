@@ -9,7 +9,6 @@
 
 #include <weft/comm/counting.hpp>
 #include <weft/comm/environment.hpp>
-#include <weft/device/counting.hpp>
 #include <weft/device/cpu/file.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
@@ -113,32 +112,40 @@ step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, 
   return r;
 }
 
+/// The programs of a pass that are recomputed: the embedding's, which keeps nothing, and blocks.
+int recomputed_programs(const settings& s) { return s.recompute_blocks ? 1 + s.recompute_blocks : 0; }
+
+std::string recomputed(const settings& s) {
+  if (s.recompute_blocks) return ", " + std::to_string(s.recompute_blocks) + " of " + std::to_string(s.model.layers) + " blocks recomputed";
+  return s.recompute == "selective" ? ", norms and activations recomputed" : "";
+}
+
 /// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
 /// are not there: the first makes the optimiser's state, the second holds it from the start.
-struct forecast {
-  std::size_t peak_bytes = 0;
-  index_t sent_bytes = 0;  // in a steady step
-};
 template <class... Choices>
 forecast forecast_of(const settings& s, int rank, int ranks) {
-  const device nowhere(std::make_shared<counting_backend>());
+  const auto counts = std::make_shared<counting_backend>();
+  const device nowhere(counts);
   counting_communicator others(rank, ranks);
   const auto model = gpt2::model<>::create(s.model, nowhere);
   adamw optimizer;
   parallel_options strategy = parallel_options_of(s);
   set_offload(s, device(std::make_shared<counting_backend>()), strategy);
   auto run = bind<Choices...>(model, optimizer, others, strategy);
-  run.recompute = s.recompute == "block";
+  run.recompute_programs = recomputed_programs(s);
   const shape tokens{2, {s.batch, s.model.context}};
   traffic sent;
+  device_work work;
   for (int step = 0; step < std::min<index_t>(2, s.steps); ++step) {
     const traffic before = run.groups().sent();
+    const device_work worked = counts->work();
     train_step(model, run, s, step, [&] {
       return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
     });
     sent = run.groups().sent() - before;
+    work = counts->work() - worked;
   }
-  return {nowhere.memory().figures().peak, sent.total()};
+  return {nowhere.memory().figures().peak, sent.total(), work};
 }
 
 /// Where what is offloaded goes.
@@ -195,10 +202,7 @@ double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<
 
 /// Trains as one of `ranks`; the exit code.
 template <class... Choices>
-int train(settings s, communicator& ranks) {
-  if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
-  if (s.strategy == "single" && ranks.size() > 1)
-    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
+int train(const settings& s, communicator& ranks) {
   const bool first = ranks.rank() == 0;
   if (!s.flight.empty()) ranks.record_in(std::make_shared<flight_recorder>(s.flight, ranks.rank()));
   const device where = device_of(s);
@@ -227,7 +231,7 @@ int train(settings s, communicator& ranks) {
                   .decay_from_order = 2};
   auto run = bind<Choices...>(model, optimizer, ranks, strategy);
   run.seed = s.seed;
-  run.recompute = s.recompute == "block";
+  run.recompute_programs = recomputed_programs(s);
   const schedule rate{s.schedule_name == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
                       s.warmup, s.steps};
   run_position at;
@@ -238,18 +242,18 @@ int train(settings s, communicator& ranks) {
   json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
   const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size()) : forecast{};
   if (first)
-    std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all, %s with %d threads, compiled for %s; %s on %d %s\n",
-                 static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), where->description().c_str(),
+    std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
+                 static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), recomputed(s).c_str(), where->description().c_str(),
                  threads, compiled_isa(), s.strategy.c_str(), ranks.size(), ranks.size() > 1 ? "ranks" : "rank");
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
            "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", \"comm\": \"%s\", "
-           "\"deterministic\": %s, \"precision\": \"%s\"}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
+           "\"deterministic\": %s, \"precision\": \"%s\", \"recompute\": \"%s\", \"recomputed_blocks\": %d, \"memory_limit\": %.0f}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
            "\"predicted_peak_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
            static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
            static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
            static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
            static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
-           static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false", s.precision.c_str(),
+           static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false", s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks, s.memory_limit,
            static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes,
            static_cast<long long>(expected.sent_bytes));
   progress bar(s.steps);
@@ -304,6 +308,7 @@ int train(settings s, communicator& ranks) {
 #define WEFT_TEXT_OF(name) #name
 #define WEFT_TEXT(name) WEFT_TEXT_OF(name)
 [[maybe_unused]] const unit& known = units().emplace_back(
-    unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE), &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
+    unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE), &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
+         &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
 
 }  // namespace

@@ -116,7 +116,13 @@ check_train_gpt() {
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/whole.jsonl 2>/dev/null
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
-  python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl  # every step of the whole is in the parts
+  local peak limited=()
+  peak=$(grep -o '"predicted_peak_bytes": [0-9]*' $at/whole.jsonl | grep -o '[0-9]*$')
+  for percent in 95 85; do
+    $job "${common[@]}" --steps 40 --lr 3e-3 --memory-limit $((peak * percent / 100)) --log $at/limited$percent.jsonl 2>/dev/null
+    limited+=($at/limited$percent.jsonl)
+  done
+  python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl "${limited[@]}"  # every step of the whole is in the parts
   build/gcc/examples/data_parallel | tail -n 1
   # Many ranks: the same bits under every strategy, on threads, over TCP and under mpirun; a checkpoint
   # of some is resumed by others.
@@ -167,7 +173,7 @@ check_train_gpt() {
   for bad in "--data /nonexistent" "--data /dev/null" "--data README.md --heads 3 --width 32" "--data README.md --steps x" \
     "--data README.md --steps 0" "--nonsense" "--data README.md --context 99999999" "" \
     "--data README.md --ranks 2 --strategy single" "--data README.md --ranks 3 --strategy hybrid:2" "--data README.md --strategy zero4" \
-    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --precision f16 --hook bf16" "--data README.md --precision fp8" "--data README.md --offload params" "--data README.md --strategy zero2 --hook bf16" \
+    "--data README.md --comm gloo --ranks 0" "--data README.md --hook powersgd" "--data README.md --precision f16 --hook bf16" "--data README.md --precision fp8" "--data README.md --memory-limit 1K" "--data README.md --memory-limit 0" "--data README.md --recompute block:9" "--data README.md --offload params" "--data README.md --strategy zero2 --hook bf16" \
     "--data README.md --init README.md" "--data README.md --init $at/end.safetensors --width 64"; do
     code=0
     # shellcheck disable=SC2086

@@ -28,6 +28,8 @@ for path in sys.argv[1:]:
     head, end = heads[-1], log[at]
     if len(heads) == 1 and end["world"] == 1 and head["predicted_peak_bytes"] != end["peak_bytes"]:
         sys.exit(f"{path}: predicted {head['predicted_peak_bytes']} bytes, the peak was {end['peak_bytes']}")
+    if 0 < head["config"]["memory_limit"] < end["peak_bytes"]:
+        sys.exit(f"{path}: the peak was {end['peak_bytes']} bytes, the limit is {head['config']['memory_limit']}")
     sent = end["comm_bytes"]["total"]
     if head["predicted_comm_bytes"] != sent:
         sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")

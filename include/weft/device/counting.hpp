@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A device that allocates and computes nothing: a program played on it shows what memory it would
-// take anywhere, to the byte.
+// take anywhere, to the byte, and what work.
 //
-//   device nowhere(std::make_shared<counting_backend>());
+//   const auto counts = std::make_shared<counting_backend>();
+//   const device nowhere(counts);
 //   ... build the model and play a step there ...
-//   nowhere.memory().figures().peak
+//   nowhere.memory().figures().peak; counts->work().operations
 #pragma once
 
 #include <cstring>
@@ -12,6 +13,14 @@
 #include <weft/device/backend.hpp>
 
 namespace weft {
+
+/// What was asked of a device so far.
+struct device_work {
+  double operations = 0;  // multiplications and additions of matrix products
+  double bytes = 0;       // read and written, if caches held nothing between calls; elements of kernels count as four
+
+  friend device_work operator-(const device_work& a, const device_work& b) { return {a.operations - b.operations, a.bytes - b.bytes}; }
+};
 
 class counting_backend : public backend {
  public:
@@ -30,15 +39,39 @@ class counting_backend : public backend {
     if (bytes) std::memset(to, 0, bytes);
   }
 
-  void launch(const kernel_call&) override {}
-  void multiply(const native_code&, const strided&, const strided&, const strided&) override {}
-  void copy(const strided&, const strided&) override {}
-  void fill_zero(void*, std::size_t) override {}
-  void call_native(const char*, const native_code&, const native_operands&) override {}
+  const device_work& work() const { return work_; }
+
+  void launch(const kernel_call& call) override {
+    for (int i = 0; i < call.args.arguments; ++i) touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);
+  }
+  void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
+    work_.operations += 2 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last());
+    for (const strided* t : {&a, &b, &c}) touch(*t);
+  }
+  void copy(const strided& from, const strided& to) override {
+    touch(from);
+    touch(to);
+  }
+  void fill_zero(void*, std::size_t bytes) override { work_.bytes += static_cast<double>(bytes); }
+  void call_native(const char*, const native_code&, const native_operands& operands) override {
+    for (const strided& t : operands.in) touch(t);
+    for (const strided& t : operands.out) touch(t);
+  }
   void synchronize() override {}
 
  private:
+  /// Elements along dims without a stride are the same one.
+  void touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
+    for (std::size_t d = 0; d < extents.size(); ++d)
+      if (stride[d] != 0) bytes *= static_cast<double>(extents[d]);
+    work_.bytes += bytes;
+  }
+  void touch(const strided& t) {
+    touch(static_cast<double>(size_of(t.type)), {t.extents.extent, static_cast<std::size_t>(t.extents.order)}, t.stride);
+  }
+
   std::uintptr_t next_ = 4096;
+  device_work work_;
 };
 
 }  // namespace weft

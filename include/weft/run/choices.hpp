@@ -54,7 +54,7 @@ struct none {
   static constexpr void choose(detail::chosen_options& o) { o.kept = keeping::written; }
 };
 /// Of norms and activations too, before the product that reads them: a few percent of the time for
-/// a third of the memory of a transformer block. All of a block: context::recompute.
+/// a third of the memory of a transformer block. All of a block: context::recompute_programs.
 struct selective {
   static constexpr void choose(detail::chosen_options& o) { o.kept = keeping::products; }
 };

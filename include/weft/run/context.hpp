@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -34,9 +35,11 @@ class context {
   void play_on(backend* other) { engine_ = other; }
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
-  /// Whether tapes keep only the operands of a program and compute the rest again in backward: less
-  /// memory for about a third more time, the same bits.
-  bool recompute = false;
+  /// How many programs of a tape, the first ones, keep only their operands and compute the rest again
+  /// in backward: less memory for up to a third more time, the same bits. The last program of a pass
+  /// gains nothing, its values are read at once.
+  int recompute_programs = 0;
+  static constexpr int every_program = std::numeric_limits<int>::max();
 
   /// What backward passes begin with where the loss is a scalar. Gradients are larger by it, so that
   /// small ones do not vanish in f16.

@@ -65,7 +65,7 @@ class tape_entries {
     n.backward = backward;
     n.numbers = std::move(o.numbers);
     n.result = outputs[0];
-    n.recomputes = context_->recompute && outputs.size() > 1;
+    n.recomputes = entries_.size() < static_cast<std::size_t>(context_->recompute_programs) && outputs.size() > 1;
     if (!n.recomputes) n.kept.assign(outputs.begin() + 1, outputs.end());
     n.leaves = std::move(o.leaves);
     keep_what_is_read(n);

@@ -71,7 +71,7 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
   loss_scaler scaler = run.scaler();
   scaler.scale = scale;
   run.set_scaler(scaler);
-  run.recompute = recompute;
+  run.recompute_programs = recompute ? context::every_program : 0;
   outcome result;
   const index_t total = per_rank * ranks.size();
   for (int s = 0; s < steps; ++s) {

@@ -73,7 +73,7 @@ TEST_CASE("a step of a bound run, with accumulation and recomputation") {
   sgd optimizer{.lr = 1e-2, .momentum = 0.9};
   loader batches(text(), {.batch = 4});
   auto run = bind<policy<strategy::data_parallel>>(model, optimizer);
-  run.recompute = true;
+  run.recompute_programs = context::every_program;
   CHECK(in_a_steady_step([&] {
           for (int micro = 0; micro < 2; ++micro) {
             const auto [inputs, labels] = batches.next();
