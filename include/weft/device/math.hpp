@@ -5,6 +5,8 @@
 // on Chebyshev points, weighted for relative error; tests/unit/device states their ulps.
 #pragma once
 
+#include <limits>
+
 #include <weft/device/simd.hpp>
 
 namespace weft::math {
@@ -28,6 +30,13 @@ WEFT_INLINE V polynomial(V x, const float (&c)[N]) {
 template <class V>
 WEFT_INLINE V power_of_two(rebind<V, std::int32_t> n) {
   return bits_as<V>(static_cast<rebind<V, std::int32_t>>((n + 127) << 23));
+}
+
+/// y, which is not negative, or -y where x has that sign.
+template <class V>
+WEFT_INLINE V with_sign_of(V x, V y) {
+  using I = rebind<V, std::int32_t>;
+  return bits_as<V>(static_cast<I>(bits_as<I>(y) | (bits_as<I>(x) & std::numeric_limits<std::int32_t>::min())));
 }
 
 /// exp(r) - 1 for |r| <= log(2) / 2.
@@ -121,13 +130,12 @@ WEFT_INLINE V tanh(V x) {
   if constexpr (detail::is_f32<V>) {
     constexpr float c[] = {-0.3333326282f, 0.1333089851f, -0.05369288337f, 0.02048308627f,
                            -0.005528416287f};
-    const V square = x * x;
-    const V small = detail::polynomial(square, c) * (square * x) + x;
     const V a = abs(x);
+    const V square = a * a;
+    const V small = detail::polynomial(square, c) * (square * a) + a;
     const V bounded = select(less(splat<V>(10.f), a), splat<V>(10.f), a);
     const V large = 1.f - 2.f / (exp(bounded + bounded) + 1.f);
-    const V signed_large = select(less(x, V{}), -large, large);
-    return select(less(a, splat<V>(0.65f)), small, signed_large);
+    return detail::with_sign_of(x, select(less(a, splat<V>(0.65f)), small, large));
   } else {
     return map_lanes(x, [](auto e) { return std::tanh(e); });
   }
@@ -136,13 +144,13 @@ WEFT_INLINE V tanh(V x) {
 template <class V>
 WEFT_INLINE V erf(V x) {
   if constexpr (detail::is_f32<V>) {
-    constexpr float near[] = {1.128379166f,     -0.3761262713f,   0.1128360014f, -0.02685444318f,
-                              0.005189532608f,  -0.0008020816935f, 7.889038195e-5f};
+    constexpr float near[] = {0.1283791661f,    -0.3761262596f,    0.1128358245f, -0.02685369179f,
+                              0.005188099109f, -0.0008008189034f, 7.847259258e-05f};
     constexpr float far[] = {0.2822754964f, 0.2792502718f,  0.265590181f,   0.1104633701f,
                              0.2095773966f, -0.1090850328f, -0.0907212881f, 0.05287607149f};
     const V a = abs(x);
     const V square = x * x;
-    const V small = detail::polynomial(square, near) * x;
+    const V small = detail::polynomial(square, near) * x + x;
     const V bounded = select(less(splat<V>(4.f), a), splat<V>(4.f), a);
     const V u = 1.f / (bounded * 0.5f + 1.f);
     const V large = 1.f - exp(-bounded * bounded) * (detail::polynomial(u, far) * u);
@@ -153,13 +161,126 @@ WEFT_INLINE V erf(V x) {
   }
 }
 
-template <class V> WEFT_INLINE V log1p(V x) { return map_lanes(x, [](auto e) { return std::log1p(e); }); }
-template <class V> WEFT_INLINE V expm1(V x) { return map_lanes(x, [](auto e) { return std::expm1(e); }); }
-template <class V> WEFT_INLINE V sin(V x) { return map_lanes(x, [](auto e) { return std::sin(e); }); }
-template <class V> WEFT_INLINE V cos(V x) { return map_lanes(x, [](auto e) { return std::cos(e); }); }
-template <class V> WEFT_INLINE V floor(V x) { return map_lanes(x, [](auto e) { return std::floor(e); }); }
+/// log(1 + x) from the logarithm of the rounded sum and what rounding lost.
+template <class V>
+WEFT_INLINE V log1p(V x) {
+  if constexpr (detail::is_f32<V>) {
+    const V sum = x + 1.f;
+    const auto finite = less(V{}, sum) & less(sum, splat<V>(__builtin_inff()));
+    const V lost = select(finite, (x - (sum - 1.f)) / sum, V{});
+    return select(equal(x, V{}), x, log(sum) + lost);  // the sign of zero stays
+  } else {
+    return map_lanes(x, [](auto e) { return std::log1p(e); });
+  }
+}
+
+template <class V>
+WEFT_INLINE V expm1(V x) {
+  if constexpr (detail::is_f32<V>) {
+    const V high = splat<V>(89.f), low = splat<V>(-20.f);
+    V clamped = select(less(high, x), high, x);
+    clamped = select(less(clamped, low), low, clamped);
+    rebind<V, std::int32_t> n;
+    const V r = detail::reduce_by_log2(clamped, n);
+    const auto less_one = n - 1;  // halves, because 2 to the 128 is no number
+    const V half = detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(less_one));
+    const V y = (half * detail::expm1_reduced(r) + (half - 0.5f)) * 2.f;
+    return select(equal(x, V{}), x, y);
+  } else {
+    return map_lanes(x, [](auto e) { return std::expm1(e); });
+  }
+}
+
+namespace detail {
+/// x = turns pi / 2 + r with |r| <= pi / 4, found in f64; x must lie within +-1e6, so that multiples of the first part of
+/// pi / 2 are exact.
+template <class V>
+WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
+  constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+  if constexpr (lane_count<V> == 1) {
+    const double wide = x, whole = (wide * 0.63661977236758134308 + magic) - magic;
+    turns = static_cast<std::int32_t>(whole);
+    return static_cast<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34);
+  } else {
+    constexpr int half = lane_count<V> / 2;  // as many f64 as a register holds
+    using D = vec<double, half>;
+    float lanes[2 * half];
+    std::int32_t quarters[2 * half];
+    store(lanes, x);
+    for (int h = 0; h < 2 * half; h += half) {
+      const D wide = convert<double>(load<vec<float, half>>(lanes + h)), whole = (wide * 0.63661977236758134308 + magic) - magic;
+      store(lanes + h, convert<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34));
+      store(quarters + h, convert<std::int32_t>(whole));
+    }
+    turns = load<rebind<V, std::int32_t>>(quarters);
+    return load<V>(lanes);
+  }
+}
+}  // namespace detail
+
+/// Sine (0) or cosine (1) of x.
+template <class V>
+WEFT_INLINE V sine_from(V x, int quarter) {
+  using I = rebind<V, std::int32_t>;
+  I turns;
+  const V r = detail::reduce_by_quarters(select(less(abs(x), splat<V>(1e6f)), x, V{}), turns);
+  turns += quarter;
+  const V square = r * r;
+  constexpr float sine[] = {-0.1666665375f, 0.008332148194f, -0.0001951386657f};
+  constexpr float cosine[] = {0.04166664556f, -0.001388728968f, 2.443049925e-05f};
+  const V odd = detail::polynomial(square, sine) * (square * r) + r;
+  const V even = detail::polynomial(square, cosine) * (square * square) + (1.f - square * 0.5f);
+  const V y = select(equal(convert<float>(static_cast<I>(turns & 1)), V{}), odd, even);
+  return select(equal(convert<float>(static_cast<I>(turns & 2)), V{}), y, -y);
+}
+/// Sine or cosine, of lanes far from zero by the C library.
+template <class V, class Exact>
+WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
+  V y = sine_from(x, quarter);
+  const auto far = static_cast<mask_of<V>>(~less(abs(x), splat<V>(1e6f)));  // or no number
+  if constexpr (lane_count<V> == 1) return far ? exact(x) : y;
+  else {
+    std::int32_t any = 0;
+    for (int i = 0; i < lane_count<V>; ++i) any |= far[i];
+    if (__builtin_expect(any, 0))
+      for (int i = 0; i < lane_count<V>; ++i)
+        if (far[i]) y[i] = exact(x[i]);
+    return y;
+  }
+}
+template <class V>
+WEFT_INLINE V sin(V x) {
+  const auto exact = [](auto e) { return std::sin(e); };
+  if constexpr (detail::is_f32<V>) return select(equal(x, V{}), x, sine_or_cosine(x, 0, exact));
+  else return map_lanes(x, exact);
+}
+template <class V>
+WEFT_INLINE V cos(V x) {
+  const auto exact = [](auto e) { return std::cos(e); };
+  if constexpr (detail::is_f32<V>) return sine_or_cosine(x, 1, exact);
+  else return map_lanes(x, exact);
+}
+
 /// Halves go to the even neighbour.
-template <class V> WEFT_INLINE V round(V x) { return map_lanes(x, [](auto e) { return std::nearbyint(e); }); }
+template <class V>
+WEFT_INLINE V round(V x) {
+  if constexpr (detail::is_f32<V>) {
+    const V a = abs(x);
+    const V whole = detail::with_sign_of(x, (a + 8388608.f) - 8388608.f);
+    return select(less(a, splat<V>(8388608.f)), whole, x);  // 2^23: beyond, and NaN, are whole or stay
+  } else {
+    return map_lanes(x, [](auto e) { return std::nearbyint(e); });
+  }
+}
+template <class V>
+WEFT_INLINE V floor(V x) {
+  if constexpr (detail::is_f32<V>) {
+    const V whole = round(x);
+    return select(less(x, whole), whole - 1.f, whole);
+  } else {
+    return map_lanes(x, [](auto e) { return std::floor(e); });
+  }
+}
 
 template <class V>
 WEFT_INLINE V pow(V x, V y) {
