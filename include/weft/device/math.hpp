@@ -206,11 +206,11 @@ WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
     using D = vec<double, half>;
     float lanes[2 * half];
     std::int32_t quarters[2 * half];
-    store(lanes, x);
+    simd::store(lanes, x);
     for (int h = 0; h < 2 * half; h += half) {
       const D wide = convert<double>(load<vec<float, half>>(lanes + h)), whole = (wide * 0.63661977236758134308 + magic) - magic;
-      store(lanes + h, convert<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34));
-      store(quarters + h, convert<std::int32_t>(whole));
+      simd::store(lanes + h, convert<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34));
+      simd::store(quarters + h, convert<std::int32_t>(whole));
     }
     turns = load<rebind<V, std::int32_t>>(quarters);
     return load<V>(lanes);

@@ -10,12 +10,14 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <weft/base/reflect.hpp>
+#include <weft/device/cpu/random.hpp>
 #include <weft/tensor/create.hpp>
 
 namespace weft {
@@ -180,28 +182,23 @@ void to(M& m, const device& where) {
 inline void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;
   if (p.init.kind == distribution::none || !p.where->computes()) return;
-  std::vector<float> host(static_cast<std::size_t>(p.extents.size()));
-  const philox_key k = key.key();
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    const auto n = static_cast<index_t>(i);
-    switch (p.init.kind) {
-      case distribution::uniform:
-        host[i] = static_cast<float>(p.init.scale * (2.0 * unit_interval(philox_word(k, i)) - 1.0));
-        break;
-      case distribution::normal:
-        host[i] = static_cast<float>(p.init.scale * normal_element(k, n));
-        break;
-      default: host[i] = static_cast<float>(p.init.scale);
-    }
-  }
-  std::vector<std::byte> elements(p.bytes());
+  constexpr index_t piece = 1 << 14;
+  std::vector<float> part(piece);
   visit_type(p.type, [&]<class T>(T) {
-    for (std::size_t i = 0; i < host.size(); ++i) {
-      const T x = static_cast<T>(host[i]);
-      std::memcpy(elements.data() + i * sizeof(T), &x, sizeof(T));
+    const std::unique_ptr<T[]> elements(new T[piece]);
+    for (index_t first = 0, size = p.extents.size(); first < size; first += piece) {
+      const index_t count = std::min(piece, size - first);
+      switch (p.init.kind) {
+        case distribution::uniform: cpu::fill_uniform(key.key(), first, count, part.data()); break;
+        case distribution::normal: cpu::fill_normal(key.key(), first, count, part.data()); break;
+        default: std::fill(part.begin(), part.end(), 1.0f);
+      }
+      const auto scale = static_cast<float>(p.init.scale);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+        elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f) : scale * part[i]);
+      p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.get(), static_cast<std::size_t>(count) * sizeof(T));
     }
   });
-  p.where->upload(p.memory.data(), elements.data(), p.bytes());
   ++p.version;
 }
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-#include <weft/base/philox.hpp>
+#include <weft/device/cpu/random.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
@@ -21,15 +21,22 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
 }
 
 namespace detail {
-template <element T, class F>
-std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where) {
+/// A tensor whose elements fill(elements, how_many) writes.
+template <element T, class Fill>
+std::shared_ptr<tensor_state> filled(const shape& s, const device& where, Fill fill) {
   auto t = make_recycled<tensor_state>(where, s, dtype_of<T>);
   const bool in_place = where->host_accessible();
   const std::unique_ptr<T[]> host(in_place ? nullptr : new T[static_cast<std::size_t>(s.size())]);
   T* const elements = in_place ? static_cast<T*>(t->memory.data()) : host.get();
-  for (index_t i = 0; i < s.size(); ++i) elements[i] = static_cast<T>(f(i));
+  fill(elements, s.size());
   if (!in_place) where->upload(t->memory.data(), elements, t->bytes());
   return t;
+}
+template <element T, class F>
+std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where) {
+  return filled<T>(s, where, [&](T* elements, index_t n) {
+    for (index_t i = 0; i < n; ++i) elements[i] = static_cast<T>(f(i));
+  });
 }
 }  // namespace detail
 
@@ -83,36 +90,16 @@ struct random_key {
   constexpr philox_key key() const { return key_of(mix(mix(0, seed), stream)); }
 };
 
-/// Element `i` of a standard normal sequence.
-inline double normal_element(philox_key key, index_t i) {
-  const auto words = philox(key, static_cast<std::uint64_t>(i) / 2);
-  const std::size_t pair = static_cast<std::size_t>(i % 2) * 2;
-  const double u = (static_cast<double>(words[pair]) + 1.0) * 0x1p-32;  // (0, 1]
-  const double v = static_cast<double>(words[pair + 1]) * 0x1p-32;
-  return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586477 * v);
-}
-
-namespace detail {
-struct uniform_sequence {
-  philox_key key;
-  float operator()(index_t i) const { return unit_interval(philox_word(key, static_cast<std::uint64_t>(i))); }
-};
-struct normal_sequence {
-  philox_key key;
-  double operator()(index_t i) const { return normal_element(key, i); }
-};
-}  // namespace detail
-
 /// Uniform in [0, 1).
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::uniform_sequence{r.key()}, where));
+  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_uniform(r.key(), 0, n, to); }));
 }
 
-/// Standard normal.
+/// Standard normal, with the accuracy of f32.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::normal_sequence{r.key()}, where));
+  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_normal(r.key(), 0, n, to); }));
 }
 
 }  // namespace weft

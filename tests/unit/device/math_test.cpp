@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include <weft/device/cpu/random.hpp>
 #include <weft/device/math.hpp>
 #include <weft/device/memory.hpp>
 #include <weft/device/device.hpp>
@@ -82,6 +83,28 @@ TEST_CASE("elementary functions: infinities, NaN, zeros, subnormal numbers") {
   CHECK(std::signbit(math::round(-0.4f)));
   CHECK(std::isnan(simd::maximum(1.0f, nan)));
   CHECK(std::isnan(simd::minimum(nan, 1.0f)));
+}
+
+TEST_CASE("random elements depend on their number alone; normal ones have the moments of the distribution") {
+  const philox_key key{3, 5};
+  const index_t first = (index_t{1} << 34) - 50;  // counters pass 2^32
+  std::vector<float> whole(1000), part(313);
+  cpu::fill_uniform(key, first, 1000, whole.data());
+  for (index_t i = 0; i < 1000; ++i) CHECK(whole[static_cast<std::size_t>(i)] == unit_interval(philox_word(key, static_cast<std::uint64_t>(first + i))));
+  cpu::fill_uniform(key, first + 7, 313, part.data());
+  CHECK(std::equal(part.begin(), part.end(), whole.begin() + 7));
+  cpu::fill_normal(key, first, 1000, whole.data());
+  cpu::fill_normal(key, first + 7, 313, part.data());
+  CHECK(std::equal(part.begin(), part.end(), whole.begin() + 7));
+  whole.resize(1 << 20);
+  cpu::fill_normal(key, 0, 1 << 20, whole.data());
+  double moment[5] = {};
+  for (float x : whole)
+    for (int k = 1; k < 5; ++k) moment[k] += std::pow(double(x), k) / static_cast<double>(whole.size());
+  CHECK(std::abs(moment[1]) < 0.005);
+  CHECK(moment[2] == doctest::Approx(1).epsilon(0.01));
+  CHECK(std::abs(moment[3]) < 0.02);
+  CHECK(moment[4] == doctest::Approx(3).epsilon(0.02));
 }
 
 TEST_CASE("memory: a freed block is handed out again, figures add up") {

@@ -1,29 +1,86 @@
 // SPDX-License-Identifier: MIT
-// Random elements on the CPU: bits by logical element, so that threads do not matter.
+// Random elements on the CPU: bits by logical element, so that neither threads nor vectors matter.
 #pragma once
 
 #include <algorithm>
 
 #include <weft/base/philox.hpp>
 #include <weft/device/cpu/executor.hpp>
+#include <weft/device/math.hpp>
 #include <weft/device/native.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
+namespace detail {
+
+/// Blocks of four words that are made side by side.
+inline constexpr int philox_lanes = vector_bytes / 8;
+
+/// words[4 i + w] is word w of philox(key, counter + i).
+inline void philox_blocks(philox_key key, std::uint64_t counter, std::uint32_t (&words)[4 * philox_lanes]) {
+  using V = simd::vec<std::uint64_t, philox_lanes>;
+  constexpr std::uint64_t low = 0xffffffff;
+  const V counters = simd::iota<V>() + counter;
+  V c[4] = {counters & low, counters >> 32, V{}, V{}};  // as philox() does it, a word in each lane
+  for (int round = 0; round < 10; ++round) {
+    const V p = c[0] * 0xD2511F53ull, q = c[2] * 0xCD9E8D57ull;
+    c[0] = (q >> 32) ^ c[1] ^ key.low;
+    c[1] = q & low;
+    c[2] = (p >> 32) ^ c[3] ^ key.high;
+    c[3] = p & low;
+    key.low += 0x9E3779B9u;
+    key.high += 0xBB67AE85u;
+  }
+  for (int w = 0; w < 4; ++w) {
+    std::uint64_t lanes[philox_lanes];
+    simd::store(lanes, c[w]);
+    for (int i = 0; i < philox_lanes; ++i) words[4 * i + w] = static_cast<std::uint32_t>(lanes[i]);
+  }
+}
+
+}  // namespace detail
+
+/// Elements [first, first + count) of the uniform sequence of `key`, in [0, 1) with 24 bits.
+template <class T>
+void fill_uniform(philox_key key, index_t first, index_t count, T* to) {
+  constexpr index_t block = 4 * detail::philox_lanes;
+  std::uint32_t words[block];
+  for (index_t at = first / block * block; at < first + count; at += block) {
+    detail::philox_blocks(key, static_cast<std::uint64_t>(at / 4), words);
+    const index_t begin = std::max(first, at), end = std::min(first + count, at + block);
+    for (index_t i = begin; i < end; ++i) to[i - first] = static_cast<T>(unit_interval(words[i - at]));
+  }
+}
+
+/// The same of the standard normal sequence (Box and Muller, 1958), computed in f32: two words for each element.
+template <class T>
+void fill_normal(philox_key key, index_t first, index_t count, T* to) {
+  constexpr int lanes = 2 * detail::philox_lanes;
+  using V = simd::vec<float, lanes>;
+  std::uint32_t words[2 * lanes];
+  for (index_t at = first / lanes * lanes; at < first + count; at += lanes) {
+    detail::philox_blocks(key, static_cast<std::uint64_t>(at / 2), words);
+    float u[lanes], v[lanes];
+    for (int i = 0; i < lanes; ++i) {
+      u[i] = (static_cast<float>(words[2 * i]) + 1.0f) * 0x1p-32f;  // (0, 1]
+      v[i] = unit_interval(words[2 * i + 1]);
+    }
+    const V normal = math::sqrt(math::log(simd::load<V>(u)) * -2.0f) * math::cos(simd::load<V>(v) * 6.28318530717958648f);
+    simd::store(u, normal);
+    for (index_t i = std::max(first, at); i < std::min(first + count, at + lanes); ++i) to[i - first] = static_cast<T>(u[i - at]);
+  }
+}
+
 /// out: uniform in [0, 1), 24 bits each. Attribute 0 tells this op from others of its program.
 inline void uniform(const native_call& call) {
   const strided& out = call.out[0];
   const philox_key key = key_of(mix(call.random, static_cast<std::uint64_t>(call.at[0])));
-  const index_t groups = (out.size() + 3) / 4;
-  const index_t tasks = std::clamp<index_t>(groups / 4096, 1, 16);
+  constexpr index_t piece = 1 << 14;
+  const index_t tasks = (out.size() + piece - 1) / piece;
   visit_type(out.type, [&]<class T>(T) {
     call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-      for (index_t g = groups * task / tasks; g < groups * (task + 1) / tasks; ++g) {
-        const auto words = philox(key, static_cast<std::uint64_t>(g));
-        for (index_t i = 4 * g; i < std::min(4 * g + 4, out.size()); ++i)
-          out.data<T>()[i] = static_cast<T>(unit_interval(words[static_cast<std::size_t>(i % 4)]));
-      }
+      fill_uniform(key, task * piece, std::min(piece, out.size() - task * piece), out.data<T>() + task * piece);
     });
   });
 }
