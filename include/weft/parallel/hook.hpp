@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include <weft/device/cpu/random.hpp>
 #include <weft/parallel/strategy.hpp>
-#include <weft/tensor/create.hpp>
 
 namespace weft {
 
@@ -168,8 +168,7 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
     s.q.resize(static_cast<std::size_t>(q_size));
     s.rest.resize(static_cast<std::size_t>(rest_size));
     s.error.resize(b.gradient.size());
-    if (first || !o.warm_start)  // the same on all ranks
-      for (std::size_t i = 0; i < s.q.size(); ++i) s.q[i] = static_cast<float>(normal_element(key_of(o.seed), static_cast<index_t>(i)));
+    if (first || !o.warm_start) cpu::fill_normal(key_of(o.seed), 0, q_size, s.q.data());  // the same on all ranks
     std::size_t p_at = 0, q_at = 0, rest_at = 0;
     for (detail::low_rank& m : matrices) {
       m.p = std::span(s.p).subspan(p_at, static_cast<std::size_t>(m.rows * m.rank));
