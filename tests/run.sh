@@ -3,7 +3,7 @@
 # Installs what is missing, builds and runs the tests.
 #
 #   tests/run.sh           the quick tier: both compilers, sanitizers, structure, packaging
-#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, a longer fuzz
+#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, NEON, large tensors, a longer fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
@@ -24,6 +24,10 @@ install_missing() {
   [ -e /usr/include/CL/cl.h ] || need+=(opencl-headers)
   compgen -G "/etc/OpenCL/vendors/*.icd" >/dev/null || need+=(pocl-opencl-icd)
   compgen -G "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan*" >/dev/null || need+=(libclang-rt-19-dev)
+  if [ $full -eq 1 ]; then
+    command -v aarch64-linux-gnu-g++ >/dev/null || need+=(g++-aarch64-linux-gnu)
+    command -v qemu-aarch64 >/dev/null || need+=(qemu-user)
+  fi
   [ ${#need[@]} -eq 0 ] && return
   local as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)
@@ -72,6 +76,18 @@ check_packages() {
     "$at/$way/consumer"
   done
   g++ -std=c++20 -Iinclude -Wno-psabi tests/package/consumer.cpp -o "$at/plain" && "$at/plain"
+}
+
+# Products, elementary functions, sizes and whole models on NEON, emulated.
+check_arm() {
+  echo "== arm"
+  local test
+  mkdir -p build/arm
+  for test in unit/device/gemm unit/device/math unit/run/sizes agree/pytorch; do
+    aarch64-linux-gnu-g++ -std=c++20 -O1 -Wall -Wextra -Werror -static -Iinclude "-DWEFT_TEST_DATA=\"$PWD/tests/agree/data\"" \
+      tests/${test}_test.cpp tests/main.cpp -o build/arm/test
+    qemu-aarch64 build/arm/test | tail -n 2
+  done
 }
 
 # Ranks as threads, under the thread sanitizer.
@@ -195,6 +211,8 @@ check_packages
 check_nvcc
 check_fuzz $((full ? 300 : 10))
 if [ $full -eq 1 ]; then
+  WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_run_sizes_test
+  check_arm
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF
   build gcc-baseline g++ -DWEFT_NATIVE=OFF

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Sizes at their limits, and numbers of threads: what an expression gives depends on neither.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <limits>
+
+#include <weft/lower/reference.hpp>
+#include <weft/nn/transformer.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+using matrix = variable<float, extents<dyn, dyn>>;
+
+matrix numbers(index_t rows, index_t columns, std::uint64_t seed, const device& where = default_device()) {
+  return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {.seed = seed}, where));
+}
+
+/// The same on vectors, fused, and element by element on the reference back end.
+template <expression E>
+void check_against_reference(const char* what, E e) {
+  context c, plain;
+  lower::reference_backend reference;
+  plain.play_on(&reference);
+  const auto fast = eval(e, c), slow = eval(e, plain);
+  CAPTURE(what);
+  REQUIRE(fast.extents() == slow.extents());
+  const auto x = fast.to_vector(), y = slow.to_vector();
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (std::isfinite(static_cast<double>(y[i]))) worst = std::max(worst, std::abs(double(x[i]) - double(y[i])) / (1 + std::abs(double(y[i]))));
+    else if (std::isnan(double(x[i])) != std::isnan(double(y[i])) || (!std::isnan(double(x[i])) && x[i] != y[i])) worst = 1;
+  CHECK(worst < 2e-5);
+}
+
+struct net {
+  causal_self_attention<> attention;
+  feed_forward<> mlp;
+  layer_normalization<> norm;
+  auto operator()(expression auto x) const {
+    return let(x + attention(norm(x)), [&](auto y) { return y + mlp(norm(y)); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("extents of 0, of 1 and primes") {
+  constexpr std::pair<index_t, index_t> sizes[] = {{0, 0}, {0, 5}, {5, 0}, {1, 1}, {1, 7}, {13, 1}, {17, 31}, {127, 131}, {2, 1031}, {1031, 2}};
+  for (const auto& [rows, columns] : sizes) {
+    const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2), square = numbers(columns, columns, 4);
+    const variable<float, extents<dyn>> row(randn<float>(extents<dyn>{columns}, {.seed = 3}));
+    CAPTURE(rows); CAPTURE(columns);
+    check_against_reference("chain", gelu(x * y + row) * sigmoid(x) + sin(y));
+    check_against_reference("sums", sum(x * y, dims<0>));
+    check_against_reference("means", mean(x, dims<1>));
+    check_against_reference("sum", sum(x * x));
+    check_against_reference("softmax", softmax(x));
+    check_against_reference("log_softmax of columns", log_softmax<0>(x));
+    check_against_reference("normalised", layer_norm(x, row, row));
+    check_against_reference("product", matmul(x, square));
+    check_against_reference("transposed product", matmul(transpose(x), y));
+    check_against_reference("product with a transposed matrix", matmul(x, transpose(y)));
+    check_against_reference("movement", concat<1>(transpose(x) * 2, flip<0>(square)));
+    check_against_reference("compared", cast<float>(x < y));
+
+    tape steps;  // and backward
+    const auto loss = steps.eval(sum(softmax(matmul(x, square)) * y + layer_norm(x, row, row)));
+    steps.backward(loss);
+    CHECK(x.grad().extents() == x.extents());
+    CHECK(square.grad().extents() == square.extents());
+    const auto g = square.grad().to_vector();
+    CHECK(std::all_of(g.begin(), g.end(), [](float e) { return std::isfinite(e); }));
+  }
+}
+
+TEST_CASE("the same bits on any number of threads") {
+  using batch = tensor<float, extents<dyn, dyn, dyn>>;
+  std::vector<std::vector<float>> results;
+  for (int threads : {1, 2, 3}) {
+    const device where(std::make_shared<cpu::cpu_backend>(threads));
+    net model{causal_self_attention<>::create(96, 3, where), feed_forward<>::create(96, 384, where), layer_normalization<>::create(96, where)};
+    initialize(model, 5);
+    adamw optimizer{.lr = 1e-2};
+    context c(where);
+    std::vector<float> seen;
+    for (int step = 0; step < 3; ++step) {
+      const batch x(randn<float>(extents<dyn, dyn, dyn>{4, 70, 96}, {.seed = 7, .stream = static_cast<std::uint64_t>(step)}, where));
+      tape steps(c);
+      const auto loss = steps.eval(mean(dropout(model(x), 0.1f) * x));
+      steps.backward(loss);
+      seen.push_back(loss.item());
+      seen.push_back(static_cast<float>(clip_grad_norm(model, 0.5, c)));
+      optimizer.step(model, 1, c);
+    }
+    for (const auto& p : parameters_of(model)) {
+      std::vector<float> v(static_cast<std::size_t>(p->extents.size()));
+      detail::download_to(*p, v.data());
+      seen.insert(seen.end(), v.begin(), v.end());
+    }
+    results.push_back(seen);
+  }
+  CHECK(results[1] == results[0]);
+  CHECK(results[2] == results[0]);
+}
+
+// 6 GB, half a minute: tests/run.sh --full.
+TEST_CASE("more than 2^31 elements" * doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
+  const index_t size = (index_t{1} << 31) + 11;
+  using bytes = tensor<std::uint8_t, extents<dyn>>;
+  const bytes x(generate<std::uint8_t>(extents<dyn>{size}, [](index_t i) { return i % 251; }));
+  CHECK(eval(sum(cast<std::int64_t>(x))).item() == size / 251 * (250 * 251 / 2) + (size % 251 - 1) * (size % 251) / 2);
+  const bytes y = eval(slice<0>(x, 1, size));
+  CHECK(y.extents()[0] == size - 1);
+  const auto last = eval(cast<std::int64_t>(slice<0>(y, size - 3, size - 1))).to_vector();
+  CHECK(last == std::vector<std::int64_t>{(size - 2) % 251, (size - 1) % 251});
+  const index_t rows = index_t{1} << 16;
+  const auto folded = eval(amax(reshape<1 << 16, (1 << 15)>(slice<0>(x, 0, rows << 15)), dims<0>)).to_vector();
+  CHECK(folded == std::vector<std::uint8_t>(1 << 15, 250));
+}
