@@ -68,18 +68,47 @@ for number, c in enumerate(configs):
     print(f"| L{c[0]} H{c[1]} C{c[2]} T{c[3]} B{c[4]} V{c[5]} | {rate['weft']:.0f} | {static} |" +
           "".join(f" {rate[p]:.0f} | {rate['weft'] / rate[p]:.2f} |" for p in others), flush=True)
 
-for family, what in ("ops", "Single ops"), ("tiny", "Twenty small steps"):
+
+
+def interleaved(family, rounds):
+    """Seconds by task and program: those that were built, and a script for PyTorch."""
+    commands = {p.name[len(family) + 1:]: [p] for p in sorted(peers.glob(f"{family}_*"))}
+    script = here / f"peers/{family}_pytorch.py"
+    if script.exists() and has_pytorch():
+        commands["PyTorch"] = [sys.executable, script]
     times = collections.defaultdict(lambda: collections.defaultdict(list))
-    names = [p.name[len(family) + 1:] for p in sorted(peers.glob(f"{family}_*")) if p.name != f"{family}_weft"]
     for _ in range(3):
-        for name in ["weft", *names]:
-            for line in lines(peers / f"{family}_{name}", threads, 7):
+        for name, command in commands.items():
+            for line in lines(*command, threads, rounds):
                 task, seconds = line.split("\t")
                 times[task][name].append(float(seconds))
+    return [n for n in commands if n != "weft"], {t: {n: statistics.median(v) for n, v in by.items()} for t, by in times.items()}
+
+
+for family, what in ("ops", "Single ops"), ("layers", "Layers forward and backward"), ("tiny", "Twenty small steps"):
+    names, times = interleaved(family, 7)
     print(f"\n{what}, {threads} threads, milliseconds; in brackets how many times as long as weft\n")
     print("| | weft |" + "".join(f" {n} |" for n in names))
     print("|---|---|" + "---|" * len(names))
-    for task, by_name in times.items():
-        ms = {n: 1e3 * statistics.median(t) for n, t in by_name.items()}
-        cells = [f"{ms[n]:.2f} ({ms[n] / ms['weft']:.2f})" if n in ms else "" for n in names]
-        print(f"| {task} | {ms['weft']:.2f} | " + " | ".join(cells) + " |", flush=True)
+    for task, by in times.items():
+        cells = [f"{1e3 * by[n]:.2f} ({by[n] / by['weft']:.2f})" if n in by else "" for n in names]
+        print(f"| {task} | {1e3 * by['weft']:.2f} | " + " | ".join(cells) + " |", flush=True)
+
+names, times = interleaved("products", 3)
+print(f"\nMatrix products, {threads} threads: GFLOP/s of weft; in brackets how many times as fast as {', '.join(names)}\n")
+print("| type and m, n, k | A B | A B^T | A^T B |\n|---|---|---|---|")
+ratios = collections.defaultdict(list)
+rows = collections.defaultdict(list)
+for task, by in times.items():
+    kind, sizes, form = task.split()
+    m, n, k = map(int, sizes.split(","))
+    of = [by[name] / by["weft"] if name in by else None for name in names]
+    for name, ratio in zip(names, of):
+        if ratio:
+            ratios[kind, name].append(ratio)
+    rows[f"{kind} {sizes}"].append(f"{2e-9 * m * n * k / by['weft']:.0f} ({', '.join(f'{r:.2f}' for r in of if r)})")
+for row, cells in rows.items():
+    print(f"| {row} | " + " | ".join(cells) + " |")
+print()
+for (kind, name), r in ratios.items():
+    print(f"{kind} against {name}: geometric mean {statistics.geometric_mean(r):.2f}, least {min(r):.2f}, greatest {max(r):.2f}")

@@ -26,6 +26,9 @@ peer() {
 torch=(-I/usr/include/torch/csrc/api/include -std=c++17 -ltorch -ltorch_cpu -lc10)
 peer ops_weft tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb
 peer tiny_weft tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb
+peer layers_weft tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb
+peer products_weft tbb -DWEFT_WITH_TBB=1 -Wno-psabi -ltbb
+peer products_onednn oneapi/dnnl/dnnl.hpp -ldnnl
 peer ops_eigen eigen3 -I/usr/include/eigen3 -fopenmp
 peer ops_xtensor xtensor
 peer ops_openblas '*/openblas-openmp/cblas.h' -I/usr/include/x86_64-linux-gnu/openblas-openmp -L/usr/lib/x86_64-linux-gnu/openblas-openmp -lopenblas
