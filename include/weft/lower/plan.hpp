@@ -221,7 +221,7 @@ class planner {
                : n.op == &info_of<op::tap>            ? step_kind::tap
                                                       : step_kind::native;
       s.op = n.op->name;
-      s.native = s.kind == step_kind::contraction ? op::product_code(g_[n.operand[0]].result.type) : n.op->native;
+      s.native = n.op->native;  // of products: by type, see run/program.hpp
       s.at = n.at;
       for (int k = 0; k < n.operands; ++k) plan_.operands.push_back(n.operand[k]);
       s.inputs = n.operands;

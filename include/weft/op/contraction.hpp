@@ -39,20 +39,9 @@ struct contract : rule<2> {
   }
 };
 
-namespace detail {
+/// The CPU's code for products of operands of type T, compiled where a program has one.
 template <class T>
-inline constexpr native_code product_code_of{&cpu::product<T>};
-}  // namespace detail
-
-/// The CPU's code for products of operands of type `t`.
-constexpr const native_code* product_code(dtype t) {
-  switch (t) {
-    case dtype::f64: return &detail::product_code_of<double>;
-    case dtype::bf16: return &detail::product_code_of<bfloat16>;
-    case dtype::f16: return &detail::product_code_of<float16>;
-    default: return &detail::product_code_of<float>;
-  }
-}
+inline constexpr native_code product_code{&cpu::product<T>};
 
 struct matmul : rule<2> {
   static constexpr auto kind = op_kind::composed;

@@ -85,7 +85,33 @@ struct backward_plan {
 /// A plan with the CPU kernels its codes name. `Source::make()` gives the plan.
 template <class Source>
 class program {
-  static constexpr auto frozen_ = lower::freeze<Source>();
+  static constexpr auto planned_ = lower::freeze<Source>();
+  template <class T>
+  static consteval bool multiplies() {
+    const lower::plan_view p = planned_.view();
+    for (const lower::step_entry& s : p.steps)
+      if (s.kind == lower::step_kind::contraction && type_of_product(p, s) == dtype_of<T>) return true;
+    return false;
+  }
+  static constexpr dtype type_of_product(const lower::plan_view& p, const lower::step_entry& s) {
+    return p.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])].result.type;
+  }
+  template <class T, class Plan>
+  static consteval void name_products(Plan& p) {
+    if constexpr (multiplies<T>())
+      for (lower::step_entry& s : p.steps.data)
+        if (s.kind == lower::step_kind::contraction && type_of_product(planned_.view(), s) == dtype_of<T>) s.native = &op::product_code<T>;
+  }
+  /// The plan with the code of its products, of the types that occur.
+  static consteval auto with_products() {
+    auto p = planned_;
+    name_products<float>(p);
+    name_products<double>(p);
+    name_products<bfloat16>(p);
+    name_products<float16>(p);
+    return p;
+  }
+  static constexpr auto frozen_ = with_products();
   static constexpr auto words_ = frozen_.words;  // small: template arguments are read from it
   static constexpr auto kernels_ = frozen_.kernels;
   static constexpr int kernel_count = static_cast<int>(kernels_.view().size());

@@ -119,11 +119,12 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Columns are folded in chunks of a fixed size, whatever the number of threads: the order of
-  /// additions depends on the shape alone.
+  /// Columns are folded in chunks, an eighth of a narrow matrix each, so that many threads have some. Each column is folded
+  /// by itself, from its first row to its last.
   void launch_columns(const kernel_call& call) {
-    constexpr index_t chunk = 256;
+    constexpr index_t widest = 256, narrowest = 32;
     const index_t rows = call.args.rows(), size = call.args.row_size();
+    const index_t chunk = std::clamp((size / 8 + narrowest - 1) / narrowest * narrowest, narrowest, widest);
     const index_t chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
