@@ -82,7 +82,9 @@ constexpr void flatten_concat(const compute_graph& g, node& n) {
 }  // namespace detail
 
 /// `g` in which every reshape can be read in place and every output is contiguous memory of its own.
-constexpr compute_graph with_legal_views(const compute_graph& g) {
+constexpr compute_graph with_legal_views(compute_graph g) {
+  for (int i = 0; i < g.size(); ++i)  // before it is known what is live: inner ones are not
+    if (g[i].op == &info_of<op::concat>) detail::flatten_concat(g, g.nodes[i]);
   sequence<unsigned> joined;  // by node of the result
   const auto note = [&](compute_graph& to, int id, unsigned bits) {
     while (joined.size() < to.size())
@@ -91,7 +93,6 @@ constexpr compute_graph with_legal_views(const compute_graph& g) {
     return id;
   };
   compute_graph result = rewritten(g, [&](compute_graph& to, node n) {
-    if (n.op == &info_of<op::concat>) detail::flatten_concat(to, n);
     if (n.op->kind != op::op_kind::view)
       return note(to, to.intern(n).id, all_joined(n.result.extents.order));
     if (to[n.operand[0]].op == &info_of<op::coordinate> ||

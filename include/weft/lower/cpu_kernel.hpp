@@ -154,8 +154,8 @@ class cpu_kernel {
     if constexpr (folds_columns()) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, row);
     } else {
-      for (index_t r = range.row_begin; r < range.row_end; ++r)
-        run_row(args, range, offsets(args, r, 0, args.order - 1), row);
+      for_rows(args, 0, args.order - 1, range.row_begin, range.row_end, {},
+               [&](const row_offsets& at) __attribute__((always_inline)) { run_row(args, range, at, row); });
     }
   }
 
@@ -175,6 +175,21 @@ class cpu_kernel {
       for (int a = 0; a < args.arguments; ++a) base.at[a] += i * args.stride[a][d];
     }
     return base;
+  }
+
+  /// Calls f with the offsets of rows [begin, end), counted over dims [first, last). Along the last of these they are
+  /// added up: a division for each row would show.
+  template <class F>
+  static WEFT_INLINE void for_rows(const kernel_args& args, int first, int last, index_t begin, index_t end, const row_offsets& base, F f) {
+    const index_t inner = first < last ? args.extent[last - 1] : 1;
+    for (index_t r = begin; r < end;) {
+      row_offsets at = offsets(args, r, first, last, base);
+      for (const index_t stop = std::min(end, r + inner - r % inner); r < stop; ++r) {
+        f(at);
+        if (first < last)
+          for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last - 1];
+      }
+    }
   }
 
   template <class T>
@@ -348,8 +363,8 @@ class cpu_kernel {
     const row_offsets base = offsets(args, r, 0, kept);
     index_t folded_rows = 1;
     for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
-    for (index_t f = 0; f < folded_rows; ++f)
-      run_row(args, range, offsets(args, f, kept, args.order - 1, base), row);
+    for_rows(args, kept, args.order - 1, 0, folded_rows, base,
+             [&](const row_offsets& at) __attribute__((always_inline)) { run_row(args, range, at, row); });
     T* out = pointer<T>(args, base, w.a);
     for (index_t c = range.begin; c < range.end; ++c)
       vector_code::store_as<T>(out + c, sums[c - range.begin]);

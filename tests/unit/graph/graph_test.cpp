@@ -116,6 +116,21 @@ TEST_CASE("views: a reshape that strides cannot follow gets a copy, one that the
   CHECK(count(graph::with_legal_views(g), info_of<op::contiguous>) == 1);
 }
 
+TEST_CASE("views: the gradients of the parts of a divided tensor are written side by side, once") {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, {2, {4, 9}}}, true);
+  value y = slice_dim(x, 1, 0, 3);
+  for (int k = 1; k < 3; ++k) y = y * slice_dim(x, 1, 3 * k, 3 * k + 3);
+  const value seed = g.leaf({dtype::f32, {2, {4, 3}}}, false);
+  const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
+  g.outputs = {c[x.id]};
+  const compute_graph legal = graph::with_legal_views(graph::expanded(g));
+  CHECK(count(legal, info_of<op::concat>) == 1);
+  CHECK(count(legal, info_of<op::pad>) == 0);
+  const lower::plan p = lower::make_plan(legal);
+  CHECK(p.steps[p.steps.size() - 1].inputs == 3);
+}
+
 TEST_CASE("products: one that is only read transposed is computed transposed, without a copy") {
   compute_graph g;
   const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {6, 8}}}, true);

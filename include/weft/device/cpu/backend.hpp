@@ -57,14 +57,17 @@ class cpu_backend : public backend {
     const bool whole_rows = from_step == bytes && to_step == bytes;
     index_t rows = 1;
     for (int d = 0; d < outer; ++d) rows *= to.extents[d];
-    for (index_t r = 0; r < rows; ++r) {
-      const char* source = from.data<const char>() + element_offset(to.extents, from.stride, 0, outer, r) * bytes;
-      char* target = to.data<char>() + element_offset(to.extents, to.stride, 0, outer, r) * bytes;
-      if (whole_rows) std::memcpy(target, source, static_cast<std::size_t>(n * bytes));
-      else
-        for (index_t i = 0; i < n; ++i)
-          copy_element(target + i * to_step, source + i * from_step, bytes);
-    }
+    const index_t tasks = rows * n * bytes >= index_t{1} << 18 ? std::min<index_t>(rows, 4 * threads_.threads()) : 1;
+    threads_.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+      for (index_t r = rows * task / tasks; r < rows * (task + 1) / tasks; ++r) {
+        const char* source = from.data<const char>() + element_offset(to.extents, from.stride, 0, outer, r) * bytes;
+        char* target = to.data<char>() + element_offset(to.extents, to.stride, 0, outer, r) * bytes;
+        if (whole_rows) std::memcpy(target, source, static_cast<std::size_t>(n * bytes));
+        else
+          for (index_t i = 0; i < n; ++i)
+            copy_element(target + i * to_step, source + i * from_step, bytes);
+      }
+    });
   }
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override {
@@ -122,7 +125,7 @@ class cpu_backend : public backend {
   /// Columns are folded in chunks, an eighth of a narrow matrix each, so that many threads have some. Each column is folded
   /// by itself, from its first row to its last.
   void launch_columns(const kernel_call& call) {
-    constexpr index_t widest = 256, narrowest = 32;
+    constexpr index_t widest = 256, narrowest = 64;
     const index_t rows = call.args.rows(), size = call.args.row_size();
     const index_t chunk = std::clamp((size / 8 + narrowest - 1) / narrowest * narrowest, narrowest, widest);
     const index_t chunks = (size + chunk - 1) / chunk;
