@@ -46,7 +46,8 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
 }
 
 template <class T>
-[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<T>& a, const matrix<T>& b, const result_matrix<T>& c) {
+[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<T>& a, const matrix<T>& b,
+                                         const result_matrix<T>& c) {
   using B = dot_blocking<T>;
   for (index_t j = range.j0; j < range.j1; j += B::columns)
     for (index_t i = range.i0; i < range.i1; i += B::rows)

@@ -267,7 +267,8 @@ class task_grid {
  public:
   task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns, double serial_work, int threads)
       : size_(size), products_(products), tile_rows_(tile_rows), tile_columns_(tile_columns) {
-    const double work = 2.0 * static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k) * static_cast<double>(products);
+    double work = 2;
+    for (const index_t n : {size.m, size.n, size.k, products}) work *= static_cast<double>(n);
     parallel_ = threads > 1 && work >= serial_work;
     const index_t wanted = !parallel_ ? 1 : threads * (work > 4000 * serial_work ? 4 : work > 400 * serial_work ? 2 : 1);
     while (products * rows_ * columns_ < wanted) {

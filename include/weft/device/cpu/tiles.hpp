@@ -75,8 +75,7 @@ WEFT_INLINE void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
 }
 
-/// Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in bytes;
-/// a row of B is 16 * Columns elements wide.
+/// Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in bytes.
 template <int Rows, int Columns>
 void tile_kernel(index_t depth, const void* a, index_t a_row, const bf16_pair* b, index_t b_row, float* c, index_t c_row, bool add) {
   constexpr int side = tile_blocking::side;
@@ -194,7 +193,8 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
         }
         for (index_t t = 0; t < rows; t += B::tile_rows) {
           const index_t height = std::min<index_t>(B::tile_rows, rows - t);
-          const void* const tiles = t < in_place ? static_cast<const void*>(a.data + (i0 + t) * a.row + k0) : a_packed + (t - in_place) * B::packed_row;
+          const void* tiles = a_packed + (t - in_place) * B::packed_row;
+          if (t < in_place) tiles = a.data + (i0 + t) * a.row + k0;
           const index_t a_row = t < in_place ? 2 * a.row : 4 * B::packed_row;
           for (index_t p = p0; p < p1; ++p) {
             const index_t columns = columns_of(p);
