@@ -28,10 +28,10 @@ def lines(*command):
                           env=environment).stdout.split("\n")[:-1]
 
 
-def weft_step(c):
+def weft_step(c, precision="f32"):
     with tempfile.NamedTemporaryFile("r") as log:
         flags = dict(zip(("layers", "heads", "width", "context", "batch", "vocab", "steps"), map(str, c)))
-        lines(build / "examples/train_gpt", "--data", corpus, "--threads", threads, "--log", log.name,
+        lines(build / "examples/train_gpt", "--data", corpus, "--threads", threads, "--log", log.name, "--precision", precision,
               *[part for k, v in flags.items() for part in ("--" + k, v)])
         return [json.loads(line)["ms"] for line in log if '"step":' in line]
 
@@ -46,16 +46,17 @@ def has_pytorch():
 
 #          layers heads width context batch vocabulary steps
 configs = [(4, 4, 128, 64, 12, 256, 60), (6, 6, 384, 256, 8, 256, 8), (12, 12, 768, 256, 4, 50304, 3)]
-programs = {"weft": weft_step}
+programs = {"weft": weft_step, "weft bf16": lambda c: weft_step(c, "bf16")}
 if has_pytorch():
-    for form in "eager", "compiled":
+    for form in "eager", "compiled", "bf16":
         programs[f"PyTorch {form}"] = lambda c, form=form: map(float, lines(sys.executable, here / "peers/gpt_pytorch.py", *c, threads, form))
 if (peers / "gpt_libtorch").exists():
     programs["LibTorch"] = lambda c: map(float, lines(peers / "gpt_libtorch", *c, threads))
-others = [p for p in programs if p != "weft"]
+others = [p for p in programs if not p.startswith("weft")]
+peer_of = lambda name: "weft bf16" if name.endswith("bf16") else "weft"
 print(f"GPT-2 training step, {threads} threads, tokens/s; ratio = weft / peer\n")
-print("| step | weft | weft static |" + "".join(f" {p} | ratio |" for p in others))
-print("|---|---|---|" + "---|---|" * len(others))
+print("| step | weft | weft static | weft bf16 | of f32 |" + "".join(f" {p} | ratio |" for p in others))
+print("|---|---|---|---|---|" + "---|---|" * len(others))
 for number, c in enumerate(configs):
     times = collections.defaultdict(list)
     for _ in range(3):  # interleaved; the first step of each run warms up
@@ -65,8 +66,8 @@ for number, c in enumerate(configs):
             times["static"] += list(static_step(c))[1:]
     rate = {name: 1e3 * c[3] * c[4] / statistics.median(t) for name, t in times.items()}
     static = f"{rate['static']:.0f}" if "static" in rate else ""
-    print(f"| L{c[0]} H{c[1]} C{c[2]} T{c[3]} B{c[4]} V{c[5]} | {rate['weft']:.0f} | {static} |" +
-          "".join(f" {rate[p]:.0f} | {rate['weft'] / rate[p]:.2f} |" for p in others), flush=True)
+    print(f"| L{c[0]} H{c[1]} C{c[2]} T{c[3]} B{c[4]} V{c[5]} | {rate['weft']:.0f} | {static} | {rate['weft bf16']:.0f} | "
+          f"{rate['weft bf16'] / rate['weft']:.2f} |" + "".join(f" {rate[p]:.0f} | {rate[peer_of(p)] / rate[p]:.2f} |" for p in others), flush=True)
 
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The step of train_gpt in PyTorch: prints milliseconds a step, one line each.
 
-    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY STEPS THREADS eager|compiled
+    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY STEPS THREADS eager|compiled|bf16
 """
 import sys
 import time
@@ -41,7 +41,9 @@ def model(tokens):
 
 
 def loss_of(tokens, targets):
-    return F.cross_entropy(model(tokens).view(-1, vocabulary), targets.view(-1))
+    with torch.autocast("cpu", torch.bfloat16, enabled=sys.argv[9] == "bf16"):
+        logits = model(tokens).view(-1, vocabulary)
+    return F.cross_entropy(logits.float(), targets.view(-1))
 
 
 if sys.argv[9] == "compiled":
