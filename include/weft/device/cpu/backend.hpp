@@ -50,6 +50,7 @@ class cpu_backend : public backend {
   }
 
   void copy(const strided& from, const strided& to) override {
+    if (to.size() == 0) return;
     const index_t bytes = size_of(to.type), n = to.extents.last();
     const int outer = std::max(to.extents.order - 1, 0);
     const index_t from_step = to.extents.order > 0 ? from.stride[outer] * bytes : bytes;
