@@ -100,19 +100,17 @@ class reference_backend : public cpu::cpu_backend {
         run_row(call, base, registers);
         continue;
       }
-      scratch_.assign(static_cast<std::size_t>(columns), {});
-      first_ = true;
+      const word w = last_word(call);
+      scratch_.assign(static_cast<std::size_t>(columns), neutral(w));
       index_t folded = 1;
       for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
-      for (index_t f = 0; f < folded; ++f, first_ = false) {
+      for (index_t f = 0; f < folded; ++f) {
         index_t offsets[max_arguments];
         std::copy(base, base + max_arguments, offsets);
         add_offsets(args, f, args.order - 1 - args.folded, args.order - 1, offsets);
         run_row(call, offsets, registers);
       }
-      const word w = last_word(call);
-      for (index_t c = 0; c < columns; ++c)
-        if (folded > 0) store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
+      for (index_t c = 0; c < columns; ++c) store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
     }
   }
 
@@ -167,6 +165,14 @@ class reference_backend : public cpu::cpu_backend {
       r.as<R>() = w.op == fold_sum ? R{} : w.op == fold_max ? vector_code::fold_neutral<1, R>() : vector_code::fold_neutral<2, R>();
     });
   }
+  /// What folding columns begins with.
+  static detail::any_register neutral(const word& w) {
+    detail::any_register n;
+    detail::visit_register(w.type, [&]<class R>(R) {
+      n.as<R>() = w.op == column_max ? vector_code::fold_neutral<1, R>() : w.op == column_min ? vector_code::fold_neutral<2, R>() : R{};
+    });
+    return n;
+  }
   static void fold_into(detail::any_register& sum, detail::any_register x, dtype t, int kind) {
     detail::visit_register(t, [&]<class R>(R) {
       R& s = sum.as<R>();
@@ -202,8 +208,7 @@ class reference_backend : public cpu::cpu_backend {
         return 1;
       case fold_sum: case fold_max: case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
       case column_sum: case column_max: case column_min:
-        if (first_) scratch(0) = reg(w.b);
-        else fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);
+        fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);
         return 0;
       default: {
         detail::any_register r[4] = {reg(w.a), reg(w.b), reg(w.c), {}};
@@ -217,7 +222,6 @@ class reference_backend : public cpu::cpu_backend {
   }
 
   std::vector<detail::any_register> scratch_;
-  bool first_ = true;
 };
 
 }  // namespace weft::lower

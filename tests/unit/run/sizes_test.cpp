@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <string>
 
 #include <weft/lower/reference.hpp>
 #include <weft/nn/transformer.hpp>
@@ -21,7 +22,7 @@ matrix numbers(index_t rows, index_t columns, std::uint64_t seed, const device& 
 
 /// The same on vectors, fused, and element by element on the reference back end.
 template <expression E>
-void check_against_reference(const char* what, E e) {
+void check_against_reference(const std::string& what, E e) {
   context c, plain;
   lower::reference_backend reference;
   plain.play_on(&reference);
