@@ -12,7 +12,7 @@
 namespace weft {
 
 inline constexpr int max_arguments = 24;
-inline constexpr int max_numbers = 12;
+inline constexpr int max_numbers = 16;
 
 struct kernel_args {
   void* pointer[max_arguments];

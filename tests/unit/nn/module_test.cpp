@@ -184,3 +184,26 @@ TEST_CASE("the number of parameters is a constant where extents are") {
   static_assert(parameter_count<counted>() == 15 + 5 + 5 + 5);
   CHECK(parameter_count(counted{}) == parameter_count<counted>());
 }
+
+TEST_CASE("optimisers update a parameter and its state in one kernel") {
+  struct counted_backend : cpu::cpu_backend {
+    int launches = 0;
+    void launch(const kernel_call& call) override {
+      ++launches;
+      cpu_backend::launch(call);
+    }
+  };
+  const auto counts = std::make_shared<counted_backend>();
+  const device where(counts);
+  context c(where);
+  const auto launches_of = [&](auto optimizer) {
+    auto layer = linear<>::create(3, 4, where);
+    for (const auto& p : parameters_of(layer)) p->grad = make_recycled<tensor_state>(where, p->extents, p->type);
+    counts->launches = 0;
+    optimizer.step(layer, 0.5, c);
+    return counts->launches;
+  };
+  CHECK(launches_of(adamw{.weight_decay = 0.1}) == 2);  // weight and bias
+  CHECK(launches_of(adam()) == 2);
+  CHECK(launches_of(sgd{.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}) == 2);
+}
