@@ -70,7 +70,6 @@ for number, c in enumerate(configs):
           f"{rate['weft bf16'] / rate['weft']:.2f} |" + "".join(f" {rate[p]:.0f} | {rate[peer_of(p)] / rate[p]:.2f} |" for p in others), flush=True)
 
 
-
 def interleaved(family, rounds):
     """Seconds by task and program: those that were built, and a script for PyTorch."""
     commands = {p.name[len(family) + 1:]: [p] for p in sorted(peers.glob(f"{family}_*"))}

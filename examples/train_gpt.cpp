@@ -31,19 +31,14 @@ namespace {
 
 using namespace weft;
 
-const job::unit* unit_of(const settings& s) {
-  for (const job::unit& u : job::units())
-    if (u.precision == s.precision && u.recompute == s.recompute) return &u;
-  return nullptr;
-}
-
 int train(settings s, communicator& ranks) {
   if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks.size() > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
   if (s.memory_limit > 0) s = job::within_memory(s, ranks.size());
   else if (s.recompute.empty()) s.recompute = "none";
-  if (const job::unit* u = unit_of(s)) return u->train(s, ranks);
+  for (const job::unit& u : job::units())
+    if (u.precision == s.precision && u.recompute == s.recompute) return u.train(s, ranks);
   throw usage_error("--precision " + s.precision + " --recompute " + s.recompute + ": this program was built without it");
 }
 

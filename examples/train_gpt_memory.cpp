@@ -3,7 +3,6 @@
 // to recompute can be tried on a device that only counts.
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 
 #include "train_gpt_job.hpp"
 
@@ -30,19 +29,15 @@ choice tried(const settings& s, const unit& u, int ranks) {
   return c;
 }
 
-/// For each unit that was built, the least number of blocks with which it fits; all blocks where none does.
+/// For each unit that was built, the least number of blocks with which it fits, all blocks where none does; or the one
+/// that --recompute asks for.
 std::vector<choice> choices(const settings& asked, int ranks) {
   std::vector<choice> all;
   for (const unit& u : units()) {
     if (u.precision != asked.precision || (!asked.recompute.empty() && u.recompute != asked.recompute)) continue;
     settings s = asked;
-    const bool open = s.recompute.empty();
     s.recompute = u.recompute;
-    if (!open) {
-      all.push_back(tried(s, u, ranks));
-      continue;
-    }
-    int fewest = 0, most = static_cast<int>(s.model.layers);
+    int fewest = asked.recompute_blocks, most = asked.recompute.empty() ? static_cast<int>(s.model.layers) : fewest;
     while (fewest < most) {  // each block more takes less memory
       s.recompute_blocks = (fewest + most) / 2;
       if (tried(s, u, ranks).peak <= s.memory_limit) most = s.recompute_blocks;

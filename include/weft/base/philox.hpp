@@ -15,22 +15,27 @@ struct philox_key {
   std::uint32_t low = 0, high = 0;
 };
 
-/// Four 32-bit words for the 64-bit `counter`.
-constexpr std::array<std::uint32_t, 4> philox(philox_key key, std::uint64_t counter) {
-  std::uint32_t c[4] = {static_cast<std::uint32_t>(counter),
-                        static_cast<std::uint32_t>(counter >> 32), 0, 0};
+/// The ten rounds on four 32-bit words, each in a 64-bit lane: W is such a number or a vector of them.
+template <class W>
+constexpr void philox_rounds(W (&c)[4], philox_key key) {
+  constexpr std::uint64_t low = 0xffffffff;
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p = 0xD2511F53ull * c[0];
-    const std::uint64_t q = 0xCD9E8D57ull * c[2];
-    const std::uint32_t next[4] = {static_cast<std::uint32_t>(q >> 32) ^ c[1] ^ key.low,
-                                   static_cast<std::uint32_t>(q),
-                                   static_cast<std::uint32_t>(p >> 32) ^ c[3] ^ key.high,
-                                   static_cast<std::uint32_t>(p)};
-    for (int i = 0; i < 4; ++i) c[i] = next[i];
+    const W p = c[0] * 0xD2511F53ull, q = c[2] * 0xCD9E8D57ull;
+    c[0] = (q >> 32) ^ c[1] ^ key.low;
+    c[1] = q & low;
+    c[2] = (p >> 32) ^ c[3] ^ key.high;
+    c[3] = p & low;
     key.low += 0x9E3779B9u;
     key.high += 0xBB67AE85u;
   }
-  return {c[0], c[1], c[2], c[3]};
+}
+
+/// Four 32-bit words for the 64-bit `counter`.
+constexpr std::array<std::uint32_t, 4> philox(philox_key key, std::uint64_t counter) {
+  std::uint64_t c[4] = {counter & 0xffffffff, counter >> 32, 0, 0};
+  philox_rounds(c, key);
+  return {static_cast<std::uint32_t>(c[0]), static_cast<std::uint32_t>(c[1]), static_cast<std::uint32_t>(c[2]),
+          static_cast<std::uint32_t>(c[3])};
 }
 
 /// The word of logical element `i`.

@@ -192,72 +192,78 @@ WEFT_INLINE V expm1(V x) {
 }
 
 namespace detail {
-/// x = turns pi / 2 + r with |r| <= pi / 4, found in f64; x must lie within +-1e6, so that multiples of the first part of
-/// pi / 2 are exact.
+/// Multiples of the first part of pi / 2 are exact in f64 up to here.
+inline constexpr float farthest_by_quarters = 1e6f;
+
+/// x = whole pi / 2 + r with |r| <= pi / 4, for one f64 or a vector of them.
+template <class D>
+WEFT_INLINE D whole_quarters(D x) {
+  constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+  return (x * 0.63661977236758134308 + magic) - magic;
+}
+template <class D>
+WEFT_INLINE D without_quarters(D x, D whole) {
+  return (x - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34;
+}
+/// x = turns pi / 2 + r, found in f64; x must be nearer than farthest_by_quarters.
 template <class V>
 WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
-  constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   if constexpr (lane_count<V> == 1) {
-    const double wide = x, whole = (wide * 0.63661977236758134308 + magic) - magic;
+    const double wide = x, whole = whole_quarters(wide);
     turns = static_cast<std::int32_t>(whole);
-    return static_cast<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34);
+    return static_cast<float>(without_quarters(wide, whole));
   } else {
     constexpr int half = lane_count<V> / 2;  // as many f64 as a register holds
-    using D = vec<double, half>;
     float lanes[2 * half];
     std::int32_t quarters[2 * half];
     simd::store(lanes, x);
     for (int h = 0; h < 2 * half; h += half) {
-      const D wide = convert<double>(load<vec<float, half>>(lanes + h)), whole = (wide * 0.63661977236758134308 + magic) - magic;
-      simd::store(lanes + h, convert<float>((wide - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34));
+      const auto wide = convert<double>(load<vec<float, half>>(lanes + h)), whole = whole_quarters(wide);
+      simd::store(lanes + h, convert<float>(without_quarters(wide, whole)));
       simd::store(quarters + h, convert<std::int32_t>(whole));
     }
     turns = load<rebind<V, std::int32_t>>(quarters);
     return load<V>(lanes);
   }
 }
-}  // namespace detail
 
-/// Sine (0) or cosine (1) of x.
-template <class V>
-WEFT_INLINE V sine_from(V x, int quarter) {
+/// Sine (0) or cosine (1) of x; of lanes far from zero by the C library.
+template <class V, class Exact>
+WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
   using I = rebind<V, std::int32_t>;
+  const auto near = less(abs(x), splat<V>(farthest_by_quarters));  // not if it is no number
   I turns;
-  const V r = detail::reduce_by_quarters(select(less(abs(x), splat<V>(1e6f)), x, V{}), turns);
+  const V r = reduce_by_quarters(select(near, x, V{}), turns);
   turns += quarter;
   const V square = r * r;
   constexpr float sine[] = {-0.1666665375f, 0.008332148194f, -0.0001951386657f};
   constexpr float cosine[] = {0.04166664556f, -0.001388728968f, 2.443049925e-05f};
-  const V odd = detail::polynomial(square, sine) * (square * r) + r;
-  const V even = detail::polynomial(square, cosine) * (square * square) + (1.f - square * 0.5f);
-  const V y = select(equal(convert<float>(static_cast<I>(turns & 1)), V{}), odd, even);
-  return select(equal(convert<float>(static_cast<I>(turns & 2)), V{}), y, -y);
-}
-/// Sine or cosine, of lanes far from zero by the C library.
-template <class V, class Exact>
-WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
-  V y = sine_from(x, quarter);
-  const auto far = static_cast<mask_of<V>>(~less(abs(x), splat<V>(1e6f)));  // or no number
-  if constexpr (lane_count<V> == 1) return far ? exact(x) : y;
+  const V odd = polynomial(square, sine) * (square * r) + r;
+  const V even = polynomial(square, cosine) * (square * square) + (1.f - square * 0.5f);
+  V y = select(equal(convert<float>(static_cast<I>(turns & 1)), V{}), odd, even);
+  y = select(equal(convert<float>(static_cast<I>(turns & 2)), V{}), y, -y);
+  if constexpr (lane_count<V> == 1) return near ? y : exact(x);
   else {
-    std::int32_t any = 0;
-    for (int i = 0; i < lane_count<V>; ++i) any |= far[i];
-    if (__builtin_expect(any, 0))
+    std::int32_t all = -1;
+    for (int i = 0; i < lane_count<V>; ++i) all &= near[i];
+    if (__builtin_expect(!all, 0))
       for (int i = 0; i < lane_count<V>; ++i)
-        if (far[i]) y[i] = exact(x[i]);
+        if (!near[i]) y[i] = exact(x[i]);
     return y;
   }
 }
+}  // namespace detail
+
 template <class V>
 WEFT_INLINE V sin(V x) {
   const auto exact = [](auto e) { return std::sin(e); };
-  if constexpr (detail::is_f32<V>) return select(equal(x, V{}), x, sine_or_cosine(x, 0, exact));
+  if constexpr (detail::is_f32<V>) return select(equal(x, V{}), x, detail::sine_or_cosine(x, 0, exact));
   else return map_lanes(x, exact);
 }
 template <class V>
 WEFT_INLINE V cos(V x) {
   const auto exact = [](auto e) { return std::cos(e); };
-  if constexpr (detail::is_f32<V>) return sine_or_cosine(x, 1, exact);
+  if constexpr (detail::is_f32<V>) return detail::sine_or_cosine(x, 1, exact);
   else return map_lanes(x, exact);
 }
 

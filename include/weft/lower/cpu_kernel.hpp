@@ -154,8 +154,7 @@ class cpu_kernel {
     if constexpr (folds_columns()) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, row);
     } else {
-      for_rows(args, 0, args.order - 1, range.row_begin, range.row_end, {},
-               [&](const row_offsets& at) __attribute__((always_inline)) { run_row(args, range, at, row); });
+      run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, row);
     }
   }
 
@@ -177,15 +176,15 @@ class cpu_kernel {
     return base;
   }
 
-  /// Calls f with the offsets of rows [begin, end), counted over dims [first, last). Along the last of these they are
-  /// added up: a division for each row would show.
-  template <class F>
-  static WEFT_INLINE void for_rows(const kernel_args& args, int first, int last, index_t begin, index_t end, const row_offsets& base, F f) {
+  /// Runs rows [begin, end), counted over dims [first, last). Along the last of these their offsets are added up: a
+  /// division for each row would show.
+  static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last, index_t begin, index_t end,
+                                   const row_offsets& base, row_registers& row) {
     const index_t inner = first < last ? args.extent[last - 1] : 1;
     for (index_t r = begin; r < end;) {
       row_offsets at = offsets(args, r, first, last, base);
       for (const index_t stop = std::min(end, r + inner - r % inner); r < stop; ++r) {
-        f(at);
+        run_row(args, range, at, row);
         if (first < last)
           for (int a = 0; a < args.arguments; ++a) at.at[a] += args.stride[a][last - 1];
       }
@@ -363,8 +362,7 @@ class cpu_kernel {
     const row_offsets base = offsets(args, r, 0, kept);
     index_t folded_rows = 1;
     for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
-    for_rows(args, kept, args.order - 1, 0, folded_rows, base,
-             [&](const row_offsets& at) __attribute__((always_inline)) { run_row(args, range, at, row); });
+    run_rows(args, range, kept, args.order - 1, 0, folded_rows, base, row);
     T* out = pointer<T>(args, base, w.a);
     for (index_t c = range.begin; c < range.end; ++c)
       vector_code::store_as<T>(out + c, sums[c - range.begin]);

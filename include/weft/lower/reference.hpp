@@ -101,7 +101,7 @@ class reference_backend : public cpu::cpu_backend {
         continue;
       }
       const word w = last_word(call);
-      scratch_.assign(static_cast<std::size_t>(columns), neutral(w));
+      scratch_.assign(static_cast<std::size_t>(columns), neutral(w.type, w.op - column_sum));
       index_t folded = 1;
       for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
       for (index_t f = 0; f < folded; ++f) {
@@ -160,16 +160,13 @@ class reference_backend : public cpu::cpu_backend {
   }
 
   static void begin_fold(const word& w, detail::any_register& r) {
-    if (w.op < fold_sum || w.op > fold_min) return;
-    detail::visit_register(w.type, [&]<class R>(R) {
-      r.as<R>() = w.op == fold_sum ? R{} : w.op == fold_max ? vector_code::fold_neutral<1, R>() : vector_code::fold_neutral<2, R>();
-    });
+    if (w.op >= fold_sum && w.op <= fold_min) r = neutral(w.type, w.op - fold_sum);
   }
-  /// What folding columns begins with.
-  static detail::any_register neutral(const word& w) {
+  /// What a fold begins with: a sum (0), the largest (1) or the smallest (2).
+  static detail::any_register neutral(dtype t, int kind) {
     detail::any_register n;
-    detail::visit_register(w.type, [&]<class R>(R) {
-      n.as<R>() = w.op == column_max ? vector_code::fold_neutral<1, R>() : w.op == column_min ? vector_code::fold_neutral<2, R>() : R{};
+    detail::visit_register(t, [&]<class R>(R) {
+      n.as<R>() = kind == 0 ? R{} : kind == 1 ? vector_code::fold_neutral<1, R>() : vector_code::fold_neutral<2, R>();
     });
     return n;
   }

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <ostream>
 #include <string>

@@ -7,7 +7,7 @@
 //   auto x = randn<float>(extents<dyn, 784>{32, 784}, {.seed = 7});
 #pragma once
 
-#include <cmath>
+#include <memory>
 #include <vector>
 
 #include <weft/device/cpu/random.hpp>

@@ -16,8 +16,8 @@ namespace {
 
 using matrix = variable<float, extents<dyn, dyn>>;
 
-matrix numbers(index_t rows, index_t columns, std::uint64_t seed, const device& where = default_device()) {
-  return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {.seed = seed}, where));
+matrix numbers(index_t rows, index_t columns, std::uint64_t seed) {
+  return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
 }
 
 /// The same on vectors, fused, and element by element on the reference back end.

@@ -176,18 +176,6 @@ void multiply_tile(index_t depth, const T* a, index_t a_row, index_t a_column, c
     }
 }
 
-/// Sums of a tile as elements of C.
-template <class T, class Out>
-void store_tile(const sum_of<T>* sums, Out* c, index_t c_row, int height, index_t columns) {
-  using B = blocking<T>;
-  using V = simd::vec<sum_of<T>, B::lanes>;
-  for (int i = 0; i < height; ++i, sums += B::tile_columns, c += c_row) {
-    index_t j = 0;
-    for (; j + B::lanes <= columns; j += B::lanes) simd::store_rounded(c + j, simd::load<V>(sums + j));
-    for (; j < columns; ++j) c[j] = static_cast<Out>(sums[j]);
-  }
-}
-
 /// One block of C for all of K, by one thread. Sums of another type than C's are kept tile by tile
 /// until the last part of K.
 template <class From, class Out>
@@ -217,7 +205,7 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
   const bool a_in_place = std::is_same_v<T, From> && a.column == 1 && a.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
   const index_t a_row = by_column ? 1 : a_in_place ? a.row : B::packed_row, a_column = by_column ? B::packed_column : 1;
   const index_t a_tile = by_column ? B::packed_column * B::depth : B::tile_rows * a_row;
-  const bool b_in_place = std::is_same_v<T, From> && b.column == 1;
+  const bool b_contiguous = std::is_same_v<T, From> && b.column == 1;
   if (depth == 0)
     for (index_t i = range.i0; i < range.i1; ++i)
       std::fill(c.data + i * c.row + range.j0, c.data + i * c.row + range.j1, Out{});
@@ -233,10 +221,10 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
         const T* panel = b_packed;
         index_t panel_row = B::tile_columns, t = 0;
         const bool whole = columns == B::tile_columns;
-        if (b_in_place && (whole ? rows <= B::tile_rows : rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes)) {
+        if (b_contiguous && (whole ? rows <= B::tile_rows : rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes)) {
           if constexpr (std::is_same_v<T, From>) panel = b.data + k0 * b.row + j0;
           panel_row = b.row;
-        } else if (direct && b_in_place && whole) {  // the first tile packs B while it multiplies
+        } else if (direct && b_contiguous && whole) {  // the first tile packs B while it multiplies
           if constexpr (direct && std::is_same_v<T, From>)
             packing_kernel<T>(k, tiles, a_row, a_column, b.data + k0 * b.row + j0, b.row, c.data + i0 * c.row + j0, c.row, k0 > 0, b_packed);
           t = B::tile_rows;
@@ -253,7 +241,7 @@ void multiply_block(const block_range& range, index_t elements, const matrix<Fro
             auto* sum = parts > 1 ? sums + (t / B::tile_rows * panels + (j0 - range.j0) / B::tile_columns) * tile_size : sums;
             micro_kernels<T>::run(height, micro_kernels<T>::vectors_for(columns), k, tile, a_row, a_column, panel, panel_row, sum,
                                   B::tile_columns, k0 > 0);
-            if (k0 + k == depth) store_tile<T>(sum, out, c.row, height, columns);
+            if (k0 + k == depth) store_tile<B::tile_columns>(sum, out, c.row, height, columns);
           }
         }
       }

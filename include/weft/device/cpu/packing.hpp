@@ -208,6 +208,17 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   }
 }
 
+/// Sums of a tile, in rows of Width, as elements of C.
+template <int Width, class S, class Out>
+void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns) {
+  using V = simd::vec<S, packed_lanes<S>>;
+  for (index_t i = 0; i < height; ++i, sums += Width, c += c_row) {
+    index_t j = 0;
+    for (; j + packed_lanes<S> <= columns; j += packed_lanes<S>) simd::store_rounded(c + j, simd::load<V>(sums + j));
+    for (; j < columns; ++j) c[j] = static_cast<Out>(sums[j]);
+  }
+}
+
 }  // namespace detail
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

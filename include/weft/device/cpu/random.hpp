@@ -20,18 +20,9 @@ inline constexpr int philox_lanes = vector_bytes / 8;
 /// words[4 i + w] is word w of philox(key, counter + i).
 inline void philox_blocks(philox_key key, std::uint64_t counter, std::uint32_t (&words)[4 * philox_lanes]) {
   using V = simd::vec<std::uint64_t, philox_lanes>;
-  constexpr std::uint64_t low = 0xffffffff;
   const V counters = simd::iota<V>() + counter;
-  V c[4] = {counters & low, counters >> 32, V{}, V{}};  // as philox() does it, a word in each lane
-  for (int round = 0; round < 10; ++round) {
-    const V p = c[0] * 0xD2511F53ull, q = c[2] * 0xCD9E8D57ull;
-    c[0] = (q >> 32) ^ c[1] ^ key.low;
-    c[1] = q & low;
-    c[2] = (p >> 32) ^ c[3] ^ key.high;
-    c[3] = p & low;
-    key.low += 0x9E3779B9u;
-    key.high += 0xBB67AE85u;
-  }
+  V c[4] = {counters & 0xffffffffull, counters >> 32, V{}, V{}};
+  philox_rounds(c, key);
   for (int w = 0; w < 4; ++w) {
     std::uint64_t lanes[philox_lanes];
     simd::store(lanes, c[w]);

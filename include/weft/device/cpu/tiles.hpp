@@ -145,17 +145,6 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
     }
 }
 
-/// Sums of a tile as elements of C.
-template <class Out>
-WEFT_INLINE void store_sums(const float* sums, Out* c, index_t c_row, index_t height, index_t columns) {
-  using V = simd::vec<float, tile_blocking::side>;
-  for (index_t i = 0; i < height; ++i, sums += tile_blocking::tile_columns, c += c_row)
-    if (columns == tile_blocking::tile_columns)
-      for (int j = 0; j < tile_blocking::tile_columns; j += tile_blocking::side) simd::store_rounded(c + j, simd::load<V>(sums + j));
-    else
-      for (index_t j = 0; j < columns; ++j) c[j] = static_cast<Out>(sums[j]);
-}
-
 /// One block of C for all of K, by one thread. Sums that do not fill a tile of C, or are not of its type, are kept tile by
 /// tile until the last part of K.
 template <class Out>
@@ -206,7 +195,7 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
               }
             float* const sum = parts > 1 ? sums + t * panels * B::tile_columns + p * tile_size : sums;
             tile_kernel(height, columns, depth, tiles, a_row, panel_of(p), b_row, sum, 4 * B::tile_columns, add);
-            if (last) store_sums(sum, out, c.row, height, columns);
+            if (last) store_tile<B::tile_columns>(sum, out, c.row, height, columns);
           }
         }
       }
