@@ -121,6 +121,8 @@ check_nvcc() {
   echo '#include <weft/weft.hpp>
 int main() {}' >build/umbrella.cu
   nvcc -std=c++20 -Iinclude -c build/umbrella.cu -o build/umbrella.o
+  [ $full -eq 0 ] ||  # every kernel of the law tests as machine code of every architecture
+    WEFT_TEST_ARCHITECTURES="$(nvcc --list-gpu-code)" build/gcc/tests/weft_test_law_device_test
 }
 
 # The main job learns, resumes to the same bits, and answers bad use with exit code 2.

@@ -88,7 +88,7 @@ WEFT_INLINE V load(const lane<V>* p) {
   return v;
 }
 template <class V>
-WEFT_INLINE void store(lane<V>* p, V v) {
+WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wider than a register
   std::memcpy(p, &v, sizeof v);
 }
 

@@ -13,17 +13,18 @@ using graph::compute_graph;
 using graph::value;
 
 /// Appends the cotangents of all nodes `output` depends on, given its own, `seed`. Returns them by
-/// node; -1 where nothing flows.
+/// node; -1 where nothing flows. A template, so that programs that differentiate nothing compile no derivatives.
+template <class Ops = op::all::list>
 constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   sequence<int> cotangent(output + 1, -1);
   cotangent[output] = seed;
   for (int i = output; i >= 0; --i) {
     if (cotangent[i] < 0 || !g[i].needs_gradient || g[i].operands == 0) continue;
     const graph::node n = g[i];
-    if (!n.op->vjp)
+    if (!n.op->has_vjp)
       throw value_error(std::string("weft: ") + n.op->name + ": this op has no derivative");
     int operand_cotangents[graph::max_operands]{};
-    n.op->vjp(g, i, cotangent[i], operand_cotangents);
+    graph::vjp_of<Ops>(*n.op)(g, i, cotangent[i], operand_cotangents);
     for (int k = 0; k < n.operands; ++k) {
       const int from = n.operand[k];
       if (operand_cotangents[k] < 0 || !g[from].needs_gradient) continue;

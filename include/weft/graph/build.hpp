@@ -72,7 +72,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   n.op = &op;
   n.at = at;
   n.operands = count;
-  const bool is_formula = op.kind == op::op_kind::composed && !op.vjp;
+  const bool is_formula = op.kind == op::op_kind::composed && !op.has_vjp;
   if (op.operand_type && !is_formula) detail::convert_operands(op, v, count);
   form forms[max_operands + 1]{};
   for (int i = 0; i < count; ++i) {
@@ -90,10 +90,6 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   const value y = intern(n);
   for (int k = 1; k < op.results; ++k) result_of(y, k);
   return y;
-}
-
-constexpr value compute_graph::apply(int op_number, const attributes& at, value* v, int count) {
-  return apply(detail::library.infos[op_number], at, v, count);
 }
 
 constexpr value no_gradient(value g) { return {g.owner, -1}; }

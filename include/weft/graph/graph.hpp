@@ -25,6 +25,9 @@ struct value;
 
 inline constexpr int max_operands = 8;
 
+/// Cotangents of the operands of node `y`, or -1 each.
+using vjp_function = void (*)(compute_graph& g, int y, int cotangent, int* operand_cotangents);
+
 /// What passes ask of an op, made from its struct by `info_of` (graph/op_info.hpp).
 struct op_info {
   const char* name;
@@ -35,11 +38,15 @@ struct op_info {
   form (*result_form)(int k, const form* operands);
   /// The type that operands are brought to, from their promoted type; null where they stay.
   dtype (*operand_type)(dtype promoted);
-  /// Cotangents of the operands of node `y`, or -1 each; null if the op has no derivative.
-  void (*vjp)(compute_graph& g, int y, int cotangent, int* operand_cotangents);
+  /// Whether it has a derivative: graph/op_info.hpp finds it.
+  bool has_vjp;
+  /// That of an op of a user; those of the library's are in a table.
+  vjp_function vjp;
   /// The formula of a composed op, or the composed form of a native one; null if there is none.
   int (*expand)(compute_graph& g, const node& n);
-  /// Code of the instruction for element-wise ops and reductions, else -1.
+  /// Number in the library's list of ops; -1 for an op of a user.
+  int number;
+  /// The same for element-wise ops and reductions, whose number is their code in kernels; else -1.
   int instruction;
   /// The native function per device, see device/native.hpp.
   const native_code* native;
@@ -108,16 +115,10 @@ class compute_graph {
   constexpr value apply(const attributes& at, A... a) {
     [[maybe_unused]] const dtype beside = type_beside(a...);
     value v[] = {as_value(beside, a)...};
-    if constexpr (op::number_of_op<Op> >= 0)
-      return apply(op::number_of_op<Op>, at, v, sizeof...(A));
-    else
-      return apply(find_info<Op>(), at, v, sizeof...(A));
+    return apply(find_info<Op>(), at, v, sizeof...(A));
   }
   /// The same for an op that is known by its description.
   constexpr value apply(const op_info& op, const attributes& at, value* operands, int count);
-  /// The same for an op of the library, by its number. Formulas come this way, so that compiling
-  /// the derivative of an op does not begin with compiling the derivative of that op.
-  constexpr value apply(int op_number, const attributes& at, value* operands, int count);
 
   /// The node as given, or the equal one that is already there.
   constexpr value intern(const node& n) {

@@ -58,6 +58,23 @@ constexpr void vjp(compute_graph& g, int y, int cotangent, int* out) {
   }(std::make_integer_sequence<int, Op::arity>{});
 }
 
+/// The library's ops are in each other's derivatives, and clang compiles a function where it is named: derivatives that
+/// descriptions named would begin with compiling themselves.
+template <class Op>
+inline constexpr bool info_names_vjp = has_vjp<Op> && op::number_of_op<Op> < 0;
+
+template <class Op>
+constexpr vjp_function library_vjp() {
+  if constexpr (Op::arity > 0 && has_vjp<Op>) return &vjp<Op>;
+  else return nullptr;
+}
+template <class List>
+struct library_vjps;
+template <class... Ops>
+struct library_vjps<op::op_list<Ops...>> {
+  static constexpr vjp_function at[sizeof...(Ops)] = {library_vjp<Ops>()...};
+};
+
 template <class Op>
 constexpr inferred infer(symbol_table& dims, const attributes& at, const form* operands) {
   return Op::infer(dims, at, operands);
@@ -69,14 +86,14 @@ constexpr op_info make_info() {
   info.name = Op::name;
   info.kind = Op::kind;
   info.results = Op::results;
-  info.instruction = -1;
-  if constexpr (requires { Op::text; } || Op::kind == op::op_kind::reduce)
-    info.instruction = op::number_of_op<Op>;
+  info.number = op::number_of_op<Op>;
+  info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;
   if constexpr (Op::arity > 0) {
     info.infer = &infer<Op>;
     if constexpr (requires { Op::operand_type(dtype{}); } && !std::is_same_v<Op, op::cast>)
       info.operand_type = &Op::operand_type;
-    if constexpr (has_vjp<Op>) info.vjp = &vjp<Op>;
+    info.has_vjp = has_vjp<Op>;
+    if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
     if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
     if constexpr (Op::results > 1) info.result_form = &Op::result_form;
@@ -84,29 +101,21 @@ constexpr op_info make_info() {
   return info;
 }
 
-template <int Count>
-struct info_table {
-  op_info infos[Count];
-};
-template <class... Ops>
-constexpr info_table<sizeof...(Ops)> make_table(op::op_list<Ops...>) {
-  return {{make_info<Ops>()...}};
-}
-inline constexpr auto library = make_table(op::all::list{});
-
-template <class Op>
-inline constexpr op_info user_op = make_info<Op>();
-
 }  // namespace detail
+
+/// The description of an op. Its address is its identity in the graph. Each is made when a program first names its op.
+template <class Op>
+inline constexpr op_info info_of = detail::make_info<Op>();
 
 template <class Op>
 constexpr const op_info& find_info() {
-  if constexpr (op::number_of_op<Op> >= 0) return detail::library.infos[op::number_of_op<Op>];
-  else return detail::user_op<Op>;
+  return info_of<Op>;
 }
 
-/// The description of an op. Its address is its identity in the graph.
-template <class Op>
-inline constexpr const op_info& info_of = find_info<Op>();
+/// The derivative of `op`. `Ops` are the library's.
+template <class Ops>
+constexpr vjp_function vjp_of(const op_info& op) {
+  return op.number < 0 ? op.vjp : detail::library_vjps<Ops>::at[op.number];
+}
 
 }  // namespace weft::graph

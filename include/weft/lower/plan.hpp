@@ -333,12 +333,4 @@ consteval auto freeze() {
   return detail::frozen<sizes>(Source::make());
 }
 
-inline plan_view view_of(const plan& p) {
-  const auto span = [](const auto& s) {
-    return std::span(s.begin(), static_cast<std::size_t>(s.size()));
-  };
-  return {span(p.values), span(p.steps), span(p.operands), span(p.kernels), span(p.words),
-          span(p.symbols), span(p.checks), span(p.outputs), p.leaves};
-}
-
 }  // namespace weft::lower

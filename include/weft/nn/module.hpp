@@ -177,38 +177,37 @@ void to(M& m, const device& where) {
   for (const auto& p : parameters_of(m)) move_to(*p, where);
 }
 
-/// Draws the elements of `p` as its initializer says, from `key`.
-inline void draw(tensor_state& p, random_key key) {
+/// Draws the elements of `p`, of type T, as its initializer says, from `key`.
+template <element T>
+void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;
   if (p.init.kind == distribution::none || !p.where->computes()) return;
   constexpr index_t piece = 1 << 14;
   std::vector<float> part(piece);
-  visit_type(p.type, [&]<class T>(T) {
-    const std::unique_ptr<T[]> elements(new T[piece]);
-    for (index_t first = 0, size = p.extents.size(); first < size; first += piece) {
-      const index_t count = std::min(piece, size - first);
-      switch (p.init.kind) {
-        case distribution::uniform: cpu::fill_uniform(key.key(), first, count, part.data()); break;
-        case distribution::normal: cpu::fill_normal(key.key(), first, count, part.data()); break;
-        default: std::fill(part.begin(), part.end(), 1.0f);
-      }
-      const auto scale = static_cast<float>(p.init.scale);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-        elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f) : scale * part[i]);
-      p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.get(), static_cast<std::size_t>(count) * sizeof(T));
+  std::vector<T> elements(piece);
+  for (index_t first = 0, size = p.extents.size(); first < size; first += piece) {
+    const index_t count = std::min(piece, size - first);
+    switch (p.init.kind) {
+      case distribution::uniform: cpu::fill_uniform(key.key(), first, count, part.data()); break;
+      case distribution::normal: cpu::fill_normal(key.key(), first, count, part.data()); break;
+      default: std::fill(part.begin(), part.end(), 1.0f);
     }
-  });
+    const auto scale = static_cast<float>(p.init.scale);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+      elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f) : scale * part[i]);
+    p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.data(), static_cast<std::size_t>(count) * sizeof(T));
+  }
   ++p.version;
 }
 
 /// Draws all parameters anew. Each depends on the seed and its own name alone.
 template <class M>
 void initialize(M& m, std::uint64_t seed) {
-  for (const auto& [name, p] : state_dict(m)) {
+  for_each_parameter(m, [&]<class P>(const std::string& name, const P& p) {
     std::uint64_t stream = 0;
     for (char c : name) stream = mix(stream, static_cast<unsigned char>(c));
-    draw(*p, {seed, stream});
-  }
+    draw<typename P::value_type>(*p.state(), {seed, stream});
+  });
 }
 
 /// A parameter with elements drawn at once; `initialize` draws them again by name.
@@ -217,7 +216,7 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
   static std::atomic<std::uint64_t> drawn{0};  // so that modules made by default differ
   parameter<Extents, T> p(static_cast<shape>(e), where);
   p.state()->init = init;
-  draw(*p.state(), {0, drawn++});
+  draw<T>(*p.state(), {0, drawn++});
   return p;
 }
 

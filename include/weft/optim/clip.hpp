@@ -31,15 +31,20 @@ inline double clip_factor(double norm, double limit) {
   return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
 }
 
+/// Multiplies all gradients. A template so that units that clip nothing pay nothing.
+template <class Parameters>
+void scale_gradients(const Parameters& parameters, float factor, context& c = default_context()) {
+  for (const auto& p : parameters)
+    if (p->grad) update(c, {p->grad}, flat_view<float>(p->grad) * factor);
+}
+
 /// Scales all gradients so that their norm is at most `limit`; returns the norm before.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   const tensor_list parameters = parameters_of(model);
   const double norm = gradient_norm(parameters, c);
   const auto factor = static_cast<float>(clip_factor(norm, limit));
-  if (factor < 1)
-    for (const auto& p : parameters)
-      if (p->grad) update(c, {p->grad}, flat_view<float>(p->grad) * factor);
+  if (factor < 1) scale_gradients(parameters, factor, c);
   return norm;
 }
 

@@ -7,6 +7,8 @@
 // between the steps of the programs that follow.
 #pragma once
 
+#include <unordered_map>
+
 #include <weft/parallel/gather.hpp>
 #include <weft/parallel/reduce.hpp>
 
@@ -47,17 +49,17 @@ class data_parallel_service : public run::parameter_service {
       if (!unit_at(u).stays) gatherer_.give_back(u);
   }
 
-  void before_backward(std::span<tensor_state* const> uses) override {
+  void before_backward(uses all) override {
     if (delivered_)
       throw value_error("weft: backward: the gradients of this step have been reduced already; take the step first");
     uses_.clear();
-    for (tensor_state* leaf : uses) ++uses_[leaf];
+    for (tensor_state* leaf : all) ++uses_[leaf];
     for (unit& u : units_) {
       u.waiting = 0;
       for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get());
     }
   }
-  void after_entry(std::span<tensor_state* const> leaves) override {
+  void after_entry(uses leaves) override {
     for (tensor_state* leaf : leaves) {
       const auto place = places_.find(leaf);
       if (place == places_.end() || --uses_[leaf] > 0) continue;
@@ -123,7 +125,7 @@ class data_parallel_service : public run::parameter_service {
   /// Collective.
   state_ptr whole_of(const std::string& name, const state_ptr& local) {
     const member& m = member_named(name);
-    auto copy = std::make_shared<tensor_state>(where_, m.whole->extents, local->type);
+    auto copy = make_state(where_, m.whole->extents, local->type);
     if (groups_.parts() == 1) {
       copy_rows(copy, 0, local, 0, local->extents.size());
       return copy;
@@ -177,7 +179,7 @@ class data_parallel_service : public run::parameter_service {
     const std::span<const piece> own = u.message.part(groups_.part());
     for (const piece& p : own) {
       member& m = u.at(p.member);
-      m.local = std::make_shared<tensor_state>(*m.whole);
+      m.local = alias_of(*m.whole);
       m.local->extents = m.shape_of_rows(m.row_size() ? p.count / m.row_size() : 0);
       const state_ptr& base = apart ? rows : m.whole;
       const index_t at = apart ? p.in_message - own[0].in_message : p.at;

@@ -21,7 +21,7 @@ namespace detail {
 /// Sums of squares of the rows of `g`; the elements of a vector are rows.
 inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, recycled_vector<double>& to) {
   if (g->extents.size() == 0) return;
-  const auto rows = make_recycled<tensor_state>(*g);
+  const auto rows = alias_of(*g);
   rows->extents = {2, {g->extents.order > 1 ? g->extents[0] : g->extents.size(), 1}};
   rows->extents[1] = g->extents.size() / rows->extents[0];
   const auto sums = eval(sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(rows))), dims<-1>), c);

@@ -153,7 +153,7 @@ class gradient_reducer {
       if (!std::exchange(m.seen, false)) continue;
       const index_t at = p.in_message - own[0].in_message;
       if (where_ == messages_) {
-        m.local->grad = std::make_shared<tensor_state>(*reduced);
+        m.local->grad = alias_of(*reduced);
         m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(at) * sizeof(float));
       } else {
         m.local->grad = flat(where_, p.count);

@@ -78,7 +78,7 @@ struct message_layout {
 
 /// Elements that lie one after the other.
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
-  return std::make_shared<tensor_state>(where, shape{1, {count}}, type);
+  return make_state(where, shape{1, {count}}, type);
 }
 /// Where messages lie for parameters on `where`: in memory that ranks can reach.
 inline device message_device(const device& where) {

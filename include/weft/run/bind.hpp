@@ -18,11 +18,13 @@ struct operands {
 
 namespace detail {
 
+[[noreturn, gnu::cold]] inline void refuse_changed(const shape& s, std::size_t number) {
+  throw value_error("weft: operand " + std::to_string(number) + " of shape " + to_string(s) +
+                    " was changed in place after the expression was written");
+}
+
 inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_current, operands& to) {
-  if (to.check_versions && !is_current)
-    throw value_error("weft: operand " + std::to_string(to.leaves.size()) + " of shape " +
-                      to_string(state->extents) +
-                      " was changed in place after the expression was written");
+  if (to.check_versions && !is_current) refuse_changed(state->extents, to.leaves.size());
   to.leaves.push_back(state);
 }
 

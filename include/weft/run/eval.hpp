@@ -24,31 +24,32 @@ constexpr playable playable_of() {
   return {Program::plan, Program::kernels};
 }
 
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_device(const tensor_state& t) {
+  throw device_error("weft: an operand of shape " + to_string(t.extents) + " lies on another device (" + t.where->name() + ")");
+}
+}  // namespace detail
+
 /// Plays `p`. Outputs that are null are allocated.
-inline void play(context& c, const playable& p, std::span<const std::shared_ptr<tensor_state>> leaves,
-                 std::span<const double> numbers, const symbol_values& symbols, tensor_list& outputs,
-                 pass during = pass::forward) {
+inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
+                 const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward) {
   parameter_service* const service = c.service();
   if (service) service->before_program(leaves, during);
   instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
-  recycled_vector<void*> leaf_memory, output_memory;
-  leaf_memory.reserve(leaves.size());
-  output_memory.reserve(p.plan.outputs.size());
-  for (const auto& leaf : leaves) {
-    if (leaf && !(leaf->where == c.where()))
-      throw device_error(std::string("weft: an operand of shape ") + to_string(leaf->extents) +
-                         " lies on another device (" + leaf->where->name() + ")");
-    if (leaf) weft::detail::require_memory(*leaf);
-    leaf_memory.push_back(leaf ? leaf->memory.data() : nullptr);
+  recycled_vector<void*> leaf_memory(leaves.size()), output_memory(p.plan.outputs.size());
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    if (!leaves[l]) continue;
+    if (!(leaves[l]->where == c.where())) detail::refuse_device(*leaves[l]);
+    weft::detail::require_memory(*leaves[l]);
+    leaf_memory[l] = leaves[l]->memory.data();
   }
   outputs.resize(p.plan.outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
     if (value >= 0 && !outputs[o])
-      outputs[o] = make_recycled<tensor_state>(
-          c.where(), i.output_extents(static_cast<int>(o)),
-          p.plan.values[static_cast<std::size_t>(value)].result.type);
-    output_memory.push_back(outputs[o] ? outputs[o]->memory.data() : nullptr);
+      outputs[o] = make_state(c.where(), i.output_extents(static_cast<int>(o)),
+                              p.plan.values[static_cast<std::size_t>(value)].result.type);
+    if (outputs[o]) output_memory[o] = outputs[o]->memory.data();
   }
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap, service});
   if (service) service->after_program(leaves, during);

@@ -26,37 +26,35 @@ using lower::storage;
 
 using symbol_values = recycled_vector<index_t>;
 
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_extents(const char* first, index_t a, const char* second, index_t b) {
+  throw shape_error(first + std::to_string(a) + second + std::to_string(b));
+}
+}  // namespace detail
+
 /// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
-inline symbol_values resolve_symbols(const plan_view& p, std::span<const std::shared_ptr<tensor_state>> leaves,
-                                     std::span<const index_t> sizes) {
-  symbol_values numbers;
-  numbers.reserve(p.symbols.size());
+inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves, const recycled_vector<index_t>& sizes) {
+  symbol_values numbers(p.symbols.size());
   const auto number = [&](index_t e) {
     return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
   };
-  for (const symbol& s : p.symbols) {
+  const auto value = [&](const symbol& s) -> index_t {
+    if (s.kind == symbol_kind::leaf_extent) return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
+    if (s.kind == symbol_kind::given) return sizes[static_cast<std::size_t>(s.a)];
+    const index_t a = number(s.a), b = number(s.b);
     switch (s.kind) {
-      case symbol_kind::leaf_extent:
-        numbers.push_back(leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)]);
-        break;
-      case symbol_kind::given: numbers.push_back(sizes[static_cast<std::size_t>(s.a)]); break;
-      case symbol_kind::add: numbers.push_back(number(s.a) + number(s.b)); break;
-      case symbol_kind::subtract: numbers.push_back(number(s.a) - number(s.b)); break;
-      case symbol_kind::multiply: numbers.push_back(number(s.a) * number(s.b)); break;
-      case symbol_kind::divide:
-      case symbol_kind::divide_up: {
-        const index_t a = number(s.a), b = number(s.b);
+      case symbol_kind::add: return a + b;
+      case symbol_kind::subtract: return a - b;
+      case symbol_kind::multiply: return a * b;
+      default:
         if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
-          throw shape_error("weft: an extent of " + std::to_string(a) +
-                            " cannot be divided into parts of " + std::to_string(b));
-        numbers.push_back((a + b - 1) / b);
-      }
+          detail::refuse_extents("weft: an extent of ", a, " cannot be divided into parts of ", b);
+        return (a + b - 1) / b;
     }
-  }
+  };
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = value(p.symbols[i]);
   for (const extent_check& c : p.checks)
-    if (number(c.a) != number(c.b))
-      throw shape_error("weft: extents that must be equal are " + std::to_string(number(c.a)) +
-                        " and " + std::to_string(number(c.b)));
+    if (number(c.a) != number(c.b)) detail::refuse_extents("weft: extents that must be equal are ", number(c.a), " and ", number(c.b));
   return numbers;
 }
 
@@ -71,15 +69,15 @@ class arena_plan {
   };
 
   /// Largest first, each at the lowest offset that is free during its life.
-  [[gnu::cold]] static std::size_t place(std::vector<block>& blocks) {
-    std::vector<const block*> placed(blocks.size());  // by offset
+  [[gnu::cold]] static std::size_t place(sequence<block>& blocks) {
+    sequence<const block*> placed(blocks.size(), nullptr);  // by offset
     std::size_t total = 0;
-    for (std::size_t count = 0; count < blocks.size(); ++count) {
+    for (int count = 0; count < blocks.size(); ++count) {
       block* b = nullptr;
       for (block& candidate : blocks)
         if (!candidate.placed && (!b || candidate.bytes > b->bytes)) b = &candidate;
       b->placed = true;
-      for (std::size_t i = 0; i < count; ++i) {
+      for (int i = 0; i < count; ++i) {
         const block& other = *placed[i];
         const bool together = other.first_step <= b->last_step && b->first_step <= other.last_step;
         if (!together) continue;
@@ -87,7 +85,7 @@ class arena_plan {
         b->offset = std::max(b->offset, other.offset + other.bytes);
       }
       total = std::max(total, b->offset + b->bytes);
-      std::size_t at = count;
+      int at = count;
       for (; at > 0 && placed[at - 1]->offset > b->offset; --at) placed[at] = placed[at - 1];
       placed[at] = b;
     }
@@ -99,8 +97,8 @@ class arena_plan {
 struct frame {
   backend& device;
   void* arena;
-  std::span<void* const> leaves, outputs;  // device pointers, in the order of the plan
-  std::span<const double> numbers;
+  const recycled_vector<void*>&leaves, &outputs;  // device pointers, in the order of the plan
+  const recycled_vector<double>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
   parameter_service* service;  // moved on between steps; may be null
@@ -109,18 +107,18 @@ struct frame {
 class instance {
  public:
   instance(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
-      : plan_(p), symbols_(symbols), layouts_(p.values.size()), offsets_(p.values.size()),
-        sources_(p.operands.size()), tensors_(p.operands.size()), steps_(p.steps.size()) {
+      : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), offsets_(count_of(p.values), 0),
+        sources_(count_of(p.operands), {}), tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
     plan_arena();
-    for (std::size_t s = 0; s < steps_.size(); ++s) prepare(p.steps[s], kernels, steps_[s]);
+    for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
   }
 
   /// The symbol values this instance was made for.
   const symbol_values& symbols() const { return symbols_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   const shape& output_extents(int output) const {
-    return layouts_[static_cast<std::size_t>(plan_.outputs[static_cast<std::size_t>(output)])].extents;
+    return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
 
   /// Plays the steps.
@@ -136,18 +134,16 @@ class instance {
     };
     for (prepared& s : steps_) {
       if (f.service) f.service->poll();
-      const auto first = static_cast<std::size_t>(s.entry->first_operand);
-      const auto count = static_cast<std::size_t>(s.entry->inputs + s.entry->outputs);
-      const source* const from = sources_.data() + first;
+      const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
       if (s.entry->kind == step_kind::kernel) {
-        for (std::size_t i = 0; i < count; ++i) s.call.args.pointer[i] = base(from[i]);
+        for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
         for (int i = 0; i < s.entry->arguments; ++i)
-          s.call.args.number[i] = number(plan_.operands[first + count + static_cast<std::size_t>(i)], f.numbers);
+          s.call.args.number[i] = number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
         f.device.launch(s.call);
         continue;
       }
-      for (std::size_t i = 0; i < count; ++i) tensors_[first + i].pointer = base(from[i]);
-      run_step(f, s, std::span<const strided>(tensors_).subspan(first, count));
+      for (int i = first; i < first + count; ++i) tensors_[i].pointer = base(sources_[i]);
+      run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
     }
   }
 
@@ -163,6 +159,9 @@ class instance {
     kernel_call call{};
   };
 
+  template <class T>
+  static int count_of(std::span<const T> s) { return static_cast<int>(s.size()); }
+
   index_t number_of_extent(index_t e) const {
     return e >= 0 ? e : symbols_[static_cast<std::size_t>(symbol_table::number_of(e))];
   }
@@ -176,20 +175,20 @@ class instance {
     return at;
   }
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
-  const layout& layout_of(int id) const { return layouts_[static_cast<std::size_t>(id)]; }
+  const layout& layout_of(int id) const { return layouts_[id]; }
   int base_of(int id) const {
     while (value(id).where == storage::view) id = value(id).source;
     return id;
   }
-  double number(int id, std::span<const double> numbers) const {
+  double number(int id, const recycled_vector<double>& numbers) const {
     const lower::value_entry& v = value(id);
     if (v.given) return numbers[static_cast<std::size_t>(v.at[0])];
     return static_cast<double>(number_of_extent(v.at[0]));
   }
 
   [[gnu::cold]] void lay_out() {
-    for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      const lower::value_entry& v = plan_.values[i];
+    for (int i = 0; i < layouts_.size(); ++i) {
+      const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);
       layouts_[i] = v.where == storage::view ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
                                              : contiguous_layout(extents);
@@ -197,18 +196,17 @@ class instance {
   }
 
   [[gnu::cold]] void plan_arena() {
-    std::vector<arena_plan::block> blocks;
-    std::vector<std::size_t> ids;
-    blocks.reserve(plan_.values.size());
-    for (std::size_t i = 0; i < plan_.values.size(); ++i) {
-      const lower::value_entry& v = plan_.values[i];
+    sequence<arena_plan::block> blocks;
+    sequence<int> ids;
+    for (int i = 0; i < layouts_.size(); ++i) {
+      const lower::value_entry& v = value(i);
       if (v.where != storage::computed || v.first_step < 0 || v.output >= 0) continue;
       const auto bytes = static_cast<std::size_t>(layouts_[i].extents.size() * size_of(v.result.type));
       blocks.push_back({(bytes + 63) / 64 * 64, v.first_step, v.last_step});
       ids.push_back(i);
     }
     arena_bytes_ = arena_plan::place(blocks);
-    for (std::size_t b = 0; b < blocks.size(); ++b) offsets_[ids[b]] = blocks[b].offset;
+    for (int b = 0; b < blocks.size(); ++b) offsets_[ids[b]] = blocks[b].offset;
   }
 
   source source_of(int id) const {
@@ -217,7 +215,7 @@ class instance {
     const auto bytes = static_cast<std::ptrdiff_t>(layout_of(id).offset * size_of(v.result.type));
     if (v.where == storage::leaf) return {source::leaf, v.source, bytes};
     if (v.output >= 0) return {source::output, v.output, bytes};
-    return {source::arena, 0, static_cast<std::ptrdiff_t>(offsets_[static_cast<std::size_t>(base)]) + bytes};
+    return {source::arena, 0, static_cast<std::ptrdiff_t>(offsets_[base]) + bytes};
   }
 
   strided tensor_of(int id) const {
@@ -231,12 +229,13 @@ class instance {
   [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels, prepared& ready) {
     ready.entry = &s;
     ready.at = resolved(s.at);
-    const auto first = static_cast<std::size_t>(s.first_operand);
-    for (std::size_t i = first; i < first + static_cast<std::size_t>(s.inputs + s.outputs); ++i) {
-      sources_[i] = source_of(plan_.operands[i]);
-      if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(plan_.operands[i]);
+    for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
+      const int id = plan_.operands[static_cast<std::size_t>(i)];
+      sources_[i] = source_of(id);
+      if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
     }
-    if (s.kind == step_kind::kernel) prepare_kernel(s, plan_.operands.subspan(first), kernels, ready.call);
+    if (s.kind == step_kind::kernel)
+      prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);
   }
 
   /// How a kernel reads an argument along the row, which merging dims must not change.
@@ -376,11 +375,11 @@ class instance {
 
   plan_view plan_;
   symbol_values symbols_;
-  std::vector<layout> layouts_;         // by value
-  std::vector<std::size_t> offsets_;    // by value, in the arena
-  std::vector<source> sources_;         // by operand
-  std::vector<strided> tensors_;        // by operand, where the step is no kernel
-  std::vector<prepared> steps_;
+  sequence<layout> layouts_;         // by value
+  sequence<std::size_t> offsets_;    // by value, in the arena
+  sequence<source> sources_;         // by operand
+  sequence<strided> tensors_;        // by operand, where the step is no kernel
+  sequence<prepared> steps_;
   std::size_t arena_bytes_ = 0;
 };
 

@@ -4,7 +4,8 @@
 #pragma once
 
 #include <memory>
-#include <span>
+
+#include <weft/base/recycled.hpp>
 
 namespace weft {
 
@@ -17,7 +18,8 @@ enum class pass : unsigned char { forward, recompute, backward };
 
 class parameter_service {
  public:
-  using operands = std::span<const std::shared_ptr<tensor_state>>;
+  using operands = const recycled_vector<std::shared_ptr<tensor_state>>&;
+  using uses = const recycled_vector<tensor_state*>&;
 
   virtual ~parameter_service() = default;
 
@@ -26,9 +28,9 @@ class parameter_service {
   virtual void after_program(operands, pass) = 0;
 
   /// Backward begins, and will add one cotangent to each of these, which may repeat.
-  virtual void before_backward(std::span<tensor_state* const> uses) = 0;
+  virtual void before_backward(uses) = 0;
   /// One more has been added to each of these, or never will be.
-  virtual void after_entry(std::span<tensor_state* const> leaves) = 0;
+  virtual void after_entry(uses) = 0;
   virtual void after_backward() = 0;
 
   /// Moves on what is under way, without waiting.

@@ -172,11 +172,11 @@ class tape_entries {
     if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
       hooked_.push_back(to);
     if (!to->grad) {
-      to->grad = make_recycled<tensor_state>(*g);
+      to->grad = alias_of(*g);
       return;
     }
     const bool is_shared = to->grad.use_count() > 1 || to->grad->memory.use_count() > 1;
-    auto sum = is_shared ? make_recycled<tensor_state>(to->where, to->extents, to->type) : to->grad;
+    auto sum = is_shared ? make_state(to->where, to->extents, to->type) : to->grad;
     run::add(context_->engine(), *to->grad, *g, *sum);
     to->grad = std::move(sum);
   }

@@ -37,7 +37,7 @@ void update(context& c, const tensor_list& targets, const E& e) {
 /// A tensor's elements as one dim: the same memory under another shape.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = make_recycled<tensor_state>(*t);
+  auto view = alias_of(*t);
   view->extents = {1, {t->extents.size()}};
   return tensor<T, extents<dyn>>(std::move(view));
 }
@@ -45,7 +45,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
 /// The same with the last dim kept and the others counted as rows.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = make_recycled<tensor_state>(*t);
+  auto view = alias_of(*t);
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
   return tensor<T, extents<dyn, dyn>>(std::move(view));

@@ -24,7 +24,7 @@ namespace detail {
 /// A tensor whose elements fill(elements, how_many) writes.
 template <element T, class Fill>
 std::shared_ptr<tensor_state> filled(const shape& s, const device& where, Fill fill) {
-  auto t = make_recycled<tensor_state>(where, s, dtype_of<T>);
+  auto t = make_state(where, s, dtype_of<T>);
   const bool in_place = where->host_accessible();
   const std::unique_ptr<T[]> host(in_place ? nullptr : new T[static_cast<std::size_t>(s.size())]);
   T* const elements = in_place ? static_cast<T*>(t->memory.data()) : host.get();

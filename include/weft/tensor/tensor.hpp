@@ -44,6 +44,13 @@ struct tensor_state {
   std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
 };
 
+/// A tensor with elements that are not set yet.
+inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type) {
+  return make_recycled<tensor_state>(where, extents, type);
+}
+/// Another handle of the same elements, with a shape, a gradient and a place of its own.
+inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) { return make_recycled<tensor_state>(t); }
+
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
 
 /// Moves the elements to another device; all handles follow.
@@ -110,7 +117,7 @@ class tensor : public expression_base {
   tensor() = default;
   /// A tensor with elements that are not set yet.
   explicit tensor(const shape& s, const device& where = default_device())
-      : state_(make_recycled<tensor_state>(where, checked(s), dtype_of<T>)) {}
+      : state_(make_state(where, checked(s), dtype_of<T>)) {}
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
     checked(state_->extents);
   }
@@ -156,7 +163,7 @@ class tensor : public expression_base {
 
   /// A copy of the elements on another device.
   tensor to(const device& where) const {
-    tensor copy(std::make_shared<tensor_state>(*state()));
+    tensor copy(alias_of(*state()));
     move_to(*copy.state(), where);
     return copy;
   }

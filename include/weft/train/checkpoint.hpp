@@ -360,7 +360,7 @@ class checkpointer {
       all.push_back({"model." + name, p, first, whole});
       for (const std::string& kind : kinds) {
         if (!listed("optimizer." + kind + "." + name)) continue;
-        auto t = std::make_shared<tensor_state>(p->where, p->extents, p->type);
+        auto t = make_state(p->where, p->extents, p->type);
         run_->optimizer().state.set(kind, name, t);
         all.push_back({"optimizer." + kind + "." + name, t, first, whole});
       }
