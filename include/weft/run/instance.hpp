@@ -13,6 +13,7 @@
 
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
+#include <weft/run/arena.hpp>
 #include <weft/run/layout.hpp>
 #include <weft/run/parameter_service.hpp>
 #include <weft/run/tapped.hpp>
@@ -58,41 +59,6 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   return numbers;
 }
 
-/// Where the computed values of a program lie in one arena: values whose lives overlap do not.
-class arena_plan {
- public:
-  struct block {
-    std::size_t bytes;
-    int first_step, last_step;
-    std::size_t offset = 0;
-    bool placed = false;
-  };
-
-  /// Largest first, each at the lowest offset that is free during its life.
-  [[gnu::cold]] static std::size_t place(sequence<block>& blocks) {
-    sequence<const block*> placed(blocks.size(), nullptr);  // by offset
-    std::size_t total = 0;
-    for (int count = 0; count < blocks.size(); ++count) {
-      block* b = nullptr;
-      for (block& candidate : blocks)
-        if (!candidate.placed && (!b || candidate.bytes > b->bytes)) b = &candidate;
-      b->placed = true;
-      for (int i = 0; i < count; ++i) {
-        const block& other = *placed[i];
-        const bool together = other.first_step <= b->last_step && b->first_step <= other.last_step;
-        if (!together) continue;
-        if (b->offset + b->bytes <= other.offset) break;
-        b->offset = std::max(b->offset, other.offset + other.bytes);
-      }
-      total = std::max(total, b->offset + b->bytes);
-      int at = count;
-      for (; at > 0 && placed[at - 1]->offset > b->offset; --at) placed[at] = placed[at - 1];
-      placed[at] = b;
-    }
-    return total;
-  }
-};
-
 /// What one run of a program works with.
 struct frame {
   backend& device;
@@ -107,16 +73,18 @@ struct frame {
 class instance {
  public:
   instance(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
-      : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), offsets_(count_of(p.values), 0),
-        sources_(count_of(p.operands), {}), tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
+      : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
+        tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
-    plan_arena();
+    arena_ = plan_arena(p, [&](int id) {
+      return static_cast<std::size_t>(layout_of(id).extents.size() * size_of(value(id).result.type));
+    });
     for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
   }
 
   /// The symbol values this instance was made for.
   const symbol_values& symbols() const { return symbols_; }
-  std::size_t arena_bytes() const { return arena_bytes_; }
+  std::size_t arena_bytes() const { return arena_.bytes; }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
@@ -195,27 +163,13 @@ class instance {
     }
   }
 
-  [[gnu::cold]] void plan_arena() {
-    sequence<arena_plan::block> blocks;
-    sequence<int> ids;
-    for (int i = 0; i < layouts_.size(); ++i) {
-      const lower::value_entry& v = value(i);
-      if (v.where != storage::computed || v.first_step < 0 || v.output >= 0) continue;
-      const auto bytes = static_cast<std::size_t>(layouts_[i].extents.size() * size_of(v.result.type));
-      blocks.push_back({(bytes + 63) / 64 * 64, v.first_step, v.last_step});
-      ids.push_back(i);
-    }
-    arena_bytes_ = arena_plan::place(blocks);
-    for (int b = 0; b < blocks.size(); ++b) offsets_[ids[b]] = blocks[b].offset;
-  }
-
   source source_of(int id) const {
     const int base = base_of(id);
     const lower::value_entry& v = value(base);
     const auto bytes = static_cast<std::ptrdiff_t>(layout_of(id).offset * size_of(v.result.type));
     if (v.where == storage::leaf) return {source::leaf, v.source, bytes};
     if (v.output >= 0) return {source::output, v.output, bytes};
-    return {source::arena, 0, static_cast<std::ptrdiff_t>(offsets_[base]) + bytes};
+    return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
   }
 
   strided tensor_of(int id) const {
@@ -375,12 +329,11 @@ class instance {
 
   plan_view plan_;
   symbol_values symbols_;
-  sequence<layout> layouts_;         // by value
-  sequence<std::size_t> offsets_;    // by value, in the arena
-  sequence<source> sources_;         // by operand
-  sequence<strided> tensors_;        // by operand, where the step is no kernel
+  sequence<layout> layouts_;   // by value
+  arena_plan arena_;
+  sequence<source> sources_;   // by operand
+  sequence<strided> tensors_;  // by operand, where the step is no kernel
   sequence<prepared> steps_;
-  std::size_t arena_bytes_ = 0;
 };
 
 }  // namespace weft::run

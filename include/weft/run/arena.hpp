@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// The arena of a program: where its computed values lie. Values whose lives overlap do not.
+//
+//   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); });
+//   arena_base + a.offsets[value];
+#pragma once
+
+#include <algorithm>
+
+#include <weft/lower/plan.hpp>
+
+namespace weft::run {
+
+struct arena_plan {
+  sequence<std::size_t> offsets;  // by value; of those that the arena holds
+  std::size_t bytes = 0;
+};
+
+namespace detail {
+/// Memory of a value from one step to another.
+struct arena_block {
+  int value;
+  std::size_t bytes;
+  int first_step, last_step;
+  std::size_t offset = 0;
+  bool placed = false;
+};
+
+constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const auto& bytes_of) {
+  sequence<arena_block> blocks;
+  for (int i = 0; i < static_cast<int>(p.values.size()); ++i) {
+    const lower::value_entry& v = p.values[static_cast<std::size_t>(i)];
+    if (v.where == lower::storage::computed && v.first_step >= 0 && v.output < 0)
+      blocks.push_back({i, (bytes_of(i) + 63) / 64 * 64, v.first_step, v.last_step});
+  }
+  return blocks;
+}
+
+/// Largest first, each at the lowest offset that is free during its life.
+[[gnu::cold]] constexpr arena_plan place(sequence<arena_block> blocks, int values) {
+  arena_plan plan{sequence<std::size_t>(values, 0)};
+  sequence<const arena_block*> placed(blocks.size(), nullptr);  // by offset
+  for (int count = 0; count < blocks.size(); ++count) {
+    arena_block* b = nullptr;
+    for (arena_block& candidate : blocks)
+      if (!candidate.placed && (!b || candidate.bytes > b->bytes)) b = &candidate;
+    b->placed = true;
+    for (int i = 0; i < count; ++i) {
+      const arena_block& other = *placed[i];
+      const bool together = other.first_step <= b->last_step && b->first_step <= other.last_step;
+      if (!together) continue;
+      if (b->offset + b->bytes <= other.offset) break;
+      b->offset = std::max(b->offset, other.offset + other.bytes);
+    }
+    plan.offsets[b->value] = b->offset;
+    plan.bytes = std::max(plan.bytes, b->offset + b->bytes);
+    int at = count;
+    for (; at > 0 && placed[at - 1]->offset > b->offset; --at) placed[at] = placed[at - 1];
+    placed[at] = b;
+  }
+  return plan;
+}
+}  // namespace detail
+
+/// `bytes_of(i)`: what value i takes.
+template <class BytesOf>
+constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of) {
+  return detail::place(detail::arena_blocks(p, bytes_of), static_cast<int>(p.values.size()));
+}
+
+}  // namespace weft::run

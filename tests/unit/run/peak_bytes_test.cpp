@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Memory as it was forecast, to the byte: of expressions inside the compiler, of training steps before they run.
+#include <doctest/doctest.h>
+
+#include <utility>
+
+#include <weft/weft.hpp>
+
+#include "../../../examples/gpt2.hpp"
+
+using namespace weft;
+
+namespace {
+
+device cpu_of_its_own() { return device(std::make_shared<cpu::cpu_backend>(2)); }
+
+std::size_t peak_of(const device& d) { return d.memory().figures().peak; }
+
+/// The step with memory that is really used.
+template <class Step>
+std::size_t measured(Step&& step) {
+  const device d = cpu_of_its_own();
+  step(d);
+  return peak_of(d);
+}
+
+/// `f` applied to tensors of these extents, and what evaluating that takes beside them.
+template <class... Extents, class F>
+void check_constant(F f) {
+  using value = decltype(f(std::declval<tensor<float, Extents>>()...));
+  constexpr std::size_t bytes = peak_bytes<value>();
+  const device d = cpu_of_its_own();
+  context c(d);
+  [&](const auto&... operands) {
+    const std::size_t before = peak_of(d);
+    const auto kept = eval(f(operands...), c);
+    CHECK(peak_of(d) - before == bytes);
+  }(zeros<float>(Extents{}, d)...);
+}
+
+}  // namespace
+
+TEST_CASE("of expressions whose extents are in their types, as a constant") {
+  check_constant<extents<7, 5>>([](auto x) { return x; });
+  check_constant<extents<32, 784>, extents<784, 128>>([](auto x, auto w) { return relu(matmul(x, w) + 1.0f); });
+  check_constant<extents<100, 300>>([](auto x) { return matmul(softmax(matmul(x, transpose(x))), x); });
+  check_constant<extents<2, 16, 4, 8>>([](auto x) { return attention<causal>(x, x, x); });
+  check_constant<extents<64, 10>>([](auto x) { return sum(grad([](auto at) { return sum(square(softmax(matmul(at, transpose(at))))); }, x)); });
+  static_assert(peak_bytes<decltype(std::declval<tensor<float, extents<8, 4>>>() * 2.0f)>() == 8 * 4 * sizeof(float));
+}
+
+namespace {
+
+struct mlp {
+  linear<2, 64> first;
+  linear<64, 64> second;
+  linear<64, 2> output;
+  auto operator()(expression auto x) const { return output(relu(second(relu(first(x))))); }
+};
+
+/// Two steps: the first makes the optimiser's state, the second holds it from the start.
+template <class Model, class Optimizer, class Loss>
+void train(Model model, Optimizer optimizer, const device& where, Loss loss) {
+  context c(where);
+  for (int step = 0; step < 2; ++step) {
+    tape steps(c);
+    const auto value = steps.eval(loss(model));
+    steps.backward(value);
+    clip_grad_norm(model, 1.0, c);
+    optimizer.step(model, 1, c);
+  }
+}
+
+template <class Model>
+Model on(const device& where) {
+  Model m;
+  to(m, where);
+  return m;
+}
+
+const gpt2::config sizes{.layers = 3, .heads = 4, .width = 32, .context = 24, .vocabulary = 65};
+
+}  // namespace
+
+TEST_CASE("of training steps, before they run") {
+  const auto by_adamw = [](const device& d) {
+    const auto x = full<float>(extents<dyn, 2>{51, 2}, 0.5f, d);
+    const auto labels = full<std::int32_t>(extents<dyn>{51}, 1, d);
+    train(on<mlp>(d), adamw{}, d, [&](const mlp& m) { return cross_entropy(m(x), labels); });
+  };
+  CHECK(peak_bytes(by_adamw) == measured(by_adamw));
+
+  const auto by_sgd = [](const device& d) {
+    const auto x = full<float>(extents<33, 2>{}, 0.5f, d);
+    train(on<mlp>(d), sgd{.momentum = 0.9, .nesterov = true}, d, [&](const mlp& m) { return mean(square(m(x))); });
+  };
+  CHECK(peak_bytes(by_sgd) == measured(by_sgd));
+
+  const auto gpt = [](const device& d) {
+    const auto tokens = full<std::uint8_t>(extents<dyn, dyn>{5, 24}, 3, d);
+    train(gpt2::model<>::create(sizes, d), adamw{}, d, [&](const auto& m) { return cross_entropy(m(tokens, 24), tokens); });
+  };
+  CHECK(peak_bytes(gpt) == measured(gpt));
+
+  const auto static_gpt = [](const device& d) {
+    const auto tokens = full<std::uint8_t>(extents<5, 24>{}, 3, d);
+    train(gpt2::model<32, 4, 65, 24>::create(sizes, d), adamw{}, d, [&](const auto& m) { return cross_entropy(m(tokens), tokens); });
+  };
+  CHECK(peak_bytes(static_gpt) == measured(static_gpt));
+  CHECK(measured(static_gpt) <= measured(gpt));
+}
