@@ -64,10 +64,13 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   }
 }
 
-template <class V>
-V strided_row(const simd::lane<V>* from, index_t stride, index_t n) {
+/// Features from `d` on of the row of position `t`, zeros after the last.
+template <class V, class T>
+V row_part(const head_view<T>& x, index_t t, index_t d, index_t features) {
+  const T* const from = x.data + t * x.position + d * x.feature;
+  if (x.feature == 1) return simd::load_some<V>(from, features - d);
   V v{};
-  for (index_t i = 0; i < n; ++i) v[i] = from[i * stride];
+  for (index_t i = 0; i < std::min<index_t>(simd::lane_count<V>, features - d); ++i) v[i] = from[i * x.feature];
   return v;
 }
 
@@ -82,26 +85,26 @@ void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
   }
   std::fill_n(to, (s.padded_positions - s.positions) * s.padded_features, T{});
 }
-/// The same transposed: [features, padded_positions].
+/// The same transposed block by block: [blocks, features, attention_block]. Not in rows of all positions: those are often
+/// multiples of 4 KiB apart, which is one place in the first cache.
 template <class T>
 void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t side = blocking<T>::lanes;
-  for (index_t t0 = 0; t0 < s.padded_positions; t0 += side)
+  for (index_t t0 = 0; t0 < s.padded_positions; t0 += side) {
+    T* const block = to + t0 / attention_block * attention_block * s.features + t0 % attention_block;
     for (index_t d0 = 0; d0 < s.features; d0 += side) {
-      const index_t rows = std::min(side, s.positions - t0), columns = std::min(side, s.features - d0);
-      const T* from = x.data + t0 * x.position + d0 * x.feature;
       V square[side];
-      for (index_t t = 0; t < side; ++t)
-        square[t] = t >= rows ? V{} : x.feature == 1 ? simd::load_some<V>(from + t * x.position, columns)
-                                                     : strided_row<V>(from + t * x.position, x.feature, columns);
+      for (index_t t = 0; t < side; ++t) square[t] = t0 + t < s.positions ? row_part<V>(x, t0 + t, d0, s.features) : V{};
       transpose(square);
-      for (index_t d = 0; d < columns; ++d) simd::store(to + (d0 + d) * s.padded_positions + t0, square[d]);
+      for (index_t d = 0; d < std::min(side, s.features - d0); ++d) simd::store(block + (d0 + d) * attention_block, square[d]);
     }
+  }
 }
+/// Rows [first, last) of x from packed ones.
 template <class T>
-void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x) {
-  for (index_t t = 0; t < s.positions; ++t, from += s.padded_features) {
+void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x, index_t first, index_t last) {
+  for (index_t t = first; t < last; ++t, from += s.padded_features) {
     T* to = x.data + t * x.position;
     if (x.feature == 1) std::copy_n(from, s.features, to);
     else for (index_t d = 0; d < s.features; ++d) to[d * x.feature] = from[d];
@@ -114,26 +117,34 @@ index_t visible(const head_size<T>& s, index_t i) {
   return s.causal ? std::min(i + 1, s.positions) : s.positions;
 }
 
-/// Turns a row of scores into weights exp(score - maximum) and updates the running maximum and
-/// sum; returns the factor that older sums must be multiplied with.
-template <class T>
-T weigh_row(T* score, index_t seen, T scale, T& maximum, T& sum) {
-  using V = simd::vec<T, blocking<T>::lanes>;
-  constexpr index_t lanes = blocking<T>::lanes;
-  for (index_t c = seen; c < attention_block; ++c) score[c] = -std::numeric_limits<T>::infinity();
-  V top = simd::load<V>(score);
-  for (index_t c = lanes; c < attention_block; c += lanes)
-    top = simd::maximum(top, simd::load<V>(score + c));
-  const T peak = simd::fold_lanes(top, [](T a, T b) { return std::max(a, b); }) * scale;
-  const T next = std::max(maximum, peak);
-  V total{};
-  for (index_t c = 0; c < attention_block; c += lanes) {
-    const V w = math::exp(simd::load<V>(score + c) * scale - next);
-    simd::store(score + c, w);
-    total += w;
+/// Scores of as many rows as a vector has lanes become weights exp(score - maximum); updates the running maxima and sums, a
+/// row in each lane. Returns the factors that older sums must be multiplied with.
+template <class T, class V = simd::vec<T, blocking<T>::lanes>>
+V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
+  constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
+  V rows[lanes];
+  for (index_t r = 0; r < lanes; ++r) {
+    T* const score = scores + r * block;
+    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c) score[c] = -std::numeric_limits<T>::infinity();
+    rows[r] = simd::load<V>(score);
+    for (index_t c = lanes; c < block; c += lanes) rows[r] = simd::maximum(rows[r], simd::load<V>(score + c));
   }
-  const T factor = std::exp(maximum - next);
-  sum = sum * factor + simd::fold_lanes(total, [](T a, T b) { return a + b; });
+  transpose(rows);
+  V top = rows[0];
+  for (index_t i = 1; i < lanes; ++i) top = simd::maximum(top, rows[i]);
+  const V next = simd::maximum(maximum, top * s.scale);
+  for (index_t r = 0; r < lanes; ++r) {
+    rows[r] = V{};
+    for (index_t c = 0; c < block; c += lanes) {
+      const V w = math::exp(simd::load<V>(scores + r * block + c) * s.scale - next[r]);
+      simd::store(scores + r * block + c, w);
+      rows[r] += w;
+    }
+  }
+  transpose(rows);
+  for (index_t i = 1; i < lanes; ++i) rows[0] += rows[i];
+  const V factor = math::exp(maximum - next);
+  sum = sum * factor + rows[0];
   maximum = next;
   return factor;
 }
@@ -142,7 +153,8 @@ template <class T>
 void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& k,
             const head_view<const T>& v, const head_view<T>& out, T* log_sum,
             scratch_memory& scratch) {
-  constexpr index_t block = attention_block;
+  using V = simd::vec<T, blocking<T>::lanes>;
+  constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
   const index_t row = s.padded_features, matrix_size = s.padded_positions * row;
   T* keys = static_cast<T*>(scratch.get(static_cast<std::size_t>(3 * matrix_size + block * (block + row)) * sizeof(T)));
   T* values = keys + matrix_size;
@@ -153,28 +165,28 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
   pack_rows(v, s, values);
   pack_rows(q, s, queries);
   for (index_t i0 = 0; i0 < s.positions; i0 += block) {
-    const index_t rows = std::min(block, s.positions - i0);
-    T maximum[block], sum[block];
-    std::fill(maximum, maximum + block, -std::numeric_limits<T>::max());
-    std::fill(sum, sum + block, T{});
+    const index_t rows = std::min(block, s.positions - i0), whole_groups = (rows + lanes - 1) / lanes * lanes;
+    V maximum[block / lanes], sum[block / lanes];
+    std::fill(maximum, maximum + block / lanes, simd::splat<V>(-std::numeric_limits<T>::max()));
+    std::fill(sum, sum + block / lanes, V{});
     const index_t end = visible(s, i0 + rows - 1);
     for (index_t j0 = 0; j0 < end; j0 += block) {
-      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys + j0,
-                        s.padded_positions, scores, block, false);
-      for (index_t r = 0; r < rows; ++r) {
-        const index_t seen = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block);
-        const T factor = weigh_row(scores + r * block, seen, s.scale, maximum[r], sum[r]);
-        if (j0 > 0 && factor != T(1))
-          for (index_t d = 0; d < row; ++d) sums[r * row + d] *= factor;
+      multiply_in_place(whole_groups, block, s.features, queries + i0 * row, row, index_t{1}, keys + j0 * s.features, block,
+                        scores, block, false);
+      for (index_t r = 0; r < whole_groups; r += lanes) {
+        const V factor = weigh_rows(s, i0 + r, j0, scores + r * block, maximum[r / lanes], sum[r / lanes]);
+        if (j0 == 0) continue;
+        for (index_t l = 0; l < lanes; ++l)
+          for (index_t d = 0; d < row; d += lanes) simd::store(sums + (r + l) * row + d, simd::load<V>(sums + (r + l) * row + d) * factor[l]);
       }
-      multiply_in_place(rows, row, block, scores, block, index_t{1}, values + j0 * row, row, sums,
-                        row, j0 > 0);
+      multiply_in_place(whole_groups, row, block, scores, block, index_t{1}, values + j0 * row, row, sums, row, j0 > 0);
     }
     for (index_t r = 0; r < rows; ++r) {
-      for (index_t d = 0; d < s.features; ++d)
-        out.data[(i0 + r) * out.position + d * out.feature] = sums[r * row + d] / sum[r];
-      log_sum[i0 + r] = maximum[r] + std::log(sum[r]);
+      const T total = sum[r / lanes][r % lanes];
+      for (index_t d = 0; d < row; d += lanes) simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / total);
+      log_sum[i0 + r] = maximum[r / lanes][r % lanes] + std::log(total);
     }
+    unpack_rows(sums, s, out, i0, i0 + rows);
   }
 }
 
@@ -217,20 +229,21 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
   pack_rows(q, s, queries);
   pack_rows(g, s, cotangent);
   std::fill(sum_q, sum_q + 3 * size, T{});
+  using V = simd::vec<T, blocking<T>::lanes>;
   for (index_t t = 0; t < s.positions; ++t) {
-    T dot{};
-    for (index_t d = 0; d < s.features; ++d)
-      dot += out.data[t * out.position + d * out.feature] * cotangent[t * row + d];
-    delta[t] = dot;
+    V dot{};
+    for (index_t d = 0; d < s.features; d += blocking<T>::lanes)
+      dot += row_part<V>(out, t, d, s.features) * simd::load<V>(cotangent + t * row + d);
+    delta[t] = simd::fold_lanes(dot, [](T a, T b) { return a + b; });
   }
   for (index_t j0 = 0; j0 < s.positions; j0 += block)
     for (index_t i0 = s.causal ? j0 : 0; i0 < s.positions; i0 += block) {
       const index_t rows = std::min(block, s.positions - i0);
       const index_t columns = std::min(block, s.positions - j0);
-      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys_t + j0,
-                        s.padded_positions, scores, block, false);
-      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1},
-                        values_t + j0, s.padded_positions, slopes, block, false);
+      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys_t + j0 * s.features, block,
+                        scores, block, false);
+      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1}, values_t + j0 * s.features, block,
+                        slopes, block, false);
       weigh_block(s, i0, rows, j0, log_sum, delta, scores, slopes);
       multiply_in_place(columns, row, rows, scores, index_t{1}, block, cotangent + i0 * row, row,
                         sum_v + j0 * row, row, true);
@@ -239,9 +252,9 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
       multiply_in_place(columns, row, rows, slopes, index_t{1}, block, queries + i0 * row, row,
                         sum_k + j0 * row, row, true);
     }
-  unpack_rows(sum_q, s, dq);
-  unpack_rows(sum_k, s, dk);
-  unpack_rows(sum_v, s, dv);
+  unpack_rows(sum_q, s, dq, 0, s.positions);
+  unpack_rows(sum_k, s, dk, 0, s.positions);
+  unpack_rows(sum_v, s, dv, 0, s.positions);
 }
 
 }  // namespace detail
