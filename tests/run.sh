@@ -3,7 +3,8 @@
 # Installs what is missing, builds and runs the tests.
 #
 #   tests/run.sh           the quick tier: both compilers, sanitizers, structure, packaging
-#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, NEON, large tensors, a longer fuzz
+#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, NEON, every NVIDIA architecture, large
+#                          tensors, a longer fuzz, and all of the quick tier on bare Debian 12 and 13 (hours; needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
@@ -27,6 +28,7 @@ install_missing() {
   if [ $full -eq 1 ]; then
     command -v aarch64-linux-gnu-g++ >/dev/null || need+=(g++-aarch64-linux-gnu)
     command -v qemu-aarch64 >/dev/null || need+=(qemu-user)
+    command -v debootstrap >/dev/null || need+=(debootstrap)
   fi
   [ ${#need[@]} -eq 0 ] && return
   local as_root=()
@@ -88,6 +90,18 @@ check_arm() {
       tests/${test}_test.cpp tests/main.cpp -o build/arm/test
     qemu-aarch64 build/arm/test | tail -n 2
   done
+}
+
+# The README's two commands on a machine that has nothing, from a fresh clone. check_bare SUITE; needs root.
+check_bare() {
+  echo "== bare $1"
+  local root=$PWD/build/bare-$1
+  [ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase "$1" "$root" >"$root.log"
+  rm -rf "$root/weft" && git clone -q . "$root/weft"
+  mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+  chroot "$root" env -i PATH="$PATH" HOME=/root STEPS=50 /weft/examples/quickstart.sh &&
+    chroot "$root" env -i PATH="$PATH" HOME=/root /weft/tests/run.sh || { umount "$root/proc"; return 1; }
+  umount "$root/proc"
 }
 
 # Ranks as threads, under the thread sanitizer.
@@ -222,5 +236,7 @@ if [ $full -eq 1 ]; then
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF
   build gcc-baseline g++ -DWEFT_NATIVE=OFF
   build gcc-sanitized g++ -DWEFT_SANITIZE=address -DWEFT_BUILD_EXAMPLES=OFF  # undefined: g++ 12 then rejects constants
+  check_bare bookworm
+  check_bare trixie
 fi
 echo "all checks passed"
