@@ -6,6 +6,7 @@
 #pragma once
 
 #include <weft/graph/fuse.hpp>
+#include <weft/graph/views.hpp>
 
 namespace weft {
 
@@ -98,11 +99,12 @@ constexpr broken_promise verify_views(const compute_graph& g) {
   for (int k = 0; k < g.outputs.size(); ++k) {
     const int o = g.outputs[k];
     if (o < 0) continue;
-    const op::op_kind kind = g[o].op->kind;
+    const int base = reshaped_from(g, o);
+    const op::op_kind kind = g[base].op->kind;
     if (kind == op::op_kind::view || kind == op::op_kind::leaf || kind == op::op_kind::constant)
       return {"an output has no memory of its own", o};
     for (int j = 0; j < k; ++j)
-      if (g.outputs[j] == o) return {"two outputs share their memory", o};
+      if (g.outputs[j] >= 0 && reshaped_from(g, g.outputs[j]) == base) return {"two outputs share their memory", o};
   }
   return verify_expanded(g);
 }

@@ -81,7 +81,13 @@ constexpr void flatten_concat(const compute_graph& g, node& n) {
 
 }  // namespace detail
 
-/// `g` in which every reshape can be read in place and every output is contiguous memory of its own.
+/// The node whose memory a reshape, or a reshape of one, looks at as a whole.
+constexpr int reshaped_from(const compute_graph& g, int id) {
+  while (g[id].op == &info_of<op::reshape>) id = g[id].operand[0];
+  return id;
+}
+
+/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe reshaped.
 constexpr compute_graph with_legal_views(compute_graph g) {
   for (int i = 0; i < g.size(); ++i)  // before it is known what is live: inner ones are not
     if (g[i].op == &info_of<op::concat>) detail::flatten_concat(g, g.nodes[i]);
@@ -123,16 +129,17 @@ constexpr compute_graph with_legal_views(compute_graph g) {
   sequence<bool> taken(result.size(), false);
   for (int& o : result.outputs) {
     if (o < 0) continue;
-    const node& n = result[o];
+    const int base = reshaped_from(result, o);
+    const node& n = result[base];
     const bool has_memory = n.op->kind != op::op_kind::view && n.op->kind != op::op_kind::leaf &&
                             n.op->kind != op::op_kind::constant && n.op != &info_of<op::coordinate>;
-    if (has_memory && !taken[o]) {
-      taken[o] = true;
+    if (has_memory && !taken[base]) {
+      taken[base] = true;
       continue;
     }
     node copy;  // appended, not interned: each output owns its elements
     copy.op = &info_of<op::contiguous>;
-    copy.result = n.result;
+    copy.result = result[o].result;
     copy.operand[0] = o;
     copy.operands = 1;
     o = result.append(copy).id;

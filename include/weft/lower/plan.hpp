@@ -173,7 +173,7 @@ class planner {
       plan_.values.push_back(v);
     }
     for (int o = 0; o < g_.outputs.size(); ++o)
-      if (g_.outputs[o] >= 0) plan_.values[g_.outputs[o]].output = o;
+      if (g_.outputs[o] >= 0) plan_.values[graph::detail::base_of(g_, g_.outputs[o])].output = o;
   }
 
   static constexpr view_kind view_of(const node& n) {

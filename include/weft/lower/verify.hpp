@@ -51,7 +51,7 @@ constexpr broken_promise verify_plan(const plan& p) {
       if (const broken_promise b = detail::verify_kernel(p, p.kernels[s.kernel], s.inputs + s.outputs)) return b;
   }
   for (int o : p.outputs)
-    if (o >= 0 && computed_at[o] < 0) return {"an output is not computed", o};
+    if (o >= 0 && computed_at[detail::base_of(p, o)] < 0) return {"an output is not computed", o};
   return {};
 }
 

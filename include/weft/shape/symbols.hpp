@@ -88,7 +88,7 @@ class symbol_table {
       same_as[number_of(a)] = b;
       out = b;
     }
-    return true;
+    return !(is_symbol(a) && is_symbol(b)) || unify_quotients(symbols[number_of(a)], symbols[number_of(b)]);
   }
   constexpr index_t add(index_t a, index_t b) {
     if (a == 0) return b;
@@ -141,6 +141,13 @@ class symbol_table {
   }
 
  private:
+  /// Where x / n = y / n without rest, x = y.
+  constexpr bool unify_quotients(symbol a, symbol b) {
+    if (a.kind != symbol_kind::divide || b.kind != symbol_kind::divide || canonical(a.b) != canonical(b.b)) return true;
+    index_t same = 0;
+    return unify(a.a, b.a, same);
+  }
+
   struct term {
     index_t of, times;
   };

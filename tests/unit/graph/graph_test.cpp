@@ -6,6 +6,7 @@
 #include <weft/graph/print.hpp>
 #include <weft/graph/products.hpp>
 #include <weft/lower/plan.hpp>
+#include <weft/lower/verify.hpp>
 
 using namespace weft;
 using graph::compute_graph;
@@ -129,6 +130,22 @@ TEST_CASE("views: the gradients of the parts of a divided tensor are written sid
   CHECK(count(legal, info_of<op::pad>) == 0);
   const lower::plan p = lower::make_plan(legal);
   CHECK(p.steps[p.steps.size() - 1].inputs == 3);
+}
+
+TEST_CASE("views: an output that is a computed value reshaped is that value's memory, once") {
+  compute_graph g;
+  const value x = g.leaf(row_of(8), false);
+  const value sums = sum_dims(x, 0, 1);
+  const auto reshaped = [&](shape s) { return reshape_to(sums, s).id; };
+  g.outputs = {reshaped({1, {8}}), reshaped({2, {2, 4}}), sums.id};
+  const compute_graph legal = graph::with_legal_views(g);
+  CHECK(count(legal, info_of<op::contiguous>) == 2);
+  CHECK_FALSE(graph::verify_views(legal));
+  const lower::plan p = lower::make_plan(legal);
+  CHECK_FALSE(lower::verify_plan(p));
+  CHECK(p.steps.size() == 3);
+  CHECK(p.values[p.outputs[0]].result.extents == shape{1, {8}});
+  CHECK(p.values[p.operands[p.steps[0].first_operand + p.steps[0].inputs]].output == 0);
 }
 
 TEST_CASE("products: one that is only read transposed is computed transposed, without a copy") {

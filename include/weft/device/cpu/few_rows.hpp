@@ -1,59 +1,128 @@
 // SPDX-License-Identifier: MIT
-// Products of few rows with a transposed matrix, as in a linear layer's answer to one sample: dot
-// products of contiguous rows, because packing would read everything once more.
+// Products of few rows, as in a linear layer's answer to one sample: B is read once and where it lies, because packing would
+// read and write everything once more. With a transposed B they are dot products of contiguous rows; bf16 and f16 are widened
+// in registers.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/cpu/packing.hpp>
+#include <weft/device/cpu/tiles.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
+/// What few rows of a type are multiplied as.
+template <class From>
+using wide_type = std::conditional_t<is_storage_type<From>, float, From>;
+
 /// Rows of A times columns of B at a time: a sum for each of a vector's lanes.
-template <class T>
+template <class From>
 struct dot_blocking {
-  static constexpr int lanes = packed_lanes<T>;
+  static constexpr int lanes = packed_lanes<wide_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
-  /// With more rows than this, packing B pays.
-  static constexpr index_t most_rows = 16;
+  /// With more rows than these, packing B pays: a transposed B, and one whose rows are contiguous.
+  static constexpr index_t most_rows = !is_storage_type<From> ? 16 : std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
+  static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 0;  // others are read where they lie anyway
 };
 
 /// Sums of A's `height` rows from `a` with B's `width` columns from `b`, each contiguous. What is beyond
 /// height and width is computed again and not stored.
-template <class T, int... I, int... J, int... IJ>
+template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
-                            index_t depth, const T* a, index_t a_row, index_t height, const T* b, index_t b_column, index_t width,
-                            T* c, index_t c_row) {
-  constexpr int lanes = dot_blocking<T>::lanes, columns = dot_blocking<T>::columns;
+                            index_t depth, const From* a, index_t a_row, index_t height, const From* b, index_t b_column, index_t width,
+                            Out* c, index_t c_row) {
+  using T = wide_type<From>;
+  constexpr int lanes = dot_blocking<From>::lanes, columns = sizeof...(J);
   using V = simd::vec<T, lanes>;
-  const T* const row[] = {a + std::min<index_t>(I, height - 1) * a_row...};
-  const T* const column[] = {b + std::min<index_t>(J, width - 1) * b_column...};
+  const From* const row[] = {a + std::min<index_t>(I, height - 1) * a_row...};
+  const From* const column[] = {b + std::min<index_t>(J, width - 1) * b_column...};
   V sum[] = {((void)IJ, V{})...};
   index_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
-    const V x[] = {simd::load<V>(row[I] + k)...}, y[] = {simd::load<V>(column[J] + k)...};
+    const V x[] = {simd::load_stored<V>(row[I] + k)...}, y[] = {simd::load_stored<V>(column[J] + k)...};
     ((sum[IJ] += x[IJ / columns] * y[IJ % columns]), ...);
   }
   if (k < depth) {
-    const V x[] = {simd::load_some<V>(row[I] + k, depth - k)...}, y[] = {simd::load_some<V>(column[J] + k, depth - k)...};
+    const V x[] = {packed_along<V, T>(row[I] + k, depth - k)...}, y[] = {packed_along<V, T>(column[J] + k, depth - k)...};
     ((sum[IJ] += x[IJ / columns] * y[IJ % columns]), ...);
   }
   transpose(sum);
   const V all = (sum[IJ] + ...);
   for (index_t i = 0; i < height; ++i)
-    for (index_t j = 0; j < width; ++j) c[i * c_row + j] = all[i * columns + j];
+    for (index_t j = 0; j < width; ++j) c[i * c_row + j] = static_cast<Out>(all[i * columns + j]);
 }
 
-template <class T>
-[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<T>& a, const matrix<T>& b,
-                                         const result_matrix<T>& c) {
-  using B = dot_blocking<T>;
+/// Sums of A's `height` rows from `a` with as many columns of B from `b`, whose rows are contiguous, as the vectors J hold; of
+/// them `width` are stored.
+template <class From, class Out, int... I, int... J, int... IJ>
+WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
+                               index_t depth, const matrix<From>& a, index_t height, const From* b, index_t b_row, index_t width,
+                               Out* c, index_t c_row) {
+  using T = wide_type<From>;
+  constexpr int lanes = dot_blocking<From>::lanes, vectors = sizeof...(J);
+  using V = simd::vec<T, lanes>;
+  const From* const row[] = {a.data + std::min<index_t>(I, height - 1) * a.row...};
+  V sum[] = {((void)IJ, V{})...};
+  for (index_t k = 0; k < depth; ++k, b += b_row) {
+    (__builtin_prefetch(b + rows_ahead * b_row + J * lanes), ...);
+    const V x[] = {simd::splat<V>(static_cast<T>(row[I][k * a.column]))...};
+    if (width == vectors * lanes) {
+      const V y[] = {simd::load_stored<V>(b + J * lanes)...};
+      ((sum[IJ] += x[IJ / vectors] * y[IJ % vectors]), ...);
+    } else {
+      const V y[] = {packed_along<V, T>(b + J * lanes, std::max<index_t>(width - J * lanes, 0))...};
+      ((sum[IJ] += x[IJ / vectors] * y[IJ % vectors]), ...);
+    }
+  }
+  alignas(64) T sums[sizeof...(IJ) * lanes];
+  (simd::store(sums + IJ * lanes, sum[IJ]), ...);
+  store_tile<vectors * lanes>(sums, c, c_row, height, width);
+}
+
+/// Whether there is a way for these strides.
+template <class From>
+bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
+  using B = dot_blocking<From>;
+  if (b.column == 1) return size.m <= B::most_rows_spread;
+  return size.m <= B::most_rows && a.column == 1 && b.row == 1;
+}
+
+template <class From, class Out>
+[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
+                                         const result_matrix<Out>& c) {
+  using B = dot_blocking<From>;
+  constexpr int vectors = 4;
+  constexpr std::make_integer_sequence<int, B::rows> rows;
+  if constexpr (is_storage_type<From>)
+    if (b.column == 1) {
+      for (index_t j = range.j0; j < range.j1; j += vectors * B::lanes) {
+        const index_t width = std::min<index_t>(vectors * B::lanes, range.j1 - j);
+        constexpr std::make_integer_sequence<int, vectors> across;
+        for (index_t i = range.i0; i < range.i1; i += B::rows) {
+          const matrix<From> from{a.data + i * a.row, a.row, a.column};
+          Out* const to = c.data + i * c.row + j;
+          if (range.i1 - i == 1) spread_kernel(std::integer_sequence<int, 0>{}, across, across, depth, from, 1, b.data + j, b.row, width, to, c.row);
+          else
+            spread_kernel(rows, across, std::make_integer_sequence<int, B::rows * vectors>{}, depth, from,
+                          std::min<index_t>(B::rows, range.i1 - i), b.data + j, b.row, width, to, c.row);
+        }
+      }
+      return;
+    }
+  if constexpr (is_storage_type<From>)
+    if (range.i1 - range.i0 == 1) {
+      constexpr std::make_integer_sequence<int, B::lanes> sums;
+      for (index_t j = range.j0; j < range.j1; j += B::lanes)
+        dot_kernel(std::integer_sequence<int, 0>{}, sums, sums, depth, a.data + range.i0 * a.row, a.row, 1, b.data + j * b.column, b.column,
+                   std::min<index_t>(B::lanes, range.j1 - j), c.data + range.i0 * c.row + j, c.row);
+      return;
+    }
   for (index_t j = range.j0; j < range.j1; j += B::columns)
     for (index_t i = range.i0; i < range.i1; i += B::rows)
-      dot_kernel<T>(std::make_integer_sequence<int, B::rows>{}, std::make_integer_sequence<int, B::columns>{},
-                    std::make_integer_sequence<int, B::lanes>{}, depth, a.data + i * a.row, a.row, std::min<index_t>(B::rows, range.i1 - i),
-                    b.data + j * b.column, b.column, std::min<index_t>(B::columns, range.j1 - j), c.data + i * c.row + j, c.row);
+      dot_kernel(rows, std::make_integer_sequence<int, B::columns>{}, std::make_integer_sequence<int, B::lanes>{}, depth,
+                 a.data + i * a.row, a.row, std::min<index_t>(B::rows, range.i1 - i), b.data + j * b.column, b.column,
+                 std::min<index_t>(B::columns, range.j1 - j), c.data + i * c.row + j, c.row);
 }
 
 }  // namespace detail

@@ -15,7 +15,6 @@
 
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/cpu/few_rows.hpp>
-#include <weft/device/cpu/tiles.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -46,7 +45,7 @@ WEFT_INLINE void multiply_tile_of(std::integer_sequence<int, I...>, std::integer
                                   std::integer_sequence<int, IJ...>, index_t depth, const T* a,
                                   index_t a_row, index_t a_column, const T* b, index_t b_row, sum_of<T>* c,
                                   index_t c_row, bool add, [[maybe_unused]] T* packed) {
-  constexpr int lanes = blocking<T>::lanes, rows_ahead = 8;
+  constexpr int lanes = blocking<T>::lanes;
   using V = simd::vec<lane_of<T>, lanes>;
   using S = simd::vec<sum_of<T>, lanes>;
   S sum[] = {((void)IJ, S{})...};
@@ -55,7 +54,7 @@ WEFT_INLINE void multiply_tile_of(std::integer_sequence<int, I...>, std::integer
   for (index_t k = 0; k < depth; ++k) {
     const V column[] = {load_packed<V>(b + J * lanes)...};
     if constexpr (Packs) {
-      (__builtin_prefetch(b + rows_ahead * b_row + J * lanes), ...);  // too far apart for the machine to see it coming
+      (__builtin_prefetch(b + rows_ahead * b_row + J * lanes), ...);
       (simd::store(reinterpret_cast<lane_of<T>*>(packed + J * lanes), column[J]), ...);
       packed += Vectors * lanes;
     }
@@ -307,6 +306,14 @@ template <class From, class Out, class At>
 void multiply_each(const gemm_size& size, index_t products, const At& at, executor& threads) {
   if (products == 0) return;
   const operands_of_product<From, Out> first = at(0);
+  if (detail::are_few_rows(size, first.a, first.b)) {
+    using B = detail::dot_blocking<From>;
+    return detail::task_grid(size, products, 16, 16 * B::columns, 1e6, threads.threads())
+        .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory&) {
+          const operands_of_product<From, Out> o = at(n);
+          detail::multiply_few_rows(block, size.k, o.a, o.b, o.c);
+        });
+  }
 #if WEFT_HAS_TILES
   if constexpr (std::is_same_v<From, bfloat16>)
     if (detail::tiles_permitted()) {
@@ -318,15 +325,6 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
           });
     }
 #endif
-  if constexpr (std::is_same_v<From, typename detail::packing<From>::type>) {
-    using B = detail::dot_blocking<From>;
-    if (size.m <= B::most_rows && first.a.column == 1 && first.b.row == 1 && first.b.column != 1)
-      return detail::task_grid(size, products, B::most_rows, 16 * B::columns, 1e6, threads.threads())
-          .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory&) {
-            const operands_of_product<From, Out> o = at(n);
-            detail::multiply_few_rows(block, size.k, o.a, o.b, o.c);
-          });
-  }
   using B = detail::blocking<typename detail::packing<From>::type>;
   detail::task_grid(size, products, B::tile_rows, B::tile_columns, 1e6, threads.threads())
       .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory& scratch) {

@@ -84,6 +84,9 @@ WEFT_INLINE void multiply_add(S& sum, V x, V y) {
 template <class T>
 inline constexpr int packed_lanes = vector_bytes / static_cast<int>(sizeof(T));
 
+/// How far ahead rows of B are fetched: the machine does not see it coming when they are far apart.
+inline constexpr index_t rows_ahead = 16;
+
 /// Bytes of a core's second cache.
 inline index_t second_cache() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
@@ -189,8 +192,11 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   const auto lanes_of = [&](index_t k, index_t j) { return reinterpret_cast<L*>(to + k * Width + j); };
   if (b.column == 1 && columns == Width) {
     for (index_t k = 0; k < depth; ++k)
-      for (index_t j = 0; j < Width; j += packed_lanes<T>)
-        simd::store(lanes_of(k, j), packed_across<V, T>(from + k * n * b.row + j, b.row, elements - k * n));
+      for (index_t j = 0; j < Width; j += packed_lanes<T>) {
+        const From* const at = from + k * n * b.row + j;
+        for (index_t row = 0; row < n; ++row) __builtin_prefetch(at + (rows_ahead + row) * b.row);
+        simd::store(lanes_of(k, j), packed_across<V, T>(at, b.row, elements - k * n));
+      }
   } else if (b.row == 1 && b.column != 1) {
     for (index_t j = 0; j < Width; j += packed_lanes<T>)
       for (index_t k = 0; k < depth; k += packed_lanes<T>) {
