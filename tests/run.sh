@@ -149,6 +149,8 @@ check_train_gpt() {
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
   python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl  # every step of the whole is in the parts
+  $job "${common[@]}" --steps 20 --lr 3e-3 --device opencl --log $at/opencl.jsonl 2>/dev/null
+  python3 tests/structure/check_logs.py --within 1e-5 $at/whole.jsonl $at/opencl.jsonl
   # The same bits in less memory, with as little recomputed as fits.
   local wide=("${common[@]}" --batch 32 --steps 20 --lr 3e-3) peak percent limited=()
   $job "${wide[@]}" --log $at/unlimited.jsonl 2>/dev/null

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""check_logs.py REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses, bit for bit; the loss must
-fall; the memory of one rank and the traffic of every rank must be what was predicted."""
+"""check_logs.py [--within RELATIVE] REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses, bit for
+bit or as near; the loss must fall; the memory of one rank and the traffic of every rank must be what was predicted."""
 import json
 import sys
 
@@ -11,11 +11,17 @@ def read(path):
 def losses(log):
     return {line["step"]: line["loss_hex"] for line in log if "step" in line}
 
+def equal(a, b):
+    return a == b if within == 0 else b is not None and abs(float.fromhex(a) - float.fromhex(b)) <= within * abs(float.fromhex(b))
+
+within = float(sys.argv[2]) if sys.argv[1] == "--within" else 0
+if within:
+    del sys.argv[1:3]
 reference = read(sys.argv[1])
 expected = losses(reference)
 for path in sys.argv[2:]:
     found = losses(read(path))
-    wrong = [s for s in found if found[s] != expected.get(s)]
+    wrong = [s for s in found if not equal(found[s], expected.get(s))]
     if wrong or not found:
         sys.exit(f"{path}: losses differ at steps {wrong} of {list(found)}")
 first, last = float.fromhex(expected[min(expected)]), float.fromhex(expected[max(expected)])
@@ -33,4 +39,4 @@ for path in sys.argv[1:]:
     sent = end["comm_bytes"]["total"]
     if head["predicted_comm_bytes"] != sent:
         sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")
-print(f"{len(sys.argv) - 1} logs of {len(expected)} steps, the same bits; loss {first:.3f} to {last:.3f}")
+print(f"{len(sys.argv) - 1} logs of {len(expected)} steps, {f'within {within}' if within else 'the same bits'}; loss {first:.3f} to {last:.3f}")
