@@ -48,7 +48,13 @@ class caching_allocator {
   void deallocate(void* block, std::size_t granted) noexcept {
     const std::lock_guard lock(mutex_);
     figures_.in_use -= granted;
-    free_[class_number(granted)].push_back(block);
+    auto& blocks = free_[class_number(granted)];
+    try {
+      blocks.push_back(block);
+    } catch (const std::bad_alloc&) {  // no memory to remember it with
+      figures_.reserved -= granted;
+      device_->deallocate(block, granted);
+    }
   }
 
   /// Gives cached blocks back to the device.
