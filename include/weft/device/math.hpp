@@ -83,15 +83,16 @@ WEFT_INLINE V sqrt(V x) {
 template <class V>
 WEFT_INLINE V exp(V x) {
   if constexpr (detail::is_f32<V>) {
-    const V high = splat<V>(89.f), low = splat<V>(-104.f);
+    const V high = splat<V>(89.f);
     V clamped = select(less(high, x), high, x);  // NaN compares false and stays
-    clamped = select(less(clamped, low), low, clamped);
+    const auto gone = less(x, splat<V>(-104.f));  // zero: not multiplied down to it, which takes a hundred times as long
+    clamped = select(gone, V{}, clamped);
     rebind<V, std::int32_t> n;
     const V r = detail::reduce_by_log2(clamped, n);
     const V y = detail::expm1_reduced(r) + 1.f;
     const auto half = n >> 1;  // in two steps, so that results reach the subnormal numbers
-    return y * detail::power_of_two<V>(half) *
-           detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half));
+    return select(gone, V{}, y * detail::power_of_two<V>(half) *
+                                 detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half)));
   } else {
     return map_lanes(x, [](auto e) { return std::exp(e); });
   }
