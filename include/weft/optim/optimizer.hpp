@@ -8,6 +8,7 @@
 //   optimizer.step(model);
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -87,14 +88,10 @@ class optimizer_state {
 
   /// Where a slot is, or would be.
   std::size_t place_of(std::string_view kind, std::string_view name) const {
-    std::size_t low = 0, high = slots_.size();
-    while (low < high) {
-      const std::size_t middle = (low + high) / 2;
-      const slot& s = slots_[middle];
-      const bool before = s.kind < kind || (s.kind == kind && s.name < name);
-      (before ? low : high) = before ? middle + 1 : middle;
-    }
-    return low;
+    const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
+      return s.kind < kind || (s.kind == kind && s.name < name);
+    });
+    return static_cast<std::size_t>(at - slots_.begin());
   }
   bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;

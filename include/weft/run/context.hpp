@@ -5,6 +5,7 @@
 // each other. Functions that take none use a default one for the CPU.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -77,16 +78,11 @@ class context {
   /// The instance of a plan for these symbol values, made when they are first seen.
   run::instance& instance_of(const lower::plan_view& plan, const void* identity,
                              std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
-    std::size_t begin = 0;
-    for (std::size_t end = instances_.size(); begin < end;) {
-      const std::size_t middle = (begin + end) / 2;
-      if (std::less<>()(instances_[middle].identity, identity)) begin = middle + 1;
-      else end = middle;
-    }
-    for (; begin < instances_.size() && instances_[begin].identity == identity; ++begin)
-      if (instances_[begin].made->symbols() == symbols) return *instances_[begin].made;
-    auto made = std::make_unique<run::instance>(plan, kernels, symbols);
-    return *instances_.insert(instances_.begin() + static_cast<std::ptrdiff_t>(begin), {identity, std::move(made)})->made;
+    auto at = std::partition_point(instances_.begin(), instances_.end(),
+                                   [&](const known_instance& i) { return std::less<>()(i.identity, identity); });
+    for (; at != instances_.end() && at->identity == identity; ++at)
+      if (at->made->symbols() == symbols) return *at->made;
+    return *instances_.insert(at, {identity, std::make_unique<run::instance>(plan, kernels, symbols)})->made;
   }
 
   /// Memory for the values inside a program while it runs.

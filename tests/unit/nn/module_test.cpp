@@ -208,7 +208,7 @@ TEST_CASE("optimisers update a parameter and its state in one kernel") {
   context c(where);
   const auto launches_of = [&](auto optimizer) {
     auto layer = linear<>::create(3, 4, where);
-    for (const auto& p : parameters_of(layer)) p->grad = make_recycled<tensor_state>(where, p->extents, p->type);
+    for (const auto& p : parameters_of(layer)) p->grad = make_state(where, p->extents, p->type);
     counts->launches = 0;
     optimizer.step(layer, 0.5, c);
     return counts->launches;

@@ -24,6 +24,8 @@ struct dot_blocking {
   /// With more rows than these, packing B pays: a transposed B, and one whose rows are contiguous.
   static constexpr index_t most_rows = !is_storage_type<From> ? 16 : std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
   static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 0;  // others are read where they lie anyway
+  /// Of a task: at least as many as there may be, so that tasks divide the columns.
+  static constexpr index_t task_rows = 16;
 };
 
 /// Sums of A's `height` rows from `a` with B's `width` columns from `b`, each contiguous. What is beyond

@@ -308,7 +308,7 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
   const operands_of_product<From, Out> first = at(0);
   if (detail::are_few_rows(size, first.a, first.b)) {
     using B = detail::dot_blocking<From>;
-    return detail::task_grid(size, products, 16, 16 * B::columns, 1e6, threads.threads())
+    return detail::task_grid(size, products, B::task_rows, 16 * B::columns, 1e6, threads.threads())
         .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory&) {
           const operands_of_product<From, Out> o = at(n);
           detail::multiply_few_rows(block, size.k, o.a, o.b, o.c);
