@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include <weft/nn/layers.hpp>
+#include <weft/nn/linear_cross_entropy.hpp>
 #include <weft/nn/repeat.hpp>
 
 namespace gpt2 {
@@ -110,17 +111,25 @@ struct model {
 
   /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight.
   auto operator()(expression auto tokens_BT, index_t positions) const {
-    return head(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions));
+    return matmul(features(tokens_BT, positions), transpose(wte.weight));
   }
   /// The same for all positions of a static context.
   auto operator()(expression auto tokens_BT) const
     requires(T != dyn)
   {
-    return head(wte(tokens_BT) + wpe.weight);
+    return matmul(ln_f(h(wte(tokens_BT) + wpe.weight)), transpose(wte.weight));
+  }
+
+  /// Mean cross-entropy of the logits and labels [B, T], without all logits at once.
+  auto loss(expression auto tokens_BT, expression auto labels_BT, index_t positions) const {
+    return linear_cross_entropy(features(tokens_BT, positions), wte.weight, labels_BT);
   }
 
  private:
-  auto head(expression auto x_BTC) const { return matmul(ln_f(h(x_BTC)), transpose(wte.weight)); }
+  /// What the head reads: [B, T, C].
+  auto features(expression auto tokens_BT, index_t positions) const {
+    return ln_f(h(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions)));
+  }
 };
 
 }  // namespace gpt2

@@ -3,10 +3,12 @@
 # Runs a program on many ranks.
 #
 #   examples/launch.sh -n 4 build/examples/train_gpt --comm gloo ...        on this machine
-#   examples/launch.sh -n 8 -H node1,node2 train_gpt --comm mpi ...         on several, by mpirun
+#   examples/launch.sh -n 8 -H node1,node2 train_gpt --comm mpi|gloo ...    on several, by mpirun
+#   examples/launch.sh -n 8 -H node1:6,node2:2 ...                          so many on each
 #
 # On one machine each rank is a process that finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
-# LOCAL_RANK and WEFT_JOB_TOKEN set. When one fails the others are ended, and its code is ours.
+# LOCAL_WORLD_SIZE, LOCAL_RANK and WEFT_JOB_TOKEN set. When one fails the others are ended, and its code is ours.
+# On several, mpirun sets variables of its own instead of the four in the middle; the first is where rank 0 listens.
 set -euo pipefail
 
 ranks=$(nproc)
@@ -15,20 +17,24 @@ while getopts "n:H:h" flag; do
   case $flag in
     n) ranks=$OPTARG ;;
     H) hosts=$OPTARG ;;
-    *) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || { echo "launch.sh: -n $ranks: expected a number above 0" >&2; exit 2; }
 [ $# -gt 0 ] || { echo "launch.sh: which program?" >&2; exit 2; }
 
-if [ -n "$hosts" ]; then
-  exec mpirun -n "$ranks" --host "$hosts" "$@"
-fi
-
-export MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} WORLD_SIZE=$ranks
 export MASTER_PORT=${MASTER_PORT:-$((20000 + RANDOM % 20000))}
 export WEFT_JOB_TOKEN=${WEFT_JOB_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')}
+if [ -n "$hosts" ]; then
+  IFS=, read -ra names <<<"$hosts"
+  export MASTER_ADDR=${MASTER_ADDR:-${names[0]%:*}}
+  each=$(((ranks + ${#names[@]} - 1) / ${#names[@]}))
+  [[ $hosts == *:* ]] || hosts=$(printf ",%s:$each" "${names[@]}")
+  exec mpirun -n "$ranks" --host "${hosts#,}" -x MASTER_ADDR -x MASTER_PORT -x WEFT_JOB_TOKEN "$@"
+fi
+
+export MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks
 children=()
 end_others() { kill "${children[@]}" 2>/dev/null || true; }
 trap 'end_others; exit 130' INT TERM

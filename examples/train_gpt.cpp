@@ -42,7 +42,11 @@ int train(settings s, communicator& ranks) {
   throw usage_error("--precision " + s.precision + " --recompute " + s.recompute + ": this program was built without it");
 }
 
-int threads_per_rank(int ranks) { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks); }
+/// The threads of each of the ranks on this machine: its share, and no more cores than it may use.
+int threads_per_rank(int ranks) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, std::min(cores / ranks, hardware_threads()));
+}
 
 /// Runs `train` on all ranks and returns the worst exit code.
 int train_on_ranks(settings s, int count, char** values) {
@@ -50,7 +54,7 @@ int train_on_ranks(settings s, int count, char** values) {
 #if WEFT_WITH_MPI
     boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);
     mpi_communicator ranks{boost::mpi::communicator{}};
-    if (s.threads == 0) s.threads = threads_per_rank(ranks.size());
+    if (s.threads == 0) s.threads = threads_per_rank(launch_from_environment().local_size);
     return train(s, ranks);
 #else
     (void)count, (void)values;
@@ -59,8 +63,9 @@ int train_on_ranks(settings s, int count, char** values) {
   }
   if (s.comm == "gloo") {
 #if WEFT_WITH_GLOO
-    gloo_world world(launch_from_environment(), std::chrono::seconds(s.timeout));
-    if (s.threads == 0) s.threads = threads_per_rank(world.ranks().size());
+    const launch me = launch_from_environment();
+    gloo_world world(me, std::chrono::seconds(s.timeout));
+    if (s.threads == 0) s.threads = threads_per_rank(me.local_size);
     return train(s, world.ranks());
 #else
     throw usage_error("--comm gloo: this program was built without Gloo");

@@ -97,7 +97,7 @@ step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, 
     const auto randomness = run.randomness();
     const auto quiet = run.no_sync(j + 1 < s.accumulate);
     tape steps(run);
-    const auto loss = steps.eval(cross_entropy(model(inputs, s.model.context), labels));
+    const auto loss = steps.eval(model.loss(inputs, labels, s.model.context));
     const double value = loss.item();
     losses[static_cast<std::size_t>(number)] = value;
     if (!std::isfinite(value) && !not_finite) not_finite = suspect{inputs, labels, randomness};
@@ -195,7 +195,7 @@ double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<
   double sum = 0;
   for (index_t i = 0; i < count; ++i) {
     const auto [inputs, labels] = batches.next();
-    sum += eval(cross_entropy(model(inputs, s.model.context), labels), run).item();
+    sum += eval(model.loss(inputs, labels, s.model.context), run).item();
   }
   return sum / static_cast<double>(count);
 }

@@ -233,6 +233,11 @@ TEST_CASE("look-ups and losses give the same with their gradients") {
   });
   same_with_gradients([](auto x, auto w) {
     const device& d = w.state()->where;
+    const auto labels = generate<std::int64_t>(extents<dyn>{6}, [](index_t i) { return i * i % 10; }, d);
+    return linear_cross_entropy(matmul(x, w), w, labels, 10 * 2);  // three slices
+  });
+  same_with_gradients([](auto x, auto w) {
+    const device& d = w.state()->where;
     const auto index = generate<std::int64_t>(extents<dyn, 3>{6, 3}, [](index_t i) { return i * 7 % 10; }, d);
     return gather<1>(x, index);
   });

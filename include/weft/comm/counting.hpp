@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A rank of a group that is not there: operations are over at once and move nothing, but what they
-// would send is counted. With a device that only counts, a step played on it shows the memory and
-// the traffic of one rank before the run begins.
+// A rank of a group that is not there: operations move nothing, but what they would send is counted.
+// They are over when they are waited for and no sooner, so what is held meanwhile is as much as it can
+// be. With a device that only counts, a step played on it shows the memory and the traffic of one rank
+// before the run begins.
 #pragma once
 
 #include <weft/comm/communicator.hpp>
@@ -25,9 +26,16 @@ class counting_communicator : public communicator {
   void abort(const std::string&) override {}
 
  protected:
-  work start(operation) override { return {}; }
+  work start(operation) override { return work(std::make_shared<late>()); }
 
  private:
+  struct late : work::state {
+    bool over = false;
+    bool poll() override { return over; }
+    void wait(std::chrono::milliseconds) override { over = true; }
+    std::exception_ptr failure() const override { return nullptr; }
+  };
+
   int rank_, size_;
 };
 

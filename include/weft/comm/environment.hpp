@@ -19,7 +19,8 @@ namespace weft {
 struct launch {
   enum class launcher { none, variables, mpirun };
   launcher from = launcher::none;
-  int rank = 0, size = 1, local_rank = 0;
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  // among the ranks of this machine; all of them if nobody says
   std::string address;  // where rank 0 listens; empty if not said
   int port = 0;
 };
@@ -43,27 +44,32 @@ inline int variable_as_int(const variable_lookup& look_up, const char* name, int
 
 }  // namespace detail
 
-/// MASTER_ADDR, MASTER_PORT (the port after it under torchrun), WORLD_SIZE, RANK and LOCAL_RANK, else
-/// Open MPI's variables, else a process alone. Throws usage_error, naming the variable, if they are
-/// incomplete or no numbers.
+/// WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else Open MPI's variables, and with either
+/// MASTER_ADDR and MASTER_PORT (the port after it under torchrun); else a process alone. Throws
+/// usage_error, naming the variable, if they are incomplete or no numbers.
 inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
   constexpr int most = 1 << 20;
   launch l;
+  const auto number = [&](const char* name, int low, int high) { return detail::variable_as_int(look_up, name, low, high); };
   if (look_up("RANK") || look_up("WORLD_SIZE")) {
     l.from = launch::launcher::variables;
-    l.size = detail::variable_as_int(look_up, "WORLD_SIZE", 1, most);
-    l.rank = detail::variable_as_int(look_up, "RANK", 0, l.size - 1);
-    l.local_rank = look_up("LOCAL_RANK") ? detail::variable_as_int(look_up, "LOCAL_RANK", 0, l.size - 1) : 0;
-    if (const char* address = look_up("MASTER_ADDR")) l.address = address;
-    if (!l.address.empty()) l.port = detail::variable_as_int(look_up, "MASTER_PORT", 1, 65535);
-    const char* const agent = look_up("TORCHELASTIC_USE_AGENT_STORE");  // torchrun itself listens on the port
-    if (l.port && agent && std::string(agent) == "True") l.port = l.port % 65535 + 1;
+    l.size = number("WORLD_SIZE", 1, most);
+    l.rank = number("RANK", 0, l.size - 1);
+    l.local_size = look_up("LOCAL_WORLD_SIZE") ? number("LOCAL_WORLD_SIZE", 1, l.size) : l.size;
+    l.local_rank = look_up("LOCAL_RANK") ? number("LOCAL_RANK", 0, l.local_size - 1) : 0;
   } else if (look_up("OMPI_COMM_WORLD_RANK")) {
     l.from = launch::launcher::mpirun;
-    l.size = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_SIZE", 1, most);
-    l.rank = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_RANK", 0, l.size - 1);
-    l.local_rank = detail::variable_as_int(look_up, "OMPI_COMM_WORLD_LOCAL_RANK", 0, l.size - 1);
+    l.size = number("OMPI_COMM_WORLD_SIZE", 1, most);
+    l.rank = number("OMPI_COMM_WORLD_RANK", 0, l.size - 1);
+    l.local_size = look_up("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, l.size) : l.size;
+    l.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK", 0, l.local_size - 1);
+  } else {
+    return l;
   }
+  if (const char* address = look_up("MASTER_ADDR")) l.address = address;
+  if (!l.address.empty()) l.port = number("MASTER_PORT", 1, 65535);
+  const char* const agent = look_up("TORCHELASTIC_USE_AGENT_STORE");  // torchrun itself listens on the port
+  if (l.port && agent && std::string(agent) == "True") l.port = l.port % 65535 + 1;
   return l;
 }
 

@@ -10,6 +10,9 @@
 // the reason in the store, and closes its connections; the others find it there.
 #pragma once
 
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -419,13 +422,18 @@ class gloo_state : public work::state {
 
 }  // namespace detail
 
+/// Where a rank is reached by the others.
+struct gloo_network {
+  std::string address = "127.0.0.1";  // one of this machine
+  std::string interface{};            // "eth0": its address instead, if it is given
+};
+
 class gloo_communicator : public communicator {
  public:
-  /// Meets the others in `s`. `interface` is the network interface to use, GLOO_SOCKET_IFNAME for
-  /// example; none: the one that the host's name resolves to. Throws comm_error or timeout_error.
-  gloo_communicator(std::shared_ptr<store> s, int rank, int size, const std::string& interface = "",
+  /// Meets the others in `s`. Throws comm_error or timeout_error.
+  gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
-      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, device_on(interface), limit)) {}
+      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, device_on(network), limit)) {}
   explicit gloo_communicator(std::shared_ptr<detail::gloo_group> group) : group_(std::move(group)) {}
 
   const char* name() const override { return "gloo"; }
@@ -458,15 +466,36 @@ class gloo_communicator : public communicator {
   }
 
  private:
-  static std::shared_ptr<::gloo::transport::Device> device_on(const std::string& interface) {
+  static bool has_address(const std::string& interface) {
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return false;
+    bool found = false;
+    for (const ifaddrs* i = all; i; i = i->ifa_next)
+      found |= i->ifa_name == interface && i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+    ::freeifaddrs(all);
+    return found;
+  }
+
+  static std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& network) {
     const detail::without_sigpipe quiet;
+    const bool by_address = network.interface.empty();
+    const auto refuse = [&](const std::string& why) -> comm_error {
+      return comm_error("weft: gloo: cannot use the network " + (by_address ? "address " + network.address : "interface " + network.interface) + ": " + why);
+    };
     ::gloo::transport::tcp::attr how;
-    if (interface.empty()) how.hostname = "localhost";
-    else how.iface = interface;
+    if (by_address) {
+      addrinfo* found = nullptr;  // Gloo does not look whether there is one
+      if (const int failed = ::getaddrinfo(network.address.c_str(), nullptr, nullptr, &found)) throw refuse(::gai_strerror(failed));
+      ::freeaddrinfo(found);
+      how.hostname = network.address;
+    } else {
+      if (!has_address(network.interface)) throw refuse("it has no address");  // Gloo says so too, and leaks
+      how.iface = network.interface;
+    }
     try {
       return ::gloo::transport::tcp::CreateDevice(how);
-    } catch (const ::gloo::Exception& e) {
-      throw comm_error("weft: gloo: cannot use the network interface " + (interface.empty() ? "of this host" : interface) + ": " + e.what());
+    } catch (const std::exception& e) {  // not all that Gloo throws is a gloo::Exception
+      throw refuse(e.what());
     }
   }
 

@@ -13,12 +13,14 @@ namespace weft {
 
 class gloo_world {
  public:
-  /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME. Throws usage_error if the
-  /// first two are not set and there is more than one rank.
+  /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME; without the last, ranks talk
+  /// on the network on which they reach MASTER_ADDR. Throws usage_error if the first two are not set
+  /// and there is more than one rank.
   explicit gloo_world(const launch& me, std::chrono::milliseconds limit = default_timeout,
                       const variable_lookup& look_up = [](const char* n) { return std::getenv(n); })
       : me_(me) {
     const auto text = [&](const char* name) { return std::string(look_up(name) ? look_up(name) : ""); };
+    gloo_network network{.interface = text("GLOO_SOCKET_IFNAME")};
     if (me.size == 1) {
       store_ = std::make_shared<memory_store>();
     } else {
@@ -26,9 +28,11 @@ class gloo_world {
         throw usage_error("weft: gloo: MASTER_ADDR and MASTER_PORT must be set: where rank 0 listens");
       const std::string token = text("WEFT_JOB_TOKEN");
       if (me.rank == 0) server_ = std::make_unique<tcp_store_server>(me.address, me.port, token);
-      store_ = std::make_shared<tcp_store>(me.address, me.port, token, limit);
+      const auto client = std::make_shared<tcp_store>(me.address, me.port, token, limit);
+      network.address = client->local_address();
+      store_ = client;
     }
-    ranks_ = std::make_unique<gloo_communicator>(store_, me.rank, me.size, text("GLOO_SOCKET_IFNAME"), limit);
+    ranks_ = std::make_unique<gloo_communicator>(store_, me.rank, me.size, network, limit);
   }
   gloo_world(const gloo_world&) = delete;
   gloo_world& operator=(const gloo_world&) = delete;

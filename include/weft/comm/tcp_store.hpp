@@ -222,6 +222,9 @@ class tcp_store : public store {
     prove(token, limit);
   }
 
+  /// The address of this machine on the network of the server.
+  std::string local_address() const { return socket_.local_endpoint().address().to_string(); }
+
   void set(const std::string& key, const std::string& value) override {
     ask(request(detail::store_operation::set).text(key).text(value));
   }

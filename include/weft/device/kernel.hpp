@@ -30,11 +30,20 @@ struct kernel_args {
   }
 };
 
+/// A long row, or many rows that are folded, are computed by blocks: each sweep of the code over all
+/// blocks, then what follows the sweeps. Between lie the folds of every block.
+struct fold_blocks {
+  int phase;             // the sweep to compute; the number of sweeps for what follows
+  index_t block, count;  // this one, of so many
+  void* folds;           // rows: 8 bytes for each block of each fold; columns: 8 for each column of each block
+};
+
 /// The part of the space that one call computes.
 struct kernel_range {
   index_t row_begin, row_end;
   index_t begin, end;  // within a row
   void* scratch;       // one row for each scratch row of the code, 8 bytes per element
+  const fold_blocks* blocks = nullptr;
 };
 
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
@@ -49,6 +58,7 @@ struct kernel_call {
   kernel_function function = nullptr;    // the same compiled for this CPU
   kernel_division division{};
   int scratch_rows = 0;
+  int sweeps = 0, folds = 0;  // of the code
   kernel_args args;
 };
 

@@ -71,7 +71,7 @@ struct kernel_code {
   sequence<int> inputs;     // nodes, in the order of arguments; outputs follow them
   sequence<int> outputs;
   sequence<int> arguments;  // nodes of run-time numbers
-  int scratch_rows = 0;
+  int scratch_rows = 0, sweeps = 0, folds = 0;
 };
 
 namespace detail {
@@ -125,6 +125,7 @@ class coder {
       emit_sweep(p);
     }
     emit_rows(sweeps_);
+    code_.sweeps = sweeps_;
     return std::move(code_);
   }
 
@@ -219,6 +220,7 @@ class coder {
       const node& n = g_[m];
       if (folds(n) && level_[m] == p + (group_.folds_columns ? 0 : 1)) {
         const int operand = emit_value(n.operand[0], p);
+        ++code_.folds;
         const int which = n.op == &info_of<op::reduce_sum> ? 0 : n.op == &info_of<op::reduce_max> ? 1 : 2;
         if (group_.folds_columns) emit({column_sum + which, n.result.type, stored_[m], operand});
         else word_of_[m] = emit({fold_sum + which, register_type(n.result.type), operand});

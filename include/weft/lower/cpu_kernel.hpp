@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstring>
 #include <limits>
 
 #include <weft/device/kernel.hpp>
@@ -150,7 +151,7 @@ class cpu_kernel {
 
  public:
   static void run(const kernel_args& args, const kernel_range& range) {
-    row_registers row;
+    row_registers row{};
     if constexpr (folds_columns()) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, row);
     } else {
@@ -200,14 +201,17 @@ class cpu_kernel {
                                   const row_offsets& at, row_registers& row) {
     run_sweeps(args, range, at, row, std::make_integer_sequence<int, code.sweeps>{});
     constexpr int begin = code.sweeps == 0 ? 0 : code.sweep_end[code.sweeps - 1] + 1;
-    row_words<begin>(args, at, row, std::make_integer_sequence<int, count - begin>{});
+    if (reaches(range, code.sweeps)) row_words<begin>(args, range, at, row, std::make_integer_sequence<int, count - begin>{});
   }
+
+  /// Whether a call computes what comes before sweep `sweep`: with blocks, a call ends with its own sweep.
+  static WEFT_INLINE bool reaches(const kernel_range& range, int sweep) { return !range.blocks || range.blocks->phase >= sweep; }
 
   template <int... S>
   static WEFT_INLINE void run_sweeps(const kernel_args& args, const kernel_range& range,
                                      const row_offsets& at, row_registers& row,
                                      std::integer_sequence<int, S...>) {
-    ((rows_before<S>(args, at, row), run_sweep<S>(args, range, at, row, words_of<S>{})), ...);
+    ((reaches(range, S) ? (rows_before<S>(args, range, at, row), sweep_or_folds<S>(args, range, at, row)) : void()), ...);
   }
 
   /// The words of sweep S, counted from its first.
@@ -215,21 +219,21 @@ class cpu_kernel {
   using words_of = std::make_integer_sequence<int, code.sweep_end[S] - code.sweep_begin[S]>;
 
   template <int S>
-  static WEFT_INLINE void rows_before(const kernel_args& args, const row_offsets& at,
+  static WEFT_INLINE void rows_before(const kernel_args& args, const kernel_range& range, const row_offsets& at,
                                       row_registers& row) {
     constexpr int begin = S == 0 ? 0 : code.sweep_end[S == 0 ? 0 : S - 1] + 1;
-    row_words<begin>(args, at, row,
+    row_words<begin>(args, range, at, row,
                      std::make_integer_sequence<int, code.sweep_begin[S] - 1 - begin>{});
   }
 
   template <int Begin, int... I>
-  static WEFT_INLINE void row_words(const kernel_args& args, const row_offsets& at,
+  static WEFT_INLINE void row_words(const kernel_args& args, const kernel_range& range, const row_offsets& at,
                                     row_registers& row, std::integer_sequence<int, I...>) {
-    (row_word<Begin + I>(args, at, row), ...);
+    (row_word<Begin + I>(args, range, at, row), ...);
   }
 
   template <int I>
-  static WEFT_INLINE void row_word(const kernel_args& args, const row_offsets& at,
+  static WEFT_INLINE void row_word(const kernel_args& args, [[maybe_unused]] const kernel_range& range, const row_offsets& at,
                                    row_registers& row) {
     if constexpr (!code.is_data[I]) {
       constexpr word w = code.words[I];
@@ -239,8 +243,9 @@ class cpu_kernel {
       if constexpr (w.op == constant) out = static_cast<R>(std::bit_cast<double>(encoded[I + 1]));
       else if constexpr (w.op == argument) out = static_cast<R>(args.number[w.a]);
       else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1);
-      else if constexpr (w.op == store_row) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row));
-      else out = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
+      else if constexpr (w.op == store_row) {
+        if (reaches(range, code.sweeps)) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row));  // once
+      } else out = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
         return vector_code::get<A>(row);
       });
     }
@@ -326,6 +331,52 @@ class cpu_kernel {
     (end_fold<begin + I>(folds, row), ...);
   }
 
+  /// Sweep S of a row: of all of it, or of a block; its folds alone where it has been computed before.
+  template <int S>
+  static WEFT_INLINE void sweep_or_folds(const kernel_args& args, const kernel_range& range, const row_offsets& at, row_registers& row) {
+    const fold_blocks* const b = range.blocks;
+    if (b && b->phase > S) return take_folds<S>(*b, row, words_of<S>{});
+    run_sweep<S>(args, range, at, row, words_of<S>{});
+    if (b) put_folds<S>(*b, row, words_of<S>{});
+  }
+
+  template <int S, int... I>
+  static WEFT_INLINE void put_folds(const fold_blocks& b, row_registers& row, std::integer_sequence<int, I...>) {
+    (put_fold<code.sweep_begin[S] + I>(b, row), ...);
+  }
+  template <int S, int... I>
+  static WEFT_INLINE void take_folds(const fold_blocks& b, row_registers& row, std::integer_sequence<int, I...>) {
+    (take_fold<code.sweep_begin[S] + I>(b, row), ...);
+  }
+  template <int I>
+  static WEFT_INLINE void put_fold(const fold_blocks& b, row_registers& row) {
+    if constexpr (is_fold(I)) std::memcpy(fold_at<I>(b, b.block), &vector_code::get<I>(row), sizeof(register_type_of<I>));
+  }
+  /// The fold of all blocks, in their order.
+  template <int I>
+  static WEFT_INLINE void take_fold(const fold_blocks& b, row_registers& row) {
+    if constexpr (is_fold(I)) {
+      using R = register_type_of<I>;
+      constexpr int which = code.words[I].op - fold_sum;
+      R all = vector_code::fold_neutral<which, R>();
+      for (index_t block = 0; block < b.count; ++block) {
+        R one;
+        std::memcpy(&one, fold_at<I>(b, block), sizeof one);
+        all = vector_code::fold_two<which>(all, one);
+      }
+      vector_code::get<I>(row) = all;
+    }
+  }
+  template <int I>
+  static char* fold_at(const fold_blocks& b, index_t block) {
+    constexpr int number = [] {
+      int before = 0;
+      for (int i = 0; i < I; ++i) before += !code.is_data[i] && is_fold(i);
+      return before;
+    }();
+    return static_cast<char*>(b.folds) + 8 * (number * b.count + block);
+  }
+
   static constexpr bool is_fold(int i) {
     return code.words[i].op >= fold_sum && code.words[i].op <= fold_min;
   }
@@ -355,14 +406,26 @@ class cpu_kernel {
     constexpr word w = code.words[last];
     using R = register_type_of<last>;
     using T = typename weft::detail::type_of<w.type>::type;
-    R* sums = static_cast<R*>(range.scratch);
-    for (index_t c = range.begin; c < range.end; ++c)
-      sums[c - range.begin] = vector_code::fold_neutral<w.op - column_sum, R>();
+    constexpr int which = w.op - column_sum;
+    const fold_blocks whole{0, 0, 1, range.scratch}, &b = range.blocks ? *range.blocks : whole;
+    const index_t width_of_range = range.end - range.begin;
+    R* const sums = static_cast<R*>(range.scratch);
     const int kept = args.order - 1 - args.folded;
     const row_offsets base = offsets(args, r, 0, kept);
-    index_t folded_rows = 1;
-    for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
-    run_rows(args, range, kept, args.order - 1, 0, folded_rows, base, row);
+    if (b.phase == 0) {
+      for (index_t c = 0; c < width_of_range; ++c) sums[c] = vector_code::fold_neutral<which, R>();
+      index_t folded_rows = 1;
+      for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
+      kernel_range rows = range;
+      rows.blocks = nullptr;
+      run_rows(args, rows, kept, args.order - 1, folded_rows * b.block / b.count, folded_rows * (b.block + 1) / b.count, base, row);
+      if (range.blocks) return;
+    } else {
+      for (index_t block = 1; block < b.count; ++block) {
+        const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * block * width_of_range);
+        for (index_t c = 0; c < width_of_range; ++c) sums[c] = vector_code::fold_two<which>(sums[c], more[c]);
+      }
+    }
     T* out = pointer<T>(args, base, w.a);
     for (index_t c = range.begin; c < range.end; ++c)
       vector_code::store_as<T>(out + c, sums[c - range.begin]);

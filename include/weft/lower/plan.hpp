@@ -49,7 +49,7 @@ struct kernel_entry {
   int first_word = 0, words = 0;
   kernel_division division{};
   bool uses_coordinate = false;
-  int scratch_rows = 0;
+  int scratch_rows = 0, sweeps = 0, folds = 0;
 };
 
 struct plan {
@@ -245,7 +245,7 @@ class planner {
     for (int k = 0; k < plan_.kernels.size(); ++k)
       if (same_code(plan_.kernels[k], code)) return k;
     plan_.kernels.push_back({plan_.words.size(), code.words.size(), code.division,
-                             code.uses_coordinate, code.scratch_rows});
+                             code.uses_coordinate, code.scratch_rows, code.sweeps, code.folds});
     for (std::uint64_t w : code.words) plan_.words.push_back(w);
     return plan_.kernels.size() - 1;
   }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Modules are plain structs: this finds their parameters, names them, counts them, prints them.
+// Modules are plain structs: this finds their tensors, names them, counts them, prints them.
 //
 // Names are paths of members joined by dots, PyTorch's state_dict keys: "hidden.weight",
 // "h.3.attn.c_attn.bias". A module has no base class and knows nothing of devices or ranks.
+// A member of type `parameter` is trained; any other tensor is a buffer: part of the state that is
+// saved and moved, and that no optimiser changes.
 //
 //   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
 #pragma once
@@ -26,10 +28,13 @@ template <class Extents, element T = float>
 using parameter = variable<T, Extents>;
 
 namespace detail {
+/// Which tensors of a module are meant.
+enum class tensors_of : std::uint8_t { parameters, buffers, both };
+
 template <class T>
-inline constexpr bool is_parameter = false;
+inline constexpr bool is_tensor = false;
 template <class T, class Extents, bool Tracked>
-inline constexpr bool is_parameter<tensor<T, Extents, Tracked>> = true;
+inline constexpr bool is_tensor<tensor<T, Extents, Tracked>> = true;
 
 template <class T>
 inline constexpr bool is_list = false;
@@ -59,37 +64,38 @@ struct no_path {
   no_path element(std::size_t) const { return {}; }
 };
 
-template <class M, class Path, class F>
+template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
-  if constexpr (is_parameter<T>) {
-    if (m.defined()) f(path, m);
+  if constexpr (is_tensor<T>) {
+    if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters))
+      if (m.defined()) f(path, m);
   } else if constexpr (is_list<T>) {
-    for (std::size_t i = 0; i < m.size(); ++i) walk(m[i], path.element(i), f);
+    for (std::size_t i = 0; i < m.size(); ++i) walk<Which>(m[i], path.element(i), f);
   } else if constexpr (is_tuple<T>) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (walk(std::get<I>(m), path.element(I), f), ...);
+      (walk<Which>(std::get<I>(m), path.element(I), f), ...);
     }(std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (requires { m.children(); }) {
-    walk(m.children(), path, f);  // the module stands for what it holds
+    walk<Which>(m.children(), path, f);  // the module stands for what it holds
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
-    for_each_member(m, [&](std::string_view name, auto& member) { walk(member, path.member(name), f); });
+    for_each_member(m, [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });
   }
 }
-/// Whether a T has parameters in it. Types that can be copied as bytes have none.
+/// Whether a T has tensors in it. Types that can be copied as bytes have none.
 template <class T>
-consteval bool holds_parameters() {
-  if constexpr (is_parameter<T>) return true;
-  else if constexpr (is_list<T>) return holds_parameters<typename T::value_type>();
+consteval bool holds_tensors() {
+  if constexpr (is_tensor<T>) return true;
+  else if constexpr (is_list<T>) return holds_tensors<typename T::value_type>();
   else if constexpr (is_tuple<T>) {
     return []<class... M>(std::type_identity<std::tuple<M...>>) {
-      return (holds_parameters<M>() || ...);
+      return (holds_tensors<M>() || ...);
     }(std::type_identity<T>{});
   } else if constexpr (requires(T& m) { m.children(); }) {
-    return holds_parameters<std::remove_cvref_t<decltype(std::declval<T&>().children())>>();
+    return holds_tensors<std::remove_cvref_t<decltype(std::declval<T&>().children())>>();
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> && !std::is_trivially_copyable_v<T>) {
     return []<class... M>(std::type_identity<std::tuple<M*...>>) {
-      return (holds_parameters<M>() || ...);
+      return (holds_tensors<M>() || ...);
     }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
   } else return false;
 }
@@ -101,11 +107,11 @@ consteval index_t added(std::initializer_list<index_t> counts) {
 /// The elements of the parameters of a T, if its type says them all; -1 if not.
 template <class T>
 consteval index_t static_parameter_count() {
-  if constexpr (is_parameter<T>) {
+  if constexpr (is_tensor<T>) {
     index_t n = 1;
     for (int i = 0; i < T::static_shape.order; ++i) n = n < 0 || T::static_shape[i] == dyn ? -1 : n * T::static_shape[i];
-    return n;
-  } else if constexpr (!holds_parameters<T>()) {
+    return T::requires_grad ? n : 0;
+  } else if constexpr (!holds_tensors<T>()) {
     return 0;
   } else if constexpr (is_tuple<T>) {
     return []<class... M>(std::type_identity<std::tuple<M...>>) { return added({static_parameter_count<M>()...}); }(std::type_identity<T>{});
@@ -119,36 +125,63 @@ consteval index_t static_parameter_count() {
 }
 }  // namespace detail
 
-/// A plain struct that holds parameters, itself or in modules inside it.
+/// A plain struct that holds tensors, itself or in modules inside it.
 template <class T>
-concept module = !detail::is_parameter<T> && !detail::is_list<T> && !detail::is_tuple<T> &&
-                 detail::holds_parameters<T>();
+concept module = !detail::is_tensor<T> && !detail::is_list<T> && !detail::is_tuple<T> &&
+                 detail::holds_tensors<T>();
+
+/// What optimisers and files work on: the shared state of each tensor by name.
+using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
+
+namespace detail {
+template <tensors_of Which, class M, class F>
+void for_each_named(M& m, F& f) {
+  const auto with_name = [&](const named_path& path, auto& t) { f(path.text, t); };
+  walk<Which>(m, named_path{}, with_name);
+}
+template <tensors_of Which, class M>
+state_dict_t named(const M& m) {
+  state_dict_t all;
+  const auto append = [&](const std::string& name, const auto& t) { all.emplace_back(name, t.state()); };
+  for_each_named<Which>(m, append);
+  return all;
+}
+/// Without names, which costs a walk alone.
+template <tensors_of Which, class M>
+tensor_list states(const M& m) {
+  tensor_list all;
+  const auto append = [&](no_path, const auto& t) { all.push_back(t.state()); };
+  walk<Which>(m, no_path{}, append);
+  return all;
+}
+}  // namespace detail
 
 /// Calls f(name, parameter) for every parameter of `m` and of the modules inside it.
 template <class M, class F>
 void for_each_parameter(M& m, F f) {
-  const auto with_name = [&](const detail::named_path& path, auto& p) { f(path.text, p); };
-  detail::walk(m, detail::named_path{}, with_name);
+  detail::for_each_named<detail::tensors_of::parameters>(m, f);
 }
 
-/// What optimisers and files work on: the shared state of each parameter by name.
-using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
-
-/// The parameters of `m` in order of declaration, by PyTorch's names.
+/// The parameters and buffers of `m` in order of declaration, by PyTorch's names.
 template <class M>
 state_dict_t state_dict(const M& m) {
-  state_dict_t all;
-  for_each_parameter(m, [&](const std::string& name, const auto& p) { all.emplace_back(name, p.state()); });
-  return all;
+  return detail::named<detail::tensors_of::both>(m);
+}
+/// The parameters alone.
+template <class M>
+state_dict_t named_parameters(const M& m) {
+  return detail::named<detail::tensors_of::parameters>(m);
+}
+/// The buffers alone.
+template <class M>
+state_dict_t named_buffers(const M& m) {
+  return detail::named<detail::tensors_of::buffers>(m);
 }
 
-/// The same without names, which costs a walk alone.
+/// The parameters of `m`, without names.
 template <class M>
 tensor_list parameters_of(const M& m) {
-  tensor_list all;
-  const auto append = [&](detail::no_path, const auto& p) { all.push_back(p.state()); };
-  detail::walk(m, detail::no_path{}, append);
-  return all;
+  return detail::states<detail::tensors_of::parameters>(m);
 }
 
 /// How many elements the parameters of an M have; all extents must be in its type.
@@ -171,10 +204,10 @@ void zero_grad(M& m) {
   for (const auto& p : parameters_of(m)) p->grad.reset();
 }
 
-/// Moves all parameters to a device: before training, as optimisers keep their state beside them.
+/// Moves parameters and buffers to a device: before training, as optimisers keep their state beside them.
 template <class M>
 void to(M& m, const device& where) {
-  for (const auto& p : parameters_of(m)) move_to(*p, where);
+  for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);
 }
 
 /// Draws the elements of `p`, of type T, as its initializer says, from `key`.
@@ -220,19 +253,26 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
   return p;
 }
 
-/// Prints a table of the parameters of a module: name, shape, number of elements.
+/// Prints a table of the parameters of a module, and of its buffers if it has any: name, shape,
+/// number of elements.
 template <module M>
 std::ostream& operator<<(std::ostream& out, const M& m) {
-  const state_dict_t parameters = state_dict(m);
+  const state_dict_t parameters = named_parameters(m), buffers = named_buffers(m);
   std::size_t width = 9;
-  for (const auto& [name, p] : parameters) width = std::max(width, name.size());
+  for (const state_dict_t& some : {parameters, buffers})
+    for (const auto& [name, t] : some) width = std::max(width, name.size());
   const auto row = [&](const std::string& a, const std::string& b, const std::string& c) {
     out << a << std::string(width + 2 - a.size(), ' ') << b
         << std::string(b.size() < 20 ? 20 - b.size() : 1, ' ') << c << '\n';
   };
+  const auto rows = [&](const state_dict_t& some) {
+    for (const auto& [name, t] : some) row(name, to_string(t->extents), std::to_string(t->extents.size()));
+  };
   row("parameter", "shape", "elements");
-  for (const auto& [name, p] : parameters) row(name, to_string(p->extents), std::to_string(p->extents.size()));
+  rows(parameters);
   row("total", "", std::to_string(parameter_count(m)));
+  if (!buffers.empty()) row("buffer", "shape", "elements");
+  rows(buffers);
   return out;
 }
 

@@ -27,6 +27,11 @@ namespace detail {
 class optimizer_state {
  public:
   bool contains(std::string_view kind, std::string_view name) const { return is_at(place_of(kind, name), kind, name); }
+  /// Null if it has not been asked for yet.
+  std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const {
+    const std::size_t place = place_of(kind, name);
+    return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
+  }
   /// On the device of the parameter `like`.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like) {
     const std::size_t place = place_of(kind, name);
@@ -76,7 +81,7 @@ class optimizer_state {
     const tensor_list now = parameters_of(m);
     bool known = now.size() == named_.size();
     for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
-    if (!known) named_ = state_dict(m);
+    if (!known) named_ = named_parameters(m);
     return named_;
   }
 

@@ -9,9 +9,10 @@
 //     run.step({.clip = 1.0});
 //   }
 //
-// Binding takes the parameters of rank 0. A bound model is used in expressions as before. Reading
-// `model.layer.weight` never starts a message: where ranks divide parameters it throws value_error,
-// elsewhere it gives the elements. `full` gives whole copies; all ranks call it.
+// Binding takes the parameters and buffers of rank 0. A bound model is used in expressions as before.
+// Reading `model.layer.weight` never starts a message: where ranks divide parameters it throws
+// value_error, elsewhere it gives the elements. `full` gives whole copies; all ranks call it. Buffers
+// are whole on every rank, and after every step those of rank 0.
 #pragma once
 
 #include <functional>
@@ -37,9 +38,10 @@ class bound_run : public context {
  public:
   using programs = Options;
 
-  bound_run(const state_dict_t& parameters, Optimizer& optimizer, std::shared_ptr<communicator> ranks, const parallel_options& o)
+  bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
+            const parallel_options& o)
       : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
-        optimizer_(&optimizer), parallel_(parameters, *ranks_, o, where()) {
+        optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
     if (scales_loss && o.hook)
       throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
     if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
@@ -66,7 +68,9 @@ class bound_run : public context {
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();
     parallel_.groups().set_step(++steps_);
-    if (local && ranks_->size() > 1 && steps_ % options_.local_steps == 0) parallel_.average_parameters();
+    const bool meets = steps_ % options_.local_steps == 0;
+    if (local && ranks_->size() > 1 && meets) parallel_.average_parameters();
+    if (options_.broadcast_buffers && meets) parallel_.broadcast_buffers();
     parallel_.parameters_changed();
     return norm;
   }
@@ -129,10 +133,35 @@ class bound_run : public context {
     return options_.reduces_each() ? index * ranks_->size() + ranks_->rank() : ranks_->rank() * per_rank + index;
   }
 
-  /// Whole copies of all parameters, by name. Collective.
+  /// Whole copies of all parameters, then of all buffers, by name. Collective.
   state_dict_t full() {
     state_dict_t all;
     for (const auto& [name, p] : local_) all.emplace_back(name, parallel_.whole_of(name, p));
+    for (const auto& [name, b] : parallel_.buffers()) {
+      all.emplace_back(name, make_state(b->where, b->extents, b->type));
+      parallel::copy_rows(all.back().second, 0, b, 0, b->extents.size());
+    }
+    return all;
+  }
+
+  /// Whole copies of the optimiser's state, called "kind.parameter". Collective.
+  state_dict_t full_optimizer() {
+    communicator& shards = parallel_.groups().shards();
+    std::string keys;  // of the first rank, which has rows of every parameter
+    for (const auto& [key, t] : optimizer_->state.tensors()) keys += key + '\n';
+    std::vector<std::int64_t> size{static_cast<std::int64_t>(keys.size())};
+    shards.broadcast(size, 0, control("optimizer")).wait();
+    std::vector<std::uint8_t> text(keys.begin(), keys.end());
+    text.resize(static_cast<std::size_t>(size[0]));
+    shards.broadcast(text, 0, control("optimizer")).wait();
+    state_dict_t all;
+    for (auto at = text.begin(); at != text.end(); ++at) {
+      const auto dot = std::find(at, text.end(), '.'), end = std::find(dot, text.end(), '\n');
+      const std::string kind(at, dot), name(dot + 1, end);
+      const auto rows = optimizer_->state.find(kind, name);
+      all.emplace_back(kind + "." + name, parallel_.whole_of(name, rows ? rows : parallel::flat(where(), 0)));
+      at = end;
+    }
     return all;
   }
 
@@ -178,7 +207,7 @@ class bound_run : public context {
 /// the optimiser and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
-  return {state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
+  return {named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; }
@@ -186,12 +215,12 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = typename Plan::strategy_type;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
-  return bound_run<Optimizer, typename Plan::programs>(state_dict(model), optimizer, {std::shared_ptr<void>(), &ranks}, chosen::options());
+  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, chosen::options());
 }
 /// The same for a process alone.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
-  return bound_run<Optimizer, typename Plan::programs>(state_dict(model), optimizer, std::make_shared<self_communicator>(),
+  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model), optimizer, std::make_shared<self_communicator>(),
                                                              Plan::strategy_type::options());
 }
 

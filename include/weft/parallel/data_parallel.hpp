@@ -16,17 +16,16 @@ namespace weft::parallel {
 
 class data_parallel_service : public run::parameter_service {
  public:
-  /// Takes the parameters as they are on rank 0. Collective.
-  data_parallel_service(const state_dict_t& parameters, communicator& ranks, const parallel_options& o, const device& where)
+  /// Takes parameters and buffers as they are on rank 0. Collective.
+  data_parallel_service(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks, const parallel_options& o,
+                        const device& where)
       : options_(o), where_(where), messages_(message_device(where)), groups_(ranks, o), units_(units_of(parameters, o, groups_.parts())),
-        gatherer_(units_, groups_, o, where), reducer_(units_, groups_, o, where) {
-    for (const auto& [name, p] : parameters) {
-      check(name, *p);
-      if (ranks.size() == 1) continue;
-      const state_ptr message = reachable(messages_, p);
-      ranks.broadcast(elements_of(*message), 0, groups_.labelled(name, true)).wait();
-      if (message != p) copy_rows(p, 0, message, 0, p->extents.size());
+        buffers_(std::move(buffers)), gatherer_(units_, groups_, o, where), reducer_(units_, groups_, o, where) {
+    for (const auto& p : parameters) {
+      check(p.first, *p.second);
+      take_from_first({p}, true);  // one by one: a message may be as large as the parameter
     }
+    take_from_first(buffers_, true);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
         places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
@@ -96,6 +95,9 @@ class data_parallel_service : public run::parameter_service {
     gatherer_.renew();
   }
 
+  /// Every rank takes the buffers of rank 0.
+  void broadcast_buffers() { take_from_first(buffers_, false); }
+
   /// Every rank takes the mean of all ranks' parameters. Where nothing is divided.
   void average_parameters() {
     std::vector<std::pair<state_ptr, work>> under_way;
@@ -121,6 +123,9 @@ class data_parallel_service : public run::parameter_service {
       for (const member& m : u.members) all[static_cast<std::size_t>(m.number)] = {m.name, m.local};
     return all;
   }
+  /// What every rank holds whole, and no optimiser changes.
+  const state_dict_t& buffers() const { return buffers_; }
+
   /// A copy of the whole tensor of which each rank holds the rows `local`, those of parameter `name`.
   /// Collective.
   state_ptr whole_of(const std::string& name, const state_ptr& local) {
@@ -137,10 +142,12 @@ class data_parallel_service : public run::parameter_service {
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
   }
-  /// The first row of parameter `name` that this rank holds, and the shape of the whole.
+  /// The first row of parameter or buffer `name` that this rank holds, and the shape of the whole.
   std::pair<index_t, shape> place_of(const std::string& name) const {
+    for (const auto& [buffer, b] : buffers_)
+      if (buffer == name) return {0, in_rows(b->extents)};
     const member& m = member_named(name);
-    return {m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0, m.shape_of_rows(m.rows())};
+    return {m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0, in_rows(m.whole->extents)};
   }
 
   const rank_groups& groups() const { return groups_; }
@@ -171,6 +178,23 @@ class data_parallel_service : public run::parameter_service {
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }
 
+  /// All ranks take the elements that rank 0 has. `control`: not counted as data.
+  void take_from_first(const state_dict_t& tensors, bool control) {
+    if (groups_.all().size() == 1) return;
+    std::vector<std::pair<state_ptr, work>> under_way;
+    for (const auto& [name, t] : tensors) {
+      const state_ptr message = reachable(messages_, t);
+      under_way.emplace_back(message, groups_.all().broadcast(elements_of(*message), 0, groups_.labelled(name, control)));
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      auto& [message, arrives] = under_way[i];
+      const state_ptr& t = tensors[i].second;
+      arrives.wait();
+      if (message != t) copy_rows(t, 0, message, 0, t->extents.size());
+      ++t->version;
+    }
+  }
+
   /// Makes the local parameters: rows of the whole, or rows of their own.
   void divide(unit& u) {
     if (groups_.parts() == 1) return;
@@ -180,7 +204,8 @@ class data_parallel_service : public run::parameter_service {
     for (const piece& p : own) {
       member& m = u.at(p.member);
       m.local = alias_of(*m.whole);
-      m.local->extents = m.shape_of_rows(m.row_size() ? p.count / m.row_size() : 0);
+      m.local->extents = in_rows(m.whole->extents);
+      m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
       const state_ptr& base = apart ? rows : m.whole;
       const index_t at = apart ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
@@ -225,6 +250,7 @@ class data_parallel_service : public run::parameter_service {
   device where_, messages_;
   rank_groups groups_;
   std::vector<unit> units_;
+  state_dict_t buffers_;
   std::unordered_map<tensor_state*, place> places_;
   std::unordered_map<tensor_state*, int> uses_;
   parameter_gatherer gatherer_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Adding up gradients over ranks, a unit at a time, while backward goes on.
 //
-// Where ranks divide gradients, every backward pass reduces them and sums are kept of the own rows;
-// elsewhere sums are kept of everything, and reduced when the last pass of a step has added to them.
+// Where ranks divide gradients, every backward pass reduces them and sums are kept of the own rows:
+// a few units at a time, so that slow messages do not pile up. Elsewhere sums are kept of everything,
+// and reduced when the last pass of a step has added to them.
 #pragma once
 
 #include <deque>
@@ -38,6 +39,7 @@ class gradient_reducer {
     unit& of = units_[static_cast<std::size_t>(u)];
     const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
     if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
+    while (reduces_each_ && under_way_.size() >= most_under_way) advance();
     const state_ptr message = flat(messages_, of.message.count);
     for (const piece& p : of.message.pieces) {
       const state_ptr& g = of.at(p.member).whole->grad;
@@ -162,6 +164,8 @@ class gradient_reducer {
       m.local->grad->extents = m.local->extents;
     }
   }
+
+  static constexpr std::size_t most_under_way = 2;  // of messages that are larger than what is kept
 
   std::vector<unit>& units_;
   const rank_groups& groups_;

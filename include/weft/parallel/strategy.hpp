@@ -29,6 +29,7 @@ struct parallel_options {
   int shard_ranks = 0;         // ranks that together hold one copy; 0: all. Fewer: hybrid
   bool deterministic = false;  // the same bits however ranks and micro-batches share a step
   bool reshard_after_forward = true;  // give gathered parameters back between forward and backward
+  bool broadcast_buffers = true;      // every step ends with the buffers of rank 0 on all ranks
   int prefetch = 1;            // gathers that are started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
   dtype param_dtype = dtype::f32;   // in which gathered parameters are sent: bf16 and f16 round them

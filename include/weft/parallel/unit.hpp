@@ -18,6 +18,9 @@ namespace weft::parallel {
 
 using state_ptr = std::shared_ptr<tensor_state>;
 
+/// The shape of a tensor that is divided into rows: a scalar is one row of one element.
+inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
+
 /// One parameter of a unit.
 struct member {
   std::string name;
@@ -26,14 +29,8 @@ struct member {
   state_ptr local;              // the rows that this rank updates; `whole` itself where nothing is divided
   bool seen = false;            // has had a gradient since the last step
 
-  index_t rows() const { return whole->extents.order > 0 ? whole->extents[0] : 1; }
+  index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
-  /// Rows of the parameter as a tensor; a scalar is one row of one element.
-  shape shape_of_rows(index_t count) const {
-    shape s = whole->extents.order > 0 ? whole->extents : shape{1, {1}};
-    s[0] = count;
-    return s;
-  }
   /// Elements [begin(p), begin(p + 1)) are those of part p.
   index_t begin(int part, int parts) const {
     index_t row = 0;
@@ -115,7 +112,7 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
 /// All of `t` as elements that ranks can reach: `t` itself, or a copy on `messages`.
 inline state_ptr reachable(const device& messages, const state_ptr& t) {
   if (t->where->host_accessible() || !t->where->computes()) return t;
-  const state_ptr copy = flat(messages, t->extents.size());
+  const state_ptr copy = flat(messages, t->extents.size(), t->type);
   copy_rows(copy, 0, t, 0, t->extents.size());
   return copy;
 }

@@ -22,12 +22,27 @@ struct boundary_node : expression_base {
   const std::vector<Block>* blocks;
 };
 
+/// The sum of f(rows of operand, labels of these rows), `rows` of them at a time: what f computes in between never exists at once.
+template <class F, expression X, expression Labels>
+struct slices_node : expression_base {
+  using value_type = typename X::value_type;
+  static constexpr shape static_shape{};
+  static constexpr long node_count = X::node_count;
+
+  X operand;  // [rows, ...]
+  Labels labels;
+  F f;
+  index_t rows;
+};
+
 namespace run {
 
 namespace detail {
 
 template <class E>
 inline constexpr bool has_boundary = false;
+template <class F, class X, class Labels>
+inline constexpr bool has_boundary<slices_node<F, X, Labels>> = true;
 template <class Block, class X>
 inline constexpr bool has_boundary<boundary_node<Block, X>> = true;
 template <class Op, class Attr, class... A>
@@ -91,14 +106,24 @@ auto resolve_node(Evaluator& evaluator, const Variables& v, const boundary_node<
   return x;
 }
 
+/// `e` as a leaf: itself, or its value.
+template <class Evaluator, class E>
+auto as_leaf(Evaluator& evaluator, const E& e) {
+  if constexpr (requires { E::is_leaf; }) return e;
+  else return evaluator.eval_program(e);
+}
+
+template <class Evaluator, class Variables, class F, class X, class Labels>
+auto resolve_node(Evaluator& evaluator, const Variables& v, const slices_node<F, X, Labels>& n) {
+  return evaluator.sum_of_slices(as_leaf(evaluator, resolve(evaluator, v, n.operand)),
+                                 as_leaf(evaluator, resolve(evaluator, v, n.labels)), n.rows, n.f);
+}
+
 template <class Evaluator, class Variables, class Tag, class Value, class Body>
 auto resolve_node(Evaluator& evaluator, const Variables& v, const let_node<Tag, Value, Body>& l) {
   auto value = resolve(evaluator, v, l.value);
   if constexpr (has_boundary<Body>) {
-    auto leaf = [&] {
-      if constexpr (requires { decltype(value)::is_leaf; }) return value;
-      else return evaluator.eval_program(value);
-    }();
+    auto leaf = as_leaf(evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
     return resolve(evaluator, variables<variable, decltype(leaf), Variables>{leaf, v}, l.body);
   } else {

@@ -123,6 +123,7 @@ class context_for : public context {
 template <program_choice... Choices>
 using context_in = context_for<options_of<Choices...>>;
 
+/// What is evaluated in without another. For one thread at a time, as any context: threads make their own.
 inline context& default_context() {
   static context* c = new context();
   return *c;

@@ -4,6 +4,7 @@
 //   auto t = eval(relu(matmul(x, w) + 1.0f));
 #pragma once
 
+#include <weft/run/add.hpp>
 #include <weft/run/bind.hpp>
 #include <weft/run/boundary.hpp>
 #include <weft/run/context.hpp>
@@ -69,6 +70,27 @@ template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace run {
+/// A matrix and the labels of its rows, so many rows at a time. Slices have one type, whatever the matrix's.
+template <class X, class Labels>
+struct row_slices {
+  using matrix = variable<typename X::value_type, extents<dyn, X::static_shape.last()>>;
+  using row_labels = tensor<typename Labels::value_type, extents<dyn>>;
+
+  std::shared_ptr<tensor_state> x, labels;
+  index_t rows;
+
+  index_t count() const { return x->extents[0]; }
+  /// Calls f(matrix, labels, first row) for slices of about equal size.
+  template <class F>
+  void for_each(F f) const {
+    const index_t width = x->extents[1], slices = std::max<index_t>((count() + rows - 1) / rows, 1);
+    for (index_t s = 0; s < slices; ++s) {
+      const index_t first = count() * s / slices, n = count() * (s + 1) / slices - first;
+      f(matrix(part_of(*x, first * width, {2, {n, width}})), row_labels(part_of(*labels, first, {1, {n}})), first);
+    }
+  }
+};
+
 /// Evaluates programs and forgets them.
 template <class Options>
 struct forgetful_evaluator {
@@ -84,6 +106,18 @@ struct forgetful_evaluator {
   auto eval(const E& e) {
     if constexpr (detail::has_boundary<E>) return eval_program(without_boundaries(*this, e));
     else return eval_program(e);
+  }
+
+  template <class X, class Labels, class F>
+  auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
+    std::shared_ptr<tensor_state> sum;
+    const row_slices<X, Labels> slices{x.state(), labels.state(), rows};
+    slices.for_each([&](const auto& x_slice, const auto& labels_slice, index_t) {
+      const auto part = eval_program(f(x_slice, labels_slice));
+      if (sum) add(in.engine(), *sum, *part.state(), *sum);
+      else sum = part.state();
+    });
+    return tensor<typename X::value_type, extents<>>(sum);
   }
 };
 }  // namespace run

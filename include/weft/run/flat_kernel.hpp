@@ -3,6 +3,7 @@
 // does to gradients, so that it compiles no program of its own.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include <weft/lower/cpu_kernel.hpp>
@@ -10,9 +11,9 @@
 
 namespace weft::run {
 
-/// `Words` is an array of encoded words that load and store the operands in their order.
+/// `Words` is an array of encoded words that load and store the operands in their order, and read the numbers.
 template <const auto& Words>
-void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands) {
+void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands, std::initializer_list<double> numbers = {}) {
   constexpr kernel_function function = []<std::size_t... I>(std::index_sequence<I...>) {
     return &lower::cpu_kernel<Words[I]...>::run;
   }(std::make_index_sequence<Words.size()>{});
@@ -25,6 +26,7 @@ void launch_flat(backend& device, std::initializer_list<const tensor_state*> ope
     call.args.pointer[call.args.arguments] = const_cast<void*>(static_cast<const void*>(t->memory.data()));
     call.args.stride[call.args.arguments++][0] = 1;
   }
+  std::copy(numbers.begin(), numbers.end(), call.args.number);
   device.launch(call);
 }
 

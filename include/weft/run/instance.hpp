@@ -216,6 +216,8 @@ class instance {
     call.function = kernels.empty() ? nullptr : kernels[static_cast<std::size_t>(s.kernel)];
     call.division = k.division;
     call.scratch_rows = k.scratch_rows;
+    call.sweeps = k.sweeps;
+    call.folds = k.folds;
     kernel_args& args = call.args;
     args.arguments = s.inputs + s.outputs;
     shape space = resolved(s.space);

@@ -73,6 +73,57 @@ class tape_entries {
     return outputs[0];
   }
 
+  /// What slices of rows have added up to: a value, and if this tape records, the gradients of `leaves` for its cotangent `unit`.
+  struct slice_sums {
+    double unit;
+    std::shared_ptr<tensor_state> seed;  // holds it
+    std::shared_ptr<tensor_state> value{};
+    tensor_list leaves{}, gradients{};   // the first are those of all rows
+  };
+
+  /// Plays a slice forward and at once backward, so that nothing between is kept.
+  void play_slice(slice_sums& sums, const run::playable& forward, const run::playable& backward, const run::operands& o,
+                  const std::shared_ptr<tensor_state>& slice, index_t first) {
+    const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
+    tensor_list outputs, gradients;
+    run::play(*context_, forward, o.leaves, o.numbers, symbols, outputs, recording_ ? run::pass::recompute : run::pass::forward);
+    add_to(sums.value, outputs[0]);
+    if (!recording_) return;
+    tensor_list operands = o.leaves;
+    operands.insert(operands.end(), outputs.begin() + 1, outputs.end());
+    operands.push_back(sums.seed);
+    run::play(*context_, backward, operands, o.numbers, symbols, gradients);
+    std::shared_ptr<tensor_state> of_slice;
+    for (std::size_t i = 0; i < o.leaves.size(); ++i) {
+      if (!gradients[i]) continue;
+      if (o.leaves[i] == slice) {
+        add_to(of_slice, gradients[i]);
+        continue;
+      }
+      auto known = std::find(sums.leaves.begin() + 1, sums.leaves.end(), o.leaves[i]);
+      if (known == sums.leaves.end()) {
+        known = sums.leaves.insert(known, o.leaves[i]);
+        sums.gradients.emplace_back();
+      }
+      add_to(sums.gradients[static_cast<std::size_t>(known - sums.leaves.begin())], gradients[i]);
+    }
+    if (!of_slice) return;
+    char* const all = static_cast<char*>(sums.gradients[0]->memory.data()) + first * size_of(of_slice->type);
+    copy_elements(context_->engine(), of_slice->type, all, of_slice->memory.data(), of_slice->extents.size());
+  }
+
+  /// A statement whose gradients have been computed.
+  void remember(slice_sums& sums) {
+    entry n;
+    n.result = sums.value;
+    n.unit = sums.unit;
+    n.leaves = std::move(sums.leaves);
+    n.kept = std::move(sums.gradients);
+    entries_.push_back(std::move(n));
+  }
+
+  context& where_played() const { return *context_; }
+
  private:
   struct entry {
     run::playable forward, backward;
@@ -85,6 +136,7 @@ class tape_entries {
     tensor_list kept;                         // values that backward reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
+    double unit = 0;  // not 0: `kept` are the gradients of the leaves for this cotangent
   };
 
   /// Operands that are not read again may be freed or changed.
@@ -123,7 +175,7 @@ class tape_entries {
   /// The operands an entry's backward computes cotangents of.
   static void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
+      if (n.unit != 0 || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
   }
   void announce(run::parameter_service& service) const {
     recycled_vector<tensor_state*> uses;
@@ -136,6 +188,14 @@ class tape_entries {
   }
 
   void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
+    if (n.unit != 0) {
+      for (std::size_t i = 0; i < n.leaves.size(); ++i) {
+        run::scale(context_->engine(), *n.kept[i], *cotangent, 1 / n.unit);
+        accumulate(n.leaves[i], n.kept[i]);
+        n.kept[i].reset();
+      }
+      return;
+    }
     tensor_list leaves;
     leaves.reserve(n.leaves.size() + n.kept.size() + 1);
     leaves.resize(n.leaves.size());
@@ -164,6 +224,12 @@ class tape_entries {
     run::play(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
     context_->set_randomness(now);
     n.kept.assign(outputs.begin() + 1, outputs.end());
+  }
+
+  /// sum += g, where there may be no sum yet.
+  void add_to(std::shared_ptr<tensor_state>& sum, const std::shared_ptr<tensor_state>& g) {
+    if (sum) run::add(context_->engine(), *sum, *g, *sum);
+    else sum = g;
   }
 
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
@@ -206,6 +272,33 @@ class tape : public tape_entries {
     (void)autodiff::flows<E>;  // states that its ops have derivatives
     return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),
                                            run::playable_of<run::backward_program<E, Options>>(), run::operands_of(e)));
+  }
+
+  /// See slices_node. One slice is a statement as any other; of several the gradients are computed
+  /// slice by slice as soon as their values are.
+  template <class X, class Labels, class F>
+  variable<typename X::value_type, extents<>> sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
+    using T = typename X::value_type;
+    using slices = run::row_slices<X, Labels>;
+    using E = decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
+    const slices of{x.state(), labels.state(), rows};
+    const index_t count = of.count();
+    if (count <= rows)
+      return eval_program(f(typename slices::matrix(x.state()), typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
+    context& c = where_played();
+    // Gradients of a mean over all rows have the size that products in f16 expect.
+    const double unit = c.loss_scale / static_cast<double>(count);
+    tape_entries::slice_sums sums{unit, full<T>(extents<>{}, static_cast<T>(unit), c.where()).state()};
+    if (recording()) {
+      sums.leaves.push_back(x.state());
+      sums.gradients.push_back(make_state(c.where(), x.extents(), dtype_of<T>));
+    }
+    of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
+      play_slice(sums, run::playable_of<run::forward_program<E, Options>>(), run::playable_of<run::backward_program<E, Options>>(),
+                 run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
+    });
+    if (recording()) remember(sums);
+    return variable<T, extents<>>(sums.value);
   }
 };
 template <std::derived_from<context> Context>

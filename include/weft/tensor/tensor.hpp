@@ -51,6 +51,16 @@ inline std::shared_ptr<tensor_state> make_state(const device& where, const shape
 /// Another handle of the same elements, with a shape, a gradient and a place of its own.
 inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) { return make_recycled<tensor_state>(t); }
 
+/// `count` elements of `t` from `first` on, in its memory, as a tensor of its own.
+inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
+  auto part = alias_of(t);
+  part->extents = extents;
+  part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
+  part->grad.reset();
+  part->gradient_hooks.clear();
+  return part;
+}
+
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
 
 /// Moves the elements to another device; all handles follow.

@@ -229,10 +229,10 @@ class checkpointer {
   /// that of the copy before: a copy into new memory takes twice as long.
   void describe() {
     rest_.clear();
-    const auto put = [&](const std::string& key, const std::string& parameter, const std::shared_ptr<tensor_state>& t) {
-      const auto [first, whole] = run_->parallel().place_of(parameter);
+    const auto put = [&](const std::string& key, const std::string& name, const std::shared_ptr<tensor_state>& t, bool later) {
+      const auto [first, whole] = run_->parallel().place_of(name);
       io::stored_tensor& s = copy_.tensors[key];
-      if (t->where->host_accessible()) {
+      if (later && t->where->host_accessible()) {
         io::store_form(*t, s);
         rest_.push_back({key, t, t->version, &s});
       } else {
@@ -241,9 +241,11 @@ class checkpointer {
       if (s.extents.order == 0) s.extents = {1, {1}};
       copy_.metadata[key] = detail::piece_note{first, detail::rows_of(whole), 0}.text();  // its sum when it is written
     };
-    for (const auto& [name, p] : run_->local()) put("model." + name, name, p);
+    for (const auto& [name, p] : run_->local()) put("model." + name, name, p, true);
     for (const auto& [key, t] : run_->optimizer().state.tensors())
-      put("optimizer." + key, key.substr(key.find('.') + 1), t);
+      put("optimizer." + key, key.substr(key.find('.') + 1), t, true);
+    if (run_->groups().part() == 0)  // at once: a forward pass may change them
+      for (const auto& [name, b] : run_->parallel().buffers()) put("model." + name, name, b, false);
     copy_.metadata["weft.attempt"] = attempt_;
   }
 
@@ -339,30 +341,36 @@ class checkpointer {
     const io::json* tensors = index.find("tensors");
     if (!tensors || tensors->type != io::json::kind::array) throw io_error("weft: " + from.string() + ": the index lists no tensors");
     std::vector<std::string> kinds;  // of optimiser state
-    std::size_t parameters = 0;
+    std::size_t tensors_of_model = 0;
     for (const io::json& t : tensors->items) {
       const std::string& key = t.string;
-      parameters += key.starts_with("model.");
+      tensors_of_model += key.starts_with("model.");
       if (!key.starts_with("optimizer.")) continue;
       const std::string kind = key.substr(10, key.find('.', 10) - 10);
       if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
     }
-    if (parameters != run_->local().size())
-      throw io_error("weft: " + from.string() + ": is of another model: it has " + std::to_string(parameters) +
-                     " parameters, this one has " + std::to_string(run_->local().size()));
+    const state_dict_t& buffers = run_->parallel().buffers();
+    const std::size_t expected = run_->local().size() + buffers.size();
+    if (tensors_of_model != expected)
+      throw io_error("weft: " + from.string() + ": is of another model: it has " + std::to_string(tensors_of_model) +
+                     " parameters and buffers, this one has " + std::to_string(expected));
     std::vector<wanted> all;
     const auto listed = [&](const std::string& key) {
       return std::any_of(tensors->items.begin(), tensors->items.end(), [&](const io::json& t) { return t.string == key; });
     };
-    for (const auto& [name, p] : run_->local()) {
+    const auto want = [&](const std::string& key, const std::string& name, const std::shared_ptr<tensor_state>& t) {
+      if (!listed(key)) throw io_error("weft: " + from.string() + ": is of another model: no " + name);
       const auto [first, whole] = run_->parallel().place_of(name);
-      if (!listed("model." + name)) throw io_error("weft: " + from.string() + ": is of another model: no " + name);
-      all.push_back({"model." + name, p, first, whole});
+      all.push_back({key, t, first, whole});
+    };
+    for (const auto& [name, b] : buffers) want("model." + name, name, b);
+    for (const auto& [name, p] : run_->local()) {
+      want("model." + name, name, p);
       for (const std::string& kind : kinds) {
         if (!listed("optimizer." + kind + "." + name)) continue;
         auto t = make_state(p->where, p->extents, p->type);
         run_->optimizer().state.set(kind, name, t);
-        all.push_back({"optimizer." + kind + "." + name, t, first, whole});
+        want("optimizer." + kind + "." + name, name, t);
       }
     }
     return all;

@@ -18,12 +18,13 @@ variable_lookup in(const variables& v) {
 }  // namespace
 
 TEST_CASE("launchers: torchrun's variables, mpirun's, none") {
-  const variables torchrun{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
+  const variables torchrun{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
   const launch a = launch_from_environment(in(torchrun));
   CHECK(a.from == launch::launcher::variables);
   CHECK(a.rank == 5);
   CHECK(a.size == 8);
   CHECK(a.local_rank == 1);
+  CHECK(a.local_size == 4);
   CHECK(a.address == "node0");
   CHECK(a.port == 29500);
   variables with_agent = torchrun;
@@ -33,6 +34,12 @@ TEST_CASE("launchers: torchrun's variables, mpirun's, none") {
   CHECK(b.from == launch::launcher::mpirun);
   CHECK(b.rank == 2);
   CHECK(b.size == 3);
+  CHECK(b.local_size == 3);  // nobody says otherwise
+  const launch two = launch_from_environment(in({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}}));
+  CHECK(two.local_size == 2);
+  CHECK(two.address == "node0");
+  CHECK(two.port == 29500);
   const launch c = launch_from_environment(in({}));
   CHECK(c.from == launch::launcher::none);
   CHECK(c.size == 1);

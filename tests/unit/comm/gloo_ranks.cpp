@@ -112,6 +112,12 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
           }) == 0);
 }
 
+TEST_CASE("an address or an interface that no machine has is an error") {
+  const auto meet = [](const gloo_network& network) { gloo_communicator(std::make_shared<memory_store>(), 0, 1, network); };
+  CHECK_THROWS_WITH_AS(meet({.address = "no.such.name.invalid"}), doctest::Contains("weft: gloo: cannot use the network address no.such.name.invalid"), comm_error);
+  CHECK_THROWS_WITH_AS(meet({.interface = "eth99"}), doctest::Contains("weft: gloo: cannot use the network interface eth99"), comm_error);
+}
+
 int main(int count, char** values) {
   int failures = 0;
   for (int n : {1, 2, 3, 4})

@@ -195,6 +195,38 @@ TEST_CASE("the number of parameters is a constant where extents are") {
   CHECK(parameter_count(counted{}) == parameter_count<counted>());
 }
 
+namespace {
+struct with_buffers {
+  tensor<std::int32_t, extents<2>> count{shape{1, {2}}};
+  counted inner;
+  tensor<float, extents<dyn>> unset;
+};
+}  // namespace
+
+TEST_CASE("buffers are part of the state and are not trained") {
+  static_assert(parameter_count<with_buffers>() == parameter_count<counted>());
+  with_buffers m;
+  m.count.copy_from({3, 4});
+  const auto names = [](const state_dict_t& some) {
+    std::string all;
+    for (const auto& [name, t] : some) all += name + " ";
+    return all;
+  };
+  CHECK(names(state_dict(m)) == "count inner.in.weight inner.in.bias inner.norm.weight inner.norm.bias ");
+  CHECK(names(named_parameters(m)) == "inner.in.weight inner.in.bias inner.norm.weight inner.norm.bias ");
+  CHECK(names(named_buffers(m)) == "count ");
+  CHECK(parameters_of(m).size() == 4);
+  initialize(m, 1);
+  CHECK(m.count.to_vector() == std::vector<std::int32_t>{3, 4});
+  std::ostringstream out;
+  out << m;
+  CHECK(out.str().find("30\nbuffer  ") != std::string::npos);
+  const device other(std::make_shared<cpu::cpu_backend>(1));
+  to(m, other);
+  CHECK(m.count.state()->where == other);
+  CHECK(m.inner.in.weight.state()->where == other);
+}
+
 TEST_CASE("optimisers update a parameter and its state in one kernel") {
   struct counted_backend : cpu::cpu_backend {
     int launches = 0;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Every data-side strategy computes what one process computes; deterministic, to the bit.
+#include <weft/comm/counting.hpp>
+#include <weft/device/counting.hpp>
+#include <weft/nn/linear_cross_entropy.hpp>
+
 #include "training.hpp"
 
 using namespace training;
@@ -28,10 +32,12 @@ TEST_CASE("deterministic: the same bits for any division of a step") {
       CHECK(part.losses == whole.losses);
       CHECK(part.norms == whole.norms);
       CHECK(part.parameters == whole.parameters);
+      CHECK(part.optimizer == whole.optimizer);
     }
   CHECK(train_on(2, {.divide = sharding::parameters, .deterministic = true}, 4, count, true).parameters == whole.parameters);
   const outcome hybrid = train_on(4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true}, 2, count);
   CHECK(hybrid.parameters == whole.parameters);
+  CHECK(hybrid.optimizer == whole.optimizer);
 }
 
 TEST_CASE("deterministic: three ranks with one micro-batch each") {
@@ -41,6 +47,7 @@ TEST_CASE("deterministic: three ranks with one micro-batch each") {
     CHECK(part.losses == whole.losses);
     CHECK(part.norms == whole.norms);
     CHECK(part.parameters == whole.parameters);
+    CHECK(part.optimizer == whole.optimizer);
   }
 }
 
@@ -76,6 +83,98 @@ TEST_CASE("bytes sent are the formulas'") {
   CHECK(train_on(4, {.divide = sharding::parameters, .shard_ranks = 2}, 1, 2).sent == std::vector<index_t>{across, scattered, inside});
 }
 
+namespace {
+/// Messages that are over when they are waited for, and no sooner.
+class slow_communicator : public threads_communicator {
+ public:
+  using threads_communicator::threads_communicator;
+
+ protected:
+  work start(operation o) override { return work(std::make_shared<slow>(threads_communicator::start(std::move(o)))); }
+
+ private:
+  struct slow : work::state {
+    work message;
+    bool over = false;
+    explicit slow(work w) : message(std::move(w)) {}
+    bool poll() override { return over; }
+    void wait(std::chrono::milliseconds limit) override {
+      message.wait(limit);
+      over = true;
+    }
+    std::exception_ptr failure() const override { return nullptr; }  // wait throws it
+  };
+};
+
+index_t peak_of_steps(communicator& ranks, const device& where, sharding stage) {
+  net model = net::create(where);
+  while (model.h.blocks.size() < 8)  // so that most is held while gradients are on their way
+    model.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 70, where), linear<>::create(70, 6, where)});
+  sgd optimizer;
+  auto run = bind(model, optimizer, ranks, {.divide = stage});
+  for (int s = 0; s < 2; ++s) {
+    tape steps(run);
+    steps.backward(steps.eval(cross_entropy(model(batch_of(s, where, 0)), batch_of(s, where, 1))));
+    run.step();
+  }
+  return static_cast<index_t>(where.memory().figures().peak);
+}
+}  // namespace
+
+TEST_CASE("what a rank holds is known beforehand: with slow messages to the byte, with others no more than that") {
+  constexpr int n = 2;
+  for (sharding stage : stages) {
+    const auto group = std::make_shared<detail::thread_group>(std::make_shared<detail::thread_world>(), n);
+    std::vector<std::thread> threads;
+    index_t slow[n], prompt[n];
+    for (int r = 0; r < n; ++r)
+      threads.emplace_back([&, r] {
+        slow_communicator ranks(group, r);
+        slow[r] = peak_of_steps(ranks, one_thread(), stage);
+      });
+    for (std::thread& t : threads) t.join();
+    run_ranks(n, [&](communicator& ranks) { prompt[ranks.rank()] = peak_of_steps(ranks, one_thread(), stage); });
+    for (int r = 0; r < n; ++r) {
+      INFO("stage " << static_cast<int>(stage) << ", rank " << r);
+      counting_communicator nowhere(r, n);
+      const index_t forecast = peak_of_steps(nowhere, device(std::make_shared<counting_backend>()), stage);
+      CHECK(slow[r] == forecast);
+      CHECK(prompt[r] <= forecast);
+    }
+  }
+}
+
+TEST_CASE("a head with its loss by slices: the same bits under every strategy") {
+  const auto train = [](communicator& ranks, sharding stage) {
+    const device where = one_thread();
+    net model = net::create(where);
+    initialize(model, 5);
+    adamw optimizer{.lr = 1e-2};
+    auto run = bind(model, optimizer, ranks, {.divide = stage, .deterministic = true});
+    const index_t per_rank = 4 / ranks.size();
+    for (int s = 0; s < 3; ++s) {
+      for (index_t j = 0; j < per_rank; ++j) {
+        const index_t g = run.micro_batch(j, per_rank);
+        run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
+        const auto quiet = run.no_sync(j + 1 < per_rank);
+        tape steps(run);
+        const auto features = model.last(model.h(model.table(batch_of(4 * s + g, where, 0))));
+        steps.backward(steps.eval(linear_cross_entropy(features, model.table.weight, batch_of(4 * s + g, where, 1), 2 * 11)));
+      }
+      run.step({.clip = 0.5, .micro_batches = per_rank});
+    }
+    return elements_of(run.full());
+  };
+  std::vector<float> whole;
+  run_ranks(1, [&](communicator& ranks) { whole = train(ranks, sharding::none); });
+  for (sharding stage : stages)
+    for (int n : {2, 4})
+      run_ranks(n, [&](communicator& ranks) {
+        INFO("stage " << static_cast<int>(stage) << " on " << n << " ranks");
+        CHECK(train(ranks, stage) == whole);
+      });
+}
+
 TEST_CASE("what a divided parameter means") {
   run_ranks(2, [](communicator& ranks) {
     const device where(std::make_shared<cpu::cpu_backend>(1));
@@ -95,6 +194,57 @@ TEST_CASE("what a divided parameter means") {
     CHECK(run.local()[0].second->extents == shape{2, {ranks.rank() == 0 ? 6 : 5, 6}});
     eval(model.table.weight + 1.0f, run);  // in the run's context it is gathered
   });
+}
+
+namespace {
+/// Standardises by what it has seen: a mean that forward passes move, and how many did.
+struct standardizer {
+  tensor<float, extents<3>> running_mean{shape{1, {3}}};
+  tensor<std::int64_t, extents<>> count{shape{}};
+  linear<3, 2> out;
+
+  auto operator()(expression auto x) const { return out(x - running_mean); }
+  void see(const tensor<float, extents<4, 3>>& x, context& c) {
+    const auto before = count.item();
+    update(c, {running_mean.state()}, running_mean * 0.5f + mean(x, dims<0>) * 0.5f);
+    count.copy_from({before + 1});
+  }
+};
+}  // namespace
+
+TEST_CASE("buffers are whole on every rank, and those of rank 0 after a step") {
+  using plain = tensor<float, extents<4, 3>>;
+  for (sharding stage : stages)
+    for (const bool broadcast : {true, false})
+      run_ranks(3, [&](communicator& ranks) {
+        const int r = ranks.rank();
+        INFO("stage " << static_cast<int>(stage) << ", rank " << r);
+        standardizer model;
+        initialize(model, 5);
+        model.running_mean.copy_from(std::vector<float>(3, 1.0f + static_cast<float>(r)));
+        model.count.copy_from({r + 10});
+        adamw optimizer;
+        auto run = bind(model, optimizer, ranks, {.divide = stage, .broadcast_buffers = broadcast});
+        CHECK(model.running_mean.to_vector() == std::vector<float>(3, 1.0f));
+        CHECK(model.count.item() == 10);
+        const traffic before = run.groups().sent();
+        const plain x = eval(full<float>(extents<4, 3>{}, static_cast<float>(2 * r)), run);
+        tape steps(run);
+        steps.backward(steps.eval(mean(square(model(x)))));
+        model.see(x, run);
+        run.step();
+        const int seen = broadcast ? 0 : r;  // whose batch
+        CHECK(model.running_mean.to_vector() == std::vector<float>(3, 0.5f + static_cast<float>(seen)));
+        CHECK(model.count.item() == 11);
+        const index_t of_buffers = 3 * size_of(dtype::f32) + size_of(dtype::i64);
+        CHECK((run.groups().sent() - before).of(collective::broadcast) == (broadcast && r == 0 ? of_buffers * 2 : 0));
+        const auto whole = run.full();
+        REQUIRE(whole.size() == 4);
+        CHECK(whole[2].first == "running_mean");
+        CHECK(whole[3].first == "count");
+        CHECK(tensor<std::int64_t, extents<>>(whole[3].second).item() == 11);
+        CHECK(run.full_optimizer().size() == 4);  // two for each parameter, though rank 2 has rows of none
+      });
 }
 
 TEST_CASE("sharded over optimiser state only, parameters can be read after a step") {

@@ -18,13 +18,18 @@ void same_bits() {
       CHECK(part.losses == whole.losses);
       CHECK(part.norms == whole.norms);
       CHECK(part.parameters == whole.parameters);
+      CHECK(part.optimizer == whole.optimizer);
       CHECK(part.scale == whole.scale);
     }
   const outcome hybrid = train_on<Precision>(4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true}, 2, step_count);
   CHECK(hybrid.parameters == whole.parameters);
+  CHECK(hybrid.optimizer == whole.optimizer);
   const outcome three = train_on<Precision>(1, {.deterministic = true}, 3, step_count);
-  for (sharding stage : stages)
-    CHECK(train_on<Precision>(3, {.divide = stage, .deterministic = true}, 1, step_count).parameters == three.parameters);
+  for (sharding stage : stages) {
+    const outcome part = train_on<Precision>(3, {.divide = stage, .deterministic = true}, 1, step_count);
+    CHECK(part.parameters == three.parameters);
+    CHECK(part.optimizer == three.optimizer);
+  }
 }
 }  // namespace
 
@@ -38,6 +43,7 @@ TEST_CASE("selective recompute: the same bits in less memory, under every strate
       const outcome part = train_on<recompute::selective>(n, {.divide = stage, .deterministic = true}, 4 / n, step_count);
       CHECK(part.losses == whole.losses);
       CHECK(part.parameters == whole.parameters);
+      CHECK(part.optimizer == whole.optimizer);
     }
 }
 

@@ -41,7 +41,7 @@ struct net {
 
 struct outcome {
   std::vector<double> losses, norms;
-  std::vector<float> parameters;
+  std::vector<float> parameters, optimizer;  // its state
   double scale = 1;            // of the loss, at the end
   std::vector<index_t> sent;   // bytes of data by this rank in the last step
 };
@@ -57,6 +57,16 @@ inline tokens batch_of(index_t number, const device& where, int shift) {
 }
 
 inline device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
+
+inline std::vector<float> elements_of(const state_dict_t& tensors) {
+  std::vector<float> all;
+  for (const auto& [name, t] : tensors) {
+    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
+    detail::download_to(*t, v.data());
+    all.insert(all.end(), v.begin(), v.end());
+  }
+  return all;
+}
 
 /// Trains on `per_rank` micro-batches a step on this rank.
 template <class... Choices>
@@ -96,11 +106,9 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
     result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter), sent.of(collective::all_gather)};
   }
   result.scale = run.loss_scale;
-  for (const auto& [name, p] : run.full()) {
-    std::vector<float> v(static_cast<std::size_t>(p->extents.size()));
-    detail::download_to(*p, v.data());
-    result.parameters.insert(result.parameters.end(), v.begin(), v.end());
-  }
+  result.parameters = elements_of(run.full());
+  result.optimizer = elements_of(run.full_optimizer());
+  CHECK(result.optimizer.size() == 2 * result.parameters.size());
   return result;
 }
 
@@ -112,6 +120,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);
     CHECK(r.parameters == of[0].parameters);
+    CHECK(r.optimizer == of[0].optimizer);
   }
   for (int r = 1; r < n; ++r)
     for (std::size_t k = 0; k < 3; ++k) of[0].sent[k] += of[static_cast<std::size_t>(r)].sent[k];

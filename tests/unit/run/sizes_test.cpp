@@ -77,6 +77,78 @@ TEST_CASE("extents of 0, of 1 and primes") {
   }
 }
 
+TEST_CASE("long rows and many rows are folded by blocks") {
+  constexpr std::pair<index_t, index_t> sizes[] = {{1, 65536}, {1, 65537}, {1, 200003}, {3, 131072}, {70, 65600}, {9001, 3}, {8193, 130}, {4097, 1}};
+  for (const auto& [rows, columns] : sizes) {
+    const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2);
+    const auto wide = cast<double>(x);  // the reference adds one by one: in f32 it is the less exact of both
+    const auto counted = cast<std::int32_t>(x * 100);
+    CAPTURE(rows); CAPTURE(columns);
+    check_against_reference("sum", sum(wide * wide));
+    check_against_reference("chain", x * y + variable<float, extents<dyn>>(randn<float>(extents<dyn>{columns}, {.seed = 3})));
+    check_against_reference("largest", amax(x * y));
+    check_against_reference("sums of rows", sum(wide * wide, dims<1>));
+    check_against_reference("smallest of rows", amin(x, dims<1>));
+    check_against_reference("logsumexp of rows", logsumexp(x, dims<1>));
+    check_against_reference("softmax", softmax(x));
+    check_against_reference("normalised", (wide - mean(wide, dims<1>, keepdim)) * rsqrt(mean(wide * wide, dims<1>, keepdim) + 1.0));
+    check_against_reference("sums of columns", sum(wide * wide, dims<0>));
+    check_against_reference("largest of columns", amax(x - y, dims<0>));
+    check_against_reference("strided", sum(transpose(wide) * transpose(wide), dims<1>));
+    CHECK(eval(sum(counted)).item() == [&] {
+      std::int32_t all = 0;
+      for (std::int32_t v : eval(counted).to_vector()) all += v;
+      return all;
+    }());
+    std::vector<std::vector<float>> results;
+    for (int threads : {1, 2, 3}) {
+      const device where(std::make_shared<cpu::cpu_backend>(threads));
+      context c(where);
+      const auto a = x.to(where), b = y.to(where);
+      std::vector<float> seen = eval(sum(a * b, dims<0>), c).to_vector();
+      for (float v : eval(logsumexp(a, dims<1>), c).to_vector()) seen.push_back(v);
+      seen.push_back(eval(sum(a * b), c).item());
+      results.push_back(seen);
+    }
+    CHECK(results[1] == results[0]);
+    CHECK(results[2] == results[0]);
+  }
+}
+
+TEST_CASE("lines are picked, added to and searched on several threads") {
+  constexpr index_t rows = 301, columns = 517;
+  const device where(std::make_shared<cpu::cpu_backend>(3));
+  context c(where);
+  const auto at = [&](index_t r, index_t col) { return static_cast<std::size_t>(r * columns + col); };
+  tensor<std::int64_t, extents<dyn, dyn>> index(shape{2, {rows, columns}}, where);
+  std::vector<std::int64_t> chosen;
+  for (index_t i = 0; i < rows * columns; ++i) chosen.push_back((i * i + 7 * i) % rows);
+  index.copy_from(chosen);
+  const matrix x(numbers(rows, columns, 5).to(where));
+  const auto values = x.to_vector();
+  const auto along_rows = eval(gather<1>(x, index), c).to_vector(), along_columns = eval(gather<0>(x, index), c).to_vector();
+  const tensor<float, extents<rows, dyn>> sized(x);
+  const auto added = eval(scatter_add<0>(sized, index, x), c).to_vector();
+  const auto largest = eval(argmax<0>(x), c).to_vector(), smallest = eval(argmin<1>(x), c).to_vector();
+  std::vector<float> sums = values;
+  for (index_t r = 0; r < rows; ++r)
+    for (index_t col = 0; col < columns; ++col) {
+      const index_t i = chosen[at(r, col)];
+      REQUIRE(along_rows[at(r, col)] == values[at(r, i)]);
+      REQUIRE(along_columns[at(r, col)] == values[at(i, col)]);
+      REQUIRE(values[at(r, col)] <= values[at(largest[static_cast<std::size_t>(col)], col)]);
+      REQUIRE(values[at(r, col)] >= values[at(r, smallest[static_cast<std::size_t>(r)])]);
+      sums[at(i, col)] += values[at(r, col)];
+    }
+  double worst = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) worst = std::max(worst, std::abs(double(sums[i]) - double(added[i])));
+  CHECK(worst < 1e-5);
+  chosen[at(200, 3)] = rows;
+  index.copy_from(chosen);
+  CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c), "weft: gather: index 301 is outside of [0, 301)", value_error);
+  eval(sum(x), c);  // the threads are as they were
+}
+
 TEST_CASE("the same bits on any number of threads") {
   using batch = tensor<float, extents<dyn, dyn, dyn>>;
   std::vector<std::vector<float>> results;

@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
 #include <weft/device/cpu/executor.hpp>
 
@@ -99,23 +100,26 @@ class cpu_backend : public backend {
     return worth_dividing(call, elements) ? std::min<index_t>(most, 4 * threads_.threads()) : 1;
   }
 
+  /// Rows are divided among tasks, and pieces of them where they are few.
   void launch_elements(const kernel_call& call) {
-    const index_t rows = call.args.rows(), size = call.args.row_size();
-    const bool by_rows = rows > 1;
-    const index_t most = by_rows ? rows : (size + 1023) / 1024;
-    const index_t tasks = tasks_for(call, rows * size, most);
-    threads_.parallel_for(tasks, [&](index_t t, scratch_memory&) {
-      if (by_rows) {
-        call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, nullptr});
-      } else {
-        const index_t begin = most * t / tasks * 1024, end = most * (t + 1) / tasks * 1024;
-        call.function(call.args, {0, rows, begin, std::min(size, end), nullptr});
-      }
+    constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
+    const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
+    const index_t parts = tasks_for(call, rows * size, rows), pieces = tasks_for(call, rows * size, parts * units) / parts;
+    threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
+      const index_t part = t / pieces, piece = t % pieces;
+      call.function(call.args, {rows * part / parts, rows * (part + 1) / parts, units * piece / pieces * unit,
+                                std::min(size, units * (piece + 1) / pieces * unit), nullptr});
     });
   }
 
+  /// Few but long rows are computed by blocks of so many elements, few columns of many rows by blocks of so many rows. That
+  /// depends on sizes alone: sums are the same on any number of threads.
+  static constexpr index_t block_elements = index_t{1} << 16, block_rows = index_t{1} << 12;
+  static constexpr index_t few = 64;
+
   void launch_rows(const kernel_call& call) {
     const index_t rows = call.args.rows(), size = call.args.row_size();
+    if (rows < few && size > block_elements && call.scratch_rows == 0) return launch_long_rows(call);
     const index_t tasks = tasks_for(call, rows * size, rows);
     const auto bytes = static_cast<std::size_t>(call.scratch_rows * size * 8);
     threads_.parallel_for(tasks, [&](index_t t, scratch_memory& scratch) {
@@ -123,8 +127,21 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Columns are folded in chunks, an eighth of a narrow matrix each, so that many threads have some. Each column is folded
-  /// by itself, from its first row to its last.
+  void launch_long_rows(const kernel_call& call) {
+    const index_t rows = call.args.rows(), size = call.args.row_size();
+    const index_t blocks = (size + block_elements - 1) / block_elements, of_row = call.folds * blocks;
+    recycled_vector<double> folds(static_cast<std::size_t>(rows * of_row));
+    const auto compute = [&](int phase, index_t row, index_t block) {
+      const index_t begin = block * block_elements;
+      const fold_blocks at{phase, block, blocks, folds.data() + row * of_row};
+      call.function(call.args, {row, row + 1, begin, std::min(size, begin + block_elements), nullptr, &at});
+    };
+    for (int sweep = 0; sweep < call.sweeps; ++sweep)
+      threads_.parallel_for(rows * blocks, [&](index_t t, scratch_memory&) { compute(sweep, t / blocks, t % blocks); });
+    for (index_t row = 0; row < rows; ++row) compute(call.sweeps, row, 0);
+  }
+
+  /// Columns are folded in chunks, an eighth of a narrow matrix each, so that many threads have some.
   void launch_columns(const kernel_call& call) {
     constexpr index_t widest = 256, narrowest = 64;
     const index_t rows = call.args.rows(), size = call.args.row_size();
@@ -132,11 +149,28 @@ class cpu_backend : public backend {
     const index_t chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
+    const auto range_of = [&](index_t t, void* scratch) {
+      const index_t begin = t % chunks * chunk;
+      return kernel_range{t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk), scratch};
+    };
+    if (rows * chunks < few && folded > block_rows) {
+      const index_t blocks = (folded + block_rows - 1) / block_rows;
+      recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * chunk));
+      const auto compute = [&](int phase, index_t t, index_t block) {
+        double* const of_range = folds.data() + t * blocks * chunk;
+        kernel_range range = range_of(t, nullptr);
+        range.scratch = of_range + block * (range.end - range.begin);
+        const fold_blocks at{phase, block, blocks, of_range};
+        range.blocks = &at;
+        call.function(call.args, range);
+      };
+      threads_.parallel_for(rows * chunks * blocks, [&](index_t t, scratch_memory&) { compute(0, t / blocks, t % blocks); });
+      for (index_t t = 0; t < rows * chunks; ++t) compute(1, t, 0);
+      return;
+    }
     const bool parallel = worth_dividing(call, rows * folded * size);
     threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
-      const index_t begin = t % chunks * chunk;
-      call.function(call.args, {t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk),
-                                scratch.get(static_cast<std::size_t>(chunk * 8))});
+      call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(chunk * 8))));
     }, parallel);
   }
 

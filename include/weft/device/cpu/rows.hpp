@@ -117,10 +117,18 @@ inline index_t extent_after(const shape& s, int dim) {
   for (int i = dim + 1; i < s.order; ++i) n *= s[i];
   return n;
 }
-/// Offset of the element that stands `before` / `at` / `after` dim `dim`.
-inline index_t offset_around(const strided& t, int dim, index_t before, index_t at, index_t after) {
-  return at * t.stride[dim] + element_offset(t.extents, t.stride, 0, dim, before) +
-         element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
+/// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to do.
+template <class F>
+void for_each_line(const native_call& call, const shape& s, int dim, F f) {
+  const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
+  const index_t tasks = lines * s[dim] < 65536 ? 1 : std::min<index_t>(lines, 4 * call.threads.threads());
+  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+    for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line) f(line / after, line % after);
+  });
+}
+/// Offset of the first element of a line.
+inline index_t line_offset(const strided& t, int dim, index_t before, index_t after) {
+  return element_offset(t.extents, t.stride, 0, dim, before) + element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
 inline index_t checked(const char* op, index_t index, index_t extent) {
   if (index < 0 || index >= extent)
@@ -135,16 +143,14 @@ inline index_t checked(const char* op, index_t index, index_t extent) {
 inline void gather(const native_call& call) {
   const strided &x = call.in[0], &index = call.in[1], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t before = detail::extent_before(index.extents, dim), after = detail::extent_after(index.extents, dim);
   visit_type(x.type, [&]<class T>(T) {
-    for (index_t b = 0; b < before; ++b)
+    detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
+      const index_t indices = detail::line_offset(index, dim, before, after);
+      const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
+      T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
       for (index_t i = 0; i < index.extents[dim]; ++i)
-        for (index_t a = 0; a < after; ++a) {
-          const index_t from = detail::checked(
-              "gather", detail::index_value(index, detail::offset_around(index, dim, b, i, a)), x.extents[dim]);
-          out.data<T>()[detail::offset_around(out, dim, b, i, a)] =
-              x.data<const T>()[detail::offset_around(x, dim, b, from, a)];
-        }
+        to[i * out.stride[dim]] = from[x.stride[dim] * detail::checked("gather", detail::index_value(index, indices + i * index.stride[dim]), x.extents[dim])];
+    });
   });
 }
 
@@ -153,19 +159,18 @@ inline void gather(const native_call& call) {
 inline void scatter_add(const native_call& call) {
   const strided &index = call.in[0], &source = call.in[1], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t before = detail::extent_before(index.extents, dim), after = detail::extent_after(index.extents, dim);
   visit_type(out.type, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {
       std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
-      for (index_t b = 0; b < before; ++b)
-        for (index_t i = 0; i < index.extents[dim]; ++i)
-          for (index_t a = 0; a < after; ++a) {
-            const index_t to = detail::checked(
-                "scatter_add", detail::index_value(index, detail::offset_around(index, dim, b, i, a)),
-                out.extents[dim]);
-            T& sum = out.data<T>()[detail::offset_around(out, dim, b, to, a)];
-            sum = static_cast<T>(sum + source.data<const T>()[detail::offset_around(source, dim, b, i, a)]);
-          }
+      detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
+        const index_t indices = detail::line_offset(index, dim, before, after);
+        const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
+        T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
+        for (index_t i = 0; i < index.extents[dim]; ++i) {
+          T& sum = to[out.stride[dim] * detail::checked("scatter_add", detail::index_value(index, indices + i * index.stride[dim]), out.extents[dim])];
+          sum = static_cast<T>(sum + from[i * source.stride[dim]]);
+        }
+      });
     }
   });
 }
@@ -175,22 +180,30 @@ inline void scatter_add(const native_call& call) {
 inline void arg_extremum(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t before = detail::extent_before(x.extents, dim), after = detail::extent_after(x.extents, dim);
-  if (x.extents[dim] == 0) throw value_error("weft: argmax: the dim has no elements");
+  const index_t count = x.extents[dim], stride = x.stride[dim], lines_after = detail::extent_after(x.extents, dim);
+  if (count == 0) throw value_error("weft: argmax: the dim has no elements");
   visit_type(x.type, [&]<class T>(T) {
-    for (index_t b = 0; b < before; ++b)
-      for (index_t a = 0; a < after; ++a) {
+    const auto is_nan = [](T v) {
+      if constexpr (std::is_integral_v<T>) return false;
+      else return v != v;
+    };
+    const auto find = [&](auto comes_first) {
+      detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
+        const T* line = x.data<const T>() + detail::line_offset(x, dim, before, after);
         index_t best = 0;
-        T extreme = x.data<const T>()[detail::offset_around(x, dim, b, 0, a)];
-        for (index_t i = 1; i < x.extents[dim] && extreme == extreme; ++i) {
-          const T v = x.data<const T>()[detail::offset_around(x, dim, b, i, a)];
-          if (v != v || (call.at[1] ? v < extreme : v > extreme)) {
+        T extreme = *line;
+        for (index_t i = 1; i < count && !is_nan(extreme); ++i) {
+          const T v = line[i * stride];
+          if (is_nan(v) || comes_first(v, extreme)) {
             best = i;
             extreme = v;
           }
         }
-        out.data<std::int64_t>()[b * after + a] = best;
-      }
+        out.data<std::int64_t>()[before * lines_after + after] = best;
+      });
+    };
+    if (call.at[1]) find([](T a, T b) { return a < b; });
+    else find([](T a, T b) { return a > b; });
   });
 }
 
