@@ -10,56 +10,22 @@
 // the reason in the store, and closes its connections; the others find it there.
 #pragma once
 
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
-
-#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <thread>
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/comm/gloo_network.hpp>
 #include <weft/comm/reduce.hpp>
 #include <weft/comm/store.hpp>
 
 namespace weft {
 
 namespace detail {
-
-/// Gloo writes to connections without asking that a closed one be an error and not a signal, which
-/// would end the process. While this lives, the signal waits, in this thread and those it starts; if
-/// one came of it, it is gone afterwards.
-class without_sigpipe {
- public:
-  without_sigpipe() {
-    sigset_t waiting;
-    ::sigpending(&waiting);
-    waited_ = ::sigismember(&waiting, SIGPIPE) == 1;
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  without_sigpipe(const without_sigpipe&) = delete;
-  without_sigpipe& operator=(const without_sigpipe&) = delete;
-  ~without_sigpipe() {
-    const timespec now{};
-    if (!waited_)
-      while (::sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {}
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_, before_;
-  bool waited_;
-};
 
 /// A store as Gloo's rendezvous asks for it.
 class gloo_rendezvous : public ::gloo::rendezvous::Store {
@@ -422,18 +388,12 @@ class gloo_state : public work::state {
 
 }  // namespace detail
 
-/// Where a rank is reached by the others.
-struct gloo_network {
-  std::string address = "127.0.0.1";  // one of this machine
-  std::string interface{};            // "eth0": its address instead, if it is given
-};
-
 class gloo_communicator : public communicator {
  public:
   /// Meets the others in `s`. Throws comm_error or timeout_error.
   gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
-      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, device_on(network), limit)) {}
+      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, detail::device_on(network), limit)) {}
   explicit gloo_communicator(std::shared_ptr<detail::gloo_group> group) : group_(std::move(group)) {}
 
   const char* name() const override { return "gloo"; }
@@ -466,39 +426,6 @@ class gloo_communicator : public communicator {
   }
 
  private:
-  static bool has_address(const std::string& interface) {
-    ifaddrs* all = nullptr;
-    if (::getifaddrs(&all) != 0) return false;
-    bool found = false;
-    for (const ifaddrs* i = all; i; i = i->ifa_next)
-      found |= i->ifa_name == interface && i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
-    ::freeifaddrs(all);
-    return found;
-  }
-
-  static std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& network) {
-    const detail::without_sigpipe quiet;
-    const bool by_address = network.interface.empty();
-    const auto refuse = [&](const std::string& why) -> comm_error {
-      return comm_error("weft: gloo: cannot use the network " + (by_address ? "address " + network.address : "interface " + network.interface) + ": " + why);
-    };
-    ::gloo::transport::tcp::attr how;
-    if (by_address) {
-      addrinfo* found = nullptr;  // Gloo does not look whether there is one
-      if (const int failed = ::getaddrinfo(network.address.c_str(), nullptr, nullptr, &found)) throw refuse(::gai_strerror(failed));
-      ::freeaddrinfo(found);
-      how.hostname = network.address;
-    } else {
-      if (!has_address(network.interface)) throw refuse("it has no address");  // Gloo says so too, and leaks
-      how.iface = network.interface;
-    }
-    try {
-      return ::gloo::transport::tcp::CreateDevice(how);
-    } catch (const std::exception& e) {  // not all that Gloo throws is a gloo::Exception
-      throw refuse(e.what());
-    }
-  }
-
   std::shared_ptr<detail::gloo_group> group_;
   int splits_ = 0;
 };
