@@ -2,22 +2,31 @@
 // The work of a collective among ranks that share memory, divided into chunks that any thread may
 // run in any order.
 //
-//   chunked_collective c(posted);        // one operation a rank, in the order of ranks
-//   for (auto& chunk : c.take()) chunk();
+//   recycled_vector<chunk> chunks = chunks_of(posted);   // one operation a rank, in the order of ranks
+//   for (const chunk& c : chunks) run(c, posted);
 //
 // Throws comm_error if the parts of an all_to_all do not fit.
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <cstring>
 
 #include <weft/comm/reduce.hpp>
 
 namespace weft::detail {
 
+/// Bytes to copy, or elements to reduce: for one rank, or for all that want the whole.
+struct chunk {
+  char* to = nullptr;  // null: a reduction
+  const char* from = nullptr;
+  index_t begin = 0, count = 0;
+  index_t part = 0;  // where the part of `only` begins
+  int only = -1;
+  bool taken = false;  // set by who runs it
+};
+
 class chunked_collective {
  public:
-  explicit chunked_collective(const std::vector<operation>& posted)
+  explicit chunked_collective(const recycled_vector<operation>& posted)
       : posted_(posted), ranks_(static_cast<int>(posted.size())) {
     switch (first().kind) {
       case collective::all_reduce: case collective::reduce: add_reduction(0, first().out.count, -1); break;
@@ -63,8 +72,8 @@ class chunked_collective {
     }
   }
 
-  /// What to run; empty if nothing moves.
-  std::vector<std::function<void()>> take() { return std::move(chunks_); }
+  /// What to run, by the rank that it is for where there is one; empty if nothing moves.
+  recycled_vector<chunk> take() { return std::move(chunks_); }
 
  private:
   const operation& first() const { return posted_[0]; }
@@ -77,33 +86,14 @@ class chunked_collective {
     for (index_t i = 0; i < count; i += step) {
       char* target = static_cast<char*>(to.data) + (to_at + i) * size;
       const char* source = static_cast<const char*>(from.data) + (from_at + i) * size;
-      const auto bytes = static_cast<std::size_t>(std::min(step, count - i) * size);
-      if (target != source) chunks_.push_back([=] { std::memmove(target, source, bytes); });
+      if (target != source) chunks_.push_back({.to = target, .from = source, .count = std::min(step, count - i) * size});
     }
   }
 
-  /// Reduces elements [begin, begin + count) for rank `only`, or for those that want all of it.
+  /// Elements [begin, begin + count), for rank `only`, or for those that want all of it.
   void add_reduction(index_t begin, index_t count, int only) {
-    auto sources = std::make_shared<std::vector<const void*>>();
-    for (const operation& o : posted_) sources->push_back(o.in.data);
-    const operation& first = this->first();
-    std::vector<void*> targets;
-    for (int r = 0; r < ranks_; ++r) {
-      const bool wants = only >= 0 ? r == only : first.kind == collective::all_reduce || r == first.root;
-      if (wants) targets.push_back(of(r).out.data);
-    }
-    const index_t offset = only >= 0 ? begin : 0;
-    for (index_t i = begin; i < begin + count; i += chunk_elements) {
-      const index_t n = std::min(chunk_elements, begin + count - i);
-      chunks_.push_back([=, op = first.op, type = first.type()] {
-        visit_type(type, [&]<class T>(T) {
-          const std::unique_ptr<T[]> reduced(new T[static_cast<std::size_t>(n)]);
-          reduce_ranks<T>(*sources, i, n, op, reduced.get());
-          for (void* to : targets)
-            std::memcpy(static_cast<T*>(to) + (i - offset), reduced.get(), static_cast<std::size_t>(n) * sizeof(T));
-        });
-      });
-    }
+    for (index_t i = begin; i < begin + count; i += chunk_elements)
+      chunks_.push_back({.begin = i, .count = std::min(chunk_elements, begin + count - i), .part = only < 0 ? 0 : begin, .only = only});
   }
 
   void add_exchange() {
@@ -116,16 +106,35 @@ class chunked_collective {
         const index_t sent = a.in_counts[static_cast<std::size_t>(to)], received = b.out_counts[static_cast<std::size_t>(from)];
         if (sent != received)
           throw comm_error("weft: all_to_all: rank " + std::to_string(from) + " sends " + std::to_string(sent) + " elements to rank " +
-                          std::to_string(to) + ", which expects " + std::to_string(received));
+                           std::to_string(to) + ", which expects " + std::to_string(received));
         add_copy(b.out, at, a.in, source_at, sent);
         at += received;
       }
     }
   }
 
-  const std::vector<operation>& posted_;
+  const recycled_vector<operation>& posted_;
   int ranks_;
-  std::vector<std::function<void()>> chunks_;
+  recycled_vector<chunk> chunks_;
 };
+
+inline recycled_vector<chunk> chunks_of(const recycled_vector<operation>& posted) { return chunked_collective(posted).take(); }
+
+/// Runs one chunk of the collective that `posted` describes.
+inline void run(const chunk& c, const recycled_vector<operation>& posted) {
+  if (c.to) return void(std::memmove(c.to, c.from, static_cast<std::size_t>(c.count)));
+  const operation& first = posted[0];
+  const auto wants = [&](int rank) { return c.only >= 0 ? rank == c.only : first.kind == collective::all_reduce || rank == first.root; };
+  recycled_vector<const void*> sources;
+  for (const operation& o : posted) sources.push_back(o.in.data);
+  visit_type(first.type(), [&]<class T>(T) {
+    reduce_ranks<T>(sources, c.begin, c.count, first.op, [&](index_t i, const T* reduced, index_t n) {
+      for (int r = 0; r < static_cast<int>(posted.size()); ++r)
+        if (wants(r))
+          std::memmove(static_cast<T*>(posted[static_cast<std::size_t>(r)].out.data) + (c.begin - c.part + i), reduced,
+                       static_cast<std::size_t>(n) * sizeof(T));  // of one rank alone: perhaps itself
+    });
+  });
+}
 
 }  // namespace weft::detail

@@ -11,6 +11,7 @@
 
 #include <weft/base/dtype.hpp>
 #include <weft/base/error.hpp>
+#include <weft/base/recycled.hpp>
 
 namespace weft {
 
@@ -67,7 +68,7 @@ struct elements {
 };
 
 /// How many elements each rank has, where they differ.
-using rank_counts = std::vector<index_t>;
+using rank_counts = recycled_vector<index_t>;
 
 /// Longest wait, unless an operation says otherwise.
 inline constexpr std::chrono::milliseconds default_timeout{600'000};

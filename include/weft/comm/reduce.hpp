@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Reducing the elements of several ranks, in an order that depends on the number of ranks alone.
 //
-// Ranks are added as a binary counter counts: ((0 1) (2 3)) ((4 5) 6). Accumulating micro-batches
-// in the same order gives the same bits. bf16 and f16 are added in f32 and rounded once.
+// Ranks are added as a tree whose left side is a power of two: ((0 1) (2 3)) ((4 5) 6). Accumulating
+// micro-batches in the same order, as a binary counter counts, gives the same bits. bf16 and f16 are added in f32 and rounded once.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
+#include <bit>
+#include <cmath>
+#include <span>
 
+#include <weft/base/recycled.hpp>
 #include <weft/comm/operation.hpp>
 
 namespace weft::detail {
@@ -18,72 +20,73 @@ template <class T>
 using accumulator_of = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float,
                                           std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>>;
 
-template <class A>
-void combine(A* into, const A* from, index_t n, reduction op) {
+/// Calls f(g); g(a, b) combines two elements.
+template <class A, class F>
+void visit_reduction(reduction op, F f) {
+  const auto is_nan = [](A x) {
+    if constexpr (std::is_floating_point_v<A>) return std::isnan(x);
+    else return false;
+  };
   switch (op) {
-    case reduction::sum: case reduction::average:
-      for (index_t i = 0; i < n; ++i) into[i] = static_cast<A>(into[i] + from[i]);
-      break;
-    case reduction::product:
-      for (index_t i = 0; i < n; ++i) into[i] = static_cast<A>(into[i] * from[i]);
-      break;
-    case reduction::minimum:  // a NaN wins
-      for (index_t i = 0; i < n; ++i) into[i] = from[i] < into[i] || from[i] != from[i] ? from[i] : into[i];
-      break;
-    case reduction::maximum:
-      for (index_t i = 0; i < n; ++i) into[i] = into[i] < from[i] || from[i] != from[i] ? from[i] : into[i];
+    case reduction::sum: case reduction::average: return f([](A a, A b) { return static_cast<A>(a + b); });
+    case reduction::product: return f([](A a, A b) { return static_cast<A>(a * b); });
+    case reduction::minimum: return f([=](A a, A b) { return b < a || is_nan(b) ? b : a; });  // a NaN wins
+    case reduction::maximum: return f([=](A a, A b) { return a < b || is_nan(b) ? b : a; });
   }
+}
+
+template <class A, class T>
+void combine(const T* a, const T* b, index_t n, reduction op, A* out) {
+  visit_reduction<A>(op, [&](auto combined) {
+    for (index_t i = 0; i < n; ++i) out[i] = combined(static_cast<A>(a[i]), static_cast<A>(b[i]));
+  });
 }
 
 /// A block that stays in the nearest cache while all ranks' elements are added to it.
 inline constexpr index_t reduction_block = 1024;
 
-/// Reduces elements [begin, begin + n) of all sources, n at most a block, into `out`. `partial` has a
-/// block for each power of two up to the number of sources, and one more.
+/// Reduces elements [begin, begin + n) of all sources, two or more, into `out` [n]; `scratch` has n
+/// for each level of the tree below.
 template <class T, class A>
-void reduce_block(const std::vector<const void*>& sources, index_t begin, index_t n, reduction op, T* out, std::vector<A>& partial) {
-  const auto level = [&](std::size_t k) { return partial.data() + k * reduction_block; };
-  const auto load = [&](std::size_t r, A* to) {
-    const T* from = static_cast<const T*>(sources[r]) + begin;
-    for (index_t i = 0; i < n; ++i) to[i] = static_cast<A>(from[i]);
-  };
-  for (std::size_t r = 0; r < sources.size(); ++r) {
-    std::size_t free = 0;  // the level that the counter reaches with this source
-    while (r >> free & 1) ++free;
-    A* const current = level(free);  // not in use: its bit is 0
-    if (free == 0) {
-      load(r, current);
-      continue;
-    }
-    A* const added = partial.data() + partial.size() - reduction_block;
-    load(r, added);
-    for (std::size_t k = 0; k < free; ++k) {
-      combine(level(k), added, n, op);
-      std::copy_n(level(k), n, k + 1 == free ? current : added);
-    }
-  }
-  const A* result = nullptr;
-  for (std::size_t k = 0; sources.size() >> k; ++k) {
-    if (!(sources.size() >> k & 1)) continue;
-    if (result) combine(level(k), result, n, op);
-    result = level(k);
-  }
+void reduce_tree(std::span<const void* const> sources, index_t begin, index_t n, reduction op, A* out, A* scratch) {
+  const auto elements_of = [&](std::size_t r) { return static_cast<const T*>(sources[r]) + begin; };
+  if (sources.size() == 2) return combine(elements_of(0), elements_of(1), n, op, out);
+  const std::size_t left = std::bit_floor(sources.size() - 1);
+  reduce_tree<T>(sources.first(left), begin, n, op, out, scratch);
+  if (sources.size() == left + 1) std::transform(elements_of(left), elements_of(left) + n, scratch, [](T x) { return static_cast<A>(x); });
+  else reduce_tree<T>(sources.subspan(left), begin, n, op, scratch, scratch + n);
+  combine<A, A>(out, scratch, n, op, out);
+}
+
+/// Reduces elements [begin, begin + n) of all sources, a block at a time: calls to(i, block, m) for
+/// each, with elements [begin + i, begin + i + m).
+template <class T, class F>
+void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n, reduction op, F to) {
+  using A = accumulator_of<T>;
+  if (sources.size() == 1) return to(index_t{0}, static_cast<const T*>(sources[0]) + begin, n);
+  const index_t size = std::min(n, reduction_block);
+  recycled_vector<A> partial(static_cast<std::size_t>(size) * static_cast<std::size_t>(std::bit_width(sources.size())));
   const auto ranks = static_cast<double>(sources.size());
-  for (index_t i = 0; i < n; ++i) {
-    if constexpr (std::is_floating_point_v<A>) out[i] = static_cast<T>(op == reduction::average ? static_cast<A>(result[i] / ranks) : result[i]);
-    else out[i] = static_cast<T>(result[i]);
+  for (index_t i = 0; i < n; i += size) {
+    const index_t m = std::min(size, n - i);
+    A* const result = partial.data();
+    reduce_tree<T>(sources, begin + i, m, op, result, result + m);
+    if constexpr (std::is_floating_point_v<A>)
+      if (op == reduction::average) std::transform(result, result + m, result, [=](A x) { return static_cast<A>(x / ranks); });
+    if constexpr (std::is_same_v<T, A>) {
+      to(i, result, m);
+    } else {
+      T rounded[reduction_block];
+      std::transform(result, result + m, rounded, [](A x) { return static_cast<T>(x); });
+      to(i, rounded, m);
+    }
   }
 }
 
-/// Reduces elements [begin, begin + n) of all sources into `out` [n].
+/// The same into `out` [n], which is none of the sources.
 template <class T>
-void reduce_ranks(const std::vector<const void*>& sources, index_t begin, index_t n, reduction op, T* out) {
-  using A = accumulator_of<T>;
-  std::size_t levels = 2;  // one for the sum under way
-  while (sources.size() >> levels) ++levels;
-  std::vector<A> partial(static_cast<std::size_t>(reduction_block) * (levels + 1));
-  for (index_t i = 0; i < n; i += reduction_block)
-    reduce_block(sources, begin + i, std::min(reduction_block, n - i), op, out + i, partial);
+void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n, reduction op, T* out) {
+  reduce_ranks<T>(sources, begin, n, op, [&](index_t i, const T* block, index_t m) { std::copy_n(block, m, out + i); });
 }
 
 }  // namespace weft::detail

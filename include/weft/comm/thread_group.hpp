@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What the ranks of a group of threads share: the operations they have posted, matched by number
-// or by sender, receiver and tag; and the reports when they do not match.
+// What the ranks of a group of threads share: the collectives they have posted, one after the other;
+// the messages, by sender, receiver and tag; and the reports when they do not match.
+//
+// Collectives are a list of meetings. Each rank goes along it at its own pace, without a lock; who
+// comes last to a meeting has everything that is needed, and starts the work. A rank that gives up
+// before the last has come cancels the meeting, so that nobody works in memory that is gone.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <weft/base/recycled.hpp>
 #include <weft/comm/chunks.hpp>
@@ -26,17 +31,10 @@ struct thread_world {
   std::exception_ptr aborted;
   std::atomic<bool> gave_up = false;  // the same, without the lock
 
-  /// The lock; held for so short that trying again is mostly quicker than sleeping.
-  std::unique_lock<std::mutex> lock() {
-    constexpr int tries = 100;
-    for (int i = 0; i < tries; ++i)
-      if (std::unique_lock<std::mutex> held(mutex, std::try_to_lock); held) return held;
-    return std::unique_lock<std::mutex>(mutex);
-  }
   /// Without the lock: wakes those who wait for something that has been set before.
   void tell() {
     if (sleepers == 0) return;
-    const auto held = lock();
+    const std::lock_guard lock(mutex);
     changed.notify_all();
   }
 
@@ -53,16 +51,33 @@ class thread_group;
 
 /// One collective: what each rank has posted, and the chunks of its work.
 struct meeting {
-  std::vector<operation> posted;
-  std::vector<bool> here;
-  int arrived = 0;
-  std::atomic<bool> complete = false;  // all are here, and no one leaves before it is over
-  std::atomic<bool> ready = false, over = false;
-  std::vector<std::function<void()>> chunks;
-  std::atomic<std::size_t> next{0}, finished{0};
-  std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>> divided;  // a split's groups, by rank
+  enum class stage { gathering, ready, over, refused };
 
-  explicit meeting(int ranks) : posted(static_cast<std::size_t>(ranks)), here(static_cast<std::size_t>(ranks), false) {}
+  meeting(int ranks, std::uint64_t n, int uses) : number(n), posted(static_cast<std::size_t>(ranks)), users(uses) {}
+  static void* operator new(std::size_t bytes) { return recycled_blocks::take(bytes); }
+  static void operator delete(void* memory, std::size_t bytes) { recycled_blocks::give(memory, bytes); }
+
+  /// Nobody's work begins any more; false if it has, or is about to.
+  bool cancel() {
+    int before = arrived;
+    while (before < static_cast<int>(posted.size()))
+      if (arrived.compare_exchange_weak(before, before | cancelled)) return true;
+    return before & cancelled;
+  }
+  bool is_over() const { return at == stage::over; }
+
+  std::uint64_t number;
+  recycled_vector<operation> posted;  // by rank, written by each
+  std::atomic<meeting*> next = nullptr;
+  std::atomic<int> arrived = 0;  // ranks, and whether it is cancelled
+  static constexpr int cancelled = 1 << 30;
+  std::atomic<int> users;  // of each rank, its place in the list and the handle of its operation
+  std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>> divided;  // a split's groups, by rank; under the lock
+
+  recycled_vector<chunk> chunks;  // from `ready` on
+  std::atomic<std::size_t> finished = 0;
+  char apart[64];  // what waiting ranks look at is in a line of its own
+  std::atomic<stage> at = stage::gathering;
 };
 
 /// One message, posted by its sender, its receiver, or both.
@@ -78,53 +93,65 @@ struct message {
 class thread_group {
  public:
   thread_group(std::shared_ptr<thread_world> world, int ranks)
-      : world_(std::move(world)), ranks_(ranks),
-        next_(static_cast<std::size_t>(ranks_), 0), doing_(static_cast<std::size_t>(ranks_)),
-        left_(static_cast<std::size_t>(ranks_), false) {}
+      : world_(std::move(world)), ranks_(ranks), members_(new member[static_cast<std::size_t>(ranks)]) {
+    const auto first = new meeting(ranks, none, ranks);
+    for (int r = 0; r < ranks; ++r) at(r).place = first;
+  }
+  thread_group(const thread_group&) = delete;
+  thread_group& operator=(const thread_group&) = delete;
+  ~thread_group() {
+    for (int r = 0; r < ranks_; ++r) {
+      int uses = 1;  // where it is, its place; further on, the handle as well
+      for (meeting* m = at(r).place; m; uses = 2) release(*std::exchange(m, m->next.load()), uses);
+    }
+  }
 
   int size() const { return ranks_; }
   thread_world& world() const { return *world_; }
 
-  std::shared_ptr<meeting> post(int rank, operation o) {
-    auto lock = world_->lock();
-    throw_if_aborted();
-    const auto own = static_cast<std::size_t>(rank);
-    const std::uint64_t number = next_[own]++;
-    auto& m = meetings_[number];
-    if (!m) m = make_recycled<meeting>(ranks_);
-    m->posted[own] = std::move(o);
-    m->here[own] = true;
-    doing_[own] = {m, number, ""};
-    const std::shared_ptr<meeting> kept = m;
-    for (int r = 0; r < ranks_; ++r)
-      if (!kept->here[static_cast<std::size_t>(r)] && left_[static_cast<std::size_t>(r)])
-        give_up_on(r, rank);
-    if (++kept->arrived == ranks_) {
-      meetings_.erase(number);
-      kept->complete = true;
-      lock.unlock();
-      begin(*kept, number);
-      if (!world_->gave_up) return kept;
-      lock.lock();
+  /// The meeting for the next collective of `rank`; who posts releases it.
+  meeting& post(int rank, operation o) {
+    if (world_->gave_up) {
+      const std::lock_guard lock(world_->mutex);
+      rethrow_aborted();
     }
-    throw_if_aborted();
-    return kept;
+    member& own = at(rank);
+    meeting& m = next_of(*own.place);
+    m.posted[static_cast<std::size_t>(rank)] = std::move(o);
+    {
+      const std::lock_guard lock(own.guard);
+      own.message.clear();
+      release(*std::exchange(own.place, &m));
+    }
+    const int before = m.arrived.fetch_add(1);
+    if (before + 1 == ranks_) begin(m);
+    else if (gone_ > 0) look_for_gone(m, rank);
+    if ((before & meeting::cancelled || world_->gave_up) && m.cancel()) {
+      release(m);
+      const std::lock_guard lock(world_->mutex);
+      rethrow_aborted();
+    }
+    return m;
+  }
+  void release(meeting& m, int uses = 1) {
+    if (m.users.fetch_sub(uses) == uses) delete &m;
   }
 
   std::shared_ptr<message> post_message(int rank, operation o) {
     constexpr index_t short_bytes = 1 << 16;
     const std::lock_guard lock(world_->mutex);
-    throw_if_aborted();
+    rethrow_aborted();
     const bool sends = o.kind == collective::send;
-    const auto own = static_cast<std::size_t>(rank);
-    doing_[own] = {nullptr, 0, o.text()};
+    {
+      const std::lock_guard own(at(rank).guard);
+      at(rank).message = o.text();
+    }
     const int from = sends ? rank : o.root, to = sends ? o.root : rank;
     auto& queue = messages_[{from, to, o.tag}];
     auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
     if (found == queue.end()) {
-      if (left_[static_cast<std::size_t>(o.root)])
-        give_up_on(o.root, rank);
-      throw_if_aborted();
+      if (at(o.root).left) give_up_on(o.root, rank);
+      rethrow_aborted();
       queue.push_back(std::make_shared<message>());
       found = std::prev(queue.end());
     }
@@ -146,39 +173,48 @@ class thread_group {
       queue.erase(found);
       deliver(*m, from, to);
     }
-    throw_if_aborted();
+    rethrow_aborted();
     return m;
   }
 
-  /// Runs chunks while there are any; true when the operation is over. One that is complete is
-  /// carried out even if the group has been given up: others are at work in its buffers.
-  bool help(meeting& m) {
-    if (m.over) return true;
-    if (!m.ready) return world_->gave_up && !m.complete;
-    for (std::size_t c; (c = m.next.fetch_add(1)) < m.chunks.size();) {
-      m.chunks[c]();
-      if (m.finished.fetch_add(1) + 1 == m.chunks.size()) {
-        m.over = true;
-        world_->tell();
-      }
+  /// Runs the chunks that nobody has taken, those of this rank first; true when the operation is over.
+  /// One that is complete is carried out even if the group has been given up: others are at work in
+  /// its buffers.
+  bool help(meeting& m, int rank) {
+    const meeting::stage now = m.at;
+    if (now == meeting::stage::gathering) return world_->gave_up && m.cancel();
+    if (now == meeting::stage::refused) return true;
+    const std::size_t count = m.chunks.size(), own = count * static_cast<std::size_t>(rank) / static_cast<std::size_t>(ranks_);
+    for (std::size_t i = 0; i < count && !m.is_over(); ++i) {
+      chunk& c = m.chunks[(own + i) % count];
+      if (std::atomic_ref(c.taken).exchange(true)) continue;
+      run(c, m.posted);
+      if (m.finished.fetch_add(1) + 1 < count) continue;
+      m.at = meeting::stage::over;
+      world_->tell();
     }
-    return m.over;
+    return m.is_over();
   }
 
   void wait(meeting& m, int rank, std::chrono::milliseconds limit) {
+    for (int i = 0; i < spins; ++i)
+      if (help(m, rank)) return;
     const auto start = std::chrono::steady_clock::now(), deadline = start + limit;
     do {  // others are often about to come: sleeping would take longer
-      for (int i = 0; i < spins; ++i)
-        if (help(m)) return;
       std::this_thread::yield();
+      for (int i = 0; i < spins; ++i)
+        if (help(m, rank)) return;
     } while (std::chrono::steady_clock::now() - start < std::min<std::chrono::nanoseconds>(limit, awake));
-    while (!help(m)) {
-      std::unique_lock lock(world_->mutex);
+    for (;;) {
+      const bool ready = m.at != meeting::stage::gathering;
+      if (help(m, rank)) return;
+      std::unique_lock lock(world_->mutex);  // if it was ready, all that is left is in the hands of others
       const sleeper asleep(*world_);
-      if (world_->changed.wait_until(lock, deadline, [&] { return m.over || (!m.complete && world_->aborted) || (m.ready && m.next < m.chunks.size()); }))
-        continue;
-      if (m.complete) continue;
-      world_->give_up<timeout_error>(late_report(m, rank, limit));
+      const bool woken = world_->changed.wait_until(lock, deadline, [&] {
+        const meeting::stage now = m.at;
+        return now == meeting::stage::gathering ? world_->aborted != nullptr : now != meeting::stage::ready || !ready;
+      });
+      if (!woken && m.cancel()) world_->give_up<timeout_error>(late_report(m, rank, limit));
     }
   }
 
@@ -195,9 +231,9 @@ class thread_group {
   bool is_over(const message& m, bool sends) const { return m.over || (sends && !m.copy.empty()) || (sends && m.sent && m.from.count == 0); }
 
   std::exception_ptr failure(const meeting& m) const {
-    if (m.over) return nullptr;
+    if (m.is_over()) return nullptr;
     const std::lock_guard lock(world_->mutex);
-    return m.over ? nullptr : world_->aborted;
+    return m.is_over() ? nullptr : world_->aborted;
   }
   std::exception_ptr failure(const message& m) const {
     const std::lock_guard lock(world_->mutex);
@@ -210,10 +246,11 @@ class thread_group {
 
   void leave(int rank) {
     const std::lock_guard lock(world_->mutex);
-    left_[static_cast<std::size_t>(rank)] = true;
-    for (const auto& [number, m] : meetings_)
-      if (!m->here[static_cast<std::size_t>(rank)] && m->arrived > 0) {
-        world_->give_up("weft: rank " + std::to_string(rank) + " is gone; others wait for it in #" + std::to_string(number) +
+    at(rank).left = true;
+    ++gone_;
+    for (const meeting* m = at(rank).place->next; m; m = m->next)
+      if (m->arrived > 0) {
+        world_->give_up("weft: rank " + std::to_string(rank) + " is gone; others wait for it in #" + std::to_string(m->number) +
                         "; its last operation was " + what_does(rank));
         return;
       }
@@ -243,8 +280,36 @@ class thread_group {
   }
 
  private:
-  void throw_if_aborted() const {
+  static constexpr std::uint64_t none = static_cast<std::uint64_t>(-1);  // before the first number
+
+  /// What a rank is about.
+  struct alignas(64) member {
+    std::mutex guard;          // others read this for their reports
+    meeting* place = nullptr;  // the collective that it has posted last
+    std::string message;       // the message that it has posted since
+    std::atomic<bool> left = false;
+  };
+  member& at(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+
+  void rethrow_aborted() const {  // with the lock held
     if (world_->aborted) std::rethrow_exception(world_->aborted);
+  }
+
+  meeting& next_of(meeting& m) const {
+    meeting* found = m.next;
+    if (found) return *found;
+    auto made = std::make_unique<meeting>(ranks_, m.number + 1, 2 * ranks_);
+    return m.next.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
+  }
+
+  void look_for_gone(const meeting& m, int rank) {
+    const std::lock_guard lock(world_->mutex);
+    for (int r = 0; r < ranks_; ++r)
+      if (at(r).left && !has_posted(r, m)) give_up_on(r, rank);
+  }
+  bool has_posted(int rank, const meeting& m) const {
+    const std::lock_guard lock(at(rank).guard);
+    return at(rank).place->number + 1 > m.number;
   }
 
   /// With the lock held: nobody will come for what `rank` does.
@@ -254,43 +319,45 @@ class thread_group {
   }
 
   /// Without the lock: all ranks are here. What is small is done at once, by who came last.
-  void begin(meeting& m, std::uint64_t number) {
+  void begin(meeting& m) {
     const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
     try {
-      if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m, number));
-      m.chunks = chunked_collective(m.posted).take();
+      if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m));
+      m.chunks = chunks_of(m.posted);
     } catch (const comm_error& e) {
-      const auto lock = world_->lock();
-      m.complete = false;
-      world_->give_up(e.what());
+      {
+        const std::lock_guard lock(world_->mutex);
+        world_->give_up(e.what());
+      }
+      m.at = meeting::stage::refused;
+      world_->tell();
       return;
     }
     const operation& o = m.posted[0];
     const index_t bytes = std::max(o.in.bytes(), o.out.count * size_of(o.out.type)) * ranks_;
-    if (m.chunks.empty() || bytes <= small_bytes) {
-      for (const auto& chunk : m.chunks) chunk();
-      m.chunks.clear();
-      m.over = true;
-    }
-    m.ready = true;
+    const bool small = m.chunks.empty() || bytes <= small_bytes;
+    if (small)
+      for (const chunk& c : m.chunks) run(c, m.posted);
+    m.at = small ? meeting::stage::over : meeting::stage::ready;
     world_->tell();
   }
 
-  std::string disagreement_of(const meeting& m, std::uint64_t number) const {
+  std::string disagreement_of(const meeting& m) const {
     std::vector<std::string> texts;
     for (const operation& each : m.posted) texts.push_back(each.text());
-    return disagreement(texts, number);
+    return disagreement(texts, m.number);
   }
 
   std::string what_does(int rank) const {
-    const last_operation& d = doing_[static_cast<std::size_t>(rank)];
-    if (!d.in) return d.text.empty() ? "nothing yet" : d.text;
-    return "#" + std::to_string(d.number) + " " + d.in->posted[static_cast<std::size_t>(rank)].text();
+    const std::lock_guard lock(at(rank).guard);
+    const meeting& last = *at(rank).place;
+    if (!at(rank).message.empty()) return at(rank).message;
+    return last.number == none ? "nothing yet" : "#" + std::to_string(last.number) + " " + last.posted[static_cast<std::size_t>(rank)].text();
   }
   std::string all_doing() const {
     std::string t = "last operations:";
     for (int r = 0; r < ranks_; ++r)
-      t += "\n  rank " + std::to_string(r) + (left_[static_cast<std::size_t>(r)] ? " (gone): " : ": ") + what_does(r);
+      t += "\n  rank " + std::to_string(r) + (at(r).left ? " (gone): " : ": ") + what_does(r);
     return t;
   }
 
@@ -298,7 +365,7 @@ class thread_group {
     std::string t = "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " +
                     m.posted[static_cast<std::size_t>(rank)].text() + "; not there:";
     for (int r = 0; r < ranks_; ++r)
-      if (!m.here[static_cast<std::size_t>(r)]) t += " rank " + std::to_string(r);
+      if (!has_posted(r, m)) t += " rank " + std::to_string(r);
     return t + "\n" + all_doing();
   }
 
@@ -315,13 +382,8 @@ class thread_group {
 
   std::shared_ptr<thread_world> world_;
   int ranks_;
-  std::vector<std::uint64_t> next_;  // by rank: the number of its next collective
-  /// A collective as its meeting and number, a message as text.
-  struct last_operation {
-    std::shared_ptr<meeting> in;
-    std::uint64_t number = 0;
-    std::string text;
-  };
+  std::unique_ptr<member[]> members_;
+  std::atomic<int> gone_ = 0;
   /// Counts itself among those that `tell` must wake, before it looks whether it must wait.
   struct sleeper {
     explicit sleeper(thread_world& w) : world(w) { ++world.sleepers; }
@@ -334,23 +396,23 @@ class thread_group {
   static constexpr std::chrono::microseconds awake{50};  // longer waits sleep
   static constexpr index_t small_bytes = 1 << 16;
 
-  std::vector<last_operation> doing_;
-  std::vector<bool> left_;
-  std::map<std::uint64_t, std::shared_ptr<meeting>> meetings_;
   std::map<std::tuple<int, int, int>, std::vector<std::shared_ptr<message>>> messages_;
 };
 
 class collective_state : public work::state {
  public:
-  collective_state(std::shared_ptr<thread_group> g, std::shared_ptr<meeting> m, int rank)
-      : group_(std::move(g)), meeting_(std::move(m)), rank_(rank) {}
-  bool poll() override { return group_->help(*meeting_); }
-  void wait(std::chrono::milliseconds limit) override { group_->wait(*meeting_, rank_, limit); }
-  std::exception_ptr failure() const override { return group_->failure(*meeting_); }
+  collective_state(std::shared_ptr<thread_group> g, meeting& m, int rank) : group_(std::move(g)), meeting_(m), rank_(rank) {}
+  collective_state(const collective_state&) = delete;
+  collective_state& operator=(const collective_state&) = delete;
+  ~collective_state() override { group_->release(meeting_); }
+  bool poll() override { return group_->help(meeting_, rank_); }
+  void wait(std::chrono::milliseconds limit) override { group_->wait(meeting_, rank_, limit); }
+  std::exception_ptr failure() const override { return group_->failure(meeting_); }
+  meeting& of() const { return meeting_; }
 
  private:
   std::shared_ptr<thread_group> group_;
-  std::shared_ptr<meeting> meeting_;
+  meeting& meeting_;
   int rank_;
 };
 

@@ -20,7 +20,8 @@ namespace weft {
 
 class threads_communicator : public communicator {
  public:
-  threads_communicator(std::shared_ptr<detail::thread_group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  threads_communicator(const std::shared_ptr<detail::thread_group>& group, int rank)
+      : group_(group.get(), [group](detail::thread_group*) {}), rank_(rank) {}  // a count of its own, that no other rank touches
   threads_communicator(const threads_communicator&) = delete;
   threads_communicator& operator=(const threads_communicator&) = delete;
   ~threads_communicator() override { group_->leave(rank_); }
@@ -30,7 +31,7 @@ class threads_communicator : public communicator {
   int size() const override { return group_->size(); }
 
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    const auto m = group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
+    detail::meeting& m = group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
     detail::collective_state state(group_, m, rank_);
     state.wait(o.timeout);
     if (const auto e = state.failure()) std::rethrow_exception(e);
@@ -38,8 +39,8 @@ class threads_communicator : public communicator {
     std::vector<std::pair<std::shared_ptr<detail::thread_group>, int>> groups;
     {
       const std::lock_guard lock(group_->world().mutex);
-      if (!m->divided) m->divided = std::make_shared<decltype(groups)>(group_->divided(*m));
-      groups = *m->divided;
+      if (!m.divided) m.divided = std::make_shared<decltype(groups)>(group_->divided(m));
+      groups = *m.divided;
     }
     const auto& [group, rank] = groups[static_cast<std::size_t>(rank_)];
     return group ? std::make_shared<threads_communicator>(group, rank) : nullptr;
@@ -57,7 +58,7 @@ class threads_communicator : public communicator {
       const bool sends = o.kind == collective::send;
       return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)), sends, rank_), limit);
     }
-    return work(std::make_shared<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_), limit);
+    return work(make_recycled<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_), limit);
   }
 
  private:

@@ -42,10 +42,12 @@ class work {
   void wait() const { wait(limit_); }
   void wait(std::chrono::milliseconds limit) const {
     if (!state_) return;
-    const auto start = std::chrono::steady_clock::now();
-    state_->wait(limit);
+    if (!state_->poll()) {
+      const auto start = std::chrono::steady_clock::now();
+      state_->wait(limit);
+      if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
+    }
     if (recorder_) recorder_->end(record_);
-    if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
     if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
   }
   /// Waits, whatever comes of it: before memory that the operation uses goes.

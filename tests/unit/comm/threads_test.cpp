@@ -131,6 +131,26 @@ TEST_CASE("what a rank throws arrives where the ranks were started, and the othe
                        "no batch on rank 1", value_error);
 }
 
+TEST_CASE("a rank that gives up at any moment: the others are told, and nobody works in memory that is gone") {
+  std::atomic<int> wrong = 0;
+  for (int round = 0; round < 180; ++round) {
+    const int who = round % 3, how = round / 3 % 3, when = round / 9;
+    const auto texts = failures(3, [&](communicator& ranks) {
+      for (int i = 0; i < 20; ++i) {
+        std::vector<float> x(i % 2 ? 100 : 40'000, 1.0f);
+        const bool now = ranks.rank() == who && i == when;
+        if (now && how == 0) return;
+        if (now && how == 1) ranks.abort("enough");
+        ranks.all_reduce(x, reduction::sum, {.timeout = now ? 0ms : default_timeout}).wait();
+        wrong += std::count(x.begin(), x.end(), 3.0f) != static_cast<std::ptrdiff_t>(x.size());
+      }
+    });
+    const bool told = !texts[static_cast<std::size_t>((who + 1) % 3)].empty() && !texts[static_cast<std::size_t>((who + 2) % 3)].empty();
+    if (how < 2) CHECK(told);  // a wait without time may still succeed
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a group that is given up fails everywhere, subgroups too") {
   const auto texts = failures(2, [](communicator& ranks) {
     const auto inner = ranks.split(0);
