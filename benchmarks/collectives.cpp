@@ -11,6 +11,9 @@ int main(int count, char** values) {
   using namespace weft;
   const int n = count > 1 ? std::atoi(values[1]) : 2;
   run_ranks(n, [n](communicator& ranks) {
+    // Threads begin on the core of who started them; mpirun binds its processes to cores of their own.
+    for (auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200);) {}
+    ranks.barrier().wait();
     for (index_t bytes = 1024; bytes <= index_t{256} << 20; bytes *= 4) {
       const index_t elements = bytes / 4 / n * n;
       std::vector<float> whole(static_cast<std::size_t>(elements), 1.0f), part(static_cast<std::size_t>(elements / n), 1.0f);

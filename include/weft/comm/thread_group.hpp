@@ -392,7 +392,7 @@ class thread_group {
     ~sleeper() { --world.sleepers; }
     thread_world& world;
   };
-  static constexpr int spins = 64;                       // between two yields
+  static constexpr int spins = 1000;                     // between two yields, which take as long as some hundred
   static constexpr std::chrono::microseconds awake{50};  // longer waits sleep
   static constexpr index_t small_bytes = 1 << 16;
 
