@@ -6,9 +6,9 @@
 #   examples/launch.sh -n 8 -H node1,node2 train_gpt --comm mpi|gloo ...    on several, by mpirun
 #   examples/launch.sh -n 8 -H node1:6,node2:2 ...                          so many on each
 #
-# On one machine each rank is a process that finds MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
-# LOCAL_WORLD_SIZE, LOCAL_RANK and WEFT_JOB_TOKEN set. When one fails the others are ended, and its code is ours.
-# On several, mpirun sets variables of its own instead of the four in the middle; the first is where rank 0 listens.
+# A rank finds in its environment who it is, WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK (under mpirun
+# its own variables), and where to meet the others: MASTER_ADDR, on the first host, MASTER_PORT, WEFT_JOB_TOKEN.
+# When a rank fails the others are ended, and its exit code is the job's.
 set -euo pipefail
 
 ranks=$(nproc)
@@ -17,7 +17,7 @@ while getopts "n:H:h" flag; do
   case $flag in
     n) ranks=$OPTARG ;;
     H) hosts=$OPTARG ;;
-    *) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))

@@ -100,20 +100,10 @@ class data_parallel_service : public run::parameter_service {
 
   /// Every rank takes the mean of all ranks' parameters. Where nothing is divided.
   void average_parameters() {
-    std::vector<std::pair<state_ptr, work>> under_way;
-    for (unit& u : units_)
-      for (member& m : u.members) {
-        const state_ptr message = reachable(messages_, m.whole);
-        under_way.emplace_back(message, groups_.all().all_reduce(elements_of(*message), reduction::average, groups_.labelled(m.name)));
-        ++m.whole->version;
-      }
-    auto next = under_way.begin();
-    for (unit& u : units_)
-      for (member& m : u.members) {
-        next->second.wait();
-        if (next->first != m.whole) copy_rows(m.whole, 0, next->first, 0, m.whole->extents.size());
-        ++next;
-      }
+    state_dict_t all;
+    for (const unit& u : units_)
+      for (const member& m : u.members) all.emplace_back(m.name, m.whole);
+    replace(all, [&](elements e, const std::string& name) { return groups_.all().all_reduce(e, reduction::average, groups_.labelled(name)); });
   }
 
   /// The parameters that this rank updates, in the order of the model.
@@ -181,13 +171,19 @@ class data_parallel_service : public run::parameter_service {
   /// All ranks take the elements that rank 0 has. `control`: not counted as data.
   void take_from_first(const state_dict_t& tensors, bool control) {
     if (groups_.all().size() == 1) return;
+    replace(tensors, [&](elements e, const std::string& name) { return groups_.all().broadcast(e, 0, groups_.labelled(name, control)); });
+  }
+
+  /// Replaces elements by what the operation `start`s, all under way at once.
+  template <class F>
+  void replace(const state_dict_t& tensors, F start) {
     std::vector<std::pair<state_ptr, work>> under_way;
     for (const auto& [name, t] : tensors) {
       const state_ptr message = reachable(messages_, t);
-      under_way.emplace_back(message, groups_.all().broadcast(elements_of(*message), 0, groups_.labelled(name, control)));
+      under_way.emplace_back(message, start(elements_of(*message), name));
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      auto& [message, arrives] = under_way[i];
+      const auto& [message, arrives] = under_way[i];
       const state_ptr& t = tensors[i].second;
       arrives.wait();
       if (message != t) copy_rows(t, 0, message, 0, t->extents.size());

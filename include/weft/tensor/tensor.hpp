@@ -51,7 +51,7 @@ inline std::shared_ptr<tensor_state> make_state(const device& where, const shape
 /// Another handle of the same elements, with a shape, a gradient and a place of its own.
 inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) { return make_recycled<tensor_state>(t); }
 
-/// `count` elements of `t` from `first` on, in its memory, as a tensor of its own.
+/// The elements of `t` from `first` on, as many as `extents` say, in its memory; a tensor of its own.
 inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
   auto part = alias_of(t);
   part->extents = extents;

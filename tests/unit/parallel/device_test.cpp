@@ -42,4 +42,11 @@ TEST_CASE("parameters on a device with memory of its own") {
     weights[ranks.rank()] = model.table.weight.to_vector();
   });
   CHECK(weights[0] == weights[1]);
+  // One process, a device for each rank: not of one kind either.
+  std::vector<double> losses;
+  run_ranks(2, [&](communicator& ranks) {
+    const outcome mine = ranks.rank() ? train(ranks, {}, 2, 6, false, 1, opencl) : train(ranks, {}, 2, 6);
+    if (ranks.rank() == 0) losses = mine.losses;
+  });
+  CHECK(difference(losses, whole.losses) < 1e-5);
 }
