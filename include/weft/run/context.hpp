@@ -2,10 +2,12 @@
 // All state of one run: the device, the random state, and instances of the programs it has seen.
 //
 // Nothing else in weft is mutable and shared, so two contexts are two runs that know nothing of
-// each other. Functions that take none use a default one for the CPU.
+// each other. It plays one program at a time; threads make their own. Functions that take none use
+// a default one for the CPU.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -95,12 +97,29 @@ class context {
     return arena_.data();
   }
 
+  /// Held while a program plays. Throws usage_error if another does.
+  class turn {
+   public:
+    explicit turn(context& c) : of_(c) {
+      if (c.plays_.exchange(true, std::memory_order_acquire))
+        throw usage_error("weft: a context plays one program at a time, and is playing: threads, and taps that evaluate, need one of their own: "
+                          "context c; eval(e, c)");
+    }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() { of_.plays_.store(false, std::memory_order_release); }
+
+   private:
+    context& of_;
+  };
+
  protected:
   run::parameter_service* service_ = nullptr;
 
  private:
   device device_;
   backend* engine_ = nullptr;
+  std::atomic<bool> plays_ = false;
   std::uint64_t step_ = 0, programs_ = 0;
   struct known_instance {
     const void* identity;
@@ -123,7 +142,7 @@ class context_for : public context {
 template <program_choice... Choices>
 using context_in = context_for<options_of<Choices...>>;
 
-/// What is evaluated in without another. For one thread at a time, as any context: threads make their own.
+/// What is evaluated in without another.
 inline context& default_context() {
   static context* c = new context();
   return *c;

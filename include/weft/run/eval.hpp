@@ -34,6 +34,7 @@ namespace detail {
 /// Plays `p`. Outputs that are null are allocated.
 inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
                  const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward) {
+  const context::turn own(c);
   parameter_service* const service = c.service();
   if (service) service->before_program(leaves, during);
   instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);

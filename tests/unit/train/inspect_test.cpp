@@ -2,6 +2,8 @@
 // Seeing inside: taps, replay of what is not finite.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include <weft/train/inspect.hpp>
 #include <weft/weft.hpp>
 
@@ -14,6 +16,30 @@ struct two_layers {
   auto operator()(expression auto x) const { return second(exp(first(x))); }
 };
 }  // namespace
+
+TEST_CASE("a context plays one program at a time, and says so") {
+  context c;
+  const auto x = full<float>(extents<2>{}, 3);
+  std::string in_tap, on_thread;
+  c.on_tap = [&](const tapped&) {
+    const auto tried = [&](std::string& said) {
+      try {
+        eval(x + 1.0f, c);
+      } catch (const usage_error& e) {
+        said = e.what();
+      }
+    };
+    tried(in_tap);
+    std::thread([&] { tried(on_thread); }).join();
+    context other;
+    CHECK(eval(x + 1.0f, other).to_vector()[0] == 4);
+  };
+  CHECK(eval(sum(tap(x * 2.0f, "twice")), c).item() == 12);
+  for (const std::string& said : {in_tap, on_thread}) CHECK(said.find("one program at a time") != said.npos);
+  c.on_tap = [](const tapped&) { throw value_error("enough"); };
+  CHECK_THROWS_AS(eval(tap(x * 2.0f, "twice"), c), value_error);
+  CHECK(eval(x + 1.0f, c).to_vector()[1] == 4);  // it goes on after an error
+}
 
 TEST_CASE("a tap shows a value on its way and changes nothing") {
   context c;
