@@ -408,7 +408,6 @@ class collective_state : public work::state {
   bool poll() override { return group_->help(meeting_, rank_); }
   void wait(std::chrono::milliseconds limit) override { group_->wait(meeting_, rank_, limit); }
   std::exception_ptr failure() const override { return group_->failure(meeting_); }
-  meeting& of() const { return meeting_; }
 
  private:
   std::shared_ptr<thread_group> group_;
