@@ -92,10 +92,47 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
   std::memcpy(p, &v, sizeof v);
 }
 
+namespace detail {
+/// Lanes whose bit in `mask` is set, the others zero or untouched. Written out, because the compilers' functions for masks
+/// differ and their header takes long to read.
+template <class V, class T>
+V load_masked(const T* p, std::uint64_t mask);
+template <class V, class T>
+void store_masked(T* p, V v, std::uint64_t mask);
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+template <class V>
+inline constexpr bool has_masks = sizeof(V) == 16 || sizeof(V) == 32 || sizeof(V) == 64;
+
+template <class V, class T>
+WEFT_INLINE V load_masked(const T* p, std::uint64_t mask) {
+  V v;
+  const auto& memory = *reinterpret_cast<const char(*)[sizeof(V)]>(p);
+  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
+  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
+  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
+  else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
+  return v;
+}
+template <class V, class T>
+WEFT_INLINE void store_masked(T* p, V v, std::uint64_t mask) {
+  auto& memory = *reinterpret_cast<char(*)[sizeof(V)]>(p);
+  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
+  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
+  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
+  else asm("vmovdqu8 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
+}
+#else
+template <class V>
+inline constexpr bool has_masks = false;
+#endif
+}  // namespace detail
+
 /// The first `n` lanes, the others zero.
 template <class V>
 WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
   if (n >= lane_count<V>) return load<V>(p);
+  if constexpr (detail::has_masks<V>) return detail::load_masked<V>(p, (std::uint64_t{1} << n) - 1);
   V v{};
   std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(lane<V>));
   return v;
@@ -103,6 +140,7 @@ WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
 template <class V>
 WEFT_INLINE void store_some(lane<V>* p, V v, index_t n) {
   if (n >= lane_count<V>) store(p, v);
+  else if constexpr (detail::has_masks<V>) detail::store_masked(p, v, (std::uint64_t{1} << n) - 1);
   else std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(lane<V>));
 }
 

@@ -10,38 +10,46 @@ using namespace weft;
 
 namespace {
 /// The worst difference from sums in double, beyond what rounding to the result's type explains.
+template <class T, class Out>
+double worst_difference(const cpu::gemm_size& size, int form, bool add, double rounding) {
+  const auto [m, n, k] = size;
+  executor threads(2);
+  std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1)));
+  std::vector<T> b(static_cast<std::size_t>(2 * std::max<index_t>(k, 1) * n));
+  std::vector<Out> c(static_cast<std::size_t>(m * n), Out(7));
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = T(unit_interval(philox_word({1, 2}, i)) - 0.5f);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = T(unit_interval(philox_word({3, 4}, i)) - 0.5f);
+  cpu::matrix<T> x{a.data(), k, 1}, y{b.data(), n, 1};
+  if (form == 1) y = {b.data(), 1, k};
+  if (form == 2) x = {a.data(), 1, m};
+  if (form == 3) x = {a.data(), 2 * k, 2};
+  if (form == 4) y = {b.data(), 2 * n, 2};
+  cpu::multiply(size, x, y, cpu::result_matrix<Out>{c.data(), n, add}, threads);
+  double worst = 0;
+  for (index_t i = 0; i < m; ++i)
+    for (index_t j = 0; j < n; ++j) {
+      double sum = add ? 7 : 0;
+      for (index_t p = 0; p < k; ++p) sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
+      const double error = std::abs(sum - double(c[static_cast<std::size_t>(i * n + j)]));
+      worst = std::max(worst, error - rounding * std::abs(sum));
+    }
+  return worst;
+}
+
 template <class T, class Out = T>
 void check_sizes(double tolerance, double rounding = 0) {
-  executor threads(2);
   const index_t sizes[] = {1, 2, 5, 6, 7, 16, 33, 64, 65, 130};
+  const auto check = [&](const cpu::gemm_size& size, int form, bool add) {
+    CAPTURE(size.m); CAPTURE(size.n); CAPTURE(size.k); CAPTURE(form); CAPTURE(add);
+    CHECK(worst_difference<T, Out>(size, form, add, rounding) < tolerance);
+  };
   std::uint64_t n = 0;
   for (index_t m : sizes)
     for (index_t k : {index_t{0}, index_t{1}, index_t{17}, index_t{520}, index_t{1030}})
-      for (int form = 0; form < 5; ++form) {
-        const index_t columns = sizes[++n % 10];
-        std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1)));
-        std::vector<T> b(static_cast<std::size_t>(2 * std::max<index_t>(k, 1) * columns));
-        std::vector<Out> c(static_cast<std::size_t>(m * columns), Out(7));
-        for (std::size_t i = 0; i < a.size(); ++i) a[i] = T(unit_interval(philox_word({1, 2}, i)) - 0.5f);
-        for (std::size_t i = 0; i < b.size(); ++i) b[i] = T(unit_interval(philox_word({3, 4}, i)) - 0.5f);
-        cpu::matrix<T> x{a.data(), k, 1}, y{b.data(), columns, 1};
-        if (form == 1) y = {b.data(), 1, k};
-        if (form == 2) x = {a.data(), 1, m};
-        if (form == 3) x = {a.data(), 2 * k, 2};
-        if (form == 4) y = {b.data(), 2 * columns, 2};
-        cpu::multiply({m, columns, k}, x, y, cpu::result_matrix<Out>{c.data(), columns}, threads);
-        double worst = 0;
-        for (index_t i = 0; i < m; ++i)
-          for (index_t j = 0; j < columns; ++j) {
-            double sum = 0;
-            for (index_t p = 0; p < k; ++p)
-              sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
-            const double error = std::abs(sum - double(c[static_cast<std::size_t>(i * columns + j)]));
-            worst = std::max(worst, error - rounding * std::abs(sum));
-          }
-        CAPTURE(m); CAPTURE(columns); CAPTURE(k); CAPTURE(form);
-        CHECK(worst < tolerance);
-      }
+      for (int form = 0; form < 5; ++form, ++n) check({m, sizes[(n + 1) % 10], k}, form, n % 3 == 0);
+  // More rows than the second cache holds, in one and in several parts of K.
+  for (index_t k : {index_t{700}, index_t{1700}})
+    for (int form = 0; form < 5; ++form) check({600, form == 0 ? 50 : 9, k}, form, form % 2 == 1);
 }
 }  // namespace
 
@@ -84,14 +92,15 @@ TEST_CASE("vectors of storage types are rounded and widened as elements are") {
 }
 
 TEST_CASE("matmul: the same bits on one thread and on two") {
-  const index_t n = 200;
-  std::vector<float> a(n * n), b(n * n), one(n * n), two(n * n);
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = unit_interval(philox_word({1, 2}, i));
   executor serial(1), parallel(2);
-  const cpu::matrix<float> x{a.data(), n, 1}, y{b.data(), n, 1};
-  cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
-  cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
-  CHECK(one == two);
+  for (const index_t n : {200, 1000}) {
+    std::vector<float> a(n * n), b(n * n), one(n * n), two(n * n);
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = unit_interval(philox_word({1, 2}, i));
+    const cpu::matrix<float> x{a.data(), n, 1}, y{b.data(), n, 1};
+    cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
+    cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
+    CHECK(one == two);
+  }
 }
 
 TEST_CASE("many products at once are the products one by one, on any number of threads") {

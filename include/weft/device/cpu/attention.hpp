@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <weft/device/cpu/gemm.hpp>
+#include <weft/device/cpu/micro_kernel.hpp>
 #include <weft/device/math.hpp>
 #include <weft/device/native.hpp>
 
@@ -56,7 +56,7 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   using K = micro_kernels<T>;
   constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
   for (index_t j = 0; j < n;) {
-    const index_t columns = n - j >= wide || K::few ? wide : n - j >= 2 * lanes ? 2 * lanes : lanes;
+    const index_t left = n - j, columns = K::few ? wide : left == 4 * lanes ? 2 * lanes : std::min(left, wide);
     for (index_t i = 0; i < m; i += K::full)
       K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes),
              k, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);

@@ -23,7 +23,9 @@ struct dot_blocking {
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
   /// With more rows than these, packing B pays: a transposed B, and one whose rows are contiguous.
   static constexpr index_t most_rows = !is_storage_type<From> ? 16 : std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
-  static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 0;  // others are read where they lie anyway
+  static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;  // more of the others are read where they lie anyway
+  /// Of a row of B at a time: with one row of A the widest, so that memory is read in long pieces.
+  static constexpr int vectors = is_storage_type<From> ? 4 : 12;
   /// Of a task: at least as many as there may be, so that tasks divide the columns.
   static constexpr index_t task_rows = 16;
 };
@@ -33,7 +35,7 @@ struct dot_blocking {
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
                             index_t depth, const From* a, index_t a_row, index_t height, const From* b, index_t b_column, index_t width,
-                            Out* c, index_t c_row) {
+                            const result_matrix<Out>& c) {
   using T = wide_type<From>;
   constexpr int lanes = dot_blocking<From>::lanes, columns = sizeof...(J);
   using V = simd::vec<T, lanes>;
@@ -42,6 +44,7 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
   V sum[] = {((void)IJ, V{})...};
   index_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
+    (__builtin_prefetch(column[J] + columns * b_column + k), ...);
     const V x[] = {simd::load_stored<V>(row[I] + k)...}, y[] = {simd::load_stored<V>(column[J] + k)...};
     ((sum[IJ] += x[IJ / columns] * y[IJ % columns]), ...);
   }
@@ -52,7 +55,10 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
   transpose(sum);
   const V all = (sum[IJ] + ...);
   for (index_t i = 0; i < height; ++i)
-    for (index_t j = 0; j < width; ++j) c[i * c_row + j] = static_cast<Out>(all[i * columns + j]);
+    for (index_t j = 0; j < width; ++j) {
+      Out& to = c.data[i * c.row + j];
+      to = static_cast<Out>(c.add ? static_cast<T>(to) + all[i * columns + j] : all[i * columns + j]);
+    }
 }
 
 /// Sums of A's `height` rows from `a` with as many columns of B from `b`, whose rows are contiguous, as the vectors J hold; of
@@ -60,7 +66,7 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
                                index_t depth, const matrix<From>& a, index_t height, const From* b, index_t b_row, index_t width,
-                               Out* c, index_t c_row) {
+                               const result_matrix<Out>& c) {
   using T = wide_type<From>;
   constexpr int lanes = dot_blocking<From>::lanes, vectors = sizeof...(J);
   using V = simd::vec<T, lanes>;
@@ -79,7 +85,7 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
   }
   alignas(64) T sums[sizeof...(IJ) * lanes];
   (simd::store(sums + IJ * lanes, sum[IJ]), ...);
-  store_tile<vectors * lanes>(sums, c, c_row, height, width);
+  store_tile<vectors * lanes>(sums, c.data, c.row, height, width, c.add);
 }
 
 /// Whether there is a way for these strides.
@@ -94,37 +100,36 @@ template <class From, class Out>
 [[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
                                          const result_matrix<Out>& c) {
   using B = dot_blocking<From>;
-  constexpr int vectors = 4;
   constexpr std::make_integer_sequence<int, B::rows> rows;
-  if constexpr (is_storage_type<From>)
-    if (b.column == 1) {
-      for (index_t j = range.j0; j < range.j1; j += vectors * B::lanes) {
-        const index_t width = std::min<index_t>(vectors * B::lanes, range.j1 - j);
-        constexpr std::make_integer_sequence<int, vectors> across;
-        for (index_t i = range.i0; i < range.i1; i += B::rows) {
-          const matrix<From> from{a.data + i * a.row, a.row, a.column};
-          Out* const to = c.data + i * c.row + j;
-          if (range.i1 - i == 1) spread_kernel(std::integer_sequence<int, 0>{}, across, across, depth, from, 1, b.data + j, b.row, width, to, c.row);
-          else
-            spread_kernel(rows, across, std::make_integer_sequence<int, B::rows * vectors>{}, depth, from,
-                          std::min<index_t>(B::rows, range.i1 - i), b.data + j, b.row, width, to, c.row);
-        }
+  if (b.column == 1) {
+    constexpr std::make_integer_sequence<int, B::vectors> across;
+    for (index_t j = range.j0; j < range.j1; j += B::vectors * B::lanes) {
+      const index_t width = std::min<index_t>(B::vectors * B::lanes, range.j1 - j);
+      for (index_t i = range.i0; i < range.i1; i += B::rows) {
+        const matrix<From> from{a.data + i * a.row, a.row, a.column};
+        const index_t height = std::min<index_t>(B::rows, range.i1 - i);
+        if (B::most_rows_spread == 1 || height == 1)
+          spread_kernel(std::integer_sequence<int, 0>{}, across, across, depth, from, 1, b.data + j, b.row, width, c.from(i, j));
+        else if constexpr (B::most_rows_spread > 1)
+          spread_kernel(rows, across, std::make_integer_sequence<int, B::rows * B::vectors>{}, depth, from, height, b.data + j, b.row, width,
+                        c.from(i, j));
       }
-      return;
     }
+    return;
+  }
   if constexpr (is_storage_type<From>)
     if (range.i1 - range.i0 == 1) {
       constexpr std::make_integer_sequence<int, B::lanes> sums;
       for (index_t j = range.j0; j < range.j1; j += B::lanes)
         dot_kernel(std::integer_sequence<int, 0>{}, sums, sums, depth, a.data + range.i0 * a.row, a.row, 1, b.data + j * b.column, b.column,
-                   std::min<index_t>(B::lanes, range.j1 - j), c.data + range.i0 * c.row + j, c.row);
+                   std::min<index_t>(B::lanes, range.j1 - j), c.from(range.i0, j));
       return;
     }
   for (index_t j = range.j0; j < range.j1; j += B::columns)
     for (index_t i = range.i0; i < range.i1; i += B::rows)
       dot_kernel(rows, std::make_integer_sequence<int, B::columns>{}, std::make_integer_sequence<int, B::lanes>{}, depth,
                  a.data + i * a.row, a.row, std::min<index_t>(B::rows, range.i1 - i), b.data + j * b.column, b.column,
-                 std::min<index_t>(B::columns, range.j1 - j), c.data + i * c.row + j, c.row);
+                 std::min<index_t>(B::columns, range.j1 - j), c.from(i, j));
 }
 
 }  // namespace detail

@@ -26,11 +26,14 @@ struct matrix {
   index_t row, column;
 };
 
-/// Rows of the result are contiguous.
+/// Rows of the result are contiguous. It may hold a sum to which the product is added.
 template <class T>
 struct result_matrix {
   T* data;
   index_t row;
+  bool add = false;
+
+  result_matrix from(index_t i, index_t j) const { return {data + i * row + j, row, add}; }
 };
 
 namespace detail {
@@ -154,31 +157,72 @@ WEFT_INLINE T packed_at(const From* p, index_t step, [[maybe_unused]] index_t el
     return static_cast<T>(p->bits | static_cast<std::uint32_t>(elements > 1 ? p[step].bits : 0) << 16);
   else return (void)step, static_cast<T>(*p);
 }
+/// The first `n` of as many elements as V has lanes, widened; zeros after them.
+template <class V, class From>
+WEFT_INLINE V widened_some(const From* p, index_t n) {
+  if constexpr (is_storage_type<From>) {
+    using halves = simd::rebind<V, std::uint16_t>;
+    From some[simd::lane_count<V>];
+    simd::store(reinterpret_cast<std::uint16_t*>(some), simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(p), n));
+    return simd::load_stored<V>(some);
+  } else {
+    return simd::load_some<V>(p, n);
+  }
+}
 /// A vector of packed elements from contiguous ones, of which `elements` are left; zeros after them.
 template <class V, class T, class From>
 WEFT_INLINE V packed_along(const From* p, index_t elements) {
-  constexpr index_t all = simd::lane_count<V> * elements_in<T>;
-  if constexpr (sizeof(T) == sizeof(From) * elements_in<T>) {
-    if (elements >= all) return load_packed<V>(p);
-    V v{};
-    std::memcpy(&v, p, static_cast<std::size_t>(std::min(all, elements)) * sizeof(From));
-    return v;
+  if constexpr (std::is_same_v<T, bf16_pair>) {
+    using halves = simd::vec<std::uint16_t, 2 * simd::lane_count<V>>;
+    return simd::bits_as<V>(simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(p), elements));
   } else {
-    if (elements >= all) return simd::load_stored<V>(p);
-    V v{};
-    for (index_t i = 0; i < elements; ++i) v[i] = p[i];
-    return v;
+    return widened_some<V>(p, elements);
   }
 }
-/// A vector of packed elements for neighbouring columns; `elements` rows are left, `step` apart.
+/// A vector of packed elements for neighbouring columns, of which `columns` are left; `elements` rows are left, `step` apart.
 template <class V, class T, class From>
-WEFT_INLINE V packed_across(const From* p, index_t step, index_t elements) {
+WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[maybe_unused]] index_t elements, index_t columns) {
   if constexpr (std::is_same_v<T, bf16_pair>) {
     using halves = simd::rebind<V, std::uint16_t>;
-    const auto row = [](const From* x) { return simd::convert<std::uint32_t>(load_packed<halves>(x)); };
+    const auto row = [&](const From* x) { return simd::convert<std::uint32_t>(simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(x), columns)); };
     return elements > 1 ? row(p) | row(p + step) << 16 : row(p);
   } else {
-    return (void)step, (void)elements, simd::load_stored<V>(p);
+    return widened_some<V>(p, columns);
+  }
+}
+
+/// How packed rows of A lie: steps between rows of a tile, between its columns, between tiles.
+struct tile_layout {
+  index_t row, column, tile;
+};
+
+/// Rows [i0, i0 + rows) of A as tiles of Rows, for `depth` packed elements of which k0 is the first element. Tiles keep columns
+/// together where A does.
+template <class T, int Rows, class From>
+void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements, const tile_layout& layout, T* to) {
+  constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
+  const From* const from = a.data + i0 * a.row + k0 * a.column;
+  if (a.column == 1) {
+    for (index_t i = 0; i < rows; ++i) {
+      const From* const row = from + i * a.row;
+      T* const packed = to + i / Rows * layout.tile + i % Rows * layout.row;
+      for (index_t k = 0; k < depth; k += lanes) {
+        __builtin_prefetch(row + a.row + k * n);
+        simd::store_some(reinterpret_cast<lane_of<T>*>(packed + k), packed_along<simd::vec<lane_of<T>, lanes>, T>(row + k * n, elements - k * n), depth - k);
+      }
+    }
+  } else if (a.row == 1) {
+    constexpr index_t some = 16, height = 8;  // columns at a time, which lie in as many pages
+    using V = simd::vec<lane_of<T>, height>;
+    for (index_t begin = 0; begin < depth; begin += some)
+      for (index_t t = 0; t < rows; t += Rows)
+        for (index_t k = begin; k < std::min(depth, begin + some); ++k)
+          simd::store(reinterpret_cast<lane_of<T>*>(to + t / Rows * layout.tile + k * layout.column),
+                      packed_across<V, T>(from + t + k * n * a.column, a.column, elements - k * n, rows - t));
+  } else {
+    for (index_t k = 0; k < depth; ++k)
+      for (index_t i = 0; i < rows; ++i)
+        to[i / Rows * layout.tile + i % Rows * layout.row + k] = packed_at<T>(from + i * a.row + k * n * a.column, a.column, elements - k * n);
   }
 }
 
@@ -187,24 +231,24 @@ template <class T, int Width, class From>
 void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0, index_t columns, T* to) {
   using L = lane_of<T>;
   using V = simd::vec<L, packed_lanes<T>>;
-  constexpr index_t n = elements_in<T>;
+  constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
   const From* from = b.data + k0 * b.row + j0 * b.column;
   const auto lanes_of = [&](index_t k, index_t j) { return reinterpret_cast<L*>(to + k * Width + j); };
-  if (b.column == 1 && columns == Width) {
+  if (b.column == 1) {
     for (index_t k = 0; k < depth; ++k)
-      for (index_t j = 0; j < Width; j += packed_lanes<T>) {
+      for (index_t j = 0; j < Width; j += lanes) {
         const From* const at = from + k * n * b.row + j;
         for (index_t row = 0; row < n; ++row) __builtin_prefetch(at + (rows_ahead + row) * b.row);
-        simd::store(lanes_of(k, j), packed_across<V, T>(at, b.row, elements - k * n));
+        simd::store(lanes_of(k, j), packed_across<V, T>(at, b.row, elements - k * n, std::max<index_t>(columns - j, 0)));
       }
-  } else if (b.row == 1 && b.column != 1) {
-    for (index_t j = 0; j < Width; j += packed_lanes<T>)
-      for (index_t k = 0; k < depth; k += packed_lanes<T>) {
-        V square[packed_lanes<T>];
-        for (index_t l = 0; l < packed_lanes<T>; ++l)
+  } else if (b.row == 1) {
+    for (index_t j = 0; j < Width; j += lanes)
+      for (index_t k = 0; k < depth; k += lanes) {
+        V square[lanes];
+        for (index_t l = 0; l < lanes; ++l)
           square[l] = j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
         transpose(square);
-        for (index_t l = 0; l < std::min<index_t>(packed_lanes<T>, depth - k); ++l) simd::store(lanes_of(k + l, j), square[l]);
+        for (index_t l = 0; l < std::min<index_t>(lanes, depth - k); ++l) simd::store(lanes_of(k + l, j), square[l]);
       }
   } else {
     for (index_t k = 0; k < depth; ++k)
@@ -214,14 +258,23 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   }
 }
 
-/// Sums of a tile, in rows of Width, as elements of C.
+/// Sums of a tile, in rows of Width, as elements of C or added to them.
 template <int Width, class S, class Out>
-void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns) {
+void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
   using V = simd::vec<S, packed_lanes<S>>;
   for (index_t i = 0; i < height; ++i, sums += Width, c += c_row) {
     index_t j = 0;
-    for (; j + packed_lanes<S> <= columns; j += packed_lanes<S>) simd::store_rounded(c + j, simd::load<V>(sums + j));
-    for (; j < columns; ++j) c[j] = static_cast<Out>(sums[j]);
+    for (; j + packed_lanes<S> <= columns; j += packed_lanes<S>) {
+      const V sum = simd::load<V>(sums + j);
+      simd::store_rounded(c + j, add ? simd::load_stored<V>(c + j) + sum : sum);
+    }
+    if (j == columns) continue;
+    if constexpr (std::is_same_v<S, Out>) {
+      const V sum = simd::load<V>(sums + j);
+      simd::store_some(c + j, add ? simd::load_some<V>(c + j, columns - j) + sum : sum, columns - j);
+    } else {
+      for (; j < columns; ++j) c[j] = static_cast<Out>(add ? static_cast<S>(c[j]) + sums[j] : sums[j]);
+    }
   }
 }
 

@@ -128,7 +128,7 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
       V square[side];
       for (index_t l = 0; l < side; ++l) {
         const index_t left = elements - 2 * (k + l);
-        square[l] = left > 0 ? packed_across<V, bf16_pair>(from + i + 2 * (k + l) * a.column, a.column, left) : V{};
+        square[l] = left > 0 ? packed_across<V, bf16_pair>(from + i + 2 * (k + l) * a.column, a.column, left, side) : V{};
       }
       transpose(square);
       for (index_t l = 0; l < side; ++l) simd::store(lanes_of(i + l, k), square[l]);
@@ -190,12 +190,12 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
             Out* const out = c.data + (i0 + t) * c.row + range.j0 + p * B::tile_columns;
             if constexpr (std::is_same_v<Out, float>)
               if (height == B::tile_rows && columns == B::tile_columns) {
-                tile_kernel<2, 2>(depth, tiles, a_row, panel_of(p), b_row, out, 4 * c.row, add);
+                tile_kernel<2, 2>(depth, tiles, a_row, panel_of(p), b_row, out, 4 * c.row, add || c.add);
                 continue;
               }
             float* const sum = parts > 1 ? sums + t * panels * B::tile_columns + p * tile_size : sums;
             tile_kernel(height, columns, depth, tiles, a_row, panel_of(p), b_row, sum, 4 * B::tile_columns, add);
-            if (last) store_tile<B::tile_columns>(sum, out, c.row, height, columns);
+            if (last) store_tile<B::tile_columns>(sum, out, c.row, height, columns, c.add);
           }
         }
       }
