@@ -248,6 +248,29 @@ TEST_CASE("look-ups and losses give the same with their gradients") {
   });
 }
 
+TEST_CASE("what makes a gradient adds it to one that is there") {
+  same_everywhere(
+      [](context& c, const device& d) {
+        variable<float, extents<6, 10>> w(randn<float>(extents<6, 10>{}, {.seed = 1}, d));
+        const auto x = randn<float>(extents<7, 6>{}, {.seed = 2}, d);
+        const auto index = generate<std::int32_t>(extents<dyn>{8}, [](index_t i) { return i * i % 6; }, d);
+        const auto columns = generate<std::int64_t>(extents<6, 3>{}, [](index_t i) { return i * 7 % 10; }, d);
+        values v;
+        for (int round = 0; round < 2; ++round) {
+          const auto play = [&](auto y) {
+            tape steps(c);
+            steps.backward(steps.eval(y));
+            v.push_back(w.grad().to_vector());
+          };
+          play(mean(tanh(matmul(x, w))));
+          play(mean(tanh(embedding(w, index))));
+          play(mean(tanh(gather<1>(w, columns))));
+        }
+        return v;
+      },
+      2e-6);
+}
+
 TEST_CASE("attention gives the same with its gradients") {
   same_everywhere(
       [](context& c, const device& d) {

@@ -35,8 +35,8 @@ class backend {
 
   /// A fused kernel.
   virtual void launch(const kernel_call& call) = 0;
-  /// c = a b over the last two dims, for each index of the others. `code` holds the product
-  /// compiled for this CPU.
+  /// c = a b over the last two dims, for each index of the others; c += a b where c adds. `code` holds
+  /// the product compiled for this CPU.
   virtual void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) = 0;
   /// Elements of `from` to the same indices of `to`, which has the same extents.
   virtual void copy(const strided& from, const strided& to) = 0;

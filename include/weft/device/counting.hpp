@@ -47,6 +47,7 @@ class counting_backend : public backend {
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
     work_.operations += 2 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last());
     for (const strided* t : {&a, &b, &c}) touch(*t);
+    if (c.adds) touch(c);
   }
   void copy(const strided& from, const strided& to) override {
     touch(from);
@@ -55,7 +56,9 @@ class counting_backend : public backend {
   void fill_zero(void*, std::size_t bytes) override { work_.bytes += static_cast<double>(bytes); }
   void call_native(const char*, const native_code&, const native_operands& operands) override {
     for (const strided& t : operands.in) touch(t);
-    for (const strided& t : operands.out) touch(t);
+    for (const strided& t : operands.out)
+      if (!t.adds) touch(t);
+      else for (const strided& x : operands.in) touch(x);  // as many elements as are added
   }
   void synchronize() override {}
 

@@ -20,6 +20,7 @@ struct strided {
   dtype type = dtype::f32;
   shape extents{};
   index_t stride[max_order]{};
+  bool adds = false;  // a result: to what its memory holds
 
   template <class T>
   T* data() const {
@@ -67,10 +68,12 @@ struct native_code {
   void (*cpu)(const native_call&) = nullptr;
   /// The body of a loop over `item`s. It knows operand k as in0, in1, ... and results as out0, ...:
   /// in0_load(i), out0_store(i, x) by element of memory, in0_extent(d), in0_stride(d), in0_offset(i)
-  /// of row-major element i, in0_size, in0_order, the type in0_t; attribute(k), random, and fault() for a bad operand.
+  /// of row-major element i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault() for a bad operand.
   const char* text = nullptr;
   /// How many items there are; null: one for each element of the first result.
   index_t (*items)(const native_operands&) = nullptr;
+  /// Whether it can add its result to what the memory holds; it is asked to by `strided::adds`.
+  bool adds = false;
 };
 
 }  // namespace weft

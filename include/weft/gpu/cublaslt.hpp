@@ -25,7 +25,7 @@ class cublaslt {
   cublaslt& operator=(const cublaslt&) = delete;
   ~cublaslt() { destroy(handle_); }
 
-  /// Queues c = a b for at most one batch dim; false if the strides are not those of matrices.
+  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices.
   bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
     const int r = c.extents.order - 2;
     const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
@@ -39,11 +39,11 @@ class cublaslt {
                     alignment(b.pointer), alignment(a.pointer), alignment(c.pointer)};
     setup& s = setups_[p];
     if (!s.ready) prepare(p, s);
-    const double one64 = 1, zero64 = 0;
-    const float one32 = 1, zero32 = 0;
+    const double one64 = 1, kept64 = c.adds;
+    const float one32 = 1, kept32 = c.adds;
     const bool wide = c.type == dtype::f64;
     check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left, a.pointer,
-                 s.right, wide ? static_cast<const void*>(&zero64) : &zero32, c.pointer, s.result, c.pointer,
+                 s.right, wide ? static_cast<const void*>(&kept64) : &kept32, c.pointer, s.result, c.pointer,
                  s.result, &s.algorithm, workspace, workspace_bytes, stream),
           "cublasLtMatmul");
     return true;

@@ -63,12 +63,13 @@ class text_backend : public backend {
     std::string key = "multiply ";
     key += name_of(a.type);
     key += name_of(c.type);
+    if (c.adds) key += " adds";
     auto& kernel = kernels_[key];
     if (!kernel)
       kernel = compiled(std::string("#define T ") + lower::detail::register_name(a.type) + "\n#define OPERAND " +
                         lower::detail::memory_name(a.type) + "\n#define RESULT " + lower::detail::memory_name(c.type) +
-                        "\n#define LOADED(x) " + lower::detail::loaded(a.type, "x") + "\n#define STORED(x) " +
-                        lower::detail::stored(c.type, "(x)") +
+                        "\n#define LOADED(x) " + lower::detail::loaded(a.type, "x") + "\n#define STORE(to, x) to = " +
+                        lower::detail::stored(c.type, c.adds ? "(" + lower::detail::loaded(c.type, "to") + " + (x))" : "(x)") +
                         "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
                         " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
                         multiply_text);
@@ -208,6 +209,7 @@ inline std::string native_text(const native_code& code, const native_operands& o
     names += "#define " + n + "_offset(i) element_offset(i, " + order + ", P." + n + "_e, P." + n + "_s)\n";
     names += "#define " + n + "_size element_count(" + order + ", P." + n + "_e)\n";
     names += "#define " + n + "_order " + std::to_string(t.extents.order) + "\n";
+    if (k >= in) names += "#define " + n + "_adds " + std::to_string(t.adds) + "\n";
     names += "typedef " + std::string(lower::detail::register_name(t.type)) + " " + n + "_t;\n";
     arguments += "GLOBAL char* p" + p + ", ";
   }
@@ -227,6 +229,7 @@ inline void text_backend::call_native(const char* op, const native_code& code, c
     key += " ";  // appended one by one: g++ 12 warns wrongly of a copy onto itself
     key += name_of(t.type);
     key += std::to_string(t.extents.order);
+    if (t.adds) key += " adds";
   }
   if (!fault_) {
     fault_ = allocate(sizeof(std::int32_t));

@@ -188,7 +188,7 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j)
         if (m0 + row + i < P.m && n0 + column + j < P.n)
-          c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1] = STORED(sum[i][j]);
+          STORE(c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1], sum[i][j]);
   }
 }
 )";

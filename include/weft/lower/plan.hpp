@@ -31,6 +31,7 @@ struct value_entry {
   attributes at{};
   int first_step = -1, last_step = -1;
   int output = -1;  // the program output it is written to
+  bool adds = false;  // an output that nothing else reads, and its step can add to what is there
 };
 
 enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap };
@@ -266,6 +267,18 @@ class planner {
         v.last_step = t;
       }
     }
+    for (const step_entry& s : plan_.steps) {
+      value_entry& made = plan_.values[plan_.operands[s.first_operand + s.inputs]];
+      const bool can = s.kind == step_kind::contraction || (s.kind == step_kind::native && s.native->adds);
+      made.adds = can && made.output >= 0 && made.first_step == made.last_step && is_one_output(made.output);
+    }
+  }
+
+  /// Whether no other output is the same memory.
+  constexpr bool is_one_output(int output) const {
+    int same = 0;
+    for (int o : g_.outputs) same += o >= 0 && graph::detail::base_of(g_, o) == graph::detail::base_of(g_, g_.outputs[output]);
+    return same == 1;
   }
 
   const compute_graph& g_;

@@ -26,13 +26,13 @@ struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "put_rows";
   static constexpr native_code code{&cpu::put_rows, R"(
-    for (long r = 0; r < out0_extent(0); ++r) out0_store(r * P.items + item, 0);
+    for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
     for (long n = 0; n < in0_size; ++n) {
       long row = in0_load(in0_offset(n));
       if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
       long at = row * P.items + item;
       out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
-    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }};
+    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }, true};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
@@ -102,14 +102,14 @@ struct scatter_sum : rule<2> {
       source_at += i * in1_stride(d);
       out_at += i * out0_stride(d);
     }
-    for (long i = 0; i < out0_extent(dim); ++i) out0_store(out_at + i * out0_stride(dim), 0);
+    for (long i = 0; i < out0_extent(dim) && !out0_adds; ++i) out0_store(out_at + i * out0_stride(dim), 0);
     for (long i = 0; i < in0_extent(dim); ++i) {
       long to = in0_load(index_at + i * in0_stride(dim)), at = out_at + to * out0_stride(dim);
       if (to < 0 || to >= out0_extent(dim)) { fault(); continue; }
       out0_store(at, out0_load(at) + in1_load(source_at + i * in1_stride(dim)));
     })", [](const native_operands& o) {
       return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
-    }};
+    }, true};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, operands[1]};

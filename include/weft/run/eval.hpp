@@ -31,9 +31,10 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Plays `p`. Outputs that are null are allocated.
+/// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
+/// they are that sum.
 inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
-                 const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward) {
+                 const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
   parameter_service* const service = c.service();
   if (service) service->before_program(leaves, during);
@@ -46,14 +47,19 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     leaf_memory[l] = leaves[l]->memory.data();
   }
   outputs.resize(p.plan.outputs.size());
+  recycled_vector<char> adds(outputs.size(), false);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
+    if (value >= 0 && o < sums.size() && sums[o] && i.can_add(static_cast<int>(o))) {
+      outputs[o] = sums[o];
+      adds[o] = true;
+    }
     if (value >= 0 && !outputs[o])
       outputs[o] = make_state(c.where(), i.output_extents(static_cast<int>(o)),
                               p.plan.values[static_cast<std::size_t>(value)].result.type);
     if (outputs[o]) output_memory[o] = outputs[o]->memory.data();
   }
-  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, numbers, c.next_random(), c.on_tap, service});
+  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, adds, numbers, c.next_random(), c.on_tap, service});
   if (service) service->after_program(leaves, during);
 }
 

@@ -3,7 +3,7 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, service});
+//   at.run({device, arena, leaves, outputs, adds, numbers, random, on_tap, service});
 #pragma once
 
 #include <algorithm>
@@ -64,6 +64,7 @@ struct frame {
   backend& device;
   void* arena;
   const recycled_vector<void*>&leaves, &outputs;  // device pointers, in the order of the plan
+  const recycled_vector<char>& adds;              // by output: whether it is added to what is there
   const recycled_vector<double>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
@@ -85,6 +86,8 @@ class instance {
   /// The symbol values this instance was made for.
   const symbol_values& symbols() const { return symbols_; }
   std::size_t arena_bytes() const { return arena_.bytes; }
+  /// Whether the program can add this output to what its memory holds.
+  bool can_add(int output) const { return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds; }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
@@ -110,7 +113,10 @@ class instance {
         f.device.launch(s.call);
         continue;
       }
-      for (int i = first; i < first + count; ++i) tensors_[i].pointer = base(sources_[i]);
+      for (int i = first; i < first + count; ++i) {
+        tensors_[i].pointer = base(sources_[i]);
+        tensors_[i].adds = sources_[i].from == source::output && f.adds[static_cast<std::size_t>(sources_[i].index)];
+      }
       run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
     }
   }

@@ -81,7 +81,7 @@ class tape_entries {
     tensor_list leaves{}, gradients{};   // the first are those of all rows
   };
 
-  /// Plays a slice forward and at once backward, so that nothing between is kept.
+  /// Plays a slice, which begins at element `first` of all rows, forward and at once backward, so that nothing between is kept.
   void play_slice(slice_sums& sums, const run::playable& forward, const run::playable& backward, const run::operands& o,
                   const std::shared_ptr<tensor_state>& slice, index_t first) {
     const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
@@ -92,24 +92,26 @@ class tape_entries {
     tensor_list operands = o.leaves;
     operands.insert(operands.end(), outputs.begin() + 1, outputs.end());
     operands.push_back(sums.seed);
-    run::play(*context_, backward, operands, o.numbers, symbols, gradients);
-    std::shared_ptr<tensor_state> of_slice;
-    for (std::size_t i = 0; i < o.leaves.size(); ++i) {
-      if (!gradients[i]) continue;
-      if (o.leaves[i] == slice) {
-        add_to(of_slice, gradients[i]);
-        continue;
-      }
+    const auto sum_of = [&](std::size_t i) -> std::shared_ptr<tensor_state>& {
       auto known = std::find(sums.leaves.begin() + 1, sums.leaves.end(), o.leaves[i]);
       if (known == sums.leaves.end()) {
         known = sums.leaves.insert(known, o.leaves[i]);
         sums.gradients.emplace_back();
       }
-      add_to(sums.gradients[static_cast<std::size_t>(known - sums.leaves.begin())], gradients[i]);
+      return sums.gradients[static_cast<std::size_t>(known - sums.leaves.begin())];
+    };
+    tensor_list known(o.leaves.size());
+    std::shared_ptr<tensor_state> of_slice;
+    gradients.resize(backward.plan.outputs.size());
+    for (std::size_t i = 0; i < o.leaves.size(); ++i) {
+      if (backward.plan.outputs[i] < 0) continue;
+      if (o.leaves[i] != slice) known[i] = sum_of(i);
+      else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
     }
-    if (!of_slice) return;
-    char* const all = static_cast<char*>(sums.gradients[0]->memory.data()) + first * size_of(of_slice->type);
-    copy_elements(context_->engine(), of_slice->type, all, of_slice->memory.data(), of_slice->extents.size());
+    run::play(*context_, backward, operands, o.numbers, symbols, gradients, run::pass::forward, known);
+    forget_added(gradients, known);
+    for (std::size_t i = 0; i < o.leaves.size(); ++i)
+      if (gradients[i] && gradients[i] != of_slice) add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
   }
 
   /// A statement whose gradients have been computed.
@@ -210,8 +212,13 @@ class tape_entries {
     if (n.recomputes) recompute(n);
     leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
     leaves.push_back(cotangent);
-    tensor_list gradients;
-    run::play(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward);
+    tensor_list gradients, sums(n.leaves.size());
+    for (std::size_t i = 0; i < n.leaves.size(); ++i)
+      if (n.backward.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
+    run::play(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward, sums);
+    for (std::size_t i = 0; i < n.leaves.size(); ++i)
+      if (gradients[i]) expect_hooks(n.leaves[i]);
+    forget_added(gradients, sums);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
   }
@@ -226,23 +233,37 @@ class tape_entries {
     n.kept.assign(outputs.begin() + 1, outputs.end());
   }
 
+  /// Leaves of `gradients` those that the program has not added to a sum.
+  static void forget_added(tensor_list& gradients, tensor_list& sums) {
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      if (gradients[i] == sums[i]) gradients[i].reset();
+    sums.clear();
+  }
+
   /// sum += g, where there may be no sum yet.
   void add_to(std::shared_ptr<tensor_state>& sum, const std::shared_ptr<tensor_state>& g) {
     if (sum) run::add(context_->engine(), *sum, *g, *sum);
     else sum = g;
   }
 
+  /// Whether somebody else holds the gradient of `t`, who may want it as it is.
+  static bool has_shared_gradient(const tensor_state& t) {
+    return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
+  }
+
+  void expect_hooks(const std::shared_ptr<tensor_state>& to) {
+    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end()) hooked_.push_back(to);
+  }
+
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
   /// else holds the output of a backward program. In place unless somebody holds grad.
   void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
-    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
-      hooked_.push_back(to);
+    expect_hooks(to);
     if (!to->grad) {
       to->grad = alias_of(*g);
       return;
     }
-    const bool is_shared = to->grad.use_count() > 1 || to->grad->memory.use_count() > 1;
-    auto sum = is_shared ? make_state(to->where, to->extents, to->type) : to->grad;
+    auto sum = has_shared_gradient(*to) ? make_state(to->where, to->extents, to->type) : to->grad;
     run::add(context_->engine(), *to->grad, *g, *sum);
     to->grad = std::move(sum);
   }

@@ -140,3 +140,60 @@ TEST_CASE("a compiled expression reads what its tensors hold at each call") {
   x.copy_from(std::vector<float>{4, 5});
   CHECK(step().to_vector() == std::vector<float>{12, 15});
 }
+
+TEST_CASE("tape: products and look-ups add to the gradient that is there, without memory for their own") {
+  const auto counts = std::make_shared<counting_backend>();
+  const device nowhere(counts);
+  context there(nowhere);
+  auto w = variable<float, extents<256, 64>>(zeros<float>(extents<256, 64>{}, nowhere));
+  auto x = zeros<float>(extents<8, 64>{}, nowhere);
+  auto index = zeros<std::int32_t>(extents<8>{}, nowhere);
+  tape steps(there);
+  auto total = steps.eval(mean(embedding(w, index)));
+  for (int i = 0; i < 3; ++i) {
+    total = steps.eval(total + mean(matmul(x, transpose(w))));
+    total = steps.eval(total + mean(embedding(w, index)));
+  }
+  nowhere.memory().reset_peak();
+  const auto before = nowhere.memory().figures().peak;
+  steps.backward(total);
+  CHECK(w.grad().defined());
+  CHECK(nowhere.memory().figures().peak - before < 256 * 64 * 4 * 3 / 2);
+}
+
+TEST_CASE("tape: a gradient used twice by one statement is added up once, whatever adds it") {
+  auto w = variable<float, extents<4, 3>>(full<float>(extents<4, 3>{}, 0.5f));
+  auto x = full<float>(extents<2, 4>{}, 1.0f);
+  auto index = from(extents<2>{}, std::vector<std::int32_t>{1, 1});
+  const auto gradient = [&](auto... statements) {
+    w.zero_grad();
+    tape steps;
+    (steps.backward(steps.eval(statements())), ...);
+    return w.grad().to_vector();
+  };
+  const auto product = [&] { return sum(matmul(x, w)); };
+  const auto rows = [&] { return sum(embedding(w, index)); };
+  const auto both = [&] { return sum(w * 3.0f) + sum(matmul(x, w)) + sum(embedding(w, index)); };
+  const std::vector<float> p(12, 2.0f), r{0, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0, 0};
+  const auto weighted = [&](float of_p, float of_r, float all) {
+    std::vector<float> v(12);
+    for (std::size_t i = 0; i < 12; ++i) v[i] = of_p * p[i] + of_r * r[i] + all;
+    return v;
+  };
+  CHECK(gradient(product, product) == weighted(2, 0, 0));
+  CHECK(gradient(rows, rows, rows) == weighted(0, 3, 0));
+  CHECK(gradient(product, rows, product) == weighted(2, 1, 0));
+  CHECK(gradient(both) == weighted(1, 1, 3));
+  CHECK(gradient(both, both, rows) == weighted(2, 3, 6));
+}
+
+TEST_CASE("tape: a gradient that somebody holds is not changed") {
+  auto w = variable<float, extents<4, 3>>(full<float>(extents<4, 3>{}, 0.5f));
+  auto x = full<float>(extents<2, 4>{}, 1.0f);
+  tape steps;
+  steps.backward(steps.eval(sum(matmul(x, w))));
+  const auto held = w.grad();
+  steps.backward(steps.eval(sum(matmul(x, w))));
+  CHECK(held.to_vector() == std::vector<float>(12, 2.0f));
+  CHECK(w.grad().to_vector() == std::vector<float>(12, 4.0f));
+}

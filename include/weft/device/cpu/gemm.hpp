@@ -92,7 +92,7 @@ class blocked_product {
   /// f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
-    constexpr index_t cached = index_t{6} << 20, piece = 4;
+    constexpr index_t cached = index_t{6} << 20;
     const bool keeps_sums = !direct && part_ < depth_;
     const index_t panel_size = part_ * B::tile_columns, sums_size = keeps_sums ? size_.m * B::tile_columns : 0;
     const index_t panels = quotient(size_.n, step_);
@@ -102,7 +102,7 @@ class blocked_product {
     T* const b_packed = static_cast<T*>(shared.get(static_cast<std::size_t>(group * (panel_size + sums_size)) * sizeof(T)));
     S* const sums = reinterpret_cast<S*>(b_packed + group * panel_size);
     for (index_t p0 = 0; p0 < panels; p0 += group) {
-      const index_t p1 = std::min(panels, p0 + group);
+      const index_t p1 = std::min(panels, p0 + group), piece = std::clamp<index_t>((p1 - p0) / (2 * threads), 1, 4);
       const auto columns_of = [&](index_t p) { return std::min(step_, size_.n - p * step_); };
       for (index_t k0 = 0; k0 < depth_; k0 += part_) {
         const index_t k = std::min(part_, depth_ - k0);

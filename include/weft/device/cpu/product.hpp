@@ -21,12 +21,12 @@ void product_of(const native_call& call) {
     const auto offset = [&](const strided& t) { return element_offset(c.extents, t.stride, 0, dims, n); };
     return operands_of_product<T, Out>{{a.data<T>() + offset(a), a.stride[dims], a.stride[dims + 1]},
                                        {b.data<T>() + offset(b), b.stride[dims], b.stride[dims + 1]},
-                                       {c.data<Out>() + offset(c), c.stride[dims]}};
+                                       {c.data<Out>() + offset(c), c.stride[dims], c.adds}};
   }, call.threads);
 }
 }  // namespace detail
 
-/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n], of their type or f32.
+/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n], of their type or f32. It can add.
 template <class T>
 void product(const native_call& call) {
   if constexpr (is_storage_type<T>)

@@ -88,7 +88,7 @@ inline void put_rows(const native_call& call) {
       const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>((size + 63) / 64, 16);
       call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
         const index_t begin = size * task / tasks, end = size * (task + 1) / tasks;
-        for (index_t r = 0; r < out.extents[0]; ++r)
+        for (index_t r = 0; r < out.extents[0] && !out.adds; ++r)
           std::fill(out.data<T>() + r * size + begin, out.data<T>() + r * size + end, T{});
         for (index_t i = 0; i < count; ++i) {
           T* to = out.data<T>() + detail::index_at(index, i) * size;
@@ -161,7 +161,7 @@ inline void scatter_add(const native_call& call) {
   const int dim = static_cast<int>(call.at[0]);
   visit_type(out.type, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {
-      std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
+      if (!out.adds) std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
       detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
         const index_t indices = detail::line_offset(index, dim, before, after);
         const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
