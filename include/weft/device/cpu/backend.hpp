@@ -112,9 +112,9 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Few but long rows are computed by blocks of so many elements, few columns of many rows by blocks of so many rows. That
-  /// depends on sizes alone: sums are the same on any number of threads.
-  static constexpr index_t block_elements = index_t{1} << 16, block_rows = index_t{1} << 12;
+  /// Few but long rows, and few columns of many rows, are computed by blocks of about so many elements. That depends on
+  /// sizes alone: sums are the same on any number of threads.
+  static constexpr index_t block_elements = index_t{1} << 16;
   static constexpr index_t few = 64;
 
   void launch_rows(const kernel_call& call) {
@@ -141,20 +141,19 @@ class cpu_backend : public backend {
     for (index_t row = 0; row < rows; ++row) compute(call.sweeps, row, 0);
   }
 
-  /// Columns are folded in chunks, an eighth of a narrow matrix each, so that many threads have some.
+  /// Rows are folded whole, because memory is read in their order: sums of the widest stay in the first cache.
   void launch_columns(const kernel_call& call) {
-    constexpr index_t widest = 256, narrowest = 64;
-    const index_t rows = call.args.rows(), size = call.args.row_size();
-    const index_t chunk = std::clamp((size / 8 + narrowest - 1) / narrowest * narrowest, narrowest, widest);
-    const index_t chunks = (size + chunk - 1) / chunk;
+    constexpr index_t widest = 2048, unit = 64;
+    const index_t rows = call.args.rows(), size = call.args.row_size(), parts = std::max<index_t>((size + widest - 1) / widest, 1);
+    const index_t chunk = std::max<index_t>((size + parts * unit - 1) / (parts * unit) * unit, unit), chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
     const auto range_of = [&](index_t t, void* scratch) {
       const index_t begin = t % chunks * chunk;
       return kernel_range{t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk), scratch};
     };
-    if (rows * chunks < few && folded > block_rows) {
-      const index_t blocks = (folded + block_rows - 1) / block_rows;
+    const index_t blocks = std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
+    if (rows * chunks < few && blocks > 1) {
       recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * chunk));
       const auto compute = [&](int phase, index_t t, index_t block) {
         double* const of_range = folds.data() + t * blocks * chunk;

@@ -216,9 +216,12 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
     using V = simd::vec<lane_of<T>, height>;
     for (index_t begin = 0; begin < depth; begin += some)
       for (index_t t = 0; t < rows; t += Rows)
-        for (index_t k = begin; k < std::min(depth, begin + some); ++k)
+        for (index_t k = begin; k < std::min(depth, begin + some); ++k) {
+          const From* const column = from + t + k * n * a.column;
+          for (index_t e = 0; e < n; ++e) __builtin_prefetch(column + (some * n + e) * a.column);
           simd::store(reinterpret_cast<lane_of<T>*>(to + t / Rows * layout.tile + k * layout.column),
-                      packed_across<V, T>(from + t + k * n * a.column, a.column, elements - k * n, rows - t));
+                      packed_across<V, T>(column, a.column, elements - k * n, rows - t));
+        }
   } else {
     for (index_t k = 0; k < depth; ++k)
       for (index_t i = 0; i < rows; ++i)
