@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// With WEFT_PACKED, B lies as oneDNN would have it: what weights that never change may be brought into once.
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "products.hpp"
@@ -20,7 +21,15 @@ int main(int, char** values) {
       return m;
     };
     products::measure(values, t == type::f32 ? "f32" : "bf16", [&](const products::shape& s, const products::form& f) {
-      const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), b = filled(s.k, s.n, f.b_transposed, t), c = filled(s.m, s.n, false, type::f32);
+      const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), c = filled(s.m, s.n, false, type::f32);
+      dnnl::memory b = filled(s.k, s.n, f.b_transposed, t);
+#ifdef WEFT_PACKED
+      const dnnl::matmul::primitive_desc wished({a.get_desc(), dnnl::memory::desc({s.k, s.n}, t, dnnl::memory::format_tag::any), c.get_desc()}, engine);
+      dnnl::memory plain = b;
+      b = dnnl::memory(wished.weights_desc(), engine);
+      dnnl::reorder(plain, b).execute(stream, plain, b);
+      stream.wait();
+#endif
       const dnnl::matmul product({{a.get_desc(), b.get_desc(), c.get_desc()}, engine});
       return [=, &stream] {
         product.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
