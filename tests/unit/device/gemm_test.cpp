@@ -14,12 +14,12 @@ template <class T, class Out>
 double worst_difference(const cpu::gemm_size& size, int form, bool add, double rounding) {
   const auto [m, n, k] = size;
   executor threads(2);
-  std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1)));
+  std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1) + 1));
   std::vector<T> b(static_cast<std::size_t>(2 * std::max<index_t>(k, 1) * n));
   std::vector<Out> c(static_cast<std::size_t>(m * n), Out(7));
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = T(unit_interval(philox_word({1, 2}, i)) - 0.5f);
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = T(unit_interval(philox_word({3, 4}, i)) - 0.5f);
-  cpu::matrix<T> x{a.data(), k, 1}, y{b.data(), n, 1};
+  cpu::matrix<T> x{a.data() + m % 2, k, 1}, y{b.data(), n, 1};
   if (form == 1) y = {b.data(), 1, k};
   if (form == 2) x = {a.data(), 1, m};
   if (form == 3) x = {a.data(), 2 * k, 2};

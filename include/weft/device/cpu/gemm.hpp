@@ -47,9 +47,10 @@ class blocked_product {
     const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
     part_ = std::max<index_t>(quotient(depth_, parts), 1);
     if (parts > 1) part_ = quotient(part_, B::lanes) * B::lanes;
-    // Rows that are contiguous are read where they are, unless they all fall into the same sets of the caches.
+    // Rows that are contiguous, of whole packed elements, are read where they are, unless they all fall into the same sets
+    // of the caches.
     a_in_place_ = sizeof(T) == n * sizeof(From) && a_.column == 1 && size.k % n == 0 && a_.row % n == 0 &&
-                  a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
+                  reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 && a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
     if (by_column) layout_ = {1, B::packed_column, B::packed_column * part_};
     else if (a_in_place_) layout_ = {a_.row / n, 1, B::tile_rows * a_.row / n};
     else layout_ = {part_ + B::lanes, 1, B::tile_rows * (part_ + B::lanes)};
@@ -64,7 +65,7 @@ class blocked_product {
   /// A part of C, where A is one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
-    const index_t a_space = a_space_for(rows), b_space = part_ * B::tile_columns;
+    const index_t a_space = a_space_for(rows), b_space = panel_size();
     const index_t sums_space = direct ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
     T* const b_packed = a_packed + a_space;
@@ -92,41 +93,24 @@ class blocked_product {
   /// f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
-    constexpr index_t cached = index_t{6} << 20;
+    constexpr index_t cached = index_t{6} << 20;  // bytes
     const bool keeps_sums = !direct && part_ < depth_;
-    const index_t panel_size = part_ * B::tile_columns, sums_size = keeps_sums ? size_.m * B::tile_columns : 0;
-    const index_t panels = quotient(size_.n, step_);
-    const index_t most = std::max<index_t>(cached / static_cast<index_t>(sizeof(T)) / std::max(panel_size, sums_size), 1);
-    const index_t groups = quotient(panels, most), blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
-    const index_t group = quotient(panels, groups);
-    T* const b_packed = static_cast<T*>(shared.get(static_cast<std::size_t>(group * (panel_size + sums_size)) * sizeof(T)));
-    S* const sums = reinterpret_cast<S*>(b_packed + group * panel_size);
-    for (index_t p0 = 0; p0 < panels; p0 += group) {
-      const index_t p1 = std::min(panels, p0 + group), piece = std::clamp<index_t>((p1 - p0) / (2 * threads), 1, 4);
-      const auto columns_of = [&](index_t p) { return std::min(step_, size_.n - p * step_); };
+    const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0, panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
+    const index_t panels = quotient(size_.n, step_), groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
+    const index_t most = quotient(panels, groups), blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
+    T* const b_packed = static_cast<T*>(shared.get(static_cast<std::size_t>(most * panel_bytes)));
+    S* const sums = reinterpret_cast<S*>(b_packed + most * panel_size());
+    for (index_t first = 0; first < panels; first += most)
       for (index_t k0 = 0; k0 < depth_; k0 += part_) {
-        const index_t k = std::min(part_, depth_ - k0);
-        for_each(quotient(p1 - p0, piece), [&](index_t task, scratch_memory&) {
-          // Rows of B are taken a few at a time, because each lies in a page of its own.
-          const index_t some = b_.column == 1 ? rows_ahead : k, end = std::min(p1, p0 + (task + 1) * piece);
-          for (index_t from = 0; from < k; from += some)
-            for (index_t p = p0 + task * piece; p < end; ++p)
-              pack_panel<T, B::tile_columns>(b_, (k0 + from) * n, std::min(some, k - from), size_.k - (k0 + from) * n, p * step_,
-                                             columns_of(p), b_packed + (p - p0) * panel_size + from * B::tile_columns);
-        });
+        const panel_group group{first, std::min(most, panels - first), k0, std::min(part_, depth_ - k0), b_packed};
+        const index_t piece = std::clamp<index_t>(group.count / (2 * threads), 1, 4);
+        for_each(quotient(group.count, piece), [&](index_t task, scratch_memory&) { pack(group, task * piece, std::min(group.count, (task + 1) * piece)); });
         for_each(blocks, [&](index_t task, scratch_memory& scratch) {
-          const index_t tiles_in_all = quotient(size_.m, B::tile_rows);
-          const auto row_of = [&](index_t t) { return std::min(size_.m, tiles_in_all * t / blocks * B::tile_rows); };
-          const block at{row_of(task), row_of(task + 1) - row_of(task), k0, k};
-          const index_t a_space = a_space_for(at.rows);
-          T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + (direct ? 0 : at.rows * B::tile_columns)) * sizeof(T)));
-          const T* const tiles = tiles_of(at, a_packed);
-          for (index_t p = p0; p < p1; ++p)
-            multiply_panel(at, tiles, p * step_, columns_of(p), b_packed + (p - p0) * panel_size, B::tile_columns,
-                           keeps_sums ? sums + (p - p0) * sums_size + at.i0 * B::tile_columns : reinterpret_cast<S*>(a_packed + a_space));
+          const index_t tiles = quotient(size_.m, B::tile_rows);
+          const index_t begin = tiles * task / blocks * B::tile_rows, end = std::min(size_.m, tiles * (task + 1) / blocks * B::tile_rows);
+          multiply_rows(group, {begin, end - begin, group.k0, group.depth}, keeps_sums ? sums + begin * B::tile_columns : nullptr, sums_size, scratch);
         });
       }
-    }
   }
 
  private:
@@ -138,6 +122,14 @@ class blocked_product {
   struct block {
     index_t i0, rows, k0, depth;
   };
+  /// `count` panels of B from the first on, for the same part of K.
+  struct panel_group {
+    index_t first, count, k0, depth;
+    T* packed;
+  };
+
+  index_t panel_size() const { return part_ * B::tile_columns; }
+  index_t columns_of(index_t panel) const { return std::min(step_, size_.n - panel * step_); }
 
   index_t a_space_for(index_t rows) const {
     return a_in_place_ ? 0 : quotient(quotient(rows, B::tile_rows) * layout_.tile, B::lanes) * B::lanes;
@@ -146,6 +138,25 @@ class blocked_product {
     if (a_in_place_) return reinterpret_cast<const T*>(a_.data + at.i0 * a_.row + at.k0 * n);
     pack_tiles<T, B::tile_rows>(a_, at.i0, at.rows, at.k0 * n, at.depth, size_.k - at.k0 * n, layout_, packed);
     return packed;
+  }
+
+  /// Packs panels [begin, end) of a group; a few rows of B at a time, because each lies in a page of its own.
+  void pack(const panel_group& g, index_t begin, index_t end) const {
+    const index_t some = b_.column == 1 ? rows_ahead : g.depth;
+    for (index_t from = 0; from < g.depth; from += some)
+      for (index_t p = begin; p < end; ++p)
+        pack_panel<T, B::tile_columns>(b_, (g.k0 + from) * n, std::min(some, g.depth - from), size_.k - (g.k0 + from) * n, (g.first + p) * step_,
+                                       columns_of(g.first + p), g.packed + p * panel_size() + from * B::tile_columns);
+  }
+
+  /// A block of A times a group of panels. Sums that are kept for the next part of K lie `sums_size` apart.
+  void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size, scratch_memory& scratch) const {
+    const index_t a_space = a_space_for(at.rows), own = direct || kept ? 0 : at.rows * B::tile_columns;
+    T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + own) * sizeof(T)));
+    const T* const tiles = tiles_of(at, a_packed);
+    for (index_t p = 0; p < g.count; ++p)
+      multiply_panel(at, tiles, (g.first + p) * step_, columns_of(g.first + p), g.packed + p * panel_size(), B::tile_columns,
+                     kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
   }
 
   /// Whether a panel of B is read so few times that packing it does not pay.
