@@ -2,6 +2,7 @@
 // The training run of train_gpt on one rank. Compiled once for each precision and way to recompute,
 // which the build names in WEFT_PRECISION and WEFT_RECOMPUTE.
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -40,6 +41,14 @@ class json_log {
  private:
   std::ofstream out_;
 };
+
+/// A number as JSON knows it: the norm of gradients that overflow in f16 is none, and the step is left out.
+std::string json_number(double x) {
+  if (!std::isfinite(x)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", x);
+  return text;
+}
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -275,9 +284,9 @@ int train(const settings& s, communicator& ranks) {
     }
     const double ms = now_ms() - start;
     const std::size_t made = allocations - allocated;
-    log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %lld, "
+    log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %s, \"lr\": %.9g, \"tokens\": %lld, "
              "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
-             static_cast<long long>(step), r.loss, r.loss, r.norm, optimizer.lr, static_cast<long long>(tokens), ms,
+             static_cast<long long>(step), r.loss, r.loss, json_number(r.norm).c_str(), optimizer.lr, static_cast<long long>(tokens), ms,
              1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
              rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
                           static_cast<index_t>(where.memory().figures().peak)).c_str());
@@ -286,7 +295,8 @@ int train(const settings& s, communicator& ranks) {
     stopped = stops(ranks, s);
     if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) saves->save(at);
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
-      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %.9g}", static_cast<long long>(at.step), evaluate(model, run, s, *held_out));
+      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %s}", static_cast<long long>(at.step),
+               json_number(evaluate(model, run, s, *held_out)).c_str());
   }
   if (saves) saves->finish();
   if (stopped && first) {
