@@ -24,9 +24,12 @@ inline constexpr shape shapes[] = {{1, 768, 768},     {8, 768, 768},    {32, 768
                                    {256, 3072, 768},  {256, 768, 3072}, {4096, 768, 768},  {1024, 50304, 768}};
 
 /// Calls make(name, shape, form) for every product and measures what it returns; small products are repeated, so that a
-/// measurement takes about a millisecond. A product is made just before it is measured, so that one is in memory at a time.
+/// measurement takes about a millisecond. A product is made just before it is measured, so that one is in memory at a time. Threads
+/// often begin on one core: they get half a second to find their own.
 template <class Make>
 void measure(char** values, const char* type, const Make& make) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto run = make({1024, 1024, 1024}, forms[0]); std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(500);) run();
   for (const shape& s : shapes)
     for (const form& f : forms) {
       auto run = make(s, f);
