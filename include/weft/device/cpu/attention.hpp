@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <weft/device/cpu/executor.hpp>
 #include <weft/device/cpu/micro_kernel.hpp>
 #include <weft/device/math.hpp>
 #include <weft/device/native.hpp>
