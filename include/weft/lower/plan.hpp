@@ -93,6 +93,7 @@ class planner {
     find_outside_readers();
     for (int u : order_) emit_step(u);
     find_lifetimes();
+    find_sums();
     plan_.symbols = g_.dims.symbols;
     plan_.checks = g_.dims.checks;
     plan_.leaves = g_.leaves;
@@ -267,6 +268,10 @@ class planner {
         v.last_step = t;
       }
     }
+  }
+
+  /// Outputs that can be added to: nothing else reads them or is the same memory.
+  constexpr void find_sums() {
     for (const step_entry& s : plan_.steps) {
       value_entry& made = plan_.values[plan_.operands[s.first_operand + s.inputs]];
       const bool can = s.kind == step_kind::contraction || (s.kind == step_kind::native && s.native->adds);
@@ -274,7 +279,6 @@ class planner {
     }
   }
 
-  /// Whether no other output is the same memory.
   constexpr bool is_one_output(int output) const {
     int same = 0;
     for (int o : g_.outputs) same += o >= 0 && graph::detail::base_of(g_, o) == graph::detail::base_of(g_, g_.outputs[output]);

@@ -39,7 +39,8 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
   parameter_service* const service = c.service();
   if (service) service->before_program(leaves, during);
   instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
-  recycled_vector<void*> leaf_memory(leaves.size()), output_memory(p.plan.outputs.size());
+  recycled_vector<void*> leaf_memory(leaves.size());
+  recycled_vector<output_memory> targets(p.plan.outputs.size());
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
     if (!(leaves[l]->where == c.where())) detail::refuse_device(*leaves[l]);
@@ -47,19 +48,18 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     leaf_memory[l] = leaves[l]->memory.data();
   }
   outputs.resize(p.plan.outputs.size());
-  recycled_vector<char> adds(outputs.size(), false);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
     if (value >= 0 && o < sums.size() && sums[o] && i.can_add(static_cast<int>(o))) {
       outputs[o] = sums[o];
-      adds[o] = true;
+      targets[o].adds = true;
     }
     if (value >= 0 && !outputs[o])
       outputs[o] = make_state(c.where(), i.output_extents(static_cast<int>(o)),
                               p.plan.values[static_cast<std::size_t>(value)].result.type);
-    if (outputs[o]) output_memory[o] = outputs[o]->memory.data();
+    if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
-  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, output_memory, adds, numbers, c.next_random(), c.on_tap, service});
+  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
   if (service) service->after_program(leaves, during);
 }
 

@@ -3,7 +3,7 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run({device, arena, leaves, outputs, adds, numbers, random, on_tap, service});
+//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, service});
 #pragma once
 
 #include <algorithm>
@@ -59,12 +59,18 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   return numbers;
 }
 
+/// Memory of an output, and whether the program adds to what it holds.
+struct output_memory {
+  void* data = nullptr;
+  bool adds = false;
+};
+
 /// What one run of a program works with.
 struct frame {
   backend& device;
   void* arena;
-  const recycled_vector<void*>&leaves, &outputs;  // device pointers, in the order of the plan
-  const recycled_vector<char>& adds;              // by output: whether it is added to what is there
+  const recycled_vector<void*>& leaves;           // device pointers, in the order of the plan
+  const recycled_vector<output_memory>& outputs;  // likewise
   const recycled_vector<double>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
@@ -98,7 +104,7 @@ class instance {
       char* p = nullptr;
       switch (s.from) {
         case source::leaf: p = static_cast<char*>(f.leaves[static_cast<std::size_t>(s.index)]); break;
-        case source::output: p = static_cast<char*>(f.outputs[static_cast<std::size_t>(s.index)]); break;
+        case source::output: p = static_cast<char*>(f.outputs[static_cast<std::size_t>(s.index)].data); break;
         case source::arena: p = static_cast<char*>(f.arena); break;
       }
       return p + s.bytes;
@@ -115,7 +121,7 @@ class instance {
       }
       for (int i = first; i < first + count; ++i) {
         tensors_[i].pointer = base(sources_[i]);
-        tensors_[i].adds = sources_[i].from == source::output && f.adds[static_cast<std::size_t>(sources_[i].index)];
+        tensors_[i].adds = sources_[i].from == source::output && f.outputs[static_cast<std::size_t>(sources_[i].index)].adds;
       }
       run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
     }

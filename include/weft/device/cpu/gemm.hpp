@@ -43,7 +43,7 @@ class blocked_product {
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
       : size_(size), a_(o.a), b_(o.b), c_(o.c), depth_(quotient(size.k, n)) {
     const bool by_column = a_.row == 1 && a_.column != 1;
-    const index_t deepest = by_column ? B::depth * B::tile_rows / B::packed_column : B::depth;
+    const index_t deepest = by_column ? B::depth * B::tile_rows / packed_column : B::depth;
     const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
     part_ = std::max<index_t>(quotient(depth_, parts), 1);
     if (parts > 1) part_ = quotient(part_, B::lanes) * B::lanes;
@@ -51,10 +51,10 @@ class blocked_product {
     // of the caches.
     a_in_place_ = sizeof(T) == n * sizeof(From) && a_.column == 1 && size.k % n == 0 && a_.row % n == 0 &&
                   reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 && a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
-    if (by_column) layout_ = {1, B::packed_column, B::packed_column * part_};
+    if (by_column) layout_ = {1, packed_column, packed_column * part_};
     else if (a_in_place_) layout_ = {a_.row / n, 1, B::tile_rows * a_.row / n};
     else layout_ = {part_ + B::lanes, 1, B::tile_rows * (part_ + B::lanes)};
-    const index_t tile_bytes = (by_column ? B::packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
+    const index_t tile_bytes = (by_column ? packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
     const index_t vectors = quotient(size.n, B::lanes);
     step_ = quotient(vectors, quotient(vectors, B::vectors)) * B::lanes;
     block_rows_ = std::max<index_t>(second_cache() * 3 / 8 / tile_bytes, 8) * B::tile_rows;
@@ -106,8 +106,7 @@ class blocked_product {
         const index_t piece = std::clamp<index_t>(group.count / (2 * threads), 1, 4);
         for_each(quotient(group.count, piece), [&](index_t task, scratch_memory&) { pack(group, task * piece, std::min(group.count, (task + 1) * piece)); });
         for_each(blocks, [&](index_t task, scratch_memory& scratch) {
-          const index_t tiles = quotient(size_.m, B::tile_rows);
-          const index_t begin = tiles * task / blocks * B::tile_rows, end = std::min(size_.m, tiles * (task + 1) / blocks * B::tile_rows);
+          const index_t begin = part_begin(size_.m, B::tile_rows, task, blocks), end = part_begin(size_.m, B::tile_rows, task + 1, blocks);
           multiply_rows(group, {begin, end - begin, group.k0, group.depth}, keeps_sums ? sums + begin * B::tile_columns : nullptr, sums_size, scratch);
         });
       }
@@ -229,19 +228,15 @@ class task_grid {
 
  private:
   block_range block(index_t n) const {
-    const auto part = [](index_t all, index_t tile, index_t n, index_t parts) {
-      return std::min(all, (all + tile - 1) / tile * n / parts * tile);
-    };
     const index_t i = n % rows_, j = n / rows_;
-    return {part(size_.m, tile_rows_, i, rows_), part(size_.m, tile_rows_, i + 1, rows_),
-            part(size_.n, tile_columns_, j, columns_), part(size_.n, tile_columns_, j + 1, columns_)};
+    return {part_begin(size_.m, tile_rows_, i, rows_), part_begin(size_.m, tile_rows_, i + 1, rows_),
+            part_begin(size_.n, tile_columns_, j, columns_), part_begin(size_.n, tile_columns_, j + 1, columns_)};
   }
 
   gemm_size size_;
   index_t products_, tile_rows_, tile_columns_, rows_ = 1, columns_ = 1;
   bool parallel_;
 };
-
 
 /// Scratch of the thread that calls for a product, beside that of the tasks which it runs.
 inline scratch_memory& shared_scratch() {

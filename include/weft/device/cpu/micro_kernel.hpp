@@ -20,7 +20,6 @@ struct blocking {
   static constexpr int tile_rows = many ? 8 : 6;
   static constexpr int tile_columns = vectors * lanes;
   static constexpr int depth = 768 * 4 / static_cast<int>(sizeof(T));
-  static constexpr int packed_column = 8;  // rows of a tile, and no more than fill a vector
 };
 
 /// A tile of C: Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart, and

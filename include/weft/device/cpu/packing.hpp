@@ -191,6 +191,12 @@ WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[mayb
   }
 }
 
+/// Where the n-th of `parts` parts of `all` rows or columns begins, in whole tiles.
+inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) { return std::min(all, (all + tile - 1) / tile * n / parts * tile); }
+
+/// Rows of a tile that is packed by columns, rounded up.
+inline constexpr int packed_column = 8;
+
 /// How packed rows of A lie: steps between rows of a tile, between its columns, between tiles.
 struct tile_layout {
   index_t row, column, tile;
@@ -212,8 +218,8 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
       }
     }
   } else if (a.row == 1) {
-    constexpr index_t some = 16, height = 8;  // columns at a time, which lie in as many pages
-    using V = simd::vec<lane_of<T>, height>;
+    constexpr index_t some = 16;  // columns at a time, which lie in as many pages
+    using V = simd::vec<lane_of<T>, packed_column>;
     for (index_t begin = 0; begin < depth; begin += some)
       for (index_t t = 0; t < rows; t += Rows)
         for (index_t k = begin; k < std::min(depth, begin + some); ++k) {
