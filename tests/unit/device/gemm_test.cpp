@@ -47,9 +47,11 @@ void check_sizes(double tolerance, double rounding = 0) {
   for (index_t m : sizes)
     for (index_t k : {index_t{0}, index_t{1}, index_t{17}, index_t{520}, index_t{1030}})
       for (int form = 0; form < 5; ++form, ++n) check({m, sizes[(n + 1) % 10], k}, form, n % 3 == 0);
-  // More rows than the second cache holds, in one and in several parts of K.
-  for (index_t k : {index_t{700}, index_t{1700}})
+  // More rows than the second cache holds, or as many columns of a transposed B, in one and in several parts of K.
+  for (index_t k : {index_t{700}, index_t{1700}}) {
     for (int form = 0; form < 5; ++form) check({600, form == 0 ? 50 : 9, k}, form, form % 2 == 1);
+    for (bool add : {false, true}) check({51, 600, k}, 1, add);
+  }
 }
 }  // namespace
 
@@ -93,13 +95,16 @@ TEST_CASE("vectors of storage types are rounded and widened as elements are") {
 
 TEST_CASE("matmul: the same bits on one thread and on two") {
   executor serial(1), parallel(2);
-  for (const index_t n : {200, 1000}) {
+  for (const index_t n : {index_t{200}, index_t{1000}}) {
     std::vector<float> a(n * n), b(n * n), one(n * n), two(n * n);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = unit_interval(philox_word({1, 2}, i));
-    const cpu::matrix<float> x{a.data(), n, 1}, y{b.data(), n, 1};
-    cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
-    cpu::multiply({n, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
-    CHECK(one == two);
+    const cpu::matrix<float> x{a.data(), n, 1};
+    for (const cpu::matrix<float>& y : {cpu::matrix<float>{b.data(), n, 1}, cpu::matrix<float>{b.data(), 1, n}})
+      for (const index_t m : {n, n / 4}) {
+        cpu::multiply({m, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
+        cpu::multiply({m, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
+        CHECK(one == two);
+      }
   }
 }
 

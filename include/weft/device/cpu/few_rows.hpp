@@ -21,8 +21,8 @@ template <class From>
 struct dot_blocking {
   static constexpr int lanes = packed_lanes<wide_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
-  /// With more rows than these, packing B pays: a transposed B, and one whose rows are contiguous.
-  static constexpr index_t most_rows = !is_storage_type<From> ? 6 : std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
+  /// With more rows than these, blocks pay: for a transposed B, and one whose rows are contiguous.
+  static constexpr index_t most_rows = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
   static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;  // more of the others are read where they lie anyway
   /// Of a row of B at a time: with one row of A the widest, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;

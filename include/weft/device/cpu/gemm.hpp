@@ -33,6 +33,9 @@ namespace detail {
 
 /// A product in blocks. Parts of K are as deep as a tile of A fits the first cache; sums of another type than C's are kept
 /// until the last of them.
+///
+/// A B^T of at most half as many rows as columns is computed as the transpose of B A^T: then it is the smaller operand that is
+/// transposed, and the larger that may be read where it is.
 template <class From, class Out>
 class blocked_product {
  public:
@@ -41,7 +44,13 @@ class blocked_product {
   using B = blocking<T>;
 
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
-      : size_(size), a_(o.a), b_(o.b), c_(o.c), depth_(quotient(size.k, n)) {
+      : size_(size), a_(o.a), b_(o.b), c_(o.c), transposed_(o.a.column == 1 && o.b.row == 1 && o.b.column != 1 && 2 * size.m <= size.n),
+        direct_(std::is_same_v<Out, S> && !transposed_), depth_(quotient(size.k, n)) {
+    if (transposed_) {
+      std::swap(size_.m, size_.n);
+      a_ = {o.b.data, o.b.column, 1};
+      b_ = {o.a.data, 1, o.a.row};
+    }
     const bool by_column = a_.row == 1 && a_.column != 1;
     const index_t deepest = by_column ? B::depth * B::tile_rows / packed_column : B::depth;
     const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
@@ -55,18 +64,20 @@ class blocked_product {
     else if (a_in_place_) layout_ = {a_.row / n, 1, B::tile_rows * a_.row / n};
     else layout_ = {part_ + B::lanes, 1, B::tile_rows * (part_ + B::lanes)};
     const index_t tile_bytes = (by_column ? packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
-    const index_t vectors = quotient(size.n, B::lanes);
+    const index_t vectors = quotient(size_.n, B::lanes);
     step_ = quotient(vectors, quotient(vectors, B::vectors)) * B::lanes;
     block_rows_ = std::max<index_t>(second_cache() * 3 / 8 / tile_bytes, 8) * B::tile_rows;
   }
 
+  /// Of what is computed, C or its transpose.
+  const gemm_size& size() const { return size_; }
   bool is_one_block() const { return size_.m <= block_rows_; }
 
-  /// A part of C, where A is one block.
+  /// A part, where A is one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
-    const index_t sums_space = direct ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
+    const index_t sums_space = direct_ ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
     T* const b_packed = a_packed + a_space;
     S* const sums = reinterpret_cast<S*>(b_packed + b_space);
@@ -78,7 +89,7 @@ class blocked_product {
         S* const sum = sums + (part_ < depth_ ? p : 0) * rows * B::tile_columns;
         if (reads_in_place(rows, columns)) {
           multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0), b_.row, sum);
-        } else if (direct && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
+        } else if (direct_ && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
           multiply_and_pack(at, tiles, j0, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum, B::tile_rows);
         } else {
@@ -89,12 +100,12 @@ class blocked_product {
     }
   }
 
-  /// All of C, where A is many blocks: B is packed for as many columns as stay in the last cache. for_each(n, f) calls
+  /// All of it, where A is many blocks: B is packed for as many columns as stay in the last cache. for_each(n, f) calls
   /// f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
     constexpr index_t cached = index_t{6} << 20;  // bytes
-    const bool keeps_sums = !direct && part_ < depth_;
+    const bool keeps_sums = !direct_ && part_ < depth_;
     const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0, panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
     const index_t panels = quotient(size_.n, step_), groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
     const index_t most = quotient(panels, groups), blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
@@ -114,7 +125,6 @@ class blocked_product {
 
  private:
   static constexpr index_t n = elements_in<T>;
-  static constexpr bool direct = std::is_same_v<Out, S>;
   static index_t quotient(index_t all, index_t part) { return (all + part - 1) / part; }
 
   /// Rows [i0, i0 + rows) of A, for `depth` packed elements from the k0-th on.
@@ -150,7 +160,7 @@ class blocked_product {
 
   /// A block of A times a group of panels. Sums that are kept for the next part of K lie `sums_size` apart.
   void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size, scratch_memory& scratch) const {
-    const index_t a_space = a_space_for(at.rows), own = direct || kept ? 0 : at.rows * B::tile_columns;
+    const index_t a_space = a_space_for(at.rows), own = direct_ || kept ? 0 : at.rows * B::tile_columns;
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + own) * sizeof(T)));
     const T* const tiles = tiles_of(at, a_packed);
     for (index_t p = 0; p < g.count; ++p)
@@ -165,25 +175,26 @@ class blocked_product {
     return rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes;
   }
 
-  bool adds(const block& at) const { return at.k0 > 0 || (direct && c_.add); }
+  bool adds(const block& at) const { return at.k0 > 0 || (direct_ && c_.add); }
 
   /// A block of A times a panel of B, from the tile at row `from` of the block on.
   void multiply_panel(const block& at, const T* tiles, index_t j0, index_t columns, const T* panel, index_t panel_row, S* sums,
                       index_t from = 0) const {
-    Out* const out = c_.data + at.i0 * c_.row + j0;
     S* to = sums;
     index_t to_row = B::tile_columns, width = micro_kernels<T>::vectors_for(columns) * B::lanes;
-    if constexpr (direct) to = out, to_row = c_.row, width = columns;
+    if constexpr (std::is_same_v<Out, S>)
+      if (direct_) to = c_.data + at.i0 * c_.row + j0, to_row = c_.row, width = columns;
     for (index_t t = from; t < at.rows; t += B::tile_rows)
       multiply_tile<T>(at.depth, tiles + t / B::tile_rows * layout_.tile, layout_.row, layout_.column, panel, panel_row, to + t * to_row,
                        to_row, static_cast<int>(std::min<index_t>(B::tile_rows, at.rows - t)), width, adds(at));
-    if constexpr (!direct)
-      if (at.k0 + at.depth == depth_) store_tile<B::tile_columns>(sums, out, c_.row, at.rows, columns, c_.add);
+    if (direct_ || at.k0 + at.depth < depth_) return;
+    if (transposed_) store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns, c_.add);
+    else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
   }
 
   /// The first tile of a block times a panel of B that is packed by the way.
   void multiply_and_pack(const block& at, const T* tiles, index_t j0, T* packed) const {
-    if constexpr (direct && std::is_same_v<T, From>)
+    if constexpr (std::is_same_v<Out, S> && std::is_same_v<T, From>)
       packing_kernel<T>(at.depth, tiles, layout_.row, layout_.column, b_.data + at.k0 * b_.row + j0, b_.row,
                         c_.data + at.i0 * c_.row + j0, c_.row, adds(at), packed);
   }
@@ -191,6 +202,8 @@ class blocked_product {
   gemm_size size_;
   matrix<From> a_, b_;
   result_matrix<Out> c_;
+  bool transposed_;       // C^T is computed
+  bool direct_;           // sums are made in C
   index_t depth_, part_;  // of K in packed elements
   index_t block_rows_;    // of A that stay in the second cache
   index_t step_;          // columns of a panel
@@ -276,9 +289,9 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
     }
 #endif
   using product = detail::blocked_product<From, Out>;
-  if (product(size, first).is_one_block()) {
+  if (const product one(size, first); one.is_one_block()) {
     using B = typename product::B;
-    return detail::task_grid(size, products, B::tile_rows, B::tile_columns, 1e6, threads.threads())
+    return detail::task_grid(one.size(), products, B::tile_rows, B::tile_columns, 1e6, threads.threads())
         .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory& scratch) {
           product(size, at(n)).multiply_block(block, scratch);
         });

@@ -267,24 +267,38 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   }
 }
 
+/// The first `n` of a vector of sums as elements of C, or added to them.
+template <class V, class Out>
+WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
+  constexpr index_t lanes = simd::lane_count<V>;
+  using S = simd::lane<V>;
+  if (n >= lanes) simd::store_rounded(c, add ? simd::load_stored<V>(c) + sum : sum);
+  else if constexpr (std::is_same_v<S, Out>) simd::store_some(c, add ? simd::load_some<V>(c, n) + sum : sum, n);
+  else
+    for (index_t l = 0; l < n; ++l) c[l] = static_cast<Out>(add ? static_cast<S>(c[l]) + sum[l] : sum[l]);
+}
+
 /// Sums of a tile, in rows of Width, as elements of C or added to them.
 template <int Width, class S, class Out>
 void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
-  using V = simd::vec<S, packed_lanes<S>>;
-  for (index_t i = 0; i < height; ++i, sums += Width, c += c_row) {
-    index_t j = 0;
-    for (; j + packed_lanes<S> <= columns; j += packed_lanes<S>) {
-      const V sum = simd::load<V>(sums + j);
-      simd::store_rounded(c + j, add ? simd::load_stored<V>(c + j) + sum : sum);
+  constexpr index_t lanes = packed_lanes<S>;
+  for (index_t i = 0; i < height; ++i)
+    for (index_t j = 0; j < columns; j += lanes)
+      store_sums(c + i * c_row + j, simd::load<simd::vec<S, lanes>>(sums + i * Width + j), columns - j, add);
+}
+
+/// The same for sums of the transposed tile: row i of them goes to column i of C.
+template <int Width, class S, class Out>
+void store_transposed_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
+  constexpr index_t lanes = packed_lanes<S>;
+  using V = simd::vec<S, lanes>;
+  for (index_t j = 0; j < columns; j += lanes)
+    for (index_t i = 0; i < height; i += lanes) {
+      V square[lanes];
+      for (index_t l = 0; l < lanes; ++l) square[l] = i + l < height ? simd::load<V>(sums + (i + l) * Width + j) : V{};
+      transpose(square);
+      for (index_t l = 0; l < std::min(lanes, columns - j); ++l) store_sums(c + (j + l) * c_row + i, square[l], height - i, add);
     }
-    if (j == columns) continue;
-    if constexpr (std::is_same_v<S, Out>) {
-      const V sum = simd::load<V>(sums + j);
-      simd::store_some(c + j, add ? simd::load_some<V>(c + j, columns - j) + sum : sum, columns - j);
-    } else {
-      for (; j < columns; ++j) c[j] = static_cast<Out>(add ? static_cast<S>(c[j]) + sums[j] : sums[j]);
-    }
-  }
 }
 
 }  // namespace detail
