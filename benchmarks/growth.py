@@ -6,8 +6,11 @@
 
 Theory: time and memory are lines in layers and in batch, and quadratic in width (weights) at most; time is quadratic in
 positions (attention), memory is a line. What grows faster than its fit says shows as a deviation at the large end.
+
+Above 1 GB it also compares what the process holds (its largest resident set) with what the step was predicted to reserve.
 """
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,16 +23,21 @@ base = {"layers": 4, "heads": 4, "width": 128, "context": 128, "batch": 8}
 #         values, degree in time, degree in memory
 sweeps = {"layers": ([1, 2, 4, 8, 16, 32], 1, 1), "width": ([64, 128, 192, 256, 384, 512], 2, 2),
           "context": ([64, 128, 256, 512, 1024, 2048], 2, 1), "batch": ([1, 2, 4, 8, 16, 32], 1, 1)}
+large = [{"width": 256, "batch": 48, "context": 256}, {"layers": 8, "heads": 16, "width": 1024, "batch": 4},
+         {"layers": 6, "heads": 12, "width": 768, "vocab": 50304, "batch": 4}, {"width": 256, "context": 4096}]
 
 
 def step(sizes):
-    """Milliseconds (median) and peak bytes of a step."""
+    """Milliseconds (median) and peak bytes of a step; what it was predicted to reserve, the process's largest resident set."""
     with tempfile.NamedTemporaryFile("r") as log:
         flags = [part for k, v in sizes.items() for part in (f"--{k}", str(v))]
-        subprocess.run([program, "--data", "/usr/share/common-licenses", "--steps", "8", "--threads", threads, "--log", log.name, *flags],
-                       check=True, capture_output=True)
+        run = subprocess.Popen([program, "--data", "/usr/share/common-licenses", "--steps", "8", "--threads", threads, "--log", log.name, *flags],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(run.pid, 0)
+        if status != 0:
+            sys.exit(f"{program} {' '.join(flags)}: status {status}")
         lines = [json.loads(line) for line in log]
-    return statistics.median(s["ms"] for s in lines[3:]), max(s["peak_bytes"] for s in lines[1:])
+    return statistics.median(s["ms"] for s in lines[3:]), lines[-1]["peak_bytes"], lines[0]["predicted_reserved_bytes"], usage.ru_maxrss * 1024
 
 
 def fitted(x, y, degree):
@@ -66,7 +74,7 @@ print(f"From {', '.join(f'{k} {v}' for k, v in base.items())}, {threads} thread{
 print("| varied | milliseconds | fit | farthest | at the large end | MB | fit | farthest |\n|---|---|---|---|---|---|---|---|")
 for column, (name, (values, time_degree, memory_degree)) in enumerate(sweeps.items()):
     measured = [step(dict(base, **{name: v})) for v in values]
-    ms, mb = [m for m, _ in measured], [b / 1e6 for _, b in measured]
+    ms, mb = [m for m, *_ in measured], [b / 1e6 for _, b, *_ in measured]
     (time_fit, time_off), (memory_fit, memory_off) = fitted(values, ms, time_degree), fitted(values, mb, memory_degree)
     polynomial = lambda c: " + ".join(f"{v:.3g}" + ("", " x", " x²")[len(c) - 1 - i] for i, v in enumerate(c))
     print(f"| {name} {', '.join(map(str, values))} | {', '.join(f'{m:.1f}' for m in ms)} | {polynomial(time_fit)} | {max(abs(time_off)):.0%} | "
@@ -75,3 +83,10 @@ for column, (name, (values, time_degree, memory_degree)) in enumerate(sweeps.ite
     drawing += panel(75 + 310 * column, 270, f"{name}: memory", values, mb, memory_fit, "MB")
 with open(picture, "w") as out:
     out.write("\n".join(drawing + ["</svg>\n"]))
+
+_, _, base_reserved, base_resident = step(base)
+print("\n| step | peak, MB | reserved, MB | resident beyond the base step's, of reserved beyond it |\n|---|---|---|---|")
+for sizes in large:
+    _, peak, reserved, resident = step(dict(base, **sizes))
+    print(f"| {', '.join(f'{k} {v}' for k, v in sizes.items())} | {peak / 1e6:.0f} | {reserved / 1e6:.0f} | "
+          f"{(resident - base_resident) / (reserved - base_reserved):.3f} |", flush=True)

@@ -30,7 +30,7 @@ std::string look_again(const settings& s, const weft::state_dict_t& whole, const
 
 /// What a rank will hold, send and do in a steady step.
 struct forecast {
-  std::size_t peak_bytes = 0;
+  std::size_t peak_bytes = 0, reserved_bytes = 0;
   weft::index_t sent_bytes = 0;
   weft::device_work work;
 };

@@ -129,12 +129,18 @@ std::string recomputed(const settings& s) {
   return s.recompute == "selective" ? ", norms and activations recomputed" : "";
 }
 
+/// Blocks are not cached beyond the limit, so that it holds for what the process takes as well.
+void set_memory_limit(const settings& s, const device& where) {
+  if (s.memory_limit > 0) where.memory().limit(static_cast<std::size_t>(s.memory_limit));
+}
+
 /// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
 /// are not there: the first makes the optimiser's state, the second holds it from the start.
 template <class... Choices>
 forecast forecast_of(const settings& s, int rank, int ranks) {
   const auto counts = std::make_shared<counting_backend>();
   const device nowhere(counts);
+  set_memory_limit(s, nowhere);
   counting_communicator others(rank, ranks);
   const auto model = gpt2::model<>::create(s.model, nowhere);
   adamw optimizer;
@@ -154,7 +160,7 @@ forecast forecast_of(const settings& s, int rank, int ranks) {
     sent = run.groups().sent() - before;
     work = counts->work() - worked;
   }
-  return {nowhere.memory().figures().peak, sent.total(), work};
+  return {nowhere.memory().figures().peak, nowhere.memory().figures().reserved, sent.total(), work};
 }
 
 /// Where what is offloaded goes.
@@ -215,6 +221,7 @@ int train(const settings& s, communicator& ranks) {
   const bool first = ranks.rank() == 0;
   if (!s.flight.empty()) ranks.record_in(std::make_shared<flight_recorder>(s.flight, ranks.rank()));
   const device where = device_of(s);
+  set_memory_limit(s, where);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   parallel_options strategy = parallel_options_of(s);
@@ -257,13 +264,13 @@ int train(const settings& s, communicator& ranks) {
   log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
            "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", \"comm\": \"%s\", "
            "\"deterministic\": %s, \"precision\": \"%s\", \"recompute\": \"%s\", \"recomputed_blocks\": %d, \"memory_limit\": %.0f}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
-           "\"predicted_peak_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
+           "\"predicted_peak_bytes\": %zu, \"predicted_reserved_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
            static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
            static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
            static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
            static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
            static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false", s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks, s.memory_limit,
-           static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes,
+           static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes, expected.reserved_bytes,
            static_cast<long long>(expected.sent_bytes));
   progress bar(s.steps);
   const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
@@ -284,12 +291,13 @@ int train(const settings& s, communicator& ranks) {
     }
     const double ms = now_ms() - start;
     const std::size_t made = allocations - allocated;
+    const memory_figures memory = where.memory().figures();
     log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %s, \"lr\": %.9g, \"tokens\": %lld, "
-             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"allocations\": %zu%s}",
+             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"reserved_bytes\": %zu, \"allocations\": %zu%s}",
              static_cast<long long>(step), r.loss, r.loss, json_number(r.norm).c_str(), optimizer.lr, static_cast<long long>(tokens), ms,
-             1e3 * static_cast<double>(tokens) / ms, where.memory().figures().peak, made,
+             1e3 * static_cast<double>(tokens) / ms, memory.peak, memory.reserved, made,
              rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
-                          static_cast<index_t>(where.memory().figures().peak)).c_str());
+                          static_cast<index_t>(memory.peak)).c_str());
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
     stopped = stops(ranks, s);

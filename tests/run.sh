@@ -258,6 +258,7 @@ check_nvcc
 check_fuzz $((full ? 300 : 10))
 if [ $full -eq 1 ]; then
   WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_run_sizes_test
+  WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_device_math_test
   check_arm
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF

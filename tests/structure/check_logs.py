@@ -32,10 +32,11 @@ for path in sys.argv[1:]:
     at = max(i for i, line in enumerate(log) if "step" in line)
     heads = [line for line in log[:at] if "config" in line]  # one for each time the run was taken up
     head, end = heads[-1], log[at]
-    if len(heads) == 1 and end["world"] == 1 and head["predicted_peak_bytes"] != end["peak_bytes"]:
-        sys.exit(f"{path}: predicted {head['predicted_peak_bytes']} bytes, the peak was {end['peak_bytes']}")
-    if 0 < head["config"]["memory_limit"] < end["peak_bytes"]:
-        sys.exit(f"{path}: the peak was {end['peak_bytes']} bytes, the limit is {head['config']['memory_limit']}")
+    for figure in ("peak_bytes", "reserved_bytes"):
+        if len(heads) == 1 and end["world"] == 1 and head[f"predicted_{figure}"] != end[figure]:
+            sys.exit(f"{path}: {figure}: {head[f'predicted_{figure}']} were predicted, {end[figure]} found")
+    if 0 < head["config"]["memory_limit"] < end["reserved_bytes"]:
+        sys.exit(f"{path}: {end['reserved_bytes']} bytes are reserved, the limit is {head['config']['memory_limit']}")
     sent = end["comm_bytes"]["total"]
     if head["predicted_comm_bytes"] != sent:
         sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")

@@ -2,10 +2,12 @@
 // Device memory: a caching allocator, and buffers that return to it.
 //
 // Freed blocks are kept by size class (eighths of a power of two) and handed out again, so a
-// steady training step asks the device for nothing.
+// steady training step asks the device for nothing. Blocks of one class do not serve another: what
+// is reserved can be more than ever is in use, unless there is a limit.
 #pragma once
 
 #include <bit>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -28,22 +30,22 @@ class caching_allocator {
   caching_allocator& operator=(const caching_allocator&) = delete;
   ~caching_allocator() { release_cached(); }
 
-  /// A block of at least `bytes`; the size it really has goes to `granted`.
+  /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the device before
+  /// this fails with its device_error.
   void* allocate(std::size_t bytes, std::size_t& granted) {
     granted = size_class(bytes);
     const std::lock_guard lock(mutex_);
+    auto& blocks = free_[class_number(granted)];
+    void* block = nullptr;
+    if (blocks.empty()) {
+      block = request(granted);
+    } else {
+      block = blocks.back();
+      blocks.pop_back();
+    }
     figures_.in_use += granted;
     figures_.peak = std::max(figures_.peak, figures_.in_use);
-    auto& blocks = free_[class_number(granted)];
-    if (!blocks.empty()) {
-      void* block = blocks.back();
-      blocks.pop_back();
-      return block;
-    }
-    blocks.reserve(16);
-    figures_.reserved += granted;
-    ++figures_.requests;
-    return device_->allocate(granted);
+    return block;
   }
   void deallocate(void* block, std::size_t granted) noexcept {
     const std::lock_guard lock(mutex_);
@@ -60,11 +62,14 @@ class caching_allocator {
   /// Gives cached blocks back to the device.
   void release_cached() noexcept {
     const std::lock_guard lock(mutex_);
-    for (std::size_t c = 0; c < classes; ++c) {
-      for (void* block : free_[c]) device_->deallocate(block, class_bytes(c));
-      figures_.reserved -= class_bytes(c) * free_[c].size();
-      free_[c].clear();
-    }
+    release();
+  }
+
+  /// From now on blocks are cached only as far as no more than `bytes` are reserved, if no more are in use.
+  void limit(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limit_ = bytes;
+    if (figures_.reserved > limit_) release();
   }
 
   memory_figures figures() const {
@@ -97,9 +102,33 @@ class caching_allocator {
   static constexpr std::size_t classes = 8 * 56;
   static constexpr std::size_t class_step(std::size_t octave) { return std::size_t{64} << (octave ? octave - 1 : 0); }
 
+  void* request(std::size_t granted) {
+    free_[class_number(granted)].reserve(16);
+    if (figures_.reserved > limit_ - std::min(granted, limit_)) release();
+    void* block = nullptr;
+    try {
+      block = device_->allocate(granted);
+    } catch (const device_error&) {
+      if (figures_.reserved == figures_.in_use) throw;
+      release();
+      block = device_->allocate(granted);
+    }
+    figures_.reserved += granted;
+    ++figures_.requests;
+    return block;
+  }
+  void release() noexcept {
+    for (std::size_t c = 0; c < classes; ++c) {
+      for (void* block : free_[c]) device_->deallocate(block, class_bytes(c));
+      figures_.reserved -= class_bytes(c) * free_[c].size();
+      free_[c].clear();
+    }
+  }
+
   std::shared_ptr<backend> device_;
   mutable std::mutex mutex_;
   std::vector<void*> free_[classes];  // by class
+  std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   memory_figures figures_;
 };
 
