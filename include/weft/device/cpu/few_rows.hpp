@@ -117,14 +117,13 @@ template <class From, class Out>
     }
     return;
   }
-  if constexpr (is_storage_type<From>)
-    if (range.i1 - range.i0 == 1) {
-      constexpr std::make_integer_sequence<int, B::lanes> sums;
-      for (index_t j = range.j0; j < range.j1; j += B::lanes)
-        dot_kernel(std::integer_sequence<int, 0>{}, sums, sums, depth, a.data + range.i0 * a.row, a.row, 1, b.data + j * b.column, b.column,
-                   std::min<index_t>(B::lanes, range.j1 - j), c.from(range.i0, j));
-      return;
-    }
+  if (range.i1 - range.i0 == 1) {
+    constexpr std::make_integer_sequence<int, B::lanes> sums;
+    for (index_t j = range.j0; j < range.j1; j += B::lanes)
+      dot_kernel(std::integer_sequence<int, 0>{}, sums, sums, depth, a.data + range.i0 * a.row, a.row, 1, b.data + j * b.column, b.column,
+                 std::min<index_t>(B::lanes, range.j1 - j), c.from(range.i0, j));
+    return;
+  }
   for (index_t j = range.j0; j < range.j1; j += B::columns)
     for (index_t i = range.i0; i < range.i1; i += B::rows)
       dot_kernel(rows, std::make_integer_sequence<int, B::columns>{}, std::make_integer_sequence<int, B::lanes>{}, depth,
