@@ -88,6 +88,17 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
   store_tile<vectors * lanes>(sums, c.data, c.row, height, width, c.add);
 }
 
+/// The block by dot products, Rows rows at a time.
+template <int Rows, class From, class Out>
+void multiply_by_dots(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b, const result_matrix<Out>& c) {
+  constexpr int lanes = dot_blocking<From>::lanes, columns = lanes / Rows;
+  for (index_t j = range.j0; j < range.j1; j += columns)
+    for (index_t i = range.i0; i < range.i1; i += Rows)
+      dot_kernel(std::make_integer_sequence<int, Rows>{}, std::make_integer_sequence<int, columns>{}, std::make_integer_sequence<int, lanes>{},
+                 depth, a.data + i * a.row, a.row, std::min<index_t>(Rows, range.i1 - i), b.data + j * b.column, b.column,
+                 std::min<index_t>(columns, range.j1 - j), c.from(i, j));
+}
+
 /// Whether there is a way for these strides.
 template <class From>
 bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
@@ -100,8 +111,8 @@ template <class From, class Out>
 [[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
                                          const result_matrix<Out>& c) {
   using B = dot_blocking<From>;
-  constexpr std::make_integer_sequence<int, B::rows> rows;
   if (b.column == 1) {
+    constexpr std::make_integer_sequence<int, B::rows> rows;
     constexpr std::make_integer_sequence<int, B::vectors> across;
     for (index_t j = range.j0; j < range.j1; j += B::vectors * B::lanes) {
       const index_t width = std::min<index_t>(B::vectors * B::lanes, range.j1 - j);
@@ -117,18 +128,10 @@ template <class From, class Out>
     }
     return;
   }
-  if (range.i1 - range.i0 == 1) {
-    constexpr std::make_integer_sequence<int, B::lanes> sums;
-    for (index_t j = range.j0; j < range.j1; j += B::lanes)
-      dot_kernel(std::integer_sequence<int, 0>{}, sums, sums, depth, a.data + range.i0 * a.row, a.row, 1, b.data + j * b.column, b.column,
-                 std::min<index_t>(B::lanes, range.j1 - j), c.from(range.i0, j));
-    return;
-  }
-  for (index_t j = range.j0; j < range.j1; j += B::columns)
-    for (index_t i = range.i0; i < range.i1; i += B::rows)
-      dot_kernel(rows, std::make_integer_sequence<int, B::columns>{}, std::make_integer_sequence<int, B::lanes>{}, depth,
-                 a.data + i * a.row, a.row, std::min<index_t>(B::rows, range.i1 - i), b.data + j * b.column, b.column,
-                 std::min<index_t>(B::columns, range.j1 - j), c.from(i, j));
+  const index_t height = range.i1 - range.i0;
+  if (height == 1) multiply_by_dots<1>(range, depth, a, b, c);
+  else if (height == 2 || B::rows == 2) multiply_by_dots<2>(range, depth, a, b, c);
+  else multiply_by_dots<B::rows>(range, depth, a, b, c);
 }
 
 }  // namespace detail
