@@ -70,6 +70,30 @@ for number, c in enumerate(configs):
           f"{rate['weft bf16'] / rate['weft']:.2f} |" + "".join(f" {rate[p]:.0f} | {rate[peer_of(p)] / rate[p]:.2f} |" for p in others), flush=True)
 
 
+def beside_another_process(program):
+    """Steps of the second configuration while another process wants the last core for itself."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(other.pid, {max(os.sched_getaffinity(0))})
+    try:
+        return list(program(configs[1]))[1:]
+    finally:
+        other.kill()
+        other.wait()
+
+
+times = collections.defaultdict(list)
+for _ in range(2):
+    for name, program in programs.items():
+        times[name, "alone"] += list(program(configs[1]))[1:]
+    for name, program in programs.items():
+        times[name, "beside"] += beside_another_process(program)
+print("\nThe second step alone, and beside a process that keeps one core busy, milliseconds\n")
+print("| | alone | beside | times as long |\n|---|---|---|---|")
+for name in programs:
+    alone, beside = statistics.median(times[name, "alone"]), statistics.median(times[name, "beside"])
+    print(f"| {name} | {alone:.0f} | {beside:.0f} | {beside / alone:.2f} |", flush=True)
+
+
 def interleaved(family, rounds):
     """Seconds by task and program: those that were built, and a script for PyTorch."""
     commands = {p.name[len(family) + 1:]: [p] for p in sorted(peers.glob(f"{family}_*"))}
