@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <weft/device/cpu/random.hpp>
@@ -61,7 +62,7 @@ TEST_CASE("elementary functions: ulps over floats of all sizes and both signs") 
 
 TEST_CASE("elementary functions: ulps over every float of one sign" * doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
   constexpr std::uint64_t negative = 0x8000'0000, end = 0x1'0000'0000;
-  const auto report = [](const char* name, double ulps) {
+  const auto report = [](const std::string& name, double ulps) {
     MESSAGE(name << ": " << ulps << " ulp");
     return ulps;
   };
