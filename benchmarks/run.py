@@ -44,6 +44,17 @@ def has_pytorch():
     return subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0
 
 
+def beside_another_process(program, c):
+    """The steps while another process wants the last core for itself."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(other.pid, {max(os.sched_getaffinity(0))})
+    try:
+        return list(program(c))
+    finally:
+        other.kill()
+        other.wait()
+
+
 #          layers heads width context batch vocabulary steps
 configs = [(4, 4, 128, 64, 12, 256, 60), (6, 6, 384, 256, 8, 256, 8), (12, 12, 768, 256, 4, 50304, 3)]
 programs = {"weft": weft_step, "weft bf16": lambda c: weft_step(c, "bf16")}
@@ -57,41 +68,29 @@ peer_of = lambda name: "weft bf16" if name.endswith("bf16") else "weft"
 print(f"GPT-2 training step, {threads} threads, tokens/s; ratio = weft / peer\n")
 print("| step | weft | weft static | weft bf16 | of f32 |" + "".join(f" {p} | ratio |" for p in others))
 print("|---|---|---|---|---|" + "---|---|" * len(others))
+beside = collections.defaultdict(list)
 for number, c in enumerate(configs):
     times = collections.defaultdict(list)
     for _ in range(3):  # interleaved; the first step of each run warms up
         for name, program in programs.items():
             times[name] += list(program(c))[1:]
+            if number == 1:
+                beside[name] += beside_another_process(program, c)[1:]
         if number == 0:
             times["static"] += list(static_step(c))[1:]
+    if number == 1:
+        alone = times
     rate = {name: 1e3 * c[3] * c[4] / statistics.median(t) for name, t in times.items()}
     static = f"{rate['static']:.0f}" if "static" in rate else ""
     print(f"| L{c[0]} H{c[1]} C{c[2]} T{c[3]} B{c[4]} V{c[5]} | {rate['weft']:.0f} | {static} | {rate['weft bf16']:.0f} | "
           f"{rate['weft bf16'] / rate['weft']:.2f} |" + "".join(f" {rate[p]:.0f} | {rate[peer_of(p)] / rate[p]:.2f} |" for p in others), flush=True)
 
 
-def beside_another_process(program):
-    """Steps of the second configuration while another process wants the last core for itself."""
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    os.sched_setaffinity(other.pid, {max(os.sched_getaffinity(0))})
-    try:
-        return list(program(configs[1]))[1:]
-    finally:
-        other.kill()
-        other.wait()
-
-
-times = collections.defaultdict(list)
-for _ in range(2):
-    for name, program in programs.items():
-        times[name, "alone"] += list(program(configs[1]))[1:]
-    for name, program in programs.items():
-        times[name, "beside"] += beside_another_process(program)
 print("\nThe second step alone, and beside a process that keeps one core busy, milliseconds\n")
 print("| | alone | beside | times as long |\n|---|---|---|---|")
 for name in programs:
-    alone, beside = statistics.median(times[name, "alone"]), statistics.median(times[name, "beside"])
-    print(f"| {name} | {alone:.0f} | {beside:.0f} | {beside / alone:.2f} |", flush=True)
+    ms, ms_beside = statistics.median(alone[name]), statistics.median(beside[name])
+    print(f"| {name} | {ms:.0f} | {ms_beside:.0f} | {ms_beside / ms:.2f} |", flush=True)
 
 
 def interleaved(family, rounds):

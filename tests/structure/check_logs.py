@@ -35,8 +35,8 @@ for path in sys.argv[1:]:
     for figure in ("peak_bytes", "reserved_bytes"):
         if len(heads) == 1 and end["world"] == 1 and head[f"predicted_{figure}"] != end[figure]:
             sys.exit(f"{path}: {figure}: {head[f'predicted_{figure}']} were predicted, {end[figure]} found")
-    if 0 < head["config"]["memory_limit"] < end["reserved_bytes"]:
-        sys.exit(f"{path}: {end['reserved_bytes']} bytes are reserved, the limit is {head['config']['memory_limit']}")
+        if 0 < head["config"]["memory_limit"] < end[figure]:
+            sys.exit(f"{path}: {figure}: {end[figure]}, the limit is {head['config']['memory_limit']}")
     sent = end["comm_bytes"]["total"]
     if head["predicted_comm_bytes"] != sent:
         sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")

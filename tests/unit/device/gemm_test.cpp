@@ -38,7 +38,7 @@ double worst_difference(const cpu::gemm_size& size, int form, bool add, double r
 
 template <class T, class Out = T>
 void check_sizes(double tolerance, double rounding = 0) {
-  const index_t sizes[] = {1, 2, 3, 4, 7, 16, 33, 64, 65, 130};
+  const index_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 16, 33, 64, 65, 130};
   const auto check = [&](const cpu::gemm_size& size, int form, bool add) {
     CAPTURE(size.m); CAPTURE(size.n); CAPTURE(size.k); CAPTURE(form); CAPTURE(add);
     CHECK(worst_difference<T, Out>(size, form, add, rounding) < tolerance);
@@ -46,7 +46,7 @@ void check_sizes(double tolerance, double rounding = 0) {
   std::uint64_t n = 0;
   for (index_t m : sizes)
     for (index_t k : {index_t{0}, index_t{1}, index_t{17}, index_t{520}, index_t{1030}})
-      for (int form = 0; form < 5; ++form, ++n) check({m, sizes[(2 * n + n / 5) % 10], k}, form, n % 3 == 0);
+      for (int form = 0; form < 5; ++form, ++n) check({m, sizes[(2 * n + n / 5) % std::size(sizes)], k}, form, n % 3 == 0);
   // More rows than the second cache holds, or as many columns of a transposed B, in one and in several parts of K.
   for (index_t k : {index_t{700}, index_t{1700}}) {
     for (int form = 0; form < 5; ++form) check({600, form == 0 ? 50 : 9, k}, form, form % 2 == 1);

@@ -38,8 +38,10 @@ double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1
     vector x;
     for (int l = 0; l < lanes; ++l) x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(std::min(bits + std::uint64_t(l) * step, last - 1)));
     const vector y = f(x);
-    for (int l = 0; l < lanes; ++l) check(x[l], y[l]);
-    check(x[0], f(x[0]));
+    for (int l = 0; l < lanes; ++l) {
+      check(x[l], y[l]);
+      check(x[l], f(x[l]));
+    }
   }
   return worst;
 }

@@ -130,7 +130,7 @@ template <class From, class Out>
   }
   const index_t height = range.i1 - range.i0;
   if (height == 1) multiply_by_dots<1>(range, depth, a, b, c);
-  else if (height == 2 || B::rows == 2) multiply_by_dots<2>(range, depth, a, b, c);
+  else if (height == 2) multiply_by_dots<2>(range, depth, a, b, c);
   else multiply_by_dots<B::rows>(range, depth, a, b, c);
 }
 

@@ -45,7 +45,7 @@ class blocked_product {
 
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
       : size_(size), a_(o.a), b_(o.b), c_(o.c), transposed_(o.a.column == 1 && o.b.row == 1 && o.b.column != 1 && 2 * size.m <= size.n),
-        direct_(std::is_same_v<Out, S> && !transposed_), depth_(quotient(size.k, n)) {
+        depth_(quotient(size.k, n)) {
     if (transposed_) {
       std::swap(size_.m, size_.n);
       a_ = {o.b.data, o.b.column, 1};
@@ -77,7 +77,7 @@ class blocked_product {
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
-    const index_t sums_space = direct_ ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
+    const index_t sums_space = direct() ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
     T* const b_packed = a_packed + a_space;
     S* const sums = reinterpret_cast<S*>(b_packed + b_space);
@@ -89,7 +89,7 @@ class blocked_product {
         S* const sum = sums + (part_ < depth_ ? p : 0) * rows * B::tile_columns;
         if (reads_in_place(rows, columns)) {
           multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0), b_.row, sum);
-        } else if (direct_ && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
+        } else if (direct() && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
           multiply_and_pack(at, tiles, j0, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum, B::tile_rows);
         } else {
@@ -105,7 +105,7 @@ class blocked_product {
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
     constexpr index_t cached = index_t{6} << 20;  // bytes
-    const bool keeps_sums = !direct_ && part_ < depth_;
+    const bool keeps_sums = !direct() && part_ < depth_;
     const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0, panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
     const index_t panels = quotient(size_.n, step_), groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
     const index_t most = quotient(panels, groups), blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
@@ -125,6 +125,8 @@ class blocked_product {
 
  private:
   static constexpr index_t n = elements_in<T>;
+  /// Whether sums are made in C.
+  bool direct() const { return std::is_same_v<Out, S> && !transposed_; }
   static index_t quotient(index_t all, index_t part) { return (all + part - 1) / part; }
 
   /// Rows [i0, i0 + rows) of A, for `depth` packed elements from the k0-th on.
@@ -160,7 +162,7 @@ class blocked_product {
 
   /// A block of A times a group of panels. Sums that are kept for the next part of K lie `sums_size` apart.
   void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size, scratch_memory& scratch) const {
-    const index_t a_space = a_space_for(at.rows), own = direct_ || kept ? 0 : at.rows * B::tile_columns;
+    const index_t a_space = a_space_for(at.rows), own = direct() || kept ? 0 : at.rows * B::tile_columns;
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + own) * sizeof(T)));
     const T* const tiles = tiles_of(at, a_packed);
     for (index_t p = 0; p < g.count; ++p)
@@ -175,7 +177,7 @@ class blocked_product {
     return rows <= 64 && columns == micro_kernels<T>::vectors_for(columns) * B::lanes;
   }
 
-  bool adds(const block& at) const { return at.k0 > 0 || (direct_ && c_.add); }
+  bool adds(const block& at) const { return at.k0 > 0 || (direct() && c_.add); }
 
   /// A block of A times a panel of B, from the tile at row `from` of the block on.
   void multiply_panel(const block& at, const T* tiles, index_t j0, index_t columns, const T* panel, index_t panel_row, S* sums,
@@ -183,11 +185,11 @@ class blocked_product {
     S* to = sums;
     index_t to_row = B::tile_columns, width = micro_kernels<T>::vectors_for(columns) * B::lanes;
     if constexpr (std::is_same_v<Out, S>)
-      if (direct_) to = c_.data + at.i0 * c_.row + j0, to_row = c_.row, width = columns;
+      if (direct()) to = c_.data + at.i0 * c_.row + j0, to_row = c_.row, width = columns;
     for (index_t t = from; t < at.rows; t += B::tile_rows)
       multiply_tile<T>(at.depth, tiles + t / B::tile_rows * layout_.tile, layout_.row, layout_.column, panel, panel_row, to + t * to_row,
                        to_row, static_cast<int>(std::min<index_t>(B::tile_rows, at.rows - t)), width, adds(at));
-    if (direct_ || at.k0 + at.depth < depth_) return;
+    if (direct() || at.k0 + at.depth < depth_) return;
     if (transposed_) store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns, c_.add);
     else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
   }
@@ -203,7 +205,6 @@ class blocked_product {
   matrix<From> a_, b_;
   result_matrix<Out> c_;
   bool transposed_;       // C^T is computed
-  bool direct_;           // sums are made in C
   index_t depth_, part_;  // of K in packed elements
   index_t block_rows_;    // of A that stay in the second cache
   index_t step_;          // columns of a panel
