@@ -225,4 +225,17 @@ for limit in (0.0, 0.5, 100.0):
     number = ops.counts["clip_grad_norm"] = ops.counts.get("clip_grad_norm", -1) + 1
     for k, v in {"limit": torch.tensor(limit), "gradient": g, "norm": norm, "y": p.grad}.items():
         ops.tensors[f"clip_grad_norm/{number}/{k}"] = v.contiguous().clone()
+schedules = {"schedule_step": lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=3, gamma=0.5),
+             "schedule_cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=19),
+             "schedule_warmup": lambda o: torch.optim.lr_scheduler.SequentialLR(o, [
+                 torch.optim.lr_scheduler.LinearLR(o, start_factor=1 / 5, total_iters=4),
+                 torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=15)], milestones=[5])}
+for name, make in schedules.items():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler, rates = make(optimizer), []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("optimizers")

@@ -59,3 +59,15 @@ TEST_CASE("clipping by norm") {
     c.same(*model.weight.grad().state(), "y", 1e-5, 1e-6);
   });
 }
+
+TEST_CASE("learning-rate schedules") {
+  const auto rates_of = [](const char* name, const schedule& rates) {
+    for_each_case(cases(), name, [&](const stored_case& c) {
+      c.same(*generate<double>(order1{20}, [&](index_t s) { return rates.at(s); }).state(), "y", 1e-12, 0.1);
+    });
+  };
+  using shape = schedule::shape;
+  rates_of("schedule_step", {.kind = shape::step, .lr = 0.3, .every = 3, .gamma = 0.5});
+  rates_of("schedule_cosine", {.kind = shape::cosine, .lr = 0.3, .steps = 19});
+  rates_of("schedule_warmup", {.kind = shape::cosine, .lr = 0.3, .warmup = 5, .steps = 20});
+}
