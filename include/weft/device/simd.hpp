@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Vectors of lanes on the compilers' vector extension; a lane type alone is a vector of one.
 //
-// The same kernel code runs with V = float (tails, the row part of row kernels) and with
+// The same kernel code runs with V = float (the row part of row kernels) and with
 // V = vec<float, 16>. Comparisons give masks: 32-bit lanes that are all ones or all zeros,
 // whatever is compared.
+//
+// A lane's bits are those of IEEE operations in the order in which they are written, for any V: a
+// compiler that contracts a product and a sum into a fused multiply-add does so here and not
+// there. So a product whose value is added to something is `multiply`, and what is to be fused
+// is `multiply_add`. No flag (-ffp-contract) changes that.
 //
 //   vec<float, 8> y = select(less(x, splat<vec<float, 8>>(0.f)), -x, x);
 #pragma once
@@ -68,6 +73,89 @@ WEFT_INLINE V splat(lane<V> x) {
 }
 
 namespace detail {
+/// `x`, of which the compiler no longer knows what computed it.
+template <class V>
+WEFT_INLINE V of_unknown_origin(V x) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) <= vector_bytes) asm("" : "+v"(x));
+  else asm("" : "+m"(x));
+#elif defined(__aarch64__)
+  if constexpr (sizeof(V) <= vector_bytes) asm("" : "+w"(x));
+  else asm("" : "+m"(x));
+#else
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
+/// Whether the instruction set multiplies and adds with one rounding.
+#if defined(__FMA__) || defined(__aarch64__)
+inline constexpr bool has_fma = true;
+#else
+inline constexpr bool has_fma = false;
+#endif
+
+WEFT_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+WEFT_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+template <class V>
+  requires(lane_count<V> > 1)
+WEFT_INLINE V fused(V a, V b, V c) {
+#if __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__)
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<short>(-1), 4);
+  if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<char>(-1), 4);
+#endif
+  if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_vfmaddps256(a, b, c);
+  if constexpr (std::is_same_v<V, vec<double, 4>>) return __builtin_ia32_vfmaddpd256(a, b, c);
+  if constexpr (std::is_same_v<V, vec<float, 4>>) return __builtin_ia32_vfmaddps(a, b, c);
+  if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__aarch64__)
+  if constexpr (std::is_same_v<V, vec<float, 4>>) return __builtin_aarch64_fmav4sf(a, b, c);
+  if constexpr (std::is_same_v<V, vec<float, 2>>) return __builtin_aarch64_fmav2sf(a, b, c);
+  if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_aarch64_fmav2df(a, b, c);
+#endif
+  for (int i = 0; i < lane_count<V>; ++i) a[i] = fused(a[i], b[i], c[i]);
+  return a;
+}
+}  // namespace detail
+
+/// a * b, rounded before anything is added to it.
+template <class V>
+WEFT_INLINE V multiply(V a, V b) {
+  if constexpr (std::is_floating_point_v<lane<V>>) return detail::of_unknown_origin(static_cast<V>(a * b));
+  else return a * b;
+}
+/// a * b + c with one rounding where the instruction set has it, elsewhere with two; in all lanes alike.
+template <class V>
+WEFT_INLINE V multiply_add(V a, V b, V c) {
+  if constexpr (detail::has_fma && std::is_floating_point_v<lane<V>>) return detail::fused(a, b, c);
+  else return multiply(a, b) + c;
+}
+/// The same with one number for all lanes.
+template <class V>
+  requires(lane_count<V> > 1)
+WEFT_INLINE V multiply(V a, lane<V> b) {
+  return multiply(a, splat<V>(b));
+}
+template <class V>
+  requires(lane_count<V> > 1)
+WEFT_INLINE V multiply_add(V a, V b, lane<V> c) {
+  return multiply_add(a, b, splat<V>(c));
+}
+template <class V>
+  requires(lane_count<V> > 1)
+WEFT_INLINE V multiply_add(V a, lane<V> b, V c) {
+  return multiply_add(a, splat<V>(b), c);
+}
+template <class V>
+  requires(lane_count<V> > 1)
+WEFT_INLINE V multiply_add(V a, lane<V> b, lane<V> c) {
+  return multiply_add(a, splat<V>(b), splat<V>(c));
+}
+
+namespace detail {
 template <class V, class Lanes>
 inline constexpr V counted{};
 template <class V, int... I>
@@ -93,55 +181,86 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
 }
 
 namespace detail {
-/// Lanes whose bit in `mask` is set, the others zero or untouched. Written out, because the compilers' functions for masks
-/// differ and their header takes long to read.
-template <class V, class T>
-V load_masked(const T* p, std::uint64_t mask);
-template <class V, class T>
-void store_masked(T* p, V v, std::uint64_t mask);
+/// Memory to and from the first `n` lanes, n less than there are; nothing else is touched. What is loaded into the other lanes
+/// is zero. Written out, because the compilers' functions for masks differ and their header takes long to read.
+template <class V>
+struct partial {
+  using T = lane<V>;
+  static constexpr bool by_mask = false;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    T some[lane_count<V>]{};
+    for (index_t i = 0; i < n; ++i) some[i] = p[i];
+    return simd::load<V>(some);
+  }
+  static WEFT_INLINE void store(T* p, const V& v, index_t n) {
+    T some[lane_count<V>];
+    simd::store(some, v);
+    for (index_t i = 0; i < n; ++i) p[i] = some[i];
+  }
+};
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 template <class V>
-inline constexpr bool has_masks = sizeof(V) == 16 || sizeof(V) == 32 || sizeof(V) == 64;
-
-template <class V, class T>
-WEFT_INLINE V load_masked(const T* p, std::uint64_t mask) {
-  V v;
-  const auto& memory = *reinterpret_cast<const char(*)[sizeof(V)]>(p);
-  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  return v;
-}
-template <class V, class T>
-WEFT_INLINE void store_masked(T* p, V v, std::uint64_t mask) {
-  auto& memory = *reinterpret_cast<char(*)[sizeof(V)]>(p);
-  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else asm("vmovdqu8 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-}
-#else
+  requires(sizeof(V) == 16 || sizeof(V) == 32 || sizeof(V) == 64)
+struct partial<V> {
+  using T = lane<V>;
+  using memory = char[sizeof(V)];
+  static constexpr bool by_mask = true;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    V v;
+    const auto& from = *reinterpret_cast<const memory*>(p);
+    const std::uint64_t mask = (std::uint64_t{1} << n) - 1;
+    if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    return v;
+  }
+  static WEFT_INLINE void store(T* p, V v, index_t n) {
+    auto& to = *reinterpret_cast<memory*>(p);
+    const std::uint64_t mask = (std::uint64_t{1} << n) - 1;
+    if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else asm("vmovdqu8 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+  }
+};
+#elif defined(__AVX2__)
 template <class V>
-inline constexpr bool has_masks = false;
+  requires((sizeof(V) == 16 || sizeof(V) == 32) && sizeof(lane<V>) >= 4)
+struct partial<V> {
+  using T = lane<V>;
+  using I = rebind<V, std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>>;
+  using memory = char[sizeof(V)];
+  static constexpr bool by_mask = true;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    V v;
+    const auto& from = *reinterpret_cast<const memory*>(p);
+    const I mask = iota<I>() < static_cast<lane<I>>(n);
+    if constexpr (sizeof(T) == 8) asm("vpmaskmovq %1, %2, %0" : "=x"(v) : "m"(from), "x"(mask));
+    else asm("vpmaskmovd %1, %2, %0" : "=x"(v) : "m"(from), "x"(mask));
+    return v;
+  }
+  static WEFT_INLINE void store(T* p, V v, index_t n) {
+    auto& to = *reinterpret_cast<memory*>(p);
+    const I mask = iota<I>() < static_cast<lane<I>>(n);
+    if constexpr (sizeof(T) == 8) asm("vpmaskmovq %1, %2, %0" : "+m"(to) : "x"(v), "x"(mask));
+    else asm("vpmaskmovd %1, %2, %0" : "+m"(to) : "x"(v), "x"(mask));
+  }
+};
 #endif
 }  // namespace detail
 
 /// The first `n` lanes, the others zero.
 template <class V>
 WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
-  if (n >= lane_count<V>) return load<V>(p);
-  if constexpr (detail::has_masks<V>) return detail::load_masked<V>(p, (std::uint64_t{1} << n) - 1);
-  V v{};
-  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(lane<V>));
-  return v;
+  return n >= lane_count<V> ? load<V>(p) : detail::partial<V>::load(p, n);
 }
+/// Stores the first `n` lanes.
 template <class V>
-WEFT_INLINE void store_some(lane<V>* p, V v, index_t n) {
+WEFT_INLINE void store_some(lane<V>* p, const V& v, index_t n) {
   if (n >= lane_count<V>) store(p, v);
-  else if constexpr (detail::has_masks<V>) detail::store_masked(p, v, (std::uint64_t{1} << n) - 1);
-  else std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(lane<V>));
+  else detail::partial<V>::store(p, v, n);
 }
 
 template <class To, class V>
@@ -201,14 +320,22 @@ WEFT_INLINE V minimum(V a, V b) {
   else return select(detail::as_mask<V>(a < b || a != a), a, b);
 }
 
+/// The first `n` lanes of v, the others as in `rest`.
+template <class V>
+WEFT_INLINE V first_lanes(V v, V rest, index_t n) {
+  if (n >= lane_count<V>) return v;
+  return select(less(iota<mask_of<V>>(), splat<mask_of<V>>(static_cast<std::int32_t>(n))), v, rest);
+}
+
 /// Folds the lanes with `f`, halves first: the order is fixed by the width alone.
 template <class V, class F>
 WEFT_INLINE lane<V> fold_lanes(V v, F f) {
-  lane<V> part[lane_count<V>];
-  std::memcpy(part, &v, sizeof v);
-  for (int width = lane_count<V> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) part[i] = f(part[i], part[i + width]);
-  return part[0];
+  if constexpr (lane_count<V> == 1) return v;
+  else {
+    vec<lane<V>, lane_count<V> / 2> half[2];
+    std::memcpy(half, &v, sizeof v);
+    return fold_lanes(f(half[0], half[1]), f);
+  }
 }
 
 /// Applies `f` to each lane: for functions without a vector form.

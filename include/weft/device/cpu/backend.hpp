@@ -121,7 +121,7 @@ class cpu_backend : public backend {
     const index_t rows = call.args.rows(), size = call.args.row_size();
     if (rows < few && size > block_elements && call.scratch_rows == 0) return launch_long_rows(call);
     const index_t tasks = tasks_for(call, rows * size, rows);
-    const auto bytes = static_cast<std::size_t>(call.scratch_rows * size * 8);
+    const auto bytes = static_cast<std::size_t>(call.scratch_rows * scratch_size(size) * 8);
     threads_.parallel_for(tasks, [&](index_t t, scratch_memory& scratch) {
       call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, scratch.get(bytes)});
     });
@@ -154,11 +154,11 @@ class cpu_backend : public backend {
     };
     const index_t blocks = std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
     if (rows * chunks < few && blocks > 1) {
-      recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * chunk));
+      recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)));
       const auto compute = [&](int phase, index_t t, index_t block) {
-        double* const of_range = folds.data() + t * blocks * chunk;
+        double* const of_range = folds.data() + t * blocks * scratch_size(chunk);
         kernel_range range = range_of(t, nullptr);
-        range.scratch = of_range + block * (range.end - range.begin);
+        range.scratch = of_range + block * scratch_size(range.end - range.begin);
         const fold_blocks at{phase, block, blocks, of_range};
         range.blocks = &at;
         call.function(call.args, range);
@@ -169,7 +169,7 @@ class cpu_backend : public backend {
     }
     const bool parallel = worth_dividing(call, rows * folded * size);
     threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
-      call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(chunk * 8))));
+      call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(scratch_size(chunk) * 8))));
     }, parallel);
   }
 
