@@ -303,7 +303,7 @@ namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
   throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " + std::to_string(start) + " to " +
-                    std::to_string(stop) + ": bounds count from the beginning, and the first is not above the second");
+                    std::to_string(stop) + ": bounds are 0 <= start <= stop <= extent");
 }
 [[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
   throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) + " cannot become " +
@@ -412,7 +412,8 @@ constexpr auto slice(X x, index_t start, index_t stop) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
   static_assert(Step > 0, "weft: slice: the step is positive");
-  if (start < 0 || stop < start) detail::refuse_bounds(X::static_shape, dim, start, stop);
+  constexpr index_t extent = X::static_shape[dim];
+  if (start < 0 || stop < start || (extent >= 0 && stop > extent)) detail::refuse_bounds(X::static_shape, dim, start, stop);
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 

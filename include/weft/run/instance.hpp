@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -130,6 +131,30 @@ class instance {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
 
+  dtype output_type(int output) const { return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type; }
+
+  /// Whether the outputs may be written there: to memory that the program does not read, or that one kernel reads element
+  /// by element, each just before it writes the same one.
+  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<output_memory>& outputs) const {
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      const int id = plan_.outputs[o];
+      if (id < 0) continue;
+      const memory_range written = reach(id, outputs[o].data);
+      for (std::size_t other = 0; other < o; ++other)
+        if (plan_.outputs[other] >= 0 && written.overlaps(reach(plan_.outputs[other], outputs[other].data))) return false;
+      for (int i = 0; i < layouts_.size(); ++i)
+        if (value(i).where == storage::leaf && leaves[static_cast<std::size_t>(value(i).source)] &&
+            written.overlaps(reach(i, leaves[static_cast<std::size_t>(value(i).source)])) &&
+            !reads_what_it_writes(i, leaves[static_cast<std::size_t>(value(i).source)], static_cast<int>(o), outputs[o].data))
+          return false;
+    }
+    return true;
+  }
+  /// Whether the program is one kernel of elements: it reads all of its operands before anything can fail.
+  bool is_one_kernel_of_elements() const {
+    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && steps_[0].call.division == kernel_division::elements;
+  }
+
   /// Plays the steps.
   void run(const frame& f) {
     const auto base = [&](const source& s) -> void* {
@@ -170,6 +195,39 @@ class instance {
     attributes at{};
     kernel_call call{};
   };
+
+  /// Bytes [first, last) of memory.
+  struct memory_range {
+    std::uintptr_t first = 0, last = 0;
+    bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
+  };
+
+  /// The memory that a value reaches whose element 0 is at `data`, less its offset.
+  memory_range reach(int id, const void* data) const {
+    const element_range r = range_of(layout_of(id));
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    const index_t bytes = size_of(value(id).result.type);
+    return {at + static_cast<std::uintptr_t>(r.first * bytes), at + static_cast<std::uintptr_t>(r.last * bytes)};
+  }
+
+  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
+  /// touch them.
+  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+    if (!is_one_kernel_of_elements()) return false;
+    const prepared& s = steps_[0];
+    const kernel_args& args = s.call.args;
+    int out = s.entry->inputs;
+    while (sources_[out].index != o) ++out;
+    for (int a = 0; a < s.entry->inputs; ++a) {
+      const int id = plan_.operands[static_cast<std::size_t>(a)];
+      if (base_of(id) != leaf || !reach(id, read).overlaps(reach(plan_.outputs[static_cast<std::size_t>(o)], written))) continue;
+      bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
+                  size_of(value(id).result.type) == size_of(output_type(o));
+      for (int d = 0; d < args.order; ++d) same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
+      if (!same) return false;
+    }
+    return true;
+  }
 
   template <class T>
   static int count_of(std::span<const T> s) { return static_cast<int>(s.size()); }
