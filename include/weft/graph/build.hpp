@@ -242,7 +242,9 @@ constexpr value unpad(value g, value y, value x) {
   symbol_table& dims = g.owner->dims;
   const int dim = static_cast<int>(y.attribute(0));
   const index_t start = y.attribute(1), step = y.attribute(3);
-  const index_t span = dims.multiply(dims.subtract(x.extents()[dim], 1), step);
+  const index_t count = x.extents()[dim];
+  if (step == 1 || count == 0) return slice_dim(g, dim, start, dims.add(start, count), step);
+  const index_t span = dims.multiply(dims.subtract(count, 1), step);
   return slice_dim(g, dim, start, dims.add(dims.add(start, span), 1), step);
 }
 

@@ -74,7 +74,6 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
     }
     if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves)) return {"a leaf has no number", i};
     if (!n.op->infer || n.op->kind == op::op_kind::result) continue;
-    if (n.op == &info_of<op::concat> && n.operands > 2) continue;  // joined by with_legal_views
     const inferred law = n.op->infer(dims, n.at, forms);
     if (!law.holds || !law.types_fit) return {"operands do not fit the law of their op", i};
     const bool same = law.value.type == n.result.type &&

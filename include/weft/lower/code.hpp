@@ -89,25 +89,11 @@ constexpr bool is_expensive(const node& n) {
          n.op == &info_of<op::divide>;
 }
 
-/// Whether the last dim of a value has stride 1, as far as the graph can tell.
-constexpr bool inner_contiguous(const compute_graph& g, int id) {
-  const node& n = g[id];
-  if (n.op->kind != op::op_kind::view) return true;
-  const int last = n.result.extents.order - 1;
-  if (n.op == &info_of<op::expand>) {
-    const shape& from = g[n.operand[0]].result.extents;
-    if (n.result.extents.last() != from.last()) return false;
-  }
-  if (n.op == &info_of<op::permute> && normalized_dim(n.at[last], n.at.count) != last) return false;
-  if (n.op == &info_of<op::slice> && n.at[0] == last && n.at[3] != 1) return false;
-  if (n.op == &info_of<op::flip> && n.at[0] == last) return false;
-  return inner_contiguous(g, n.operand[0]);
-}
-
 class coder {
  public:
-  constexpr coder(const compute_graph& g, const kernel_group& group, const sequence<bool>& read_outside)
-      : g_(g), group_(group), read_outside_(read_outside),
+  constexpr coder(const compute_graph& g, const graph::view_layouts& layouts, const kernel_group& group,
+                  const sequence<bool>& read_outside)
+      : g_(g), layouts_(layouts), group_(group), read_outside_(read_outside),
         level_(g.size(), 0), word_of_(g.size(), -1), sweep_of_word_(g.size(), -1),
         spilled_(g.size(), -1), stored_(g.size(), -1), member_(g.size(), false) {
     for (int m : group.nodes) member_[m] = true;
@@ -255,7 +241,7 @@ class coder {
       w = emit({coordinate, t});
     } else if (!member_[id]) {
       const int a = input_of(id);
-      w = row ? emit({load_row, t, a}) : emit({load, t, a, !detail::inner_contiguous(g_, id)});
+      w = row ? emit({load_row, t, a}) : emit({load, t, a, !layouts_.has_unit_inner_stride(id)});
     } else if (level_[id] < p && stored_[id] >= 0 && register_type(t) == t) {
       w = emit({load, t, stored_[id]});
     } else if (level_[id] < p && spilled_[id] >= 0) {
@@ -297,6 +283,7 @@ class coder {
   }
 
   const compute_graph& g_;
+  const graph::view_layouts& layouts_;
   const kernel_group& group_;
   const sequence<bool>& read_outside_;
   sequence<int> level_, word_of_, sweep_of_word_, spilled_, stored_;
@@ -308,9 +295,9 @@ class coder {
 }  // namespace detail
 
 /// The code of one group. `read_outside` holds, by node, whether it is read outside its group.
-constexpr kernel_code make_code(const graph::compute_graph& g, const graph::kernel_group& group,
-                                const sequence<bool>& read_outside) {
-  return detail::coder(g, group, read_outside).run();
+constexpr kernel_code make_code(const graph::compute_graph& g, const graph::view_layouts& layouts,
+                                const graph::kernel_group& group, const sequence<bool>& read_outside) {
+  return detail::coder(g, layouts, group, read_outside).run();
 }
 
 }  // namespace weft::lower

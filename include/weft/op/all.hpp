@@ -32,7 +32,7 @@ struct all {
             reduce_sum, reduce_max, reduce_min,                                 // instructions
             leaf, argument, constant, extent_value, result,                     // sources
             reshape, permute, expand, slice, flip, detach, pad, concat,
-            unflatten, flatten, chunk,                                          // movement
+            unflatten, flatten, unsqueeze, chunk,                               // movement
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
             take_rows, put_rows, gather, scatter_sum, arg_extremum, one_hot,

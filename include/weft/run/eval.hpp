@@ -29,10 +29,21 @@ namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_device(const tensor_state& t) {
   throw device_error("weft: an operand of shape " + to_string(t.extents) + " lies on another device (" + t.where->name() + ")");
 }
+
+/// New memory for outputs that the program must not write at once.
+inline tensor_list computed_beside(context& c, const tensor_list& outputs, recycled_vector<output_memory>& targets) {
+  tensor_list beside(outputs.size());
+  for (std::size_t o = 0; o < outputs.size(); ++o) {
+    beside[o] = make_state(c.where(), outputs[o]->extents, outputs[o]->type);
+    targets[o].data = beside[o]->memory.data();
+  }
+  return beside;
+}
 }  // namespace detail
 
 /// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
-/// they are that sum.
+/// they are that sum. The others are memory of their shape and type; those that the program reads in another order
+/// than it writes them are computed beside, and copied.
 inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
                  const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
@@ -47,6 +58,7 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
+  const bool given = !outputs.empty();
   outputs.resize(p.plan.outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
@@ -59,7 +71,10 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
                               p.plan.values[static_cast<std::size_t>(value)].result.type);
     if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
+  const tensor_list beside = given && !i.can_overwrite(leaf_memory, targets) ? detail::computed_beside(c, outputs, targets) : tensor_list();
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
+  for (std::size_t o = 0; o < beside.size(); ++o)
+    copy_elements(c.engine(), outputs[o]->type, outputs[o]->memory.data(), beside[o]->memory.data(), outputs[o]->extents.size());
   if (service) service->after_program(leaves, during);
 }
 

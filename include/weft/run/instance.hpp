@@ -8,15 +8,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/arena.hpp>
-#include <weft/run/layout.hpp>
 #include <weft/run/parameter_service.hpp>
 #include <weft/run/tapped.hpp>
+#include <weft/shape/layout.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft::run {
@@ -31,6 +32,31 @@ namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_extents(const char* first, index_t a, const char* second, index_t b) {
   throw shape_error(first + std::to_string(a) + second + std::to_string(b));
 }
+
+/// The first slice of a plan that reaches beyond its operand. `number(e)` is the extent e as a number.
+template <class Number>
+[[gnu::cold]] void check_slices(const plan_view& p, const Number& number) {
+  for (const lower::value_entry& v : p.values) {
+    if (v.view != view_kind::slice) continue;
+    shape from = p.values[static_cast<std::size_t>(v.source)].result.extents;
+    for (int i = 0; i < from.order; ++i) from[i] = number(from[i]);
+    const int dim = static_cast<int>(v.at[0]);
+    const index_t start = number(v.at[1]), stop = number(v.at[2]);
+    if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
+      throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) + " does not have the elements from " +
+                        std::to_string(start) + " to " + std::to_string(stop));
+  }
+}
+
+/// a op b, checked.
+inline index_t combined(symbol_kind kind, index_t a, index_t b) {
+  index_t n = 0;
+  const bool overflows = kind == symbol_kind::add        ? __builtin_add_overflow(a, b, &n)
+                         : kind == symbol_kind::subtract ? __builtin_sub_overflow(a, b, &n)
+                                                         : __builtin_mul_overflow(a, b, &n);
+  if (overflows) refuse_extents("weft: extents do not fit into 64 bits, computed from ", a, " and ", b);
+  return n;
+}
 }  // namespace detail
 
 /// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
@@ -41,21 +67,28 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   };
   const auto value = [&](const symbol& s) -> index_t {
     if (s.kind == symbol_kind::leaf_extent) return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
-    if (s.kind == symbol_kind::given) return sizes[static_cast<std::size_t>(s.a)];
+    if (s.kind == symbol_kind::given) {
+      const index_t size = sizes[static_cast<std::size_t>(s.a)];
+      if (size < 0) throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
+      return size;
+    }
     const index_t a = number(s.a), b = number(s.b);
     switch (s.kind) {
-      case symbol_kind::add: return a + b;
-      case symbol_kind::subtract: return a - b;
-      case symbol_kind::multiply: return a * b;
+      case symbol_kind::add:
+      case symbol_kind::subtract:
+      case symbol_kind::multiply: return detail::combined(s.kind, a, b);
       default:
         if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
           detail::refuse_extents("weft: an extent of ", a, " cannot be divided into parts of ", b);
-        return (a + b - 1) / b;
+        return a / b + (a % b > 0);
     }
   };
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = value(p.symbols[i]);
   for (const extent_check& c : p.checks)
-    if (number(c.a) != number(c.b)) detail::refuse_extents("weft: extents that must be equal are ", number(c.a), " and ", number(c.b));
+    if (number(c.a) != number(c.b)) {
+      detail::check_slices(p, number);  // a bound that is out of range says more
+      detail::refuse_extents("weft: extents that must be equal are ", number(c.a), " and ", number(c.b));
+    }
   return numbers;
 }
 
@@ -84,7 +117,7 @@ class instance {
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
     arena_ = plan_arena(p, [&](int id) {
-      return static_cast<std::size_t>(layout_of(id).extents.size() * size_of(value(id).result.type));
+      return weft::bytes_of(layout_of(id).extents, value(id).result.type);
     });
     for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
   }
@@ -96,6 +129,30 @@ class instance {
   bool can_add(int output) const { return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds; }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
+  }
+
+  dtype output_type(int output) const { return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type; }
+
+  /// Whether the outputs may be written there: to memory that the program does not read, or that one kernel reads element
+  /// by element, each just before it writes the same one.
+  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<output_memory>& outputs) const {
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      const int id = plan_.outputs[o];
+      if (id < 0) continue;
+      const memory_range written = reach(id, outputs[o].data);
+      for (std::size_t other = 0; other < o; ++other)
+        if (plan_.outputs[other] >= 0 && written.overlaps(reach(plan_.outputs[other], outputs[other].data))) return false;
+      for (int i = 0; i < layouts_.size(); ++i)
+        if (value(i).where == storage::leaf && leaves[static_cast<std::size_t>(value(i).source)] &&
+            written.overlaps(reach(i, leaves[static_cast<std::size_t>(value(i).source)])) &&
+            !reads_what_it_writes(i, leaves[static_cast<std::size_t>(value(i).source)], static_cast<int>(o), outputs[o].data))
+          return false;
+    }
+    return true;
+  }
+  /// Whether the program is one kernel of elements: it reads all of its operands before anything can fail.
+  bool is_one_kernel_of_elements() const {
+    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && steps_[0].call.division == kernel_division::elements;
   }
 
   /// Plays the steps.
@@ -139,6 +196,39 @@ class instance {
     kernel_call call{};
   };
 
+  /// Bytes [first, last) of memory.
+  struct memory_range {
+    std::uintptr_t first = 0, last = 0;
+    bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
+  };
+
+  /// The memory that a value reaches whose element 0 is at `data`, less its offset.
+  memory_range reach(int id, const void* data) const {
+    const element_range r = range_of(layout_of(id));
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    const index_t bytes = size_of(value(id).result.type);
+    return {at + static_cast<std::uintptr_t>(r.first * bytes), at + static_cast<std::uintptr_t>(r.last * bytes)};
+  }
+
+  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
+  /// touch them.
+  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+    if (!is_one_kernel_of_elements()) return false;
+    const prepared& s = steps_[0];
+    const kernel_args& args = s.call.args;
+    int out = s.entry->inputs;
+    while (sources_[out].index != o) ++out;
+    for (int a = 0; a < s.entry->inputs; ++a) {
+      const int id = plan_.operands[static_cast<std::size_t>(a)];
+      if (base_of(id) != leaf || !reach(id, read).overlaps(reach(plan_.outputs[static_cast<std::size_t>(o)], written))) continue;
+      bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
+                  size_of(value(id).result.type) == size_of(output_type(o));
+      for (int d = 0; d < args.order; ++d) same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
+      if (!same) return false;
+    }
+    return true;
+  }
+
   template <class T>
   static int count_of(std::span<const T> s) { return static_cast<int>(s.size()); }
 
@@ -167,11 +257,19 @@ class instance {
   }
 
   [[gnu::cold]] void lay_out() {
+    symbol_table numbers;  // no symbols: all extents are known
+    detail::check_slices(plan_, [&](index_t e) { return number_of_extent(e); });
     for (int i = 0; i < layouts_.size(); ++i) {
       const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);
-      layouts_[i] = v.where == storage::view ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
-                                             : contiguous_layout(extents);
+      if (!extents.is_static()) throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
+      layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
+      if (v.where != storage::view) continue;
+      if (!make_view(numbers, v.view, resolved(v.at), extents, layouts_[i]))
+        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) + " cannot be a view");
+      const element_range reached = range_of(layouts_[i]);
+      if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
+        throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) + ": outside its operand");
     }
   }
 
@@ -188,7 +286,7 @@ class instance {
     strided s;
     s.type = value(id).result.type;
     s.extents = layout_of(id).extents;
-    std::copy(layout_of(id).stride, layout_of(id).stride + max_order, s.stride);
+    for (int d = 0; d < s.extents.order; ++d) s.stride[d] = layout_of(id).stride[d].times;
     return s;
   }
 
@@ -241,16 +339,17 @@ class instance {
       for (int d = 0; d < space.order; ++d) {
         const int own = d - (space.order - l.extents.order);
         const bool repeated = own < 0 || (l.extents[own] == 1 && space[d] != 1);
-        args.stride[a][d] = repeated ? 0 : l.stride[own];
+        args.stride[a][d] = repeated ? 0 : l.stride[own].times;
       }
     }
+    check_accesses(args, accesses(k));
     int kept_end = args.order - 1;  // dims before it count rows
     if (k.division == kernel_division::columns) {
       const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
       for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
       move_before_last(args, first, last);
       args.folded = last - first;
-      kept_end -= args.folded;
+      kept_end = args.order - 1 - args.folded;
     } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
       for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {
       }
@@ -259,44 +358,48 @@ class instance {
     merge_rows(args, 0, kept_end);
   }
 
+  /// The code of a kernel is made before extents are known: what it takes for contiguous must be.
+  [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how) {
+    const int last = args.order - 1;
+    for (int a = 0; a < args.arguments; ++a)
+      if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 && args.stride[a][last] != 1)
+        throw error("weft: a kernel reads an operand as contiguous that is not");
+  }
+
+  /// The strides of dims d and d + 1 walked as one, by argument; false if an argument has none.
+  [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
+    for (int a = 0; a < args.arguments; ++a)
+      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1], merged[a])) return false;
+    return true;
+  }
+  /// Dims d and d + 1 as one.
+  [[gnu::cold]] static void merge(kernel_args& args, int d, const index_t* merged) {
+    args.extent[d] *= args.extent[d + 1];
+    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
+    for (int i = d + 1; i + 1 < args.order; ++i) {
+      args.extent[i] = args.extent[i + 1];
+      for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
+    }
+    --args.order;
+  }
+
   /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
   [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how) {
-    const int last = args.order - 1;
-    if (d != last - 1) return false;
     index_t merged[max_arguments];
+    if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
     for (int a = 0; a < args.arguments; ++a) {
-      const index_t inner = args.stride[a][last], outer = args.stride[a][d];
-      const bool inner_is_one = args.extent[last] == 1;
-      if (args.extent[d] == 1) merged[a] = inner;
-      else if (inner_is_one) merged[a] = outer;
-      else if (outer == inner * args.extent[last]) merged[a] = inner;
-      else return false;
       const access h = how[static_cast<std::size_t>(a)];
-      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
-        return false;
+      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0)) return false;
     }
-    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
-    args.extent[d] *= args.extent[last];
-    --args.order;
+    merge(args, d, merged);
     return true;
   }
 
   /// Merges dims before `end` that every argument steps through as through one.
   [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end) {
-    for (int d = end - 2; d >= begin; --d) {
-      bool merges = true;
-      for (int a = 0; a < args.arguments; ++a)
-        merges = merges && (args.extent[d] == 1 ||
-                            args.stride[a][d] == args.stride[a][d + 1] * args.extent[d + 1]);
-      if (!merges) continue;
-      args.extent[d] *= args.extent[d + 1];
-      for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = args.stride[a][d + 1];
-      for (int i = d + 1; i + 1 < args.order; ++i) {
-        args.extent[i] = args.extent[i + 1];
-        for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
-      }
-      --args.order;
-    }
+    index_t merged[max_arguments];
+    for (int d = end - 2; d >= begin; --d)
+      if (merged_strides(args, d, merged)) merge(args, d, merged);
   }
 
   /// Dims [first, last) to just before the last dim.

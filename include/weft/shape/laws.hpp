@@ -57,7 +57,8 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left.
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left. In types `dyn` may also be an extent
+/// that is given at run time, and then several may be.
 ///
 /// Equal extents at both ends are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides
 /// C by the heads and says nothing about B and T.
@@ -71,10 +72,12 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
          from.from_right(right) == target.from_right(right) && target.from_right(right) != dyn)
     ++right;
   int open = -1;
+  bool several = false;
   index_t known = 1;
   for (int i = left; i < target.order - right; ++i) {
     if (target[i] == dyn) {
-      if (open >= 0) return {false, {}};
+      if (open >= 0 && !Dims::is_static) return {false, {}};
+      several = open >= 0;
       open = i;
     } else {
       known = dims.multiply(known, target[i]);
@@ -86,7 +89,12 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
     return {dims.unify(total, known, unified), {dtype::f32, target}};
   }
   if (total >= 0 && known > 0 && total % known) return {false, {}};
-  target[open] = known == 0 ? 0 : dims.divide(total, known);
+  if (several) return {true, {dtype::f32, target}};
+  if (index_t none = 0; known == 0) {
+    target[open] = 0;
+    return {dims.unify(total, 0, none), {dtype::f32, target}};
+  }
+  target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};
 }
 

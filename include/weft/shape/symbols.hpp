@@ -12,8 +12,14 @@
 
 namespace weft {
 
+/// a * b modulo 2^64, for numbers that nobody reads if they overflow.
+constexpr index_t wrapping_product(index_t a, index_t b) {
+  return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
 /// Extents in the type system.
 struct static_dims {
+  static constexpr bool is_static = true;
   /// The extent that both are, into `out`; false if they are different numbers.
   constexpr bool unify(index_t a, index_t b, index_t& out) {
     out = a == dyn ? b : a;
@@ -21,10 +27,13 @@ struct static_dims {
   }
   constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
   constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
-  constexpr index_t multiply(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a * b; }
+  constexpr index_t multiply(index_t a, index_t b) {
+    index_t product = dyn;  // where it overflows, extents<...> says so
+    return a >= 0 && b >= 0 && detail::multiply_checked(a, b, product) ? product : dyn;
+  }
   constexpr index_t divide(index_t a, index_t b) { return a < 0 || b <= 0 ? dyn : a / b; }
   constexpr index_t divide_up(index_t a, index_t b) {
-    return a < 0 || b <= 0 ? dyn : (a + b - 1) / b;
+    return a < 0 || b <= 0 ? dyn : a / b + (a % b > 0);
   }
 };
 
@@ -53,6 +62,7 @@ struct extent_check {
 /// Extents in the graph. Symbol number s is written as the extent -2 - s.
 class symbol_table {
  public:
+  static constexpr bool is_static = false;
   sequence<symbol> symbols;
   sequence<extent_check> checks;
   sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
@@ -73,6 +83,17 @@ class symbol_table {
   constexpr shape canonical(shape s) const {
     for (int i = 0; i < s.order; ++i) s[i] = canonical(s[i]);
     return s;
+  }
+
+  /// An extent as a symbol times a number; the symbol is 1 if the extent is a number.
+  struct term {
+    index_t of, times;
+  };
+  constexpr term term_of(index_t e) const {
+    if (!is_symbol(e)) return {1, e};
+    const symbol& s = symbols[number_of(e)];
+    if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
+    return {e, 1};
   }
 
   constexpr bool unify(index_t a, index_t b, index_t& out) {
@@ -102,6 +123,7 @@ class symbol_table {
   }
   constexpr index_t subtract(index_t a, index_t b) {
     if (b == 0) return a;
+    if (a >= 0 && b > a) throw shape_error("weft: an extent would be negative");
     if (a >= 0 && b >= 0) return a - b;
     if (a == b) return 0;
     if (is_symbol(a) && is_symbol(b)) {
@@ -112,7 +134,10 @@ class symbol_table {
   }
   /// Numbers gather on the right, and a quotient meets its divisor again.
   constexpr index_t multiply(index_t a, index_t b) {
-    if (a >= 0 && b >= 0) return a * b;
+    if (index_t n = 0; a >= 0 && b >= 0) {
+      if (!detail::multiply_checked(a, b, n)) throw shape_error("weft: a product of extents does not fit into 64 bits");
+      return n;
+    }
     if (a >= 0) return multiply(b, a);
     if (b == 0) return 0;
     if (b == 1) return a;
@@ -137,7 +162,7 @@ class symbol_table {
   }
   constexpr index_t divide_up(index_t a, index_t b) {
     if (b == 1) return a;
-    return a >= 0 && b > 0 ? (a + b - 1) / b : intern({symbol_kind::divide_up, a, b});
+    return a >= 0 && b > 0 ? a / b + (a % b > 0) : intern({symbol_kind::divide_up, a, b});
   }
 
  private:
@@ -148,14 +173,6 @@ class symbol_table {
     return unify(a.a, b.a, same);
   }
 
-  struct term {
-    index_t of, times;
-  };
-  constexpr term term_of(index_t e) const {
-    const symbol& s = symbols[number_of(e)];
-    if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
-    return {e, 1};
-  }
   constexpr index_t intern(symbol s) {
     for (int i = 0; i < symbols.size(); ++i)
       if (symbols[i] == s) return canonical(-2 - i);

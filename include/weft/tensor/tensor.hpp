@@ -39,9 +39,9 @@ struct tensor_state {
   std::function<void()> arrive;        // waits for elements that are on their way from other ranks
 
   tensor_state(const device& d, const shape& s, dtype t)
-      : where(d), memory(d.allocate(static_cast<std::size_t>(s.size() * size_of(t)))),
+      : where(d), memory(d.allocate(bytes_of(s, t))),
         extents(s), type(t) {}
-  std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
+  std::size_t bytes() const { return bytes_of(extents, type); }
 };
 
 /// A tensor with elements that are not set yet.
