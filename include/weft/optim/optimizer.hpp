@@ -22,6 +22,24 @@ namespace weft {
 
 namespace detail {
 
+/// The sentence for a type in which there is nothing to train.
+template <bool Holds, class Model>
+struct trained_model_law {
+  static_assert(Holds, "weft: optimizer: this type has no parameter: pass the model");
+};
+
+[[noreturn, gnu::cold]] inline void refuse_step(bool has_parameters) {
+  throw usage_error(has_parameters ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
+                                     "evaluated the loss, once before each step, with a loss that depends on this model"
+                                   : "weft: optimizer: step: the model has no parameter with elements: members of type "
+                                     "`parameter` are trained; layers with a dyn size are made by `create`");
+}
+inline void require_gradients(const tensor_list& parameters) {
+  for (const auto& p : parameters)
+    if (p->grad) return;
+  refuse_step(!parameters.empty());
+}
+
 /// State tensors of parameters, by kind and name; zero when first asked for. A sorted array: maps of the standard library would
 /// take a sixth of the time in which this library compiles.
 class optimizer_state {
@@ -75,10 +93,13 @@ class optimizer_state {
     lent_.clear();
   }
 
-  /// The parameters of `m` with their names, which are found anew only when they are other ones.
+  /// The parameters of `m` with their names, which are found anew only when they are other ones. Throws
+  /// usage_error if there are none, or none has a gradient: a step that would change nothing.
   template <class M>
-  const state_dict_t& named(const M& m) {
+  const state_dict_t& to_update(const M& m) {
+    (void)sizeof(trained_model_law<content_of<M> != content::none, M>);
     const tensor_list now = parameters_of(m);
+    require_gradients(now);
     bool known = now.size() == named_.size();
     for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
     if (!known) named_ = named_parameters(m);
@@ -143,7 +164,7 @@ struct sgd {
   /// `scale` multiplies the gradients: 1 / number of accumulated ones, or a clipping factor.
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
-    step_all(state.named(model), scale, c);
+    step_all(state.to_update(model), scale, c);
   }
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>
@@ -184,7 +205,7 @@ struct adamw {
 
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
-    step_all(state.named(model), scale, c);
+    step_all(state.to_update(model), scale, c);
   }
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>

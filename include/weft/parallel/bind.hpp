@@ -42,6 +42,7 @@ class bound_run : public context {
             const parallel_options& o)
       : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
         optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
+    if (parameters.empty()) detail::refuse_step(false);
     if (scales_loss && o.hook)
       throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
     if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
@@ -54,8 +55,11 @@ class bound_run : public context {
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss.
+  /// but the scale of the loss. Throws usage_error if no backward pass has come this way since the last.
   double step(const step_options& o = {}) {
+    if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
+      throw usage_error("weft: step: no backward pass has gone through this run since the last step: make the tape with "
+                        "`tape steps(run)` and call steps.backward(loss) before each step");
     const bool local = options_.local_steps > 1;
     const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
@@ -201,6 +205,7 @@ class bound_run : public context {
   std::vector<std::function<void()>> before_update_;
   index_t joined_ = 0;  // micro-batches that count since the last step, if some did not
   std::int64_t steps_ = 0;  // since binding
+  std::uint64_t passes_seen_ = 0;
 };
 
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,

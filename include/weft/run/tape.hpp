@@ -29,7 +29,8 @@ class tape_entries {
   tape_entries& operator=(const tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
-  /// parameters and tracked tensors it depends on. The tape is empty afterwards.
+  /// parameters and tracked tensors it depends on. The tape is empty afterwards. Throws usage_error if
+  /// `y` is not the value of a statement that this tape holds.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -60,6 +61,7 @@ class tape_entries {
     n.randomness = context_->randomness();
     tensor_list outputs;
     run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
+    outputs[0]->on_tape = recording_ ? recorded::kept : recorded::not_kept;
     if (!recording_) return outputs[0];
     n.forward = forward;
     n.backward = backward;
@@ -114,8 +116,10 @@ class tape_entries {
       if (gradients[i] && gradients[i] != of_slice) add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
   }
 
-  /// A statement whose gradients have been computed.
+  /// A statement whose gradients have been computed, if this tape records.
   void remember(slice_sums& sums) {
+    sums.value->on_tape = recording_ ? recorded::kept : recorded::not_kept;
+    if (!recording_) return;
     entry n;
     n.result = sums.value;
     n.unit = sums.unit;
@@ -151,7 +155,20 @@ class tape_entries {
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
 
+  [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y) {
+    const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
+    if (y.on_tape == recorded::not_kept) why = "it was computed while no_grad was in effect";
+    if (y.on_tape == recorded::kept) why = "another tape recorded it, or this one has been cleared";
+    if (y.on_tape == recorded::played_back)
+      why = "it has been played back already, and a tape is empty afterwards: evaluate it again, or add up several "
+            "losses and go back once";
+    throw usage_error("weft: backward: this tape does not hold the value of shape " + to_string(y.extents) + ": " + why);
+  }
+
   void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+    const auto is_y = [&](const entry& n) { return n.result == y; };
+    if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
+    context_->begin_backward();
     accumulate(y, seed);
     run::parameter_service* const service = context_->service();
     if (service) announce(*service);
@@ -160,6 +177,7 @@ class tape_entries {
       entries_.pop_back();
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
+      n.result->on_tape = recorded::played_back;
       if (cotangent) {
         run_hooks(*n.result, cotangent);
         play_entry(n, cotangent);
@@ -318,7 +336,7 @@ class tape : public tape_entries {
       play_slice(sums, run::playable_of<run::forward_program<E, Options>>(), run::playable_of<run::backward_program<E, Options>>(),
                  run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });
-    if (recording()) remember(sums);
+    remember(sums);
     return variable<T, extents<>>(sums.value);
   }
 };

@@ -26,12 +26,16 @@ struct initializer {
   double scale = 0;  // the constant, half the width, or the standard deviation
 };
 
+/// Whether a value came from a statement of a tape, and whether backward may begin at it.
+enum class recorded : std::uint8_t { never, not_kept, kept, played_back };
+
 /// What the handles of one tensor share.
 struct tensor_state {
   device where;
   buffer memory;
   shape extents;
   dtype type;
+  recorded on_tape = recorded::never;
   std::uint64_t version = 0;           // counts changes in place
   initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
@@ -155,6 +159,7 @@ class tensor : public expression_base {
   }
   /// Sets all elements; expressions written before refuse to be evaluated.
   void copy_from(const T* host) {
+    detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
     ++state()->version;
   }
@@ -171,16 +176,22 @@ class tensor : public expression_base {
     return value;
   }
 
-  /// A copy of the elements on another device.
+  /// A copy of the elements on another device; this tensor itself if it is there.
   tensor to(const device& where) const {
+    if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
     move_to(*copy.state(), where);
     return copy;
   }
 
-  /// Host memory of the elements; only on devices that share it.
-  T* data() const {
-    return static_cast<T*>(detail::host_memory(*state()));
+  /// Host memory of the elements, to read; only on devices that share it.
+  const T* data() const { return static_cast<const T*>(detail::host_memory(*state())); }
+  /// The same, to write, as a change in place: expressions written before this call refuse to be evaluated,
+  /// and backward refuses to read the elements. Write before the next expression is written, not later.
+  T* mutable_data() {
+    T* const elements = static_cast<T*>(detail::host_memory(*state()));
+    ++state()->version;
+    return elements;
   }
 
   /// The gradient that tapes have added up; not defined before the first.
