@@ -31,7 +31,7 @@ class caching_allocator {
   ~caching_allocator() { release_cached(); }
 
   /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the device before
-  /// this fails with its device_error.
+  /// this fails with its out_of_memory_error.
   void* allocate(std::size_t bytes, std::size_t& granted) {
     granted = size_class(bytes);
     const std::lock_guard lock(mutex_);
@@ -108,7 +108,7 @@ class caching_allocator {
     void* block = nullptr;
     try {
       block = device_->allocate(granted);
-    } catch (const device_error&) {
+    } catch (const out_of_memory_error&) {
       if (figures_.reserved == figures_.in_use) throw;
       release();
       block = device_->allocate(granted);

@@ -58,7 +58,7 @@ namespace detail {
 
 /// Operands in the type that an element-wise instruction computes with.
 constexpr void convert_operands(const op_info& op, value* v, int count) {
-  const int first = &op == &info_of<op::where> ? 1 : 0;  // the condition stays bool
+  const int first = op.number == op::number_of_op<op::where> ? 1 : 0;  // the condition stays bool
   dtype common = v[first].type();
   for (int i = first + 1; i < count; ++i) common = promoted(common, v[i].type());
   common = op.operand_type(common);
@@ -73,7 +73,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   n.at = at;
   n.operands = count;
   const bool is_formula = op.kind == op::op_kind::composed && !op.has_vjp;
-  if (op.operand_type && !is_formula) detail::convert_operands(op, v, count);
+  if (op.converts && !is_formula) detail::convert_operands(op, v, count);
   form forms[max_operands + 1]{};
   for (int i = 0; i < count; ++i) {
     n.operand[i] = v[i].id;

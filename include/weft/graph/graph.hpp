@@ -33,11 +33,13 @@ struct op_info {
   const char* name;
   op::op_kind kind;
   int results;
+  int arity;  // 0: a source, which has no functions
   inferred (*infer)(symbol_table& dims, const attributes& at, const form* operands);
   /// Form of the k-th result, k > 0, for ops that have several.
   form (*result_form)(int k, const form* operands);
-  /// The type that operands are brought to, from their promoted type; null where they stay.
+  /// The type that operands are brought to, from their promoted type, where `converts`.
   dtype (*operand_type)(dtype promoted);
+  bool converts;
   /// Whether it has a derivative: graph/op_info.hpp finds it.
   bool has_vjp;
   /// That of an op of a user; those of the library's are in a table.
@@ -55,8 +57,22 @@ struct op_info {
 template <class Op>
 constexpr const op_info& find_info();
 
+/// The op of a node: equal where it is the same description.
+class op_pointer {
+ public:
+  constexpr op_pointer() = default;
+  constexpr op_pointer(const op_info* info) : info_(info) {}
+  constexpr const op_info& operator*() const { return *info_; }
+  constexpr const op_info* operator->() const { return info_; }
+  friend constexpr bool operator==(op_pointer a, op_pointer b) { return same_object(a.info_, b.info_); }
+
+ private:
+  static constexpr op_info none_{};
+  const op_info* info_ = &none_;
+};
+
 struct node {
-  const op_info* op = nullptr;
+  op_pointer op{};
   attributes at{};
   form result{};
   int operand[max_operands]{};

@@ -16,7 +16,7 @@ constexpr bool is_constant(const compute_graph& g, int id, double x) {
 }
 
 /// The value of an instruction whose operands are constants, if it is one that folds.
-constexpr bool fold(const op_info* op, double a, double b, double& out) {
+constexpr bool fold(op_pointer op, double a, double b, double& out) {
   if (op == &info_of<op::add>) out = a + b;
   else if (op == &info_of<op::subtract>) out = a - b;
   else if (op == &info_of<op::multiply>) out = a * b;

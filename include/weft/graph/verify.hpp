@@ -65,7 +65,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
   symbol_table dims = g.dims;
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
-    if (!n.op) return {"a node has no op", i};
+    if (n.op == op_pointer()) return {"a node has no op", i};
     if (n.operands < 0 || n.operands > max_operands) return {"a node has too many operands", i};
     form forms[max_operands + 1]{};
     for (int k = 0; k < n.operands; ++k) {

@@ -28,7 +28,7 @@ struct small_backend : cpu::cpu_backend {
   std::size_t left;
   explicit small_backend(std::size_t bytes) : cpu_backend(1), left(bytes) {}
   void* allocate(std::size_t bytes) override {
-    if (bytes > left) throw device_error("weft: cpu: out of memory");
+    if (bytes > left) throw out_of_memory_error("weft: cpu: out of memory");
     left -= bytes;
     return cpu_backend::allocate(bytes);
   }
@@ -45,7 +45,7 @@ TEST_CASE("memory: cached blocks go back to a device that has no more, and figur
   CHECK(d.memory().figures().reserved == 3072);
   const buffer all = d.allocate(4096);
   CHECK(d.memory().figures().reserved == 4096);
-  CHECK_THROWS_AS((void)d.allocate(64), device_error);
+  CHECK_THROWS_AS((void)d.allocate(64), out_of_memory_error);
   CHECK(d.memory().figures().in_use == 4096);
   CHECK(d.memory().figures().peak == 4096);
 }

@@ -24,8 +24,7 @@ class cpu_backend : public backend {
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment, std::nothrow);
     if (!memory)
-      throw device_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) +
-                         " bytes");
+      throw out_of_memory_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
     return memory;
   }
   void deallocate(void* memory, std::size_t) noexcept override {
