@@ -86,6 +86,7 @@ constexpr op_info make_info() {
   info.name = Op::name;
   info.kind = Op::kind;
   info.results = Op::results;
+  info.widens = Op::widens;
   info.number = op::number_of_op<Op>;
   info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;
   if constexpr (Op::arity > 0) {

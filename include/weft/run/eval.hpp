@@ -33,7 +33,7 @@ namespace detail {
 
 /// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
 /// they are that sum.
-inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
+inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<any_number>& numbers,
                  const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
   parameter_service* const service = c.service();
