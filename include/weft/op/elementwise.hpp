@@ -37,7 +37,7 @@ struct add : primitive<2> {
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, g}; }
 };
 
-struct subtract : primitive<2> {
+struct subtract : on_numbers<primitive<2>> {
   static constexpr auto name = "subtract";
   static constexpr auto text = "a - b";
   template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::difference(a, b); }
@@ -62,7 +62,7 @@ struct divide : floating_primitive<2> {
   }
 };
 
-struct negate : primitive<1> {
+struct negate : on_numbers<primitive<1>> {
   static constexpr auto name = "negate";
   static constexpr auto text = "-a";
   template <class V> static WEFT_INLINE V lane(V a) { return simd::negative(a); }
@@ -182,7 +182,7 @@ struct erf : floating_primitive<1> {
   }
 };
 
-struct abs : primitive<1> {
+struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
   static constexpr auto text = "a < 0 ? -a : a";
   template <class V> static WEFT_INLINE V lane(V a) { return math::abs(a); }

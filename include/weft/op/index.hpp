@@ -180,9 +180,11 @@ struct arg_extremum : rule<1> {
       }
     }
     out0_store(item, best);)"};
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, {dtype::i64, {}}};
+    inferred result{true, {dtype::i64, {}}, operands[0].type != dtype::boolean};
     for (int i = 0; i < operands[0].extents.order; ++i)
       if (i != at[0]) result.value.extents.append(operands[0].extents[i]);
     return result;

@@ -47,6 +47,13 @@ struct number_type_law {
                        "named in this type");
 };
 
+/// The sentence for bool where numbers are asked for.
+template <bool Holds, class... Types>
+struct no_bool_law {
+  static_assert(Holds, "weft: this op is not for bool: use logical_not, logical_and, less or equal, or cast "
+                       "to a number first");
+};
+
 /// Defaults that every op inherits.
 template <int Arity>
 struct rule {
@@ -88,6 +95,19 @@ struct primitive : rule<Arity> {
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
+    return result;
+  }
+};
+
+/// An op on numbers, whose result has their promoted type: not on bool.
+template <class Rule>
+struct on_numbers : Rule {
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, Rule::arity);
+    result.types_fit = result.value.type != dtype::boolean;
     return result;
   }
 };

@@ -54,8 +54,9 @@ class bound_run : public context {
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss.
+  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN.
   double step(const step_options& o = {}) {
+    weft::detail::require_limit("step: clip", o.clip);
     const bool local = options_.local_steps > 1;
     const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
@@ -63,7 +64,7 @@ class bound_run : public context {
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
-      optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
+      optimizer_->step_all(local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();
