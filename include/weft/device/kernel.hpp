@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include <weft/base/dtype.hpp>
 #include <weft/shape/shape.hpp>
 
 namespace weft {
@@ -18,7 +19,7 @@ struct kernel_args {
   void* pointer[max_arguments];
   index_t stride[max_arguments][max_order];  // in elements, by dim of the space
   index_t extent[max_order];
-  double number[max_numbers];
+  any_number number[max_numbers];
   int arguments = 0;
   int order = 1;
   int folded = 0;  // how many dims before the last are folded

@@ -60,7 +60,7 @@ WEFT_INLINE V reduce_by_log2(V x, rebind<V, std::int32_t>& n) {
 
 template <class V>
 WEFT_INLINE V abs(V x) {
-  if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), -x, x);
+  if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), simd::negative(x), x);
   else if constexpr (detail::is_f32<V>)
     return bits_as<V>(
         static_cast<mask_of<V>>(bits_as<mask_of<V>>(x) & std::int32_t{0x7fffffff}));

@@ -308,6 +308,33 @@ WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
   else return __builtin_convertvector(mask, rebind<V, std::int64_t>) ? a : b;
 }
 
+namespace detail {
+template <class V>
+using unsigned_of = rebind<V, std::make_unsigned_t<lane<V>>>;
+}  // namespace detail
+
+// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined.
+template <class V>
+WEFT_INLINE V sum(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return a + b;
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) + bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V difference(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return a - b;
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) - bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V product(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return multiply(a, b);
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V negative(V a) {
+  if constexpr (!std::is_integral_v<lane<V>>) return -a;
+  else return difference(V{}, a);
+}
+
 /// Larger per lane; NaN if either is, as torch.maximum.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {

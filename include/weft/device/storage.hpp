@@ -62,6 +62,13 @@ WEFT_INLINE words_of<V> rounded(V x, float16) {
 }
 }  // namespace detail
 
+/// Floats as the nearest values of storage type T.
+template <class T, class V>
+WEFT_INLINE V rounded_to(V v) {
+  if constexpr (lane_count<V> == 1) return static_cast<float>(T(v));
+  else return detail::widened<V>(detail::rounded(v, T{}), T{});
+}
+
 /// `n` elements from contiguous memory, as many as V has lanes or fewer; zeros in the lanes after them.
 template <class V, class T>
 WEFT_INLINE V load_stored(const T* p, index_t n = lane_count<V>) {

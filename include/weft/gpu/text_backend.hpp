@@ -168,13 +168,9 @@ class text_backend : public backend {
       const lower::word w = lower::word::decoded(call.words[i]);
       if (w.op == lower::constant) ++i;
       if (w.op != lower::argument) continue;
-      const double x = call.args.number[w.a];
-      index_t& to = p[first + static_cast<std::size_t>(w.a)];
-      switch (lower::register_type(w.type)) {
-        case dtype::f64: to = std::bit_cast<index_t>(x); break;
-        case dtype::f32: to = std::bit_cast<std::int32_t>(static_cast<float>(x)); break;
-        default: to = static_cast<index_t>(x);
-      }
+      const any_number x = call.args.number[w.a];
+      const bool is_float = lower::register_type(w.type) == dtype::f32;
+      p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
     }
   }
   void* scratch(std::size_t bytes) {

@@ -40,6 +40,8 @@ struct op_info {
   /// The type that operands are brought to, from their promoted type, where `converts`.
   dtype (*operand_type)(dtype promoted);
   bool converts;
+  /// Whether operands of storage types are computed with in a wider type: op/rule.hpp.
+  bool widens;
   /// Whether it has a derivative: graph/op_info.hpp finds it.
   bool has_vjp;
   /// That of an op of a user; those of the library's are in a table.
@@ -120,7 +122,8 @@ class compute_graph {
   constexpr value leaf(form f, bool needs_gradient);
   /// A number given at run time.
   constexpr value argument(dtype t);
-  constexpr value constant(double x, dtype t);
+  template <class Number>
+  constexpr value constant(Number x, dtype t);
   /// The extent `e`, a number or a symbol, as a value.
   constexpr value extent(index_t e, dtype t);
   /// 0, 1, ..., extent - 1.
@@ -164,7 +167,12 @@ class compute_graph {
     return t;
   }
   constexpr value as_value(dtype, value v) { return v; }
-  constexpr value as_value(dtype t, double x) { return constant(x, t); }
+  /// A number beside an integer stays one if it is one; beside bool it is i64.
+  template <class Number>
+  constexpr value as_value(dtype t, Number x) {
+    if (!is_floating(t) && std::is_floating_point_v<Number>) t = dtype::f32;
+    return constant(x, t == dtype::boolean ? dtype::i64 : t);
+  }
 
   constexpr int first_slot(const node& n) const {
     std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * 0x9E3779B97F4A7C15ull +

@@ -87,6 +87,7 @@ constexpr op_info make_info() {
   info.kind = Op::kind;
   info.results = Op::results;
   info.arity = Op::arity;
+  info.widens = Op::widens;
   info.number = op::number_of_op<Op>;
   info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;
   if constexpr (Op::arity > 0) {

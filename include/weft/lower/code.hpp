@@ -20,7 +20,7 @@ enum opcode : int {
   first_opcode = 128,
   load = first_opcode,  // a: argument, b: 1 if the inner stride is not 1; type: in memory
   load_row,             // a: argument; one element per row
-  constant,             // the next word holds the bits of a double
+  constant,             // the next word is its any_number
   argument,             // a: number of the run-time number
   coordinate,           // position in the row
   store,                // a: argument, b: register; type: in memory
@@ -54,14 +54,11 @@ struct word {
   }
 };
 
-/// Type of a register that holds a value of type `t`.
-constexpr dtype register_type(dtype t) {
-  switch (t) {
-    case dtype::bf16: case dtype::f16: return dtype::f32;
-    case dtype::u8: return dtype::i32;
-    default: return t;
-  }
-}
+/// Whether stores convert to type `t` from the type it is computed in.
+constexpr bool is_storage(dtype t) { return is_narrow(t) || t == dtype::u8; }
+
+/// Type of a register that holds a value of type `t`; bool is a mask.
+constexpr dtype register_type(dtype t) { return is_storage(t) ? compute_type(t) : t; }
 
 /// One kernel and the nodes it reads and writes.
 struct kernel_code {
@@ -160,8 +157,16 @@ class coder {
       const node& n = g_[m];
       if (folds(n) && level_[m] == p + (group_.folds_columns ? 0 : 1)) f(n.operand[0]);
       const bool element = !folds(n) && !is_row(m);
-      if (element && level_[m] == p && (stored_[m] >= 0 || spilled_[m] >= 0)) f(m);
+      if (element && level_[m] == p && (stored_[m] >= 0 || spilled_[m] >= 0)) f(stored_from(m));
     }
+  }
+
+  /// The value that is stored as `m`: of a cast that rounds as stores do, its operand.
+  constexpr int stored_from(int m) const {
+    const node& n = g_[m];
+    if (n.op != &info_of<op::cast>) return m;
+    const dtype from = g_[n.operand[0]].result.type;
+    return is_storage(n.result.type) && from == compute_type(n.result.type) ? n.operand[0] : m;
   }
 
   /// An expensive value that a later sweep reads again goes to a scratch row.
@@ -211,7 +216,7 @@ class coder {
         if (group_.folds_columns) emit({column_sum + which, n.result.type, stored_[m], operand});
         else word_of_[m] = emit({fold_sum + which, register_type(n.result.type), operand});
       } else if (!folds(n) && !is_row(m) && level_[m] == p) {
-        if (stored_[m] >= 0) emit({store, n.result.type, stored_[m], word_of_[m]});
+        if (stored_[m] >= 0) emit({store, n.result.type, stored_[m], emit_value(stored_from(m), p)});
         if (spilled_[m] >= 0) emit({spill, register_type(n.result.type), spilled_[m], word_of_[m]});
       }
     }
@@ -242,7 +247,7 @@ class coder {
     } else if (!member_[id]) {
       const int a = input_of(id);
       w = row ? emit({load_row, t, a}) : emit({load, t, a, !layouts_.has_unit_inner_stride(id)});
-    } else if (level_[id] < p && stored_[id] >= 0 && register_type(t) == t) {
+    } else if (level_[id] < p && stored_[id] >= 0) {
       w = emit({load, t, stored_[id]});
     } else if (level_[id] < p && spilled_[id] >= 0) {
       w = emit({reload, register_type(t), spilled_[id]});
@@ -258,8 +263,7 @@ class coder {
     const node& n = g_[id];
     int registers[3]{};
     for (int k = 0; k < n.operands; ++k) registers[k] = emit_value(n.operand[k], p);
-    word_of_[id] = emit({n.op->instruction, register_type(n.result.type), registers[0],
-                         registers[1], registers[2]});
+    word_of_[id] = emit({n.op->instruction, n.result.type, registers[0], registers[1], registers[2]});
     sweep_of_word_[id] = p;
     return word_of_[id];
   }

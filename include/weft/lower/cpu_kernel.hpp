@@ -103,19 +103,45 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   }
 }
 
-/// A register as another register type.
+/// Floats as integers from R{low} to R{high}, as `converted` in base/dtype.hpp.
+template <class R, R Low, R High, class V>
+WEFT_INLINE simd::rebind<V, R> truncated(V v) {
+  using F = simd::lane<V>;
+  using I = simd::rebind<V, R>;
+  constexpr F end = static_cast<F>(High / 2 + 1) * 2;
+  const auto below = simd::less_equal(v, simd::splat<V>(static_cast<F>(Low)));
+  const auto above = simd::less_equal(simd::splat<V>(end), v);
+  const V inside = simd::select(below | above | ~simd::equal(v, v), V{}, v);
+  const I high = simd::select(above, simd::splat<I>(High), simd::convert<R>(inside));
+  return simd::select(below, simd::splat<I>(Low), high);
+}
+
+/// A register of type From as a value of type To: `converted` in base/dtype.hpp, for vectors.
 template <dtype From, dtype To, class V>
 WEFT_INLINE auto cast_register(V v) {
-  using R = typename register_of<To>::type;
+  using R = typename register_of<register_type(To)>::type;
   if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
   else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
   else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
+  else if constexpr (is_narrow(To)) return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
+  else if constexpr (To == dtype::u8 && is_floating(From)) return truncated<R, 0, 255>(v);
+  else if constexpr (To == dtype::u8) return static_cast<simd::rebind<V, R>>(simd::convert<R>(v) & 255);
+  else if constexpr (!is_floating(To) && is_floating(From))
+    return truncated<R, std::numeric_limits<R>::min(), std::numeric_limits<R>::max()>(v);
   else return simd::convert<R>(v);
+}
+
+/// A number of the graph in a register of type T.
+template <dtype T>
+constexpr auto number_register(any_number n) {
+  using R = typename register_of<register_type(T)>::type;
+  if constexpr (T == dtype::boolean) return static_cast<R>(n.bits ? -1 : 0);
+  else return n.as<R>();
 }
 
 template <int Op, class V>
 WEFT_INLINE V fold_two(V a, V b) {
-  if constexpr (Op == 0) return a + b;
+  if constexpr (Op == 0) return simd::sum(a, b);
   else if constexpr (Op == 1) return simd::maximum(a, b);
   else return simd::minimum(a, b);
 }
@@ -244,8 +270,8 @@ class cpu_kernel {
       using R = register_type_of<I>;
       using T = typename weft::detail::type_of<w.type>::type;
       auto& out = vector_code::get<I>(row);
-      if constexpr (w.op == constant) out = static_cast<R>(std::bit_cast<double>(encoded[I + 1]));
-      else if constexpr (w.op == argument) out = static_cast<R>(args.number[w.a]);
+      if constexpr (w.op == constant) out = vector_code::number_register<w.type>({static_cast<std::int64_t>(encoded[I + 1])});
+      else if constexpr (w.op == argument) out = vector_code::number_register<w.type>(args.number[w.a]);
       else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1, 1);
       else if constexpr (w.op == store_row) {
         if (reaches(range, code.sweeps)) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row), 1);  // once

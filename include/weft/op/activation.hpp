@@ -13,7 +13,7 @@
 namespace weft::op {
 
 /// max(x, 0). The derivative at 0 is 0, as in PyTorch.
-struct relu : elementwise<1> {
+struct relu : on_numbers<elementwise<1>> {
   static constexpr auto name = "relu";
   static constexpr auto value(auto x) { return weft::maximum(x, 0); }
   static constexpr auto vjp(auto g, auto y, auto) { return weft::where(y > 0, g, 0); }
@@ -61,7 +61,7 @@ struct gelu_tanh : elementwise<1> {
 };
 
 /// x * x.
-struct square : elementwise<1> {
+struct square : on_numbers<elementwise<1>> {
   static constexpr auto name = "square";
   static constexpr auto value(auto x) { return x * x; }
 };

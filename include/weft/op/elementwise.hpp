@@ -33,21 +33,21 @@ struct floating_primitive : primitive<Arity> {
 struct add : primitive<2> {
   static constexpr auto name = "add";
   static constexpr auto text = "a + b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a + b; }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::sum(a, b); }
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, g}; }
 };
 
-struct subtract : primitive<2> {
+struct subtract : on_numbers<primitive<2>> {
   static constexpr auto name = "subtract";
   static constexpr auto text = "a - b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a - b; }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::difference(a, b); }
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, -g}; }
 };
 
 struct multiply : primitive<2> {
   static constexpr auto name = "multiply";
   static constexpr auto text = "a * b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::multiply(a, b); }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::product(a, b); }
   static constexpr auto vjp(auto g, auto, auto a, auto b) { return std::array{g * b, g * a}; }
 };
 
@@ -62,10 +62,10 @@ struct divide : floating_primitive<2> {
   }
 };
 
-struct negate : primitive<1> {
+struct negate : on_numbers<primitive<1>> {
   static constexpr auto name = "negate";
   static constexpr auto text = "-a";
-  template <class V> static WEFT_INLINE V lane(V a) { return -a; }
+  template <class V> static WEFT_INLINE V lane(V a) { return simd::negative(a); }
   static constexpr auto vjp(auto g, auto, auto) { return -g; }
 };
 
@@ -182,7 +182,7 @@ struct erf : floating_primitive<1> {
   }
 };
 
-struct abs : primitive<1> {
+struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
   static constexpr auto text = "a < 0 ? -a : a";
   template <class V> static WEFT_INLINE V lane(V a) { return math::abs(a); }
@@ -216,10 +216,11 @@ struct round : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Another element type; attribute: the dtype. Floating to integer truncates towards zero.
+/// Another element type; attribute: the dtype. What becomes of each value: `converted` in base/dtype.hpp.
 struct cast : primitive<1> {
   static constexpr auto name = "cast";
   static constexpr auto text = "a";
+  static constexpr bool widens = false;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     return {true, {static_cast<dtype>(at[0]), operands[0].extents}};

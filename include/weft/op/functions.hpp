@@ -97,6 +97,21 @@ constexpr auto cast(X x) {
   return apply<op::cast, attr<static_cast<index_t>(dtype_of<T>)>>(std::move(x));
 }
 
+namespace detail {
+/// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as one op is.
+template <class F, expression... X>
+constexpr auto rounded_once(F f, X... x) {
+  constexpr dtype t = [] {
+    const dtype types[] = {dtype_of<typename X::value_type>...};
+    dtype all = types[0];
+    for (dtype each : types) all = promoted(all, each);
+    return all;
+  }();
+  if constexpr (is_narrow(t)) return cast<typename type_of<t>::type>(f(cast<float>(std::move(x))...));
+  else return f(std::move(x)...);
+}
+}  // namespace detail
+
 template <operand A, operand B> requires operands<A, B>
 constexpr auto equal(A a, B b) { return apply<op::equal>(std::move(a), std::move(b)); }
 template <operand A, operand B> requires operands<A, B>

@@ -24,6 +24,7 @@ struct index_type_law {
 /// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i.
 struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
   static constexpr auto name = "put_rows";
   static constexpr native_code code{&cpu::put_rows, R"(
     for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
@@ -90,6 +91,7 @@ struct gather_law {
 /// Zeros with the extent v1 in dim v0, to which operand 1 is added at the indices of operand 0.
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
   static constexpr native_code code{&cpu::scatter_add, R"(
     int dim = (int)attribute(0);
@@ -178,9 +180,11 @@ struct arg_extremum : rule<1> {
       }
     }
     out0_store(item, best);)"};
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, {dtype::i64, {}}};
+    inferred result{true, {dtype::i64, {}}, operands[0].type != dtype::boolean};
     for (int i = 0; i < operands[0].extents.order; ++i)
       if (i != at[0]) result.value.extents.append(operands[0].extents[i]);
     return result;

@@ -51,7 +51,7 @@ struct negative_log_likelihood : composed<2> {
       const auto classes = element_count(logits, {1, {logits.extents().last()}});
       loss = loss - sum_dims(logits, order - 1, order) * (smoothing / classes);
     }
-    const auto kept = weft::where(weft::equal(label, static_cast<double>(at[0])), 0, loss);
+    const auto kept = weft::where(weft::equal(label, at[0]), 0, loss);
     return reshape_to(kept, labels.extents());
   }
 
@@ -63,7 +63,7 @@ struct negative_log_likelihood : composed<2> {
     const double smoothing = std::bit_cast<double>(at[1]);
     const auto e = weft::exp(logits - max_dims(logits, order - 1, order));
     const auto classes = element_count(logits, {1, {logits.extents().last()}});
-    const auto slope = weft::where(weft::equal(label, static_cast<double>(at[0])), 0,
+    const auto slope = weft::where(weft::equal(label, at[0]), 0,
                                    with_class_dim(g, logits));
     const auto target = cast_to(chosen(logits, label), g.type()) * (1 - smoothing);
     const auto softmax = e / sum_dims(e, order - 1, order);
@@ -92,7 +92,7 @@ struct count_labels : composed<1> {
     return {true, {static_cast<dtype>(at[1]), {}}};
   }
   static constexpr auto value(const attributes& at, auto labels) {
-    const auto counted = weft::where(weft::equal(labels, static_cast<double>(at[0])),
+    const auto counted = weft::where(weft::equal(labels, at[0]),
                                      labels.owner->constant(0, static_cast<dtype>(at[1])), 1);
     return reshape_to(sum_dims(counted, 0, labels.extents().order), shape{});
   }
@@ -136,9 +136,12 @@ constexpr auto reduced(E e) {
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
+  using T = typename X::value_type;
   using at = attr<Ignore, number_bits(Smoothing::value)[0]>;
-  constexpr auto type = static_cast<index_t>(dtype_of<typename X::value_type>);
-  if constexpr (How == reduction_kind::mean) {
+  constexpr auto type = static_cast<index_t>(dtype_of<T>);
+  if constexpr (is_narrow(dtype_of<T>)) {
+    return cast<T>(cross_entropy<How, Ignore, Smoothing>(cast<float>(std::move(logits)), std::move(labels)));
+  } else if constexpr (How == reduction_kind::mean) {
     auto count = apply<op::count_labels, attr<Ignore, type>>(labels);
     return sum(apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels))) /
            std::move(count);
@@ -151,13 +154,14 @@ constexpr auto cross_entropy(X logits, Y labels) {
 /// Mean (or sum, or elements) of (x - y)^2.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
-  return detail::reduced<How>(square(std::move(x) - std::move(y)));
+  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(square(x - y)); }, std::move(x), std::move(y));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1].
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
-  return detail::reduced<How>(apply<op::bce_with_logits>(std::move(logits), std::move(targets)));
+  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
+                              std::move(logits), std::move(targets));
 }
 
 }  // namespace weft

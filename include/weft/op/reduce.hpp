@@ -30,6 +30,7 @@ namespace weft::op {
 /// Folds dims [v0, v1) and keeps them with extent 1.
 struct reduction : rule<1> {
   static constexpr auto kind = op_kind::reduce;
+  static constexpr bool widens = true;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, operands[0]};

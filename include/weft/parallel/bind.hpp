@@ -55,8 +55,10 @@ class bound_run : public context {
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss. Throws usage_error if no backward pass has come this way since the last.
+  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no backward
+  /// pass has come this way since the last.
   double step(const step_options& o = {}) {
+    weft::detail::require_limit("step: clip", o.clip);
     if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
       throw usage_error("weft: step: no backward pass has gone through this run since the last step: make the tape with "
                         "`tape steps(run)` and call steps.backward(loss) before each step");
@@ -67,7 +69,7 @@ class bound_run : public context {
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
-      optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
+      optimizer_->step_all(local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();

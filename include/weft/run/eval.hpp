@@ -44,7 +44,7 @@ inline tensor_list computed_beside(context& c, const tensor_list& outputs, recyc
 /// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
 /// they are that sum. The others are memory of their shape and type; those that the program reads in another order
 /// than it writes them are computed beside, and copied.
-inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
+inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<any_number>& numbers,
                  const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
   parameter_service* const service = c.service();

@@ -104,7 +104,7 @@ struct frame {
   void* arena;
   const recycled_vector<void*>& leaves;           // device pointers, in the order of the plan
   const recycled_vector<output_memory>& outputs;  // likewise
-  const recycled_vector<double>& numbers;
+  const recycled_vector<any_number>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
   parameter_service* service;  // moved on between steps; may be null
@@ -250,10 +250,10 @@ class instance {
     while (value(id).where == storage::view) id = value(id).source;
     return id;
   }
-  double number(int id, const recycled_vector<double>& numbers) const {
+  any_number number(int id, const recycled_vector<any_number>& numbers) const {
     const lower::value_entry& v = value(id);
     if (v.given) return numbers[static_cast<std::size_t>(v.at[0])];
-    return static_cast<double>(number_of_extent(v.at[0]));
+    return any_number::of(v.result.type, number_of_extent(v.at[0]));
   }
 
   [[gnu::cold]] void lay_out() {

@@ -135,7 +135,7 @@ class tape_entries {
     run::playable forward, backward;
     context::random_state randomness;         // with which forward was played
     run::symbol_values symbols;
-    recycled_vector<double> numbers;
+    recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // theirs, when forward read them
     recycled_vector<char> read;               // whether backward reads them

@@ -62,10 +62,11 @@ void update(context& c, const tensor_list& targets, const E& e) {
   run::play_into(c, run::playable_of<run::value_program<E>>(), run::operands_of(e), targets);
 }
 
-/// A tensor's elements as one dim: the same memory under another shape.
+/// A tensor's elements, which must be of type T, as one dim: the same memory under another shape. Throws
+/// value_error where they are of another type.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*t);
+  auto view = alias_of(*detail::defined_state(t));
   view->extents = {1, {t->extents.size()}};
   return tensor<T, extents<dyn>>(std::move(view));
 }
@@ -73,7 +74,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
 /// The same with the last dim kept and the others counted as rows.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*t);
+  auto view = alias_of(*detail::defined_state(t));
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
   return tensor<T, extents<dyn, dyn>>(std::move(view));

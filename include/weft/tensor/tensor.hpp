@@ -116,6 +116,12 @@ inline const std::shared_ptr<tensor_state>& defined_state(const std::shared_ptr<
   if (!t) throw value_error("weft: a tensor is used before it has elements");
   return t;
 }
+/// `t`, if a tensor with elements of `type` may be a handle of it.
+inline std::shared_ptr<tensor_state> typed_state(dtype type, std::shared_ptr<tensor_state> t) {
+  if (defined_state(t)->type != type)
+    throw value_error(std::string("weft: a tensor of ") + name_of(type) + " cannot have the elements of a tensor of " + name_of(t->type));
+  return t;
+}
 }  // namespace detail
 
 template <element T, class Extents, bool Tracked = false>
@@ -132,7 +138,9 @@ class tensor : public expression_base {
   /// A tensor with elements that are not set yet.
   explicit tensor(const shape& s, const device& where = default_device())
       : state_(make_state(where, checked(s), dtype_of<T>)) {}
-  explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
+  /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
+  /// shape_error if the type says other extents.
+  explicit tensor(std::shared_ptr<tensor_state> state) : state_(detail::typed_state(dtype_of<T>, std::move(state))) {
     checked(state_->extents);
   }
   /// The same elements, tracked or not, with extents known more or less exactly.
