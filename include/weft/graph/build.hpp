@@ -65,6 +65,15 @@ constexpr void convert_operands(const op_info& op, value* v, int count) {
   for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
 }
 
+/// What the op says of its operands; what it finds out at run time is reported under its name.
+constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
+  dims.begin_law(op.name, operands, count);
+  const inferred law = op.infer(dims, at, operands);
+  dims.end_law();
+  if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  return law;
+}
+
 }  // namespace detail
 
 constexpr value compute_graph::apply(const op_info& op, const attributes& at, value* v, int count) {
@@ -79,10 +88,8 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
     n.operand[i] = v[i].id;
     forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
-  if (is_formula) return {this, op.expand(*this, n)};
-  const inferred law = op.infer(dims, at, forms);
-  if (!law.holds || !law.types_fit)
-    throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  const inferred law = detail::read_law(dims, op, at, forms, count);
+  if (is_formula) return cast_to({this, op.expand(*this, n)}, law.value.type);
   n.result = law.value;
   for (int i = 0; i < count; ++i)
     n.needs_gradient |= v[i].get().needs_gradient && is_floating(n.result.type);
@@ -199,10 +206,6 @@ constexpr value sum_to(value v, const shape& target) {
   }
   if (extra > 0) v = sum_dims(v, 0, extra);
   return reshape_to(v, to);
-}
-
-constexpr value take_rows_of(value table, value index) {
-  return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
 constexpr value gather_of(value x, value index, index_t dim) {

@@ -200,8 +200,6 @@ constexpr value result_of(value y, int k);
 constexpr value constant_in_derivative(value v);
 /// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
 constexpr value element_count(value beside, const shape& s);
-/// Rows of `table` by `index`.
-constexpr value take_rows_of(value table, value index);
 constexpr value gather_of(value x, value index, index_t dim);
 /// Uniform numbers in the form of `like`, another draw at each call.
 constexpr value random_like(value like);

@@ -77,7 +77,7 @@ constexpr compute_graph expanded(const compute_graph& g) {
       const int simpler = n.op->infer ? simplified(to, n) : -1;
       return simpler >= 0 ? simpler : to.intern(n).id;
     }
-    return n.op->expand(to, n);
+    return cast_to({&to, n.op->expand(to, n)}, n.result.type).id;
   });
 }
 

@@ -35,7 +35,7 @@ struct all {
             unflatten, flatten, chunk,                                          // movement
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
-            take_rows, put_rows, gather, scatter_sum, arg_extremum, one_hot,
+            checked_index, take_rows, put_rows, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
             negative_log_likelihood, count_labels, bce_with_logits,             // losses
