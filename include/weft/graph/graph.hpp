@@ -148,7 +148,8 @@ class compute_graph {
     return t;
   }
   constexpr value as_value(dtype, value v) { return v; }
-  constexpr value as_value(dtype t, double x) { return constant(x, t); }
+  template <class Number>
+  constexpr value as_value(dtype t, Number x) { return constant(static_cast<double>(x), number_beside<Number>(t)); }
 
   constexpr int first_slot(const node& n) const {
     std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * 0x9E3779B97F4A7C15ull +

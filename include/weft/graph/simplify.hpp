@@ -123,6 +123,7 @@ constexpr int simplified(compute_graph& g, const node& n) {
     else if (!detail::fold(n.op, number_of(g[a].at), number_of(g[b].at), folded)) return -1;
     return g.constant(detail::rounded_to(folded, n.result.type), n.result.type).id;
   }
+  if ((n.op == &info_of<op::floor> || n.op == &info_of<op::round>) && !is_floating(n.result.type)) return a;
   const bool as_a = g[a].result == n.result, as_b = g[b].result == n.result;
   if (n.op == &info_of<op::multiply>) {
     if (is_constant(g, b, 1) && as_a) return a;

@@ -22,7 +22,7 @@ struct cross_entropy_type_law {
 
 /// -log(softmax(logits)[label]) per row. v0: label to ignore. v1: bits of the label smoothing.
 struct negative_log_likelihood : composed<2> {
-  static constexpr auto name = "negative_log_likelihood";
+  static constexpr auto name = "cross_entropy";
   template <bool Holds, class... Extents>
   using law = cross_entropy_law<Holds, Extents...>;
   template <bool Holds, class... Types>

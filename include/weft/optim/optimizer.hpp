@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <weft/optim/clip.hpp>
+#include <weft/optim/fields.hpp>
 
 namespace weft {
 
@@ -148,6 +149,9 @@ struct sgd {
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>
   void step_all(const Parameters& parameters, double scale, context& c) {
+    detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}, {"weight_decay", weight_decay},
+                                   {"steps", static_cast<double>(steps)}});
+    if (nesterov && momentum == 0) detail::refuse_field("sgd", "momentum", momentum, "above 0, as Nesterov's form needs");
     ++steps;
     detail::for_each_gradient(parameters, state, [&](const auto& name, const auto& p, const auto& grad) {
       const auto value = flat_view<float>(p);
@@ -189,6 +193,8 @@ struct adamw {
   /// The same for parameters by name. A template so that units that train nothing pay nothing.
   template <class Parameters>
   void step_all(const Parameters& parameters, double scale, context& c) {
+    detail::require_fields("adamw", {{"lr", lr}, {"eps", eps}, {"weight_decay", weight_decay}, {"steps", static_cast<double>(steps)}});
+    detail::require_fractions("adamw", {{"beta1", beta1}, {"beta2", beta2}});
     ++steps;
     const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps));
     const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));

@@ -17,7 +17,7 @@ enum class index_reader : index_t { embedding, index_select, one_hot, cross_entr
 
 /// The name that attribute `At` holds.
 template <int At>
-const char* reader_name(const attributes& at) {
+constexpr const char* reader_name(const attributes& at) {
   constexpr const char* names[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
   return names[at[At]];
 }
