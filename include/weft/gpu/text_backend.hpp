@@ -123,7 +123,7 @@ class text_backend : public backend {
     if (code == 0) return;
     fill_zero(fault_, sizeof code);
     throw value_error(std::string("weft: ") + faulty_ops_[static_cast<std::size_t>(code - 1)] +
-                      ": an index is out of range, or a dim is empty");
+                      ": an index is out of range");
   }
   /// Copies to the host after all that is queued.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;

@@ -40,7 +40,7 @@ class bound_run : public context {
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
             const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
+      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(checked(o)), ranks_(std::move(ranks)),
         optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
     if (scales_loss && o.hook)
       throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
@@ -56,6 +56,7 @@ class bound_run : public context {
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
   /// but the scale of the loss.
   double step(const step_options& o = {}) {
+    if (o.micro_batches < 1) throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
     const bool local = options_.local_steps > 1;
     const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
@@ -190,6 +191,18 @@ class bound_run : public context {
     for (const auto& [name, p] : local_)
       if (p->grad) all.push_back(p->grad);
     return all;
+  }
+
+  static const parallel_options& checked(const parallel_options& o) {
+    const auto require = [](bool holds, const char* field, index_t value) {
+      if (!holds) throw usage_error(std::string("weft: bind: ") + field + " is " + std::to_string(value));
+    };
+    require(o.local_steps >= 1, "local_steps", o.local_steps);
+    require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
+    require(o.prefetch >= 0, "prefetch", o.prefetch);
+    require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
+    require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
+    return o;
   }
 
   parallel_options options_;

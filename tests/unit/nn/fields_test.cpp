@@ -6,6 +6,7 @@
 
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/schedule.hpp>
+#include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -64,4 +65,20 @@ TEST_CASE("schedule: fields and steps out of range are named") {
 TEST_CASE("loss_scaler: fields out of range are named") {
   CHECK_THROWS_AS(loss_scaler{.scale = 0}.took(true), value_error);
   CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.took(true), value_error);
+}
+
+TEST_CASE("bind, step, threads, slices of a loss: sizes that make no sense") {
+  model m;
+  sgd o;
+  self_communicator alone;
+  CHECK_THROWS_WITH_AS(bind(m, o, alone, {.local_steps = 0}), "weft: bind: local_steps is 0", usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.shard_ranks = -1}), usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.prefetch = -1}), usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.bucket_bytes = -1}), usage_error);
+  auto run = bind(m, o, alone, {});
+  CHECK_THROWS_WITH_AS(run.step({.micro_batches = 0}), "weft: step: 0 micro-batches", value_error);
+  CHECK_THROWS_AS(executor(-1), value_error);
+  auto x = ones<float>(extents<2, 3>{});
+  auto w = ones<float>(extents<3, 3>{});
+  CHECK_THROWS_AS(linear_cross_entropy(x, w, zeros<std::int64_t>(extents<2>{}), 0), value_error);
 }
