@@ -374,9 +374,59 @@ TEST_CASE("an index out of range is an error that names the op") {
   const auto table = randn<float>(extents<4, 3>{}, {}, *d);
   const auto index = generate<std::int32_t>(extents<2>{}, [](index_t i) { return 3 * i + 2; }, *d);
   const auto y = eval(embedding(table, index), c);
-  CHECK_THROWS_WITH_AS(y.to_vector(), "weft: take_rows: an index is out of range, or a dim is empty", value_error);
+  CHECK_THROWS_WITH_AS(y.to_vector(), "weft: embedding: an index is out of range", value_error);
+  const auto selected = eval(index_select<0>(table, index), c);
+  CHECK_THROWS_WITH_AS(selected.to_vector(), "weft: index_select: an index is out of range", value_error);
+  const auto loss_of = [&](std::int64_t label) {
+    return eval(cross_entropy(table, full<std::int64_t>(extents<4>{}, label, *d)), c);
+  };
+  for (const std::int64_t label : {std::int64_t{3}, std::int64_t{-1}, std::int64_t{1} << 32}) {
+    const auto loss = loss_of(label);
+    CHECK_THROWS_WITH_AS(loss.item(), "weft: cross_entropy: an index is out of range", value_error);
+  }
+  CHECK(std::isnan(loss_of(-100).item()));
+  CHECK(std::isfinite(loss_of(2).item()));
+  const auto hot = eval(one_hot<3>(index), c);
+  CHECK_THROWS_WITH_AS(hot.to_vector(), "weft: one_hot: an index is out of range", value_error);
   const auto fine = eval(embedding(table, generate<std::int32_t>(extents<2>{}, [](index_t i) { return i; }, *d)), c);
   CHECK(fine.to_vector().size() == 6);
+}
+
+TEST_CASE("special values and gradients at them, labels to ignore, argmax of all, a row by number") {
+  const float special[] = {NAN, INFINITY, -INFINITY, 0, -0.0f, 1, -1, 2};
+  same_everywhere([&](context& c, const device& d) {
+    const auto of = [&](int k) {
+      return variable<float, extents<dyn>>(generate<float>(extents<dyn>{64}, [&](index_t i) { return special[k ? i % 8 : i / 8]; }, d));
+    };
+    auto a = of(0), b = of(1);
+    const auto gradient_of = [&](const auto& e) {
+      a.zero_grad();
+      b.zero_grad();
+      tape steps(c);
+      steps.backward(steps.eval(sum(e)));
+      auto g = a.grad().to_vector();
+      const auto second = b.grad().to_vector();
+      g.insert(g.end(), second.begin(), second.end());
+      return g;
+    };
+    const auto whole = generate<std::int32_t>(extents<dyn>{9}, [](index_t i) { return i - 4; }, d);
+    const auto labels = generate<std::int32_t>(extents<dyn>{8}, [](index_t i) { return i % 3 ? i : -100; }, d);
+    const auto logits = randn<float>(extents<dyn, 8>{8, 8}, {}, d);
+    values all{eval(sign(a), c).to_vector(),
+               eval(clamp(a, b, 1.0f), c).to_vector(),
+                  eval(cast<float>(floor(whole) + round(whole)), c).to_vector(),
+                  gradient_of(maximum(a, b)),
+                  gradient_of(minimum(relu(a), b)),
+                  gradient_of(clamp(a, b, 1.0f)),
+                  gradient_of(a / b),
+                  eval(cross_entropy<reduction_kind::none>(logits, labels), c).to_vector(),
+                  eval(cast<float>(argmax(logits)), c).to_vector(),
+                  eval(logits[-1], c).to_vector(),
+                  eval(dropout(logits, 1.0f), c).to_vector()};
+    for (auto& v : all)  // as numbers, so that the distance sees where they are
+      for (float& x : v) x = std::isnan(x) ? 7.25f : std::isinf(x) ? std::copysign(8.5f, x) : x;
+    return all;
+  });
 }
 
 #if WEFT_WITH_CUDA

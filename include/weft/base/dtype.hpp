@@ -174,6 +174,15 @@ struct any_number {
   }
 };
 
+/// The type that a number of the C++ type `Number` takes beside a tensor of type `t`: that of the tensor, unless the number is of
+/// a higher category (bool, integer, floating): then i64 or f32. PyTorch's rule for Python's numbers.
+template <class Number>
+constexpr dtype number_beside(dtype t) {
+  if (is_floating(t)) return t;
+  if (std::is_floating_point_v<Number>) return dtype::f32;
+  return t == dtype::boolean && !std::is_same_v<Number, bool> ? dtype::i64 : t;
+}
+
 /// The type that an op computes with for operands `a` and `b`: PyTorch's promotion for tensors,
 /// with storage types widened (bf16 with f16 gives f32).
 constexpr dtype promoted(dtype a, dtype b) {

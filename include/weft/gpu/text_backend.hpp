@@ -132,7 +132,7 @@ class text_backend : public backend {
     if (code == 0) return;
     fill_zero(fault_, sizeof code);
     throw value_error(std::string("weft: ") + faulty_ops_[static_cast<std::size_t>(code - 1)] +
-                      ": an index is out of range, or a dim is empty");
+                      ": an index is out of range");
   }
   /// Copies to the host after all that is queued.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
@@ -229,7 +229,8 @@ inline std::string native_text(const native_code& code, const native_operands& o
 inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
   if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
-  std::string key = std::string("native ") + code.text;
+  if (code.reader) op = code.reader(operands.at);
+  std::string key = std::string("native ") + op + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " ";  // appended one by one: g++ 12 warns wrongly of a copy onto itself

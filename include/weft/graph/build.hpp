@@ -81,6 +81,15 @@ constexpr bool widen_operands(const op_info& op, value* v, int count) {
   return found;
 }
 
+/// What the op says of its operands; what it finds out at run time is reported under its name.
+constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
+  dims.begin_law(op.native && op.native->reader ? op.native->reader(at) : op.name, operands, count);
+  const inferred law = op.infer(dims, at, operands);
+  dims.end_law();
+  if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  return law;
+}
+
 }  // namespace detail
 
 /// A result of a storage type is computed in a wider one and rounded once, as the result of a whole formula.
@@ -97,9 +106,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
     n.operand[i] = v[i].id;
     forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
-  const inferred law = op.infer(dims, at, forms);
-  if (!law.holds || !law.types_fit)
-    throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  const inferred law = detail::read_law(dims, op, at, forms, count);
   if (detail::widen_operands(op, v, count)) return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
   if (is_formula) return cast_to({this, op.expand(*this, n)}, law.value.type);
@@ -222,10 +229,6 @@ constexpr value sum_to(value v, const shape& target) {
   }
   if (extra > 0) v = sum_dims(v, 0, extra);
   return reshape_to(v, to);
-}
-
-constexpr value take_rows_of(value table, value index) {
-  return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
 constexpr value gather_of(value x, value index, index_t dim) {

@@ -167,12 +167,8 @@ class compute_graph {
     return t;
   }
   constexpr value as_value(dtype, value v) { return v; }
-  /// A number beside an integer stays one if it is one; beside bool it is i64.
   template <class Number>
-  constexpr value as_value(dtype t, Number x) {
-    if (!is_floating(t) && std::is_floating_point_v<Number>) t = dtype::f32;
-    return constant(x, t == dtype::boolean ? dtype::i64 : t);
-  }
+  constexpr value as_value(dtype t, Number x) { return constant(x, number_beside<Number>(t)); }
 
   constexpr int first_slot(const node& n) const {
     std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * 0x9E3779B97F4A7C15ull +
@@ -224,8 +220,6 @@ constexpr value result_of(value y, int k);
 constexpr value constant_in_derivative(value v);
 /// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
 constexpr value element_count(value beside, const shape& s);
-/// Rows of `table` by `index`.
-constexpr value take_rows_of(value table, value index);
 constexpr value gather_of(value x, value index, index_t dim);
 /// Uniform numbers in the form of `like`, another draw at each call.
 constexpr value random_like(value like);

@@ -144,6 +144,7 @@ constexpr int simplified(compute_graph& g, const node& n) {
     const int source = g[a].op == n.op ? g[a].operand[0] : a;  // there and back
     if (g[source].result.type == n.result.type && detail::holds_all(g[a].result.type, n.result.type)) return source;
   }
+  if ((n.op == &info_of<op::floor> || n.op == &info_of<op::round>) && !is_floating(n.result.type)) return a;
   const bool as_a = g[a].result == n.result, as_b = g[b].result == n.result;
   if (n.op == &info_of<op::multiply>) {
     if (is_constant(g, b, 1) && as_a) return a;

@@ -60,6 +60,7 @@ struct plan {
   sequence<std::uint64_t> words;
   sequence<symbol> symbols;
   sequence<extent_check> checks;
+  sequence<applied_law> laws;
   sequence<int> outputs;  // values; -1 where an output does not exist
   int leaves = 0;
 };
@@ -73,6 +74,7 @@ struct plan_view {
   std::span<const std::uint64_t> words;
   std::span<const symbol> symbols;
   std::span<const extent_check> checks;
+  std::span<const applied_law> laws;
   std::span<const int> outputs;
   int leaves = 0;
 };
@@ -95,6 +97,7 @@ class planner {
     find_sums();
     plan_.symbols = g_.dims.symbols;
     plan_.checks = g_.dims.checks;
+    plan_.laws = g_.dims.laws;
     plan_.leaves = g_.leaves;
     for (int o : g_.outputs) plan_.outputs.push_back(o);
     return std::move(plan_);
@@ -320,7 +323,7 @@ class planner {
 };
 
 struct plan_sizes {
-  int values, steps, operands, kernels, words, symbols, checks, outputs;
+  int values, steps, operands, kernels, words, symbols, checks, laws, outputs;
 };
 
 template <plan_sizes S>
@@ -332,18 +335,19 @@ struct frozen_plan {
   fixed_table<std::uint64_t, S.words> words;
   fixed_table<symbol, S.symbols> symbols;
   fixed_table<extent_check, S.checks> checks;
+  fixed_table<applied_law, S.laws> laws;
   fixed_table<int, S.outputs> outputs;
   int leaves = 0;
 
   constexpr plan_view view() const {
     return {values.view(), steps.view(), operands.view(), kernels.view(), words.view(),
-            symbols.view(), checks.view(), outputs.view(), leaves};
+            symbols.view(), checks.view(), laws.view(), outputs.view(), leaves};
   }
 };
 
 constexpr plan_sizes sizes_of(const plan& p) {
   return {p.values.size(), p.steps.size(), p.operands.size(), p.kernels.size(),
-          p.words.size(), p.symbols.size(), p.checks.size(), p.outputs.size()};
+          p.words.size(), p.symbols.size(), p.checks.size(), p.laws.size(), p.outputs.size()};
 }
 
 }  // namespace detail
@@ -362,6 +366,7 @@ constexpr frozen_plan<Sizes> frozen(const plan& p) {
   result.words.fill(p.words);
   result.symbols.fill(p.symbols);
   result.checks.fill(p.checks);
+  result.laws.fill(p.laws);
   result.outputs.fill(p.outputs);
   result.leaves = p.leaves;
   return result;

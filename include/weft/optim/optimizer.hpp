@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <weft/optim/clip.hpp>
+#include <weft/optim/fields.hpp>
 
 namespace weft {
 
@@ -193,6 +194,7 @@ struct sgd {
   /// any floating types.
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
+    check();
     const state_dict_t& named = state.to_update(model);
     ++steps;
     detail::for_each_update(model, named, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
@@ -201,12 +203,18 @@ struct sgd {
   /// value_error before anything has changed if a parameter is of another type.
   template <class Parameters>
   void step_all(const Parameters& parameters, double scale, context& c) {
+    check();
     detail::require_f32(parameters);
     ++steps;
     detail::for_each_f32_update(parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
 
  private:
+  void check() const {
+    detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}, {"weight_decay", weight_decay},
+                                   {"steps", static_cast<double>(steps)}});
+    if (nesterov && momentum == 0) detail::refuse_field("sgd", "momentum", momentum, "above 0, as Nesterov's form needs");
+  }
   template <element T>
   void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale, context& c) {
     using number = detail::update_number<T>;
@@ -244,6 +252,7 @@ struct adamw {
   /// As `sgd::step`.
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
+    check();
     const state_dict_t& named = state.to_update(model);
     ++steps;
     detail::for_each_update(model, named, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
@@ -251,12 +260,17 @@ struct adamw {
   /// As `sgd::step_all`.
   template <class Parameters>
   void step_all(const Parameters& parameters, double scale, context& c) {
+    check();
     detail::require_f32(parameters);
     ++steps;
     detail::for_each_f32_update(parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
 
  private:
+  void check() const {
+    detail::require_fields("adamw", {{"lr", lr}, {"eps", eps}, {"weight_decay", weight_decay}, {"steps", static_cast<double>(steps)}});
+    detail::require_fractions("adamw", {{"beta1", beta1}, {"beta2", beta2}});
+  }
   template <element T>
   void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale, context& c) {
     using number = detail::update_number<T>;

@@ -40,7 +40,7 @@ class bound_run : public context {
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
             const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
+      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(checked(o)), ranks_(std::move(ranks)),
         optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
     if (parameters.empty()) detail::refuse_step(false);
     if (scales_loss && o.hook)
@@ -59,6 +59,7 @@ class bound_run : public context {
   /// pass has come this way since the last.
   double step(const step_options& o = {}) {
     weft::detail::require_limit("step: clip", o.clip);
+    if (o.micro_batches < 1) throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
     if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
       throw usage_error("weft: step: no backward pass has gone through this run since the last step: make the tape with "
                         "`tape steps(run)` and call steps.backward(loss) before each step");
@@ -196,6 +197,18 @@ class bound_run : public context {
     for (const auto& [name, p] : local_)
       if (p->grad) all.push_back(p->grad);
     return all;
+  }
+
+  static const parallel_options& checked(const parallel_options& o) {
+    const auto require = [](bool holds, const char* field, index_t value) {
+      if (!holds) throw usage_error(std::string("weft: bind: ") + field + " is " + std::to_string(value));
+    };
+    require(o.local_steps >= 1, "local_steps", o.local_steps);
+    require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
+    require(o.prefetch >= 0, "prefetch", o.prefetch);
+    require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
+    require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
+    return o;
   }
 
   parallel_options options_;

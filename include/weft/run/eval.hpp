@@ -26,8 +26,10 @@ constexpr playable playable_of() {
 }
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_device(const tensor_state& t) {
-  throw device_error("weft: an operand of shape " + to_string(t.extents) + " lies on another device (" + t.where->name() + ")");
+[[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t, const device& here) {
+  throw device_error("weft: operand " + std::to_string(number) + " of shape " + to_string(t.extents) + " is on device " +
+                     t.where->name() + ", the context computes on " + here->name() +
+                     (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
 }
 
 /// New memory for outputs that the program must not write at once.
@@ -54,7 +56,7 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
   recycled_vector<output_memory> targets(p.plan.outputs.size());
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
-    if (!(leaves[l]->where == c.where())) detail::refuse_device(*leaves[l]);
+    if (!(leaves[l]->where == c.where())) detail::refuse_device(l, *leaves[l], c.where());
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }

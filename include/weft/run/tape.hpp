@@ -45,6 +45,19 @@ class tape_entries {
     play_back(y.state(), seed.state());
   }
 
+  /// What cannot be played back.
+  template <expression E, class... Seed>
+  void backward(const E&, const Seed&...) {
+    if constexpr (!requires { E::is_leaf; })
+      static_assert(weft::detail::unsupported<E>,
+                    "weft: backward: this expression is not computed yet: auto y = tape.eval(expression); tape.backward(y)");
+    else if constexpr (!E::requires_grad)
+      static_assert(weft::detail::unsupported<E>,
+                    "weft: backward: this tensor is not tracked: it must be the result of tape.eval(...), not of eval(...)");
+    else
+      static_assert(weft::detail::unsupported<E, Seed...>, "weft: backward: the seed must be one tensor of the value's element type");
+  }
+
   /// Whether statements are remembered; see no_grad.
   bool recording() const { return recording_; }
   void record(bool on) { recording_ = on; }

@@ -66,7 +66,7 @@ void update(context& c, const tensor_list& targets, const E& e) {
 /// value_error where they are of another type.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*detail::defined_state(t));
+  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   view->extents = {1, {t->extents.size()}};
   return tensor<T, extents<dyn>>(std::move(view));
 }
@@ -74,7 +74,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
 /// The same with the last dim kept and the others counted as rows.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*detail::defined_state(t));
+  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
   return tensor<T, extents<dyn, dyn>>(std::move(view));

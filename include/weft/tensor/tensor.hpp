@@ -112,13 +112,27 @@ inline void* host_memory(const tensor_state& t) {
   require_memory(t);
   return t.memory.data();
 }
-inline const std::shared_ptr<tensor_state>& defined_state(const std::shared_ptr<tensor_state>& t) {
-  if (!t) throw value_error("weft: a tensor is used before it has elements");
-  return t;
+[[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
+  throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
+                    " is used before it has elements");
 }
-/// `t`, if a tensor with elements of `type` may be a handle of it.
-inline std::shared_ptr<tensor_state> typed_state(dtype type, std::shared_ptr<tensor_state> t) {
-  if (defined_state(t)->type != type)
+/// `dim` counted from the left, if a tensor of shape `s` has it.
+inline int checked_dim(const shape& s, int dim) {
+  if (normalized_dim(dim, s.order) == s.order)
+    throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
+  return normalized_dim(dim, s.order);
+}
+/// `i` along the first dim, counted from the left; negative ones count from the right.
+inline index_t checked_position(const shape& s, index_t i) {
+  if (i < -s[0] || i >= s[0])
+    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) + ", " +
+                      std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
+  return i < 0 ? i + s[0] : i;
+}
+/// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
+inline std::shared_ptr<tensor_state> typed_state(dtype type, const shape& fixed, std::shared_ptr<tensor_state> t) {
+  if (!t) refuse_undefined(type, fixed);
+  if (t->type != type)
     throw value_error(std::string("weft: a tensor of ") + name_of(type) + " cannot have the elements of a tensor of " + name_of(t->type));
   return t;
 }
@@ -140,7 +154,7 @@ class tensor : public expression_base {
       : state_(make_state(where, checked(s), dtype_of<T>)) {}
   /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
   /// shape_error if the type says other extents.
-  explicit tensor(std::shared_ptr<tensor_state> state) : state_(detail::typed_state(dtype_of<T>, std::move(state))) {
+  explicit tensor(std::shared_ptr<tensor_state> state) : state_(detail::typed_state(dtype_of<T>, static_shape, std::move(state))) {
     checked(state_->extents);
   }
   /// The same elements, tracked or not, with extents known more or less exactly.
@@ -149,11 +163,19 @@ class tensor : public expression_base {
 
   bool defined() const { return state_ != nullptr; }
   const std::shared_ptr<tensor_state>& state() const {
-    return detail::defined_state(state_);
+    if (!state_) detail::refuse_undefined(dtype_of<T>, static_shape);
+    return state_;
   }
   const shape& extents() const { return state()->extents; }
-  index_t extent(int dim) const { return extents()[normalized_dim(dim, extents().order)]; }
+  index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
   index_t size() const { return extents().size(); }
+
+  /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right. Throws value_error
+  /// if there is no such index. Nothing is computed or copied before it is evaluated.
+  auto operator[](index_t i) const {
+    static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
+    return select<0>(*this, detail::checked_position(extents(), i));
+  }
 
   /// The elements in row-major order, copied to the host.
   std::vector<T> to_vector() const {

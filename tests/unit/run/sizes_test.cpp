@@ -145,7 +145,7 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
   CHECK(worst < 1e-5);
   chosen[at(200, 3)] = rows;
   index.copy_from(chosen);
-  CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c), "weft: gather: index 301 is outside of [0, 301)", value_error);
+  CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c), "weft: gather: index 301 at position 103403 is outside of [0, 301)", value_error);
   eval(sum(x), c);  // the threads are as they were
 }
 

@@ -14,6 +14,7 @@
 #include <new>
 
 #include <weft/base/config.hpp>
+#include <weft/base/error.hpp>
 
 #if WEFT_WITH_TBB
 #include <tbb/parallel_for.h>
@@ -58,8 +59,9 @@ inline int hardware_threads() {
 
 class executor {
  public:
-  /// `threads` threads with the caller; 0 means one for each core.
+  /// `threads` threads with the caller; 0 means one for each core, fewer are a value_error.
   explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
+    if (threads < 0) throw value_error("weft: cpu: " + std::to_string(threads) + " threads");
 #if !WEFT_WITH_TBB
     threads_ = 1;
 #endif
