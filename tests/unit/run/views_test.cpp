@@ -2,7 +2,7 @@
 // Sequences of up to three views on small shapes, each with every reader, against plain index arithmetic.
 //
 // Graphs are built at run time, pass through all passes and are played on the reference back end. The quick run takes all
-// sequences of one and two views and draws some of three; WEFT_TEST_ALL=1 takes all of three too.
+// sequences of one and two views and draws some of three; WEFT_TEST_ALL=1 takes all of three.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -301,9 +301,9 @@ struct checker {
         const numbers got = p.play(which == in_place ? leaves : tensor_list())[0];
         report(equal(got, expected(which, now)), from, steps, which, dynamic);
       }
-    } catch (const shape_error&) {
-      ++refused;
-      report(dynamic, from, steps, which, dynamic);  // a dim of unknown extent does not stretch
+    } catch (const shape_error& e) {
+      ++refused;  // a dim of unknown extent does not stretch
+      report(dynamic, from, steps, which, dynamic, e.what());
     }
   }
 
@@ -326,7 +326,7 @@ struct checker {
     if (!equal(p.play()[0], sums)) throw error("a gradient differs");
   }
 
-  void report(bool right, const shape& from, const std::vector<step>& steps, int which, bool dynamic) {
+  void report(bool right, const shape& from, const std::vector<step>& steps, int which, bool dynamic, const char* why = "") {
     ++programs;
     if (right || failed) return;
     failed = true;  // one is enough to read
@@ -336,15 +336,14 @@ struct checker {
       for (int i = 0; i < s.at.count; ++i) text += std::to_string(s.at[i]) + " ";
       text += ") " + to_string(s.to);
     }
-    FAIL_CHECK(text << " read by " << which << (dynamic ? ", dynamic" : ""));
+    FAIL_CHECK(text + " read by " + std::to_string(which) + (dynamic ? ", dynamic " : " ") + why);
   }
 
   void check_guarded(const shape& from, const std::vector<step>& steps, int which, bool dynamic) {
     try {
       check(from, steps, which, dynamic);
     } catch (const error& e) {
-      INFO(e.what());
-      report(false, from, steps, which, dynamic);
+      report(false, from, steps, which, dynamic, e.what());
     }
   }
 };
@@ -385,5 +384,5 @@ bool all_of_them() { return std::getenv("WEFT_TEST_ALL") != nullptr; }
 }  // namespace
 
 TEST_CASE("views: one view with every reader") { check_sequences(1, 1, true); }
-TEST_CASE("views: two views with every reader") { check_sequences(2, all_of_them() ? 1 : 3, all_of_them()); }
+TEST_CASE("views: two views with every reader") { check_sequences(2, 1, true); }
 TEST_CASE("views: three views") { check_sequences(3, all_of_them() ? 1 : 8, all_of_them()); }
