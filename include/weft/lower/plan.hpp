@@ -142,7 +142,8 @@ class planner {
     for (int i = 0; i < g_.size(); ++i) step_of.push_back(i);
     for (int i = g_.size(); i-- > 0;)
       for (int k = 0; k < g_[i].operands; ++k)
-        if (graph::detail::is_part_of_concat(g_, uses, g_[i], g_[i].operand[k])) step_of[g_[i].operand[k]] = step_of[i];
+        if (const int o = g_[i].operand[k]; graph::detail::is_part_of_concat(g_, uses, g_[i], o))
+          step_of[o] = step_of[i];
     return step_of;
   }
 

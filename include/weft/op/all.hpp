@@ -6,6 +6,7 @@
 #include <weft/op/compare.hpp>
 #include <weft/op/activation.hpp>
 #include <weft/op/movement.hpp>
+#include <weft/op/join.hpp>
 #include <weft/op/contraction.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/normalization.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Movement: the same elements under other indices.
 //
-// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides.
-// pad and concat copy.
+// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides. What copies is in
+// op/join.hpp.
 //
 //   auto q = slice<2>(qkv, 0, 768);                 // qkv[:, :, 0:768]
 //   auto rows = reshape(x, extents<dyn, 768>{});    // one dyn without a number is inferred
@@ -18,11 +18,6 @@ template <bool Holds, class From, class... To>
 struct reshape_law {
   static_assert(Holds, "weft: reshape: the shapes must have the same number of elements, and at "
                        "most one extent may be left to infer");
-};
-template <bool Holds, class... Extents>
-struct concat_law {
-  static_assert(Holds, "weft: concat: the operands must have the same order and, except along the "
-                       "concatenated dim, the same extents");
 };
 template <bool Holds, class... Extents>
 struct expand_law {
@@ -136,47 +131,6 @@ struct detach : view<1> {
     return {true, operands[0]};
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
-};
-
-/// Zeros around dim v0: v1 before, v3 - 1 between elements, v2 the resulting extent.
-struct pad : rule<1> {
-  static constexpr auto kind = op_kind::copy;
-  static constexpr auto name = "pad";
-  template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, operands[0]};
-    result.value.extents[static_cast<int>(at[0])] = at[2];
-    return result;
-  }
-  static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
-};
-
-/// Two operands side by side along dim v0.
-struct concat : rule<2> {
-  static constexpr auto kind = op_kind::copy;
-  static constexpr auto name = "concat";
-  template <bool Holds, class... Extents>
-  using law = concat_law<Holds, Extents...>;
-  static constexpr dtype operand_type(dtype t) { return t; }
-  template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
-    const shape &a = operands[0].extents, &b = operands[1].extents;
-    const int dim = static_cast<int>(at[0]);
-    inferred result{a.order == b.order && dim >= 0 && dim < a.order,
-                    {promoted(operands[0].type, operands[1].type), a}};
-    for (int i = 0; result.holds && i < a.order; ++i) {
-      index_t& e = result.value.extents[i];
-      if (i == dim) e = dims.add(a[i], b[i]);
-      else result.holds = dims.unify(a[i], b[i], e);
-    }
-    return result;
-  }
-  static constexpr auto vjp(auto g, auto y, auto a, auto) {
-    const int dim = static_cast<int>(y.attribute(0));
-    const index_t middle = a.extents()[dim];
-    return std::array{slice_dim(g, dim, 0, middle),
-                      slice_dim(g, dim, middle, y.extents()[dim])};
-  }
 };
 
 /// Dim v0 as two dims: v1 parts, and the extent of each.
@@ -302,8 +256,8 @@ namespace detail {
 // Not templates, so that each expression does not bring its own text.
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
-  throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " + std::to_string(start) + " to " +
-                    std::to_string(stop) + ": bounds are 0 <= start <= stop <= extent");
+  throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " +
+                    std::to_string(start) + " to " + std::to_string(stop) + ": bounds are 0 <= start <= stop <= extent");
 }
 [[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
   throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) + " cannot become " +
@@ -323,10 +277,6 @@ concept reshape_compatible = accepts<op::reshape, attr<To...>, X>;
 /// Whether `X` can be expanded to these extents.
 template <class X, index_t... To>
 concept expand_compatible = accepts<op::expand, attr<To...>, X>;
-/// Whether two operands can be joined along dim Dim, counted from the left.
-template <index_t Dim, class A, class B>
-concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
-
 /// `x` with other extents and the same elements in the same order. All dynamic extents are given;
 /// the form below infers one.
 template <expression X, index_t... To>
@@ -402,7 +352,8 @@ constexpr auto slice(X x) {
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
   static_assert(0 <= Start && Start <= Stop && Step > 0,
                 "weft: slice: bounds count from the beginning, 0 <= start <= stop, and the step is positive");
-  if constexpr (0 <= Start && Start <= Stop && Step > 0) return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
+  if constexpr (0 <= Start && Start <= Stop && Step > 0)
+    return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
 }
 
 /// The same with bounds given at run time; the extent of the result is dynamic. Throws shape_error if not
@@ -413,7 +364,8 @@ constexpr auto slice(X x, index_t start, index_t stop) {
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
   static_assert(Step > 0, "weft: slice: the step is positive");
   constexpr index_t extent = X::static_shape[dim];
-  if (start < 0 || stop < start || (extent >= 0 && stop > extent)) detail::refuse_bounds(X::static_shape, dim, start, stop);
+  if (start < 0 || stop < start || (extent >= 0 && stop > extent))
+    detail::refuse_bounds(X::static_shape, dim, start, stop);
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 
@@ -423,17 +375,6 @@ constexpr auto flip(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: flip: the dim is out of range");
   return apply<op::flip, attr<dim>>(std::move(x));
-}
-
-/// Zeros before and after dim Dim.
-template <index_t Dim, index_t Before, index_t After, expression X>
-constexpr auto pad(X x) {
-  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
-  static_assert(dim < X::static_shape.order && X::static_shape[dim] >= 0,
-                "weft: pad: the dim must exist and have a static extent");
-  static_assert(Before >= 0 && After >= 0, "weft: pad: zeros are added, not removed: use slice for that");
-  if constexpr (Before >= 0 && After >= 0)
-    return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
 }
 
 /// Dim Dim as [parts, extent / parts]. Throws shape_error if parts is not positive, here, or does not divide the extent,
@@ -471,26 +412,10 @@ constexpr auto chunk(X x) {
   if constexpr (0 <= I && I < Parts) return apply<op::chunk, attr<dim, Parts, I>>(std::move(x));
 }
 
-/// The operands one after the other along dim Dim.
-template <index_t Dim, expression A, expression B, expression... Rest>
-constexpr auto concat(A a, B b, Rest... rest) {
-  constexpr int dim = normalized_dim(Dim, A::static_shape.order);
-  auto first = apply<op::concat, attr<dim>>(std::move(a), std::move(b));
-  if constexpr (sizeof...(Rest) == 0) return first;
-  else return concat<dim>(std::move(first), std::move(rest)...);
-}
-
 /// A new dim of extent 1 before dim Dim; -1 is after the last.
 template <index_t Dim, expression X>
 constexpr auto unsqueeze(X x) {
   return apply<op::unsqueeze, attr<normalized_dim(Dim, X::static_shape.order + 1)>>(std::move(x));
-}
-
-/// The operands, of one shape, along a new dim Dim.
-template <index_t Dim, expression X, expression... Rest>
-constexpr auto stack(X x, Rest... rest) {
-  if constexpr (sizeof...(Rest) == 0) return unsqueeze<Dim>(std::move(x));
-  else return concat<Dim>(unsqueeze<Dim>(std::move(x)), unsqueeze<Dim>(std::move(rest))...);
 }
 
 /// `x`, through which no gradient flows.

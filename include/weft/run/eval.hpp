@@ -32,13 +32,14 @@ namespace detail {
                      (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
 }
 
-/// New memory for outputs that the program must not write at once.
-inline tensor_list computed_beside(context& c, const tensor_list& outputs, recycled_vector<output_memory>& targets) {
-  tensor_list beside(outputs.size());
-  for (std::size_t o = 0; o < outputs.size(); ++o) {
-    beside[o] = make_state(c.where(), outputs[o]->extents, outputs[o]->type);
-    targets[o].data = beside[o]->memory.data();
-  }
+/// New memory for those of `outputs` that the program must not write at once; null for the others.
+inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
+                                   const recycled_vector<void*>& leaves) {
+  tensor_list beside;
+  recycled_vector<void*> memory;
+  for (const auto& o : outputs) memory.push_back(o ? o->memory.data() : nullptr);
+  if (i.can_overwrite(leaves, memory)) return beside;
+  for (const auto& o : outputs) beside.push_back(o ? make_state(c.where(), o->extents, o->type) : nullptr);
   return beside;
 }
 }  // namespace detail
@@ -60,7 +61,9 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
-  const bool given = !outputs.empty();
+  const tensor_list given = outputs;
+  const tensor_list beside = given.empty() ? given : detail::computed_beside(c, i, given, leaf_memory);
+  for (std::size_t o = 0; o < beside.size(); ++o) outputs[o] = beside[o];
   outputs.resize(p.plan.outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
@@ -73,10 +76,13 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
                               p.plan.values[static_cast<std::size_t>(value)].result.type);
     if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
-  const tensor_list beside = given && !i.can_overwrite(leaf_memory, targets) ? detail::computed_beside(c, outputs, targets) : tensor_list();
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
-  for (std::size_t o = 0; o < beside.size(); ++o)
-    copy_elements(c.engine(), outputs[o]->type, outputs[o]->memory.data(), beside[o]->memory.data(), outputs[o]->extents.size());
+  for (std::size_t o = 0; o < beside.size(); ++o) {
+    if (!beside[o]) continue;
+    copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), beside[o]->memory.data(),
+                  given[o]->extents.size());
+    outputs[o] = given[o];
+  }
   if (service) service->after_program(leaves, during);
 }
 

@@ -76,8 +76,8 @@ template <class Number>
     const int dim = static_cast<int>(v.at[0]);
     const index_t start = number(v.at[1]), stop = number(v.at[2]);
     if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
-      throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) + " does not have the elements from " +
-                        std::to_string(start) + " to " + std::to_string(stop));
+      throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) +
+                        " does not have the elements from " + std::to_string(start) + " to " + std::to_string(stop));
   }
 }
 
@@ -167,26 +167,27 @@ class instance {
 
   dtype output_type(int output) const { return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type; }
 
-  /// Whether the outputs may be written there: to memory that the program does not read, or that one kernel reads element
-  /// by element, each just before it writes the same one.
-  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<output_memory>& outputs) const {
+  /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program does
+  /// not read, or that one kernel reads element by element, each just before it writes the same one.
+  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
-      const int id = plan_.outputs[o];
-      if (id < 0) continue;
-      const memory_range written = reach(id, outputs[o].data);
+      if (!outputs[o]) continue;
+      const memory_range written = reach(plan_.outputs[o], outputs[o]);
       for (std::size_t other = 0; other < o; ++other)
-        if (plan_.outputs[other] >= 0 && written.overlaps(reach(plan_.outputs[other], outputs[other].data))) return false;
-      for (int i = 0; i < layouts_.size(); ++i)
-        if (value(i).where == storage::leaf && leaves[static_cast<std::size_t>(value(i).source)] &&
-            written.overlaps(reach(i, leaves[static_cast<std::size_t>(value(i).source)])) &&
-            !reads_what_it_writes(i, leaves[static_cast<std::size_t>(value(i).source)], static_cast<int>(o), outputs[o].data))
+        if (outputs[other] && written.overlaps(reach(plan_.outputs[other], outputs[other]))) return false;
+      for (int i = 0; i < layouts_.size(); ++i) {
+        if (value(i).where != storage::leaf) continue;
+        const void* const read = leaves[static_cast<std::size_t>(value(i).source)];
+        if (written.overlaps(reach(i, read)) && !reads_what_it_writes(i, read, static_cast<int>(o), outputs[o]))
           return false;
+      }
     }
     return true;
   }
   /// Whether the program is one kernel of elements: it reads all of its operands before anything can fail.
   bool is_one_kernel_of_elements() const {
-    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && steps_[0].call.division == kernel_division::elements;
+    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel &&
+           steps_[0].call.division == kernel_division::elements;
   }
 
   /// Plays the steps.
@@ -250,14 +251,16 @@ class instance {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
     const kernel_args& args = s.call.args;
+    const memory_range all_written = reach(plan_.outputs[static_cast<std::size_t>(o)], written);
     int out = s.entry->inputs;
     while (sources_[out].index != o) ++out;
     for (int a = 0; a < s.entry->inputs; ++a) {
       const int id = plan_.operands[static_cast<std::size_t>(a)];
-      if (base_of(id) != leaf || !reach(id, read).overlaps(reach(plan_.outputs[static_cast<std::size_t>(o)], written))) continue;
+      if (base_of(id) != leaf || !reach(id, read).overlaps(all_written)) continue;
       bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
                   size_of(value(id).result.type) == size_of(output_type(o));
-      for (int d = 0; d < args.order; ++d) same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
+      for (int d = 0; d < args.order; ++d)
+        same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
       if (!same) return false;
     }
     return true;
@@ -296,14 +299,17 @@ class instance {
     for (int i = 0; i < layouts_.size(); ++i) {
       const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);
-      if (!extents.is_static()) throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
+      if (!extents.is_static())
+        throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
       layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
       if (v.where != storage::view) continue;
       if (!make_view(numbers, v.view, resolved(v.at), extents, layouts_[i]))
-        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) + " cannot be a view");
+        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) +
+                    " cannot be a view");
       const element_range reached = range_of(layouts_[i]);
       if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
-        throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) + ": outside its operand");
+        throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) +
+                          ": outside its operand");
     }
   }
 
@@ -396,14 +402,16 @@ class instance {
   [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how) {
     const int last = args.order - 1;
     for (int a = 0; a < args.arguments; ++a)
-      if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 && args.stride[a][last] != 1)
+      if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 &&
+          args.stride[a][last] != 1)
         throw error("weft: a kernel reads an operand as contiguous that is not");
   }
 
   /// The strides of dims d and d + 1 walked as one, by argument; false if an argument has none.
   [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
     for (int a = 0; a < args.arguments; ++a)
-      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1], merged[a])) return false;
+      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1], merged[a]))
+        return false;
     return true;
   }
   /// Dims d and d + 1 as one.

@@ -28,15 +28,17 @@ inline bool merges_dims_of(const shape& target, const shape& value) {
 
 inline void check_target(const tensor_state& target, std::size_t number, const shape& extents, dtype type) {
   if (target.type != type || !merges_dims_of(target.extents, extents))
-    throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) + " and type " +
-                      name_of(target.type) + " cannot take a value of shape " + to_string(extents) + " and type " + name_of(type));
+    throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) +
+                      " and type " + name_of(target.type) + " cannot take a value of shape " + to_string(extents) +
+                      " and type " + name_of(type));
 }
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`. If it throws, they hold what they held.
 inline void play_into(context& c, const playable& p, const operands& o, const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
-    throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " + std::to_string(p.plan.outputs.size()) + " values");
+    throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " +
+                      std::to_string(p.plan.outputs.size()) + " values");
   const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
   const instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
   for (std::size_t t = 0; t < targets.size(); ++t)
@@ -46,7 +48,9 @@ inline void play_into(context& c, const playable& p, const operands& o, const te
   if (direct) outputs = targets;
   play(c, p, o.leaves, o.numbers, symbols, outputs);
   for (std::size_t t = 0; t < targets.size(); ++t) {
-    if (!direct) copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(), targets[t]->extents.size());
+    if (!direct)
+      copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
+                    targets[t]->extents.size());
     ++targets[t]->version;
   }
 }

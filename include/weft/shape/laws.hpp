@@ -60,16 +60,15 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
 /// Reshape to `target`, in which one extent may be `dyn` and then takes what is left. In types `dyn` may also be an extent
 /// that is given at run time, and then several may be.
 ///
-/// Equal extents at both ends are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides
-/// C by the heads and says nothing about B and T.
+/// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides C by
+/// the heads and says nothing about B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
-  while (left < from.order && left < target.order && from[left] == target[left] &&
-         target[left] != dyn)
-    ++left;
+  const auto stays = [](index_t a, index_t b) { return a == b && b != dyn && b != 0; };
+  while (left < from.order && left < target.order && stays(from[left], target[left])) ++left;
   while (right < from.order - left && right < target.order - left &&
-         from.from_right(right) == target.from_right(right) && target.from_right(right) != dyn)
+         stays(from.from_right(right), target.from_right(right)))
     ++right;
   int open = -1;
   bool several = false;

@@ -47,7 +47,8 @@ constexpr bool merge_strides(symbol_table& dims, index_t outer_extent, stride_te
   return outer_extent == 1 || inner_extent == 1 || outer == times_extent(dims, inner, inner_extent);
 }
 /// The same for numbers.
-constexpr bool merge_strides(index_t outer_extent, index_t outer, index_t inner_extent, index_t inner, index_t& merged) {
+constexpr bool merge_strides(index_t outer_extent, index_t outer, index_t inner_extent, index_t inner,
+                             index_t& merged) {
   merged = inner_extent == 1 ? outer : inner;
   return outer_extent == 1 || inner_extent == 1 || outer == wrapping_product(inner, inner_extent);
 }
@@ -177,7 +178,8 @@ constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
 
 /// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if no strides describe
 /// it: a reshape that must copy.
-constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents, layout& l) {
+constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents,
+                         layout& l) {
   if (kind == view_kind::reshape) return make_reshape(dims, extents, l);
   const layout from = l;
   l.extents = extents;

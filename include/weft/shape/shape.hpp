@@ -26,7 +26,9 @@ namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_size(const shape& s);
 
 /// a * b into `product`; false if it overflows.
-constexpr bool multiply_checked(index_t a, index_t b, index_t& product) { return !__builtin_mul_overflow(a, b, &product); }
+constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
+  return !__builtin_mul_overflow(a, b, &product);
+}
 }  // namespace detail
 
 struct shape {
@@ -88,7 +90,8 @@ inline void refuse_size(const shape& s) {
 inline std::size_t bytes_of(const shape& s, dtype t) {
   index_t bytes = 0;
   if (!detail::multiply_checked(s.size(), size_of(t), bytes))
-    throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) + " do not fit into 64 bits");
+    throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) +
+                      " do not fit into 64 bits");
   return static_cast<std::size_t>(bytes);
 }
 

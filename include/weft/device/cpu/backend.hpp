@@ -53,14 +53,16 @@ class cpu_backend : public backend {
   void copy(const strided& from, const strided& to) override {
     if (to.size() == 0) return;
     const copied_rows c(from, to);
-    if (c.outer == 0 && c.is_contiguous()) return copy_bytes(to.pointer, from.pointer, static_cast<std::size_t>(c.size * c.bytes));
+    if (c.outer == 0 && c.is_contiguous())
+      return copy_bytes(to.pointer, from.pointer, static_cast<std::size_t>(c.size * c.bytes));
     constexpr index_t worth_dividing = index_t{1} << 18, shortest = index_t{1} << 14;  // bytes
     const bool divides = threads_.threads() > 1 && c.rows * c.size * c.bytes >= worth_dividing;
     const index_t most = divides ? 4 * threads_.threads() : 1, parts = std::min(c.rows, most);
     const index_t pieces = std::clamp<index_t>(most / parts, 1, std::max<index_t>(c.size * c.bytes / shortest, 1));
     threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
       const index_t part = t / pieces, piece = t % pieces;
-      c.run(c.rows * part / parts, c.rows * (part + 1) / parts, c.size * piece / pieces, c.size * (piece + 1) / pieces);
+      c.run(c.rows * part / parts, c.rows * (part + 1) / parts, c.size * piece / pieces,
+            c.size * (piece + 1) / pieces);
     });
   }
 
