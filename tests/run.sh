@@ -3,14 +3,18 @@
 # Installs what is missing, builds and runs the tests.
 #
 #   tests/run.sh           the quick tier: both compilers, sanitizers, structure, packaging
-#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, NEON, every NVIDIA architecture, large
-#                          tensors, a longer fuzz, ranks on two machines, and all of the quick tier on bare Debian 12 and 13
+#   tests/run.sh --full    and every compiler with and without oneTBB, at -O3 and on every instruction set, all sanitizers on
+#                          both compilers, NEON, every NVIDIA architecture, large tensors, a longer fuzz, ranks on two
+#                          machines, the pack for GPUs on a bare machine, and all of the quick tier on bare Debian 12 and 13
 #                          (hours; needs root)
+#
+# A program takes 1 GB to compile, with sanitizers 2; JOBS=N compiles N at a time, otherwise one for each core and 2 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
 [ "${1:-}" = --full ] && full=1
-jobs=$(nproc)
+memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
   local need=()
@@ -52,7 +56,8 @@ build() {
   ctest --test-dir "build/$name" --output-on-failure -j "$jobs"
 }
 
-# Every header compiles alone, and two units that include everything link.
+# Every header compiles alone, two units that include everything link, and g++ takes a program with its undefined-behaviour
+# sanitizer, for which addresses of inline variables and functions are no constants to compare.
 check_headers() {
   echo "== headers alone"
   local cuda=() without_cuda=(-name cuda.hpp -o -name nvrtc.hpp -o -name cublaslt.hpp)
@@ -66,6 +71,7 @@ check_headers() {
   printf '#include <weft/weft.hpp>\nfloat f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }\n' >$at/a.cpp
   printf '#include <weft/weft.hpp>\nfloat f(float);\nint main() { return weft::eval(weft::full<float>(weft::extents<1>{}, f(1)) * 2.0f).item() == 4 ? 0 : 1; }\n' >$at/b.cpp
   g++ -std=c++20 -Iinclude -Wno-psabi $at/a.cpp $at/b.cpp -o $at/both && $at/both
+  g++ -std=c++20 -fsanitize=undefined -fsyntax-only -Iinclude -Wno-psabi examples/train_mlp.cpp
 }
 
 # A consumer finds weft four ways.
@@ -129,13 +135,13 @@ check_bare() {
   return $code
 }
 
-# Ranks as threads, under the thread sanitizer.
+# Ranks as threads, and threads that share a device, under the thread sanitizer.
 check_races() {
   echo "== races"
   cmake -S . -B build/races -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g" \
     -DWEFT_SANITIZE=thread -DWEFT_NATIVE=OFF -DWEFT_WITH_TBB=OFF -DWEFT_WITH_OPENCL=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_WARNINGS_AS_ERRORS=ON >/dev/null
-  cmake --build build/races -j "$jobs" --target weft_tests_with_ranks >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
-  ctest --test-dir build/races --output-on-failure -R '^(comm|parallel)/' -E '_ranks$'
+  cmake --build build/races -j "$jobs" --target weft_tests_with_threads >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
+  ctest --test-dir build/races --output-on-failure -R '^(comm/|parallel/|gpu/cuda$)' -E '_ranks$'
 }
 
 # Bytes that are no files, and no requests: the readers say so. check_fuzz SECONDS
@@ -147,11 +153,27 @@ check_fuzz() {
   printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
   printf '\24\1\0\0\0\0\0\0\0\0\1\0\0\0k\2\0\0\0vv\22\2\0\0\0\0\0\0\0\1\1\0\0\0\1\0\0\0k' >$at/store.corpus/set_get
   for target in files store; do
-    clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/$target.cpp -o $at/$target
+    clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude tests/fuzz/$target.cpp -o $at/$target
     $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||
       { tail -n 40 $at/$target.log; return 1; }
     tail -n 1 $at/$target.log
   done
+}
+
+# What tests/gpu.sh packs starts on a machine that has a C library and bash, and says that there is no GPU; and all of the
+# script runs, on the driver that computes on the CPU. Needs root.
+check_gpu_pack() {
+  echo "== pack for GPUs"
+  local root=$PWD/build/bare-pack code=0 fakes=$PWD/build/gcc/tests/fake_cuda
+  [ -x "$root/usr/bin/bash" ] || debootstrap --variant=minbase bookworm "$root" >"$root.log"
+  rm -rf "$root/pack"
+  JOBS=$jobs tests/gpu.sh --pack "$root/pack"
+  chroot "$root" env -i PATH=/usr/bin:/bin /pack/gpu.sh --rehearse
+  chroot "$root" env -i PATH=/usr/bin:/bin /pack/gpu.sh || code=$?
+  [ $code -eq 3 ]
+  printf '#!/bin/sh\necho a CPU that plays a GPU\n' >build/gpu/nvidia-smi && chmod +x build/gpu/nvidia-smi
+  PATH=$PWD/build/gpu:$PATH LD_LIBRARY_PATH=$fakes "$root/pack/gpu.sh" --quick --json build/gpu/figures.json
+  python3 -m json.tool build/gpu/figures.json >build/gpu/figures.txt
 }
 
 check_nvcc() {
@@ -262,9 +284,15 @@ if [ $full -eq 1 ]; then
   check_arm
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF
-  build gcc-baseline g++ -DWEFT_NATIVE=OFF
-  build gcc-sanitized g++ -DWEFT_SANITIZE=address -DWEFT_BUILD_EXAMPLES=OFF  # undefined: g++ 12 then rejects constants
+  for compiler in g++ clang++-19; do  # optimised as users do, on each instruction set
+    optimised=(-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DWEFT_BUILD_EXAMPLES=OFF)
+    build "$compiler-native" $compiler "${optimised[@]}"
+    build "$compiler-avx2" $compiler "${optimised[@]}" -DWEFT_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-mavx2 -mfma"
+    build "$compiler-sse2" $compiler "${optimised[@]}" -DWEFT_NATIVE=OFF
+  done
+  build gcc-sanitized g++ -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF
   check_machines
+  check_gpu_pack
   check_bare bookworm
   check_bare trixie
 fi

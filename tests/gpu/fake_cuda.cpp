@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -58,6 +60,15 @@ CUctx_st contexts[2] = {{0}, {1}};
 std::map<CUdeviceptr, block> memory;
 long streams = 0, modules = 0;
 thread_local CUcontext current = nullptr;
+
+/// What no test asked about fails the program.
+struct at_end {
+  ~at_end() {
+    if (misuse.empty()) return;
+    std::fprintf(stderr, "the fake driver was misused:\n%s", misuse.c_str());
+    std::_Exit(70);
+  }
+} end;
 
 void note(const std::string& what) { misuse += what + "\n"; }
 

@@ -136,7 +136,7 @@ class cuda_backend : public text_backend {
     check_faults();
   }
 
-  /// Batch dims before the last one are a loop; what is no matrix to cuBLASLt goes to the plain kernel.
+  /// Batch dims before the last one are a loop; what cuBLASLt does not compute goes to the plain kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
     if (c.size() == 0 || a.extents.last() == 0)

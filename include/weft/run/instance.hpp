@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <weft/base/poison.hpp>
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/arena.hpp>
@@ -204,6 +205,7 @@ class instance {
     for (prepared& s : steps_) {
       if (f.service) f.service->poll();
       const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
+      if (weft::detail::poisons) allow_operands(f, first, count);
       if (s.entry->kind == step_kind::kernel) {
         for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
         for (int i = 0; i < s.entry->arguments; ++i)
@@ -320,6 +322,18 @@ class instance {
     if (v.where == storage::leaf) return {source::leaf, v.source, bytes};
     if (v.output >= 0) return {source::output, v.output, bytes};
     return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
+  }
+
+  /// Tells AddressSanitizer that this step may touch its operands and no other part of the arena.
+  [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const {
+    if (!f.device.host_accessible()) return;
+    weft::detail::poison(f.arena, arena_.bytes);
+    for (int i = first; i < first + count; ++i) {
+      if (sources_[i].from != source::arena) continue;
+      const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
+      weft::detail::unpoison(static_cast<const char*>(f.arena) + arena_.offsets[base],
+                       static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
+    }
   }
 
   strided tensor_of(int id) const {
