@@ -223,6 +223,19 @@ check_train_gpt() {
   $job "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --log $at/before.jsonl --checkpoint $at/regrouped 2>/dev/null
   $job "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --log $at/after.jsonl --checkpoint $at/regrouped --resume 2>/dev/null
   python3 tests/structure/check_logs.py $at/one.jsonl "${logs[@]}" $at/{hybrid,gloo,mpi,before,after}.jsonl
+  local sizes sized  # widths, heads and vocabularies that no vector divides: shards end anywhere in one
+  for sizes in "60 3 48 256" "36 1 33 261" "90 5 17 300" "44 2 29 259"; do
+    read -r -a sized <<<"$sizes"
+    sized=(--data README.md --layers 2 --width "${sized[0]}" --heads "${sized[1]}" --context "${sized[2]}" --vocab "${sized[3]}" --batch 2
+           --threads 1 --steps 30 --lr 3e-3 --order sequential --seed 5 --deterministic)
+    logs=()
+    $job "${sized[@]}" --accumulate 4 --log $at/sized.jsonl 2>/dev/null
+    for strategy in ddp zero1 zero2 zero3; do
+      $job "${sized[@]}" --ranks 4 --strategy $strategy --log $at/sized_$strategy.jsonl 2>/dev/null
+      logs+=($at/sized_$strategy.jsonl)
+    done
+    python3 tests/structure/check_logs.py $at/sized.jsonl "${logs[@]}"
+  done
   local precision  # products in halves: the same bits on ranks, and after a resume
   for precision in bf16 f16; do
     $job "${many[@]}" --precision $precision --accumulate 4 --log $at/one_$precision.jsonl 2>/dev/null

@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include <weft/device/simd.hpp>
+#include <weft/device/multiply.hpp>
 
 namespace weft::math {
 inline namespace WEFT_ISA {

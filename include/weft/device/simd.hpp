@@ -5,11 +5,6 @@
 // V = vec<float, 16>. Comparisons give masks: 32-bit lanes that are all ones or all zeros,
 // whatever is compared.
 //
-// A lane's bits are those of IEEE operations in the order in which they are written, for any V: a
-// compiler that contracts a product and a sum into a fused multiply-add does so here and not
-// there. So a product whose value is added to something is `multiply`, and what is to be fused
-// is `multiply_add`. No flag (-ffp-contract) changes that.
-//
 //   vec<float, 8> y = select(less(x, splat<vec<float, 8>>(0.f)), -x, x);
 #pragma once
 
@@ -73,89 +68,6 @@ WEFT_INLINE V splat(lane<V> x) {
 }
 
 namespace detail {
-/// `x`, of which the compiler no longer knows what computed it.
-template <class V>
-WEFT_INLINE V of_unknown_origin(V x) {
-#if defined(__x86_64__)
-  if constexpr (sizeof(V) <= vector_bytes) asm("" : "+v"(x));
-  else asm("" : "+m"(x));
-#elif defined(__aarch64__)
-  if constexpr (sizeof(V) <= vector_bytes) asm("" : "+w"(x));
-  else asm("" : "+m"(x));
-#else
-  asm("" : "+m"(x));
-#endif
-  return x;
-}
-
-/// Whether the instruction set multiplies and adds with one rounding.
-#if defined(__FMA__) || defined(__aarch64__)
-inline constexpr bool has_fma = true;
-#else
-inline constexpr bool has_fma = false;
-#endif
-
-WEFT_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-WEFT_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
-template <class V>
-  requires(lane_count<V> > 1)
-WEFT_INLINE V fused(V a, V b, V c) {
-#if __has_builtin(__builtin_elementwise_fma)
-  return __builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__)
-#if defined(__AVX512F__)
-  if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<short>(-1), 4);
-  if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<char>(-1), 4);
-#endif
-  if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_vfmaddps256(a, b, c);
-  if constexpr (std::is_same_v<V, vec<double, 4>>) return __builtin_ia32_vfmaddpd256(a, b, c);
-  if constexpr (std::is_same_v<V, vec<float, 4>>) return __builtin_ia32_vfmaddps(a, b, c);
-  if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_ia32_vfmaddpd(a, b, c);
-#elif defined(__aarch64__)
-  if constexpr (std::is_same_v<V, vec<float, 4>>) return __builtin_aarch64_fmav4sf(a, b, c);
-  if constexpr (std::is_same_v<V, vec<float, 2>>) return __builtin_aarch64_fmav2sf(a, b, c);
-  if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_aarch64_fmav2df(a, b, c);
-#endif
-  for (int i = 0; i < lane_count<V>; ++i) a[i] = fused(a[i], b[i], c[i]);
-  return a;
-}
-}  // namespace detail
-
-/// a * b, rounded before anything is added to it.
-template <class V>
-WEFT_INLINE V multiply(V a, V b) {
-  if constexpr (std::is_floating_point_v<lane<V>>) return detail::of_unknown_origin(static_cast<V>(a * b));
-  else return a * b;
-}
-/// a * b + c with one rounding where the instruction set has it, elsewhere with two; in all lanes alike.
-template <class V>
-WEFT_INLINE V multiply_add(V a, V b, V c) {
-  if constexpr (detail::has_fma && std::is_floating_point_v<lane<V>>) return detail::fused(a, b, c);
-  else return multiply(a, b) + c;
-}
-/// The same with one number for all lanes.
-template <class V>
-  requires(lane_count<V> > 1)
-WEFT_INLINE V multiply(V a, lane<V> b) {
-  return multiply(a, splat<V>(b));
-}
-template <class V>
-  requires(lane_count<V> > 1)
-WEFT_INLINE V multiply_add(V a, V b, lane<V> c) {
-  return multiply_add(a, b, splat<V>(c));
-}
-template <class V>
-  requires(lane_count<V> > 1)
-WEFT_INLINE V multiply_add(V a, lane<V> b, V c) {
-  return multiply_add(a, splat<V>(b), c);
-}
-template <class V>
-  requires(lane_count<V> > 1)
-WEFT_INLINE V multiply_add(V a, lane<V> b, lane<V> c) {
-  return multiply_add(a, splat<V>(b), splat<V>(c));
-}
-
-namespace detail {
 template <class V, class Lanes>
 inline constexpr V counted{};
 template <class V, int... I>
@@ -181,8 +93,9 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
 }
 
 namespace detail {
-/// Memory to and from the first `n` lanes, n less than there are; nothing else is touched. What is loaded into the other lanes
-/// is zero. Written out, because the compilers' functions for masks differ and their header takes long to read.
+/// Memory to and from the first `n` lanes, n less than there are; nothing else is touched. What is
+/// loaded into the other lanes is zero. Written out, because the compilers' functions for masks differ
+/// and their header takes long to read.
 template <class V>
 struct partial {
   using T = lane<V>;

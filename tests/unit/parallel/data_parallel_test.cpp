@@ -40,6 +40,24 @@ TEST_CASE("deterministic: the same bits for any division of a step") {
   CHECK(hybrid.optimizer == whole.optimizer);
 }
 
+TEST_CASE("deterministic: the same bits for shards that end anywhere in a vector") {
+  for (const net_sizes& sizes : {net_sizes{13, 15, 31}, net_sizes{37, 20, 61}, net_sizes{97, 60, 33}}) {
+    const auto train_sized = [&](int n, sharding stage) {
+      return train_on(n, {.divide = stage, .deterministic = true}, 4 / n, 12, false, 65536, one_thread, sizes);
+    };
+    const outcome whole = train_sized(1, sharding::none);
+    for (sharding stage : stages)
+      for (int n : {2, 4}) {
+        const outcome part = train_sized(n, stage);
+        INFO("width " << sizes.width << ", stage " << static_cast<int>(stage) << " on " << n << " ranks");
+        CHECK(part.losses == whole.losses);
+        CHECK(part.norms == whole.norms);
+        CHECK(part.parameters == whole.parameters);
+        CHECK(part.optimizer == whole.optimizer);
+      }
+  }
+}
+
 TEST_CASE("deterministic: three ranks with one micro-batch each") {
   const outcome whole = train_on(1, {.deterministic = true}, 3);
   for (sharding stage : stages) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include <weft/device/multiply.hpp>
 #include <weft/device/storage.hpp>
 
 namespace weft::cpu {
