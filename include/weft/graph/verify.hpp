@@ -85,11 +85,14 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
   return {};
 }
 
-/// After `expanded`: only what kernels, views and native code can do is left.
+/// After `expanded`: only what kernels, views and native code can do is left, in types that are computed with.
 constexpr broken_promise verify_expanded(const compute_graph& g) {
-  for (int i = 0; i < g.size(); ++i)
-    if (g[i].op->kind == op::op_kind::composed || g[i].op == &info_of<op::detach>)
-      return {"a formula is left", i};
+  for (int i = 0; i < g.size(); ++i) {
+    const node& n = g[i];
+    if (n.op->kind == op::op_kind::composed || n.op == &info_of<op::detach>) return {"a formula is left", i};
+    for (int k = detail::first_number(*n.op); n.op->widens && k < n.operands; ++k)
+      if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t) return {"an op computes with a storage type", i};
+  }
   return verify_graph(g);
 }
 
