@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// The one comparison of results: types and shapes are the same, NaN and infinities stand in the same places,
+// integers and bool are equal, finite numbers are near.
+//
+//   CHECK(matches(eval(e), oracle::value(e), {.relative = 1e-6}));   // says which element differs first
+#pragma once
+
+#include <ostream>
+#include <string>
+
+#include "oracle.hpp"
+
+namespace weft::test {
+
+/// How far a finite element may be from the expected one: absolute + relative * |expected| + of_largest * the
+/// largest finite |expected| of the tensor + times_slack * slack. An element of which this is no number never matches.
+struct tolerance {
+  double absolute = 0, relative = 0, of_largest = 0;
+  std::vector<double> slack{};  // by element; empty: none
+  double times_slack = 1;
+};
+
+/// The outcome of a comparison: whether all is as expected, and if not, what is not.
+class comparison {
+ public:
+  comparison() = default;
+  explicit comparison(std::string difference) : difference_(std::move(difference)) {}
+  explicit operator bool() const { return difference_.empty(); }
+  const std::string& difference() const { return difference_; }
+  friend std::ostream& operator<<(std::ostream& out, const comparison& c) {
+    return out << (c ? std::string("the same") : c.difference_);
+  }
+
+ private:
+  std::string difference_;
+};
+
+/// `expected` is rounded to its type first, as the result of an op is.
+comparison matches(const oracle::array& actual, const oracle::array& expected, const tolerance& t = {});
+
+template <element T, class Extents, bool Tracked>
+comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::array& expected, const tolerance& t = {}) {
+  if (!actual.defined()) return comparison("there is no tensor");
+  return matches(oracle::read(actual), expected, t);
+}
+/// Against a derivative: its estimated error, 10 times, is added to the tolerance. One that has not converged
+/// matches nothing.
+template <element T, class Extents, bool Tracked>
+comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::derivative& expected, tolerance t = {}) {
+  if (!converged(expected)) return comparison("the expected derivative has not converged");
+  t.slack = expected.error.f;
+  t.times_slack = 10;
+  return matches(actual, expected.value, t);
+}
+
+/// Elements as an array of one dim, for what is not in a tensor.
+template <class T>
+oracle::array flat(const std::vector<T>& elements) {
+  const shape s{1, {static_cast<index_t>(elements.size())}};
+  if constexpr (std::is_integral_v<T>) return oracle::integers(dtype_of<T>, s, {elements.begin(), elements.end()});
+  else return oracle::numbers(dtype_of<T>, s, {elements.begin(), elements.end()});
+}
+
+/// Elements that should be those of `expected` within the tolerance, both in plain vectors of one type.
+template <class T>
+comparison matches(const std::vector<T>& actual, const std::vector<T>& expected, const tolerance& t = {}) {
+  return matches(flat(actual), flat(expected), t);
+}
+
+}  // namespace weft::test

@@ -1,0 +1,962 @@
+// SPDX-License-Identifier: MIT
+// The definitions of the ops: each by its formula, a loop over the elements of the result.
+#include "oracle.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace weft::test::oracle {
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+using position = std::array<index_t, max_order>;
+using line = std::vector<double>;
+
+[[noreturn]] void refuse(const call& c, const std::string& what) { throw undefined(std::string(c.op) + ": " + what); }
+void require(const call& c, bool holds, const char* what) {
+  if (!holds) refuse(c, what);
+}
+
+index_t count(const shape& s) {
+  index_t n = 1;
+  for (int d = 0; d < s.order; ++d) n *= s[d];
+  return n;
+}
+
+/// Calls f(position) for all positions, the last dim fastest.
+template <class F>
+void for_each(const shape& s, F f) {
+  position p{};
+  for (index_t left = count(s); left > 0; --left) {
+    f(static_cast<const position&>(p));
+    for (int d = s.order; d-- > 0;) {
+      if (++p[static_cast<std::size_t>(d)] < s[d]) break;
+      p[static_cast<std::size_t>(d)] = 0;
+    }
+  }
+}
+
+/// The number of the element at `p`.
+index_t element_at(const shape& s, const position& p) {
+  index_t k = 0;
+  for (int d = 0; d < s.order; ++d) k = k * s[d] + p[static_cast<std::size_t>(d)];
+  return k;
+}
+/// The number of the element that meets `p` of the broadcast shape: aligned right, 1 stretches.
+index_t element_met(const shape& s, const shape& whole, const position& p) {
+  index_t k = 0;
+  for (int d = 0; d < s.order; ++d)
+    k = k * s[d] + (s[d] == 1 ? 0 : p[static_cast<std::size_t>(d + whole.order - s.order)]);
+  return k;
+}
+
+std::int64_t wrapped(std::int64_t x, dtype t) {
+  switch (t) {
+    case dtype::i32: return static_cast<std::int32_t>(static_cast<std::uint32_t>(x));
+    case dtype::u8: return static_cast<std::uint8_t>(x);
+    case dtype::boolean: return x != 0;
+    default: return x;
+  }
+}
+
+/// Digits of the fraction with the leading one, the exponent of the smallest subnormal number, the largest number.
+struct format {
+  int digits, smallest;
+  double largest;
+};
+format format_of(dtype t) {
+  switch (t) {
+    case dtype::f64: return {53, -1074, std::numeric_limits<double>::max()};
+    case dtype::f32: return {24, -149, std::numeric_limits<float>::max()};
+    case dtype::bf16: return {8, -133, 0x1.fep127};
+    default: return {11, -24, 65504};
+  }
+}
+
+void store(const call& c, array& to, index_t k, double x) { to.f[static_cast<std::size_t>(k)] = c.rounding ? rounded(x, to.type) : x; }
+void store(array& to, index_t k, std::int64_t x) { to.i[static_cast<std::size_t>(k)] = wrapped(x, to.type); }
+void copy(array& to, index_t k, const array& from, index_t j) {
+  if (to.floating()) to.f[static_cast<std::size_t>(k)] = from.f[static_cast<std::size_t>(j)];
+  else to.i[static_cast<std::size_t>(k)] = from.i[static_cast<std::size_t>(j)];
+}
+
+/// Towards zero; what is no number is 0, what is too large the nearest number of the type.
+std::int64_t truncated(double x, dtype t) {
+  if (t == dtype::boolean) return x != 0;
+  if (std::isnan(x)) return 0;
+  const double low = t == dtype::u8 ? 0 : t == dtype::i32 ? -0x1p31 : -0x1p63;
+  const double high = t == dtype::u8 ? 255 : t == dtype::i32 ? 0x1p31 - 1 : 0x1p63;
+  if (x >= high) return t == dtype::i64 ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(high);
+  return static_cast<std::int64_t>(std::max(std::trunc(x), low));
+}
+
+array converted(const call& c, const array& from, dtype to) {
+  if (from.type == to) return from;
+  array a = zeros(to, from.extents);
+  for (index_t k = 0; k < from.size(); ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    if (a.floating()) store(c, a, k, from.number(k));
+    else store(a, k, from.floating() ? truncated(from.f[at], to) : from.i[at]);
+  }
+  return a;
+}
+
+/// PyTorch's: a floating type before integers, the wider before the narrower, f32 for bf16 with f16.
+dtype common_type(const std::vector<array>& operands) {
+  const auto rank = [](dtype t) {
+    constexpr dtype order[] = {dtype::boolean, dtype::u8, dtype::i32, dtype::i64, dtype::f16, dtype::bf16, dtype::f32, dtype::f64};
+    return std::find(std::begin(order), std::end(order), t) - std::begin(order);
+  };
+  dtype t = operands[0].type;
+  for (const array& o : operands) {
+    if (o.type == t) continue;
+    const bool halves = (o.type == dtype::f16 && t == dtype::bf16) || (o.type == dtype::bf16 && t == dtype::f16);
+    t = halves ? dtype::f32 : rank(o.type) > rank(t) ? o.type : t;
+  }
+  return t;
+}
+dtype floating(dtype t) { return is_floating(t) ? t : dtype::f32; }
+
+shape broadcast(const call& c, const std::vector<array>& operands) {
+  shape s;
+  for (const array& o : operands) s.order = std::max(s.order, o.extents.order);
+  for (int d = 0; d < s.order; ++d) s[d] = 1;
+  for (const array& o : operands)
+    for (int d = 0; d < o.extents.order; ++d) {
+      index_t& e = s[d + s.order - o.extents.order];
+      if (o.extents[d] == 1 || o.extents[d] == e) continue;
+      require(c, e == 1, "operands do not broadcast");
+      e = o.extents[d];
+    }
+  return s;
+}
+
+// Element-wise ops. Operands are converted to one type first, which rounds them if it is narrower.
+
+using real_function = double (*)(const double*);
+using integer_function = std::int64_t (*)(const std::int64_t*);
+
+/// f of the operands as numbers of `type`, g of them as integers.
+array elementwise(const call& c, dtype type, dtype result, real_function f, integer_function g) {
+  std::vector<array> in;
+  for (const array& o : c.operands) in.push_back(converted(c, o, type));
+  array out = zeros(result, broadcast(c, in));
+  index_t k = 0;
+  for_each(out.extents, [&](const position& p) {
+    double x[3] = {};
+    std::int64_t n[3] = {};
+    for (std::size_t o = 0; o < in.size(); ++o) {
+      const auto at = static_cast<std::size_t>(element_met(in[o].extents, out.extents, p));
+      if (is_floating(type)) x[o] = in[o].f[at];
+      else n[o] = in[o].i[at];
+    }
+    if (is_floating(result)) store(c, out, k++, f(x));
+    else store(out, k++, is_floating(type) ? static_cast<std::int64_t>(f(x)) : g(n));
+  });
+  return out;
+}
+array real(const call& c, real_function f) {
+  const dtype t = floating(common_type(c.operands));
+  return elementwise(c, t, t, f, nullptr);
+}
+/// Of the operands' own type, bool apart if `logic` is given, else refused.
+array arithmetic(const call& c, real_function f, integer_function g, integer_function logic) {
+  const dtype t = common_type(c.operands);
+  require(c, t != dtype::boolean || logic, "bool operands");
+  return elementwise(c, t, t, f, t == dtype::boolean ? logic : g);
+}
+array comparison(const call& c, real_function f, integer_function g) {
+  return elementwise(c, common_type(c.operands), dtype::boolean, f, g);
+}
+array logic(const call& c, integer_function g) {
+  for (const array& o : c.operands) require(c, o.type == dtype::boolean, "operands that are not bool");
+  return elementwise(c, dtype::boolean, dtype::boolean, nullptr, g);
+}
+std::int64_t wrapping(std::uint64_t x) { return static_cast<std::int64_t>(x); }
+std::uint64_t bits(std::int64_t x) { return static_cast<std::uint64_t>(x); }
+
+double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? nan : std::max(a, b); }
+double smaller(double a, double b) { return std::isnan(a) || std::isnan(b) ? nan : std::min(a, b); }
+double softplus(double x) { return larger(x, 0) + std::log1p(std::exp(-std::abs(x))); }
+
+array where(const call& c) {
+  require(c, c.operands[0].type == dtype::boolean, "a condition that is not bool");
+  const dtype t = common_type({c.operands[1], c.operands[2]});
+  const array a = converted(c, c.operands[1], t), b = converted(c, c.operands[2], t);
+  array out = zeros(t, broadcast(c, c.operands));
+  index_t k = 0;
+  for_each(out.extents, [&](const position& p) {
+    const index_t condition = element_met(c.operands[0].extents, out.extents, p);
+    const array& from = c.operands[0].i[static_cast<std::size_t>(condition)] ? a : b;
+    copy(out, k++, from, element_met(from.extents, out.extents, p));
+  });
+  return out;
+}
+
+/// Integers stay as they are.
+array to_integer(const call& c, double (*f)(double)) {
+  const array& x = c.operands[0];
+  if (!x.floating()) return converted(c, x, c.type);
+  array out = zeros(x.type, x.extents);
+  for (index_t k = 0; k < x.size(); ++k) store(c, out, k, f(x.number(k)));
+  return out;
+}
+
+// Movement: the element of the result at p is that of the operand at from(p).
+
+template <class F>
+array moved(const array& x, const shape& to, F from) {
+  array out = zeros(x.type, to);
+  index_t k = 0;
+  for_each(to, [&](const position& p) { copy(out, k++, x, element_at(x.extents, from(p))); });
+  return out;
+}
+
+int dim(const call& c, index_t d, int order) {
+  if (d < 0) d += order;
+  require(c, d >= 0 && d < order, "a dim out of range");
+  return static_cast<int>(d);
+}
+
+array reshaped(const call& c, const shape& to) {
+  require(c, count(to) == c.operands[0].size(), "another number of elements");
+  array out = c.operands[0];
+  out.extents = to;
+  return out;
+}
+array reshape(const call& c) {
+  shape to = shape_of(c.at);
+  int open = -1;
+  index_t known = 1;
+  for (int d = 0; d < to.order; ++d) {
+    require(c, to[d] >= 0 || (to[d] == dyn && open < 0), "a negative extent");
+    if (to[d] == dyn) open = d;
+    else known *= to[d];
+  }
+  if (open >= 0) {
+    const index_t size = c.operands[0].size();
+    require(c, known > 0 ? size % known == 0 : size == 0, "an extent that does not divide");
+    to[open] = known > 0 ? size / known : 0;
+  }
+  return reshaped(c, to);
+}
+array flatten(const call& c) {
+  const shape& s = c.operands[0].extents;
+  shape to;
+  for (int d = 0; d < s.order; ++d)
+    if (d <= c.at[0] || d > c.at[1]) to.append(s[d]);
+    else to[to.order - 1] *= s[d];
+  return reshaped(c, to);
+}
+array unflatten(const call& c) {
+  const shape& s = c.operands[0].extents;
+  const int split = dim(c, c.at[0], s.order);
+  require(c, c.at[1] > 0 && s[split] % c.at[1] == 0, "an extent that does not divide");
+  shape to;
+  for (int d = 0; d < s.order; ++d) {
+    if (d == split) to.append(c.at[1]);
+    to.append(d == split ? s[d] / c.at[1] : s[d]);
+  }
+  return reshaped(c, to);
+}
+array permute(const call& c) {
+  const array& x = c.operands[0];
+  const int order = x.extents.order;
+  require(c, c.at.count == order, "a permutation of another order");
+  shape to = x.extents;
+  for (int d = 0; d < order; ++d) to[d] = x.extents[dim(c, c.at[d], order)];
+  return moved(x, to, [&](const position& p) {
+    position from{};
+    for (int d = 0; d < order; ++d) from[static_cast<std::size_t>(dim(c, c.at[d], order))] = p[static_cast<std::size_t>(d)];
+    return from;
+  });
+}
+array expand(const call& c) {
+  const array& x = c.operands[0];
+  shape to = shape_of(c.at);
+  const int added = to.order - x.extents.order;
+  require(c, added >= 0, "fewer dims than the operand");
+  for (int d = 0; d < x.extents.order; ++d) {
+    const index_t e = x.extents[d];
+    if (to[d + added] == dyn) to[d + added] = e;
+    require(c, e == 1 || to[d + added] == e, "an extent that is not 1");
+  }
+  return moved(x, to, [&](const position& p) {
+    position from{};
+    for (int d = 0; d < x.extents.order; ++d)
+      from[static_cast<std::size_t>(d)] = x.extents[d] == 1 ? 0 : p[static_cast<std::size_t>(d + added)];
+    return from;
+  });
+}
+/// Elements start, start + step, ... below stop.
+array sliced(const call& c, int along, index_t start, index_t stop, index_t step) {
+  const array& x = c.operands[0];
+  require(c, step > 0 && 0 <= start && start <= stop && stop <= x.extents[along], "bounds out of range");
+  shape to = x.extents;
+  to[along] = 0;
+  for (index_t i = start; i < stop; i += step) ++to[along];
+  return moved(x, to, [&](position p) {
+    index_t& i = p[static_cast<std::size_t>(along)];
+    i = start + i * step;
+    return p;
+  });
+}
+array slice(const call& c) {
+  return sliced(c, dim(c, c.at[0], c.operands[0].extents.order), c.at[1], c.at[2], c.at[3]);
+}
+array chunk(const call& c) {
+  const int along = dim(c, c.at[0], c.operands[0].extents.order);
+  const index_t extent = c.operands[0].extents[along], parts = c.at[1];
+  require(c, parts > 0 && extent % parts == 0 && 0 <= c.at[2] && c.at[2] < parts, "an extent that does not divide");
+  return sliced(c, along, extent / parts * c.at[2], extent / parts * (c.at[2] + 1), 1);
+}
+array flip(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  return moved(x, x.extents, [&](position p) {
+    index_t& i = p[static_cast<std::size_t>(along)];
+    i = x.extents[along] - 1 - i;
+    return p;
+  });
+}
+/// v1 zeros before dim v0, of extent v2 in the result, v3 - 1 between elements.
+array pad(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  shape to = x.extents;
+  to[along] = c.at[2];
+  array out = zeros(x.type, to);
+  index_t k = 0;
+  for_each(x.extents, [&](position p) {
+    index_t& i = p[static_cast<std::size_t>(along)];
+    i = c.at[1] + i * c.at[3];
+    require(c, i >= 0 && i < to[along], "negative padding");
+    copy(out, element_at(to, p), x, k++);
+  });
+  return out;
+}
+array concat(const call& c) {
+  const dtype t = common_type(c.operands);
+  const array a = converted(c, c.operands[0], t), b = converted(c, c.operands[1], t);
+  require(c, a.extents.order == b.extents.order, "operands of different order");
+  const auto along = static_cast<std::size_t>(dim(c, c.at[0], a.extents.order));
+  shape to = a.extents;
+  for (int d = 0; d < to.order; ++d)
+    if (d == static_cast<int>(along)) to[d] += b.extents[d];
+    else require(c, to[d] == b.extents[d], "operands of different extents");
+  const index_t middle = a.extents[static_cast<int>(along)];
+  array out = zeros(t, to);
+  index_t k = 0;
+  for_each(to, [&](position p) {
+    const bool first = p[along] < middle;
+    if (!first) p[along] -= middle;
+    const array& from = first ? a : b;
+    copy(out, k++, from, element_at(from.extents, p));
+  });
+  return out;
+}
+
+// Reductions over a set of dims, v0, that are kept with extent 1 if v1.
+
+/// The numbers of the operand's elements that are folded into each element of the result.
+std::vector<std::vector<index_t>> folded(const call& c, shape& result) {
+  const shape& s = c.operands[0].extents;
+  shape kept = s, without;
+  for (int d = 0; d < s.order; ++d) {
+    const bool goes = c.at[0] >> d & 1;
+    if (goes) kept[d] = 1;
+    if (!goes || c.at[1]) without.append(kept[d]);
+  }
+  std::vector<std::vector<index_t>> groups(static_cast<std::size_t>(count(kept)));
+  index_t k = 0;
+  for_each(s, [&](const position& p) { groups[static_cast<std::size_t>(element_met(kept, s, p))].push_back(k++); });
+  result = without;
+  return groups;
+}
+array reduced(const call& c, dtype type, double (*f)(const line&)) {
+  const array& x = c.operands[0];
+  shape to;
+  const auto groups = folded(c, to);
+  array out = zeros(type, to);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    line elements;
+    for (index_t k : groups[g]) elements.push_back(x.number(k));
+    store(c, out, static_cast<index_t>(g), f(elements));
+  }
+  return out;
+}
+double sum_of(const line& x) {
+  double total = 0;
+  for (double e : x) total += e;
+  return total;
+}
+double largest(const line& x) {
+  double top = -inf;
+  for (double e : x) top = larger(top, e);
+  return top;
+}
+double smallest(const line& x) {
+  double least = inf;
+  for (double e : x) least = smaller(least, e);
+  return least;
+}
+array reduced_integers(const call& c, dtype type, std::int64_t (*f)(const std::vector<std::int64_t>&)) {
+  shape to;
+  const auto groups = folded(c, to);
+  array out = zeros(type, to);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::vector<std::int64_t> elements;
+    for (index_t k : groups[g]) elements.push_back(c.operands[0].i[static_cast<std::size_t>(k)]);
+    store(out, static_cast<index_t>(g), f(elements));
+  }
+  return out;
+}
+array sum(const call& c) {
+  if (c.operands[0].floating()) return reduced(c, c.operands[0].type, sum_of);
+  return reduced_integers(c, dtype::i64, [](const std::vector<std::int64_t>& x) {
+    std::uint64_t total = 0;
+    for (std::int64_t e : x) total += bits(e);
+    return wrapping(total);
+  });
+}
+array mean(const call& c) {
+  return reduced(c, floating(c.operands[0].type), [](const line& x) { return sum_of(x) / static_cast<double>(x.size()); });
+}
+array extremum(const call& c, bool least) {
+  const array& x = c.operands[0];
+  shape to;
+  for (const auto& group : folded(c, to)) require(c, !group.empty(), "nothing to choose from");
+  if (x.floating()) return reduced(c, x.type, least ? smallest : largest);
+  return reduced_integers(c, x.type, least ? [](const std::vector<std::int64_t>& e) { return *std::min_element(e.begin(), e.end()); }
+                                           : [](const std::vector<std::int64_t>& e) { return *std::max_element(e.begin(), e.end()); });
+}
+double log_of_sum(const line& x) {
+  const double top = largest(x);
+  if (x.empty() || std::isnan(top) || std::isinf(top)) return x.empty() ? -inf : top;
+  double total = 0;
+  for (double e : x) total += std::exp(e - top);
+  return std::log(total) + top;
+}
+
+// Along the last dim.
+
+array rows(const call& c, line (*f)(const line&, double)) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  require(c, x.extents.order > 0, "no dim");
+  array out = zeros(t, x.extents);
+  const index_t width = x.extents.last();
+  const double number = c.at.count > 0 ? number_of(c.at) : 0;
+  for (index_t first = 0; width > 0 && first < x.size(); first += width) {
+    const line y = f(line(x.f.begin() + first, x.f.begin() + first + width), number);
+    for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
+  }
+  return out;
+}
+line softmax(const line& x, double) {
+  line y = x;
+  const double top = largest(x);
+  for (double& e : y) e = std::exp(e - top);
+  const double total = sum_of(y);
+  for (double& e : y) e /= total;
+  return y;
+}
+line log_softmax(const line& x, double) {
+  line y = x, powers;
+  const double top = largest(x);
+  for (double e : x) powers.push_back(std::exp(e - top));
+  const double log_total = std::log(sum_of(powers));
+  for (double& e : y) e = e - top - log_total;
+  return y;
+}
+line standardized(const line& x, double epsilon) {
+  const double n = static_cast<double>(x.size()), mean = sum_of(x) / n;
+  line y = x;
+  double variance = 0;
+  for (double e : x) variance += (e - mean) * (e - mean) / n;
+  for (double& e : y) e = (e - mean) / std::sqrt(variance + epsilon);
+  return y;
+}
+line rms_standardized(const line& x, double epsilon) {
+  line y = x;
+  double mean = 0;
+  for (double e : x) mean += e * e / static_cast<double>(x.size());
+  for (double& e : y) e /= std::sqrt(mean + epsilon);
+  return y;
+}
+
+// Products, attention.
+
+array matmul(const call& c) {
+  const array &a = c.operands[0], &b = c.operands[1];
+  const int m = a.extents.order, n = b.extents.order;
+  require(c, m >= 2 && n >= 2 && a.type == b.type && a.floating(), "operands of no product");
+  const index_t inner = a.extents.last();
+  require(c, inner == b.extents[n - 2], "inner extents differ");
+  const auto batch = [](array x) {  // the batch dims alone
+    x.extents.order -= 2;
+    return x;
+  };
+  shape left = a.extents, right = b.extents, to = broadcast(c, {batch(a), batch(b)});
+  left.order -= 2;
+  right.order -= 2;
+  const shape batches = to;
+  const index_t row_count = a.extents[m - 2], columns = b.extents.last();
+  to.append(row_count);
+  to.append(columns);
+  array out = zeros(a.type, to);
+  index_t k = 0;
+  for_each(batches, [&](const position& p) {
+    const double* x = a.f.data() + element_met(left, batches, p) * row_count * inner;
+    const double* y = b.f.data() + element_met(right, batches, p) * inner * columns;
+    for (index_t i = 0; i < row_count; ++i)
+      for (index_t j = 0; j < columns; ++j) {
+        double total = 0;
+        for (index_t l = 0; l < inner; ++l) total += x[i * inner + l] * y[l * columns + j];
+        store(c, out, k++, total);
+      }
+  });
+  return out;
+}
+
+/// softmax(q k^T / sqrt(features)) v for each batch element and head; v0: positions see no later ones.
+array attention(const call& c) {
+  const array &q = c.operands[0], &k = c.operands[1], &v = c.operands[2];
+  for (const array& o : c.operands) require(c, o.extents.order == 4 && o.extents == q.extents && o.type == q.type, "operands differ");
+  const index_t batches = q.extents[0], positions = q.extents[1], heads = q.extents[2], features = q.extents[3];
+  array out = zeros(q.type, q.extents);
+  for (index_t b = 0; b < batches; ++b)
+    for (index_t h = 0; h < heads; ++h) {
+      const auto at = [&](index_t t, index_t d) { return static_cast<std::size_t>(((b * positions + t) * heads + h) * features + d); };
+      for (index_t t = 0; t < positions; ++t) {
+        line scores;
+        for (index_t s = 0; s < (c.at[0] ? t + 1 : positions); ++s) {
+          double score = 0;
+          for (index_t d = 0; d < features; ++d) score += q.f[at(t, d)] * k.f[at(s, d)];
+          scores.push_back(score / std::sqrt(static_cast<double>(features)));
+        }
+        const line weight = softmax(scores, 0);
+        for (index_t d = 0; d < features; ++d) {
+          double total = 0;
+          for (std::size_t s = 0; s < weight.size(); ++s) total += weight[s] * v.f[at(static_cast<index_t>(s), d)];
+          store(c, out, static_cast<index_t>(at(t, d)), total);
+        }
+      }
+    }
+  return out;
+}
+
+// Look-ups.
+
+const array& indices(const call& c, std::size_t operand) {
+  const array& index = c.operands[operand];
+  require(c, !index.floating() && index.type != dtype::boolean, "indices that are no integers");
+  return index;
+}
+index_t checked(const call& c, std::int64_t index, index_t extent) {
+  if (index < 0 || index >= extent) refuse(c, "index " + std::to_string(index) + " is outside of [0, " + std::to_string(extent) + ")");
+  return index;
+}
+
+array take_rows(const call& c) {
+  const array &table = c.operands[0], &index = indices(c, 1);
+  require(c, table.extents.order > 0, "a table without rows");
+  shape to = index.extents;
+  index_t width = 1;
+  for (int d = 1; d < table.extents.order; ++d) {
+    to.append(table.extents[d]);
+    width *= table.extents[d];
+  }
+  array out = zeros(table.type, to);
+  for (index_t k = 0; k < index.size(); ++k) {
+    const index_t row = checked(c, index.i[static_cast<std::size_t>(k)], table.extents[0]);
+    for (index_t j = 0; j < width; ++j) copy(out, k * width + j, table, row * width + j);
+  }
+  return out;
+}
+array gather(const call& c) {
+  const array &x = c.operands[0], &index = indices(c, 1);
+  const int along = dim(c, c.at[0], x.extents.order);
+  require(c, index.extents.order == x.extents.order, "operands of different order");
+  for (int d = 0; d < x.extents.order; ++d) require(c, d == along || index.extents[d] == x.extents[d], "operands of different extents");
+  index_t k = 0;
+  return moved(x, index.extents, [&](position p) {
+    p[static_cast<std::size_t>(along)] = checked(c, index.i[static_cast<std::size_t>(k++)], x.extents[along]);
+    return p;
+  });
+}
+/// Zeros of extent v1 in dim v0, to which the elements of operand 1 are added at the indices of operand 0.
+array scatter_sum(const call& c) {
+  const array &index = indices(c, 0), &source = c.operands[1];
+  const int along = dim(c, c.at[0], source.extents.order);
+  require(c, index.extents == source.extents && source.type != dtype::boolean, "indices and elements differ");
+  shape to = source.extents;
+  to[along] = c.at[1];
+  array out = zeros(source.type, to);
+  index_t k = 0;
+  for_each(source.extents, [&](position p) {
+    p[static_cast<std::size_t>(along)] = checked(c, index.i[static_cast<std::size_t>(k)], to[along]);
+    const auto at = static_cast<std::size_t>(element_at(to, p));
+    if (out.floating()) out.f[at] += source.f[static_cast<std::size_t>(k)];
+    else out.i[at] = wrapping(bits(out.i[at]) + bits(source.i[static_cast<std::size_t>(k)]));
+    ++k;
+  });
+  for (index_t j = 0; j < out.size(); ++j)
+    if (out.floating()) store(c, out, j, out.number(j));
+    else store(out, j, out.i[static_cast<std::size_t>(j)]);
+  return out;
+}
+/// The first of the largest (v1: smallest) elements along dim v0; NaN is larger and smaller than all.
+array arg_extremum(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  require(c, x.extents[along] > 0, "nothing to choose from");
+  shape to;
+  for (int d = 0; d < x.extents.order; ++d)
+    if (d != along) to.append(x.extents[d]);
+  array out = zeros(dtype::i64, to);
+  index_t k = 0;
+  for_each(to, [&](const position& p) {
+    const auto element = [&](index_t i) {
+      position from{};
+      for (int d = 0, next = 0; d < x.extents.order; ++d)
+        from[static_cast<std::size_t>(d)] = d == along ? i : p[static_cast<std::size_t>(next++)];
+      return element_at(x.extents, from);
+    };
+    const auto before = [&](index_t a, index_t b) {
+      if (!x.floating()) {
+        const std::int64_t m = x.i[static_cast<std::size_t>(a)], n = x.i[static_cast<std::size_t>(b)];
+        return c.at[1] ? m < n : m > n;
+      }
+      const double m = x.number(a), n = x.number(b);
+      return !std::isnan(n) && (std::isnan(m) || (c.at[1] ? m < n : m > n));
+    };
+    index_t best = 0;
+    for (index_t i = 1; i < x.extents[along]; ++i)
+      if (before(element(i), element(best))) best = i;
+    store(out, k++, best);
+  });
+  return out;
+}
+array one_hot(const call& c) {
+  const array& index = indices(c, 0);
+  shape to = index.extents;
+  to.append(c.at[0]);
+  array out = zeros(dtype::f32, to);
+  for (index_t k = 0; k < index.size(); ++k)
+    out.f[static_cast<std::size_t>(k * c.at[0] + checked(c, index.i[static_cast<std::size_t>(k)], c.at[0]))] = 1;
+  return out;
+}
+
+// Losses.
+
+/// v0: the label that does not count; v1: bits of the label smoothing.
+array negative_log_likelihood(const call& c) {
+  const array &logits = c.operands[0], &labels = indices(c, 1);
+  shape expected = labels.extents;
+  expected.append(logits.extents.last());
+  require(c, logits.floating() && logits.extents.order > 0 && logits.extents == expected, "labels of other extents");
+  const index_t classes = logits.extents.last();
+  const double smoothing = std::bit_cast<double>(c.at[1]);
+  array out = zeros(logits.type, labels.extents);
+  for (index_t k = 0; k < labels.size(); ++k) {
+    const std::int64_t label = labels.i[static_cast<std::size_t>(k)];
+    if (label == c.at[0]) continue;
+    const line x(logits.f.begin() + k * classes, logits.f.begin() + (k + 1) * classes);
+    const double whole = log_of_sum(x);
+    double loss = (1 - smoothing) * (whole - x[static_cast<std::size_t>(checked(c, label, classes))]);
+    for (double e : x)
+      if (smoothing > 0) loss += smoothing / static_cast<double>(classes) * (whole - e);
+    store(c, out, k, loss);
+  }
+  return out;
+}
+/// How many labels are not v0, in type v1.
+array count_labels(const call& c) {
+  array out = zeros(static_cast<dtype>(c.at[1]), {});
+  const auto& labels = c.operands[0].i;
+  store(c, out, 0, static_cast<double>(std::count_if(labels.begin(), labels.end(), [&](std::int64_t l) { return l != c.at[0]; })));
+  return out;
+}
+
+// Formulas by op. f(const double*) and g(const int64*) are given the operands of one element.
+
+#define REAL(formula) [](const double* x) -> double { return formula; }
+#define INTEGER(formula) [](const std::int64_t* n) -> std::int64_t { return formula; }
+
+struct definition {
+  std::string_view op;
+  array (*compute)(const call&);
+};
+
+constexpr definition definitions[] = {
+    {"add", [](const call& c) { return arithmetic(c, REAL(x[0] + x[1]), INTEGER(wrapping(bits(n[0]) + bits(n[1]))), INTEGER(n[0] || n[1])); }},
+    {"subtract", [](const call& c) { return arithmetic(c, REAL(x[0] - x[1]), INTEGER(wrapping(bits(n[0]) - bits(n[1]))), nullptr); }},
+    {"multiply", [](const call& c) { return arithmetic(c, REAL(x[0] * x[1]), INTEGER(wrapping(bits(n[0]) * bits(n[1]))), INTEGER(n[0] && n[1])); }},
+    {"divide", [](const call& c) { return real(c, REAL(x[0] / x[1])); }},
+    {"negate", [](const call& c) { return arithmetic(c, REAL(-x[0]), INTEGER(wrapping(0 - bits(n[0]))), nullptr); }},
+    {"maximum", [](const call& c) { return arithmetic(c, REAL(larger(x[0], x[1])), INTEGER(std::max(n[0], n[1])), INTEGER(n[0] || n[1])); }},
+    {"minimum", [](const call& c) { return arithmetic(c, REAL(smaller(x[0], x[1])), INTEGER(std::min(n[0], n[1])), INTEGER(n[0] && n[1])); }},
+    {"pow", [](const call& c) { return real(c, REAL(std::pow(x[0], x[1]))); }},
+    {"exp", [](const call& c) { return real(c, REAL(std::exp(x[0]))); }},
+    {"log", [](const call& c) { return real(c, REAL(std::log(x[0]))); }},
+    {"log1p", [](const call& c) { return real(c, REAL(std::log1p(x[0]))); }},
+    {"expm1", [](const call& c) { return real(c, REAL(std::expm1(x[0]))); }},
+    {"sqrt", [](const call& c) { return real(c, REAL(std::sqrt(x[0]))); }},
+    {"rsqrt", [](const call& c) { return real(c, REAL(1 / std::sqrt(x[0]))); }},
+    {"sin", [](const call& c) { return real(c, REAL(std::sin(x[0]))); }},
+    {"cos", [](const call& c) { return real(c, REAL(std::cos(x[0]))); }},
+    {"tanh", [](const call& c) { return real(c, REAL(std::tanh(x[0]))); }},
+    {"erf", [](const call& c) { return real(c, REAL(std::erf(x[0]))); }},
+    {"abs", [](const call& c) { return arithmetic(c, REAL(std::abs(x[0])), INTEGER(n[0] < 0 ? wrapping(0 - bits(n[0])) : n[0]), INTEGER(n[0])); }},
+    {"sign", [](const call& c) { return arithmetic(c, REAL((x[0] > 0) - (x[0] < 0)), INTEGER((n[0] > 0) - (n[0] < 0)), INTEGER(n[0])); }},
+    {"floor", [](const call& c) { return to_integer(c, [](double x) { return std::floor(x); }); }},
+    {"round", [](const call& c) { return to_integer(c, [](double x) { return std::nearbyint(x); }); }},
+    {"cast", [](const call& c) { return converted(c, c.operands[0], static_cast<dtype>(c.at[0])); }},
+    {"equal", [](const call& c) { return comparison(c, REAL(x[0] == x[1]), INTEGER(n[0] == n[1])); }},
+    {"less", [](const call& c) { return comparison(c, REAL(x[0] < x[1]), INTEGER(n[0] < n[1])); }},
+    {"less_equal", [](const call& c) { return comparison(c, REAL(x[0] <= x[1]), INTEGER(n[0] <= n[1])); }},
+    {"logical_and", [](const call& c) { return logic(c, INTEGER(n[0] && n[1])); }},
+    {"logical_or", [](const call& c) { return logic(c, INTEGER(n[0] || n[1])); }},
+    {"logical_not", [](const call& c) { return logic(c, INTEGER(!n[0])); }},
+    {"where", where},
+    {"relu", [](const call& c) { return real(c, REAL(larger(x[0], 0))); }},
+    {"sigmoid", [](const call& c) { return real(c, REAL(1 / (1 + std::exp(-x[0])))); }},
+    {"silu", [](const call& c) { return real(c, REAL(x[0] / (1 + std::exp(-x[0])))); }},
+    {"gelu", [](const call& c) { return real(c, REAL(0.5 * x[0] * std::erfc(-x[0] / std::sqrt(2.0)))); }},
+    {"gelu_tanh", [](const call& c) { return real(c, REAL(0.5 * x[0] * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x[0] + 0.044715 * x[0] * x[0] * x[0]))))); }},
+    {"softplus", [](const call& c) { return real(c, REAL(softplus(x[0]))); }},
+    {"square", [](const call& c) { return real(c, REAL(x[0] * x[0])); }},
+    {"bce_with_logits", [](const call& c) { return real(c, REAL(larger(x[0], 0) - x[0] * x[1] + std::log1p(std::exp(-std::abs(x[0]))))); }},
+    {"contiguous", [](const call& c) { return c.operands[0]; }},
+    {"detach", [](const call& c) { return c.operands[0]; }},
+    {"tap", [](const call& c) { return c.operands[0]; }},
+    {"reshape", reshape},
+    {"permute", permute},
+    {"expand", expand},
+    {"slice", slice},
+    {"flip", flip},
+    {"pad", pad},
+    {"concat", concat},
+    {"unflatten", unflatten},
+    {"flatten", flatten},
+    {"chunk", chunk},
+    {"matmul", matmul},
+    {"sum", sum},
+    {"mean", mean},
+    {"amax", [](const call& c) { return extremum(c, false); }},
+    {"amin", [](const call& c) { return extremum(c, true); }},
+    {"logsumexp", [](const call& c) { return reduced(c, floating(c.operands[0].type), log_of_sum); }},
+    {"softmax", [](const call& c) { return rows(c, softmax); }},
+    {"log_softmax", [](const call& c) { return rows(c, log_softmax); }},
+    {"standardize", [](const call& c) { return rows(c, standardized); }},
+    {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
+    {"negative_log_likelihood", negative_log_likelihood},
+    {"count_labels", count_labels},
+    {"take_rows", take_rows},
+    {"gather", gather},
+    {"scatter_sum", scatter_sum},
+    {"arg_extremum", arg_extremum},
+    {"one_hot", one_hot},
+    {"attention", attention},
+};
+
+const definition* definition_of(std::string_view op) {
+  for (const definition& d : definitions)
+    if (d.op == op) return &d;
+  return nullptr;
+}
+
+}  // namespace
+
+array zeros(dtype type, const shape& extents) {
+  array a{type, extents, {}, {}};
+  const auto n = static_cast<std::size_t>(count(extents));
+  if (a.floating()) a.f.assign(n, 0);
+  else a.i.assign(n, 0);
+  return a;
+}
+array numbers(dtype type, const shape& extents, std::vector<double> elements) {
+  if (static_cast<index_t>(elements.size()) != count(extents)) throw undefined("numbers: not as many as the extents say");
+  return {type, extents, std::move(elements), {}};
+}
+array integers(dtype type, const shape& extents, std::vector<std::int64_t> elements) {
+  if (static_cast<index_t>(elements.size()) != count(extents)) throw undefined("integers: not as many as the extents say");
+  return {type, extents, {}, std::move(elements)};
+}
+
+double rounded(double x, dtype type) {
+  if (type == dtype::f64 || x == 0 || !std::isfinite(x)) return x;
+  if (type != dtype::f32) x = rounded(x, dtype::f32);  // what computes a narrow result holds f32
+  if (x == 0 || !std::isfinite(x)) return x;
+  const format f = format_of(type);
+  const int unit = std::max(std::ilogb(x) - f.digits + 1, f.smallest);
+  const double y = std::ldexp(std::nearbyint(std::ldexp(x, -unit)), unit);
+  return std::abs(y) > f.largest ? std::copysign(inf, x) : y;
+}
+double epsilon(dtype type) { return std::ldexp(1.0, 1 - format_of(type).digits); }
+
+namespace {
+template <class T>
+T element_of(const void* bytes, std::size_t k) {
+  T x;
+  std::memcpy(&x, static_cast<const char*>(bytes) + k * sizeof(T), sizeof(T));
+  return x;
+}
+double from_half(std::uint16_t u) {
+  const int exponent = u >> 10 & 31, fraction = u & 1023;
+  const double sign = u >> 15 ? -1 : 1;
+  if (exponent == 31) return fraction ? nan : sign * inf;
+  return sign * (exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24));
+}
+}  // namespace
+
+array decoded(dtype type, const shape& extents, const void* bytes) {
+  array a = zeros(type, extents);
+  for (std::size_t k = 0; k < static_cast<std::size_t>(a.size()); ++k) switch (type) {
+      case dtype::f64: a.f[k] = element_of<double>(bytes, k); break;
+      case dtype::f32: a.f[k] = static_cast<double>(element_of<float>(bytes, k)); break;
+      case dtype::bf16:
+        a.f[k] = static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(element_of<std::uint16_t>(bytes, k)) << 16));
+        break;
+      case dtype::f16: a.f[k] = from_half(element_of<std::uint16_t>(bytes, k)); break;
+      case dtype::i64: a.i[k] = element_of<std::int64_t>(bytes, k); break;
+      case dtype::i32: a.i[k] = element_of<std::int32_t>(bytes, k); break;
+      default: a.i[k] = element_of<std::uint8_t>(bytes, k);
+    }
+  return a;
+}
+
+bool is_defined(std::string_view op) { return definition_of(op) != nullptr; }
+
+array compute(const call& c) {
+  const definition* d = definition_of(c.op);
+  if (!d) throw undefined(std::string(c.op) + ": the oracle has no definition of this op");
+  array result = d->compute(c);
+  if (result.type != c.type)
+    throw undefined(std::string(c.op) + ": the expression says " + name_of(c.type) + ", the definition " + name_of(result.type));
+  return result;
+}
+
+bool converged(const derivative& d) {
+  double largest = 1e-6;
+  for (double x : d.value.f) largest = larger(largest, std::abs(x));
+  return std::all_of(d.error.f.begin(), d.error.f.end(), [&](double e) { return e <= 1e-4 * largest; }) && std::isfinite(largest);
+}
+
+namespace detail {
+
+attributes with_sizes(attributes at, const given_size* sizes, int count) {
+  for (int k = 0; k < at.count && count > 0; ++k)
+    if (at[k] == dyn) {
+      at[k] = (sizes++)->value;
+      --count;
+      if (at[k] < 0) throw undefined("a negative size");
+    }
+  return at;
+}
+
+array leaf(const tensor_state& t, const environment& e) {
+  const auto found = e.given->leaves.find(&t);
+  if (found != e.given->leaves.end() && !e.detached) return found->second;
+  return read(t);
+}
+
+array variable(const char* identity, const environment& e) {
+  for (std::size_t k = e.variables.size(); k-- > 0;)
+    if (e.variables[k].identity == identity)
+      return e.detached && !e.given->leaves.empty() ? e.variables[k].still : e.variables[k].value;
+  throw undefined("let: a variable outside of its let");
+}
+
+double weighed(const array& a, const array& weights) {
+  if (weights.size() > 0 && weights.size() != a.size()) throw undefined("weights of another shape");
+  double total = 0;
+  for (index_t k = 0; k < a.size(); ++k) total += a.number(k) * (weights.size() > 0 ? weights.number(k) : 1);
+  return total;
+}
+
+namespace {
+
+/// Ridders' method: quotients at steps h, h / 2, ..., extrapolated to 0, of an error even in h.
+std::pair<double, double> extrapolated(const std::function<double(double)>& quotient, double h) {
+  line last, row;
+  double best = nan, error = inf;
+  for (int level = 0; level < 12; ++level, h /= 2) {
+    row.assign(1, quotient(h));
+    double factor = 4;
+    for (std::size_t j = 1; j <= last.size(); ++j, factor *= 4) {
+      row.push_back((factor * row[j - 1] - last[j - 1]) / (factor - 1));
+      const double apart = std::max(std::abs(row[j] - row[j - 1]), std::abs(row[j] - last[j - 1]));
+      if (apart < error) best = row[j], error = apart;
+    }
+    if (error <= 1e-11 * std::abs(best)) break;
+    if (!std::isfinite(row[0])) row.clear();  // outside of the function's domain
+    last = row;
+  }
+  return {best, error};
+}
+
+/// A first step for an element: small beside it, so that a domain's border is not crossed first of all.
+double step_at(double x) { return 0.05 * std::max(std::abs(x), 0.1); }
+
+array floating_elements(const tensor_state& t) {
+  array a = read(t);
+  if (!a.floating()) throw undefined("a derivative with respect to integers");
+  return a;
+}
+
+}  // namespace
+
+derivative slopes(const function& f, const tensor_state& leaf) {
+  const array at = floating_elements(leaf);
+  derivative d{at, at};
+  replacements moved{{&leaf, at}};
+  for (std::size_t k = 0; k < at.f.size(); ++k) {
+    double& x = moved.at(&leaf).f[k];
+    const auto quotient = [&](double h) {
+      x = at.f[k] + h;
+      const double above = f(moved), up = x;
+      x = at.f[k] - h;
+      return (above - f(moved)) / (up - x);
+    };
+    std::tie(d.value.f[k], d.error.f[k]) = extrapolated(quotient, step_at(at.f[k]));
+    x = at.f[k];
+  }
+  return d;
+}
+
+derivative slopes_along(const function& f, const tensor_state& along, const array& direction, const tensor_state& leaf) {
+  const array at = floating_elements(leaf), from = floating_elements(along);
+  if (direction.size() != from.size()) throw undefined("a direction of another shape");
+  double step = 1;
+  for (std::size_t k = 0; k < from.f.size(); ++k)
+    if (direction.f[k] != 0) step = std::min(step, step_at(from.f[k]) / std::abs(direction.f[k]));
+  derivative d{at, at};
+  for (std::size_t k = 0; k < at.f.size(); ++k) {
+    const double ratio = step_at(at.f[k]) / step;
+    const auto value_at = [&](double h, double t) {
+      replacements moved{{&leaf, at}, {&along, from}};
+      auto& line_of = moved.at(&along).f;
+      for (std::size_t j = 0; j < line_of.size(); ++j) line_of[j] += t * direction.f[j];
+      moved.at(&leaf).f[k] += h;
+      return f(moved);
+    };
+    const auto quotient = [&](double t) {
+      const double h = t * ratio;
+      return (value_at(h, t) - value_at(h, -t) - value_at(-h, t) + value_at(-h, -t)) / (4 * h * t);
+    };
+    std::tie(d.value.f[k], d.error.f[k]) = extrapolated(quotient, step);
+  }
+  return d;
+}
+
+}  // namespace detail
+
+}  // namespace weft::test::oracle

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+// The value of an expression by its definition: what the library is tested against.
+//
+// A walk over the type and the object of an expression; each op is computed by plain loops over an
+// n-dimensional index (oracle.cpp), floating elements in double, integers and bool in int64. It shares
+// no code with what it tests: no graph, no strides, no kernels, no device. From the library it takes
+// the structs of expressions, the names of ops and the bytes of tensors.
+//
+//   CHECK(matches(eval(e), oracle::value(e), {.relative = 1e-6}));      // compare.hpp
+//
+// Every op computes exactly, as far as double goes, and its result is rounded to its element type, as
+// PyTorch evaluates op by op: the value does not depend on how a program is cut into kernels.
+//
+// Random ops (dropout, bernoulli, uniform_like) have no value by definition. A user's op has none here.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include <weft/expr/expression.hpp>
+#include <weft/tensor/tensor.hpp>
+
+namespace weft::test::oracle {
+
+/// A dense array. Elements in row-major order: `f` of floating types, `i` of integers and bool (0, 1).
+struct array {
+  dtype type = dtype::f32;
+  shape extents{};
+  std::vector<double> f;
+  std::vector<std::int64_t> i;
+
+  index_t size() const { return static_cast<index_t>(f.size() + i.size()); }
+  bool floating() const { return is_floating(type); }
+  double number(index_t k) const {
+    return floating() ? f[static_cast<std::size_t>(k)] : static_cast<double>(i[static_cast<std::size_t>(k)]);
+  }
+};
+
+/// Thrown where an expression has no value: an index, a label or a bound out of range, shapes that do not fit.
+struct undefined : std::domain_error {
+  using std::domain_error::domain_error;
+};
+
+/// Zeros.
+array zeros(dtype type, const shape& extents);
+/// `elements` as they are, not rounded.
+array numbers(dtype type, const shape& extents, std::vector<double> elements);
+array integers(dtype type, const shape& extents, std::vector<std::int64_t> elements);
+/// The elements of a tensor of `type` from the bytes of its memory. A byte of a bool is taken as it is.
+array decoded(dtype type, const shape& extents, const void* bytes);
+/// The number nearest to `x` in a floating type, halves to even.
+double rounded(double x, dtype type);
+/// The distance of 1 and the next number of a floating type.
+double epsilon(dtype type);
+
+/// The elements of `t`, wherever it is.
+inline array read(const tensor_state& t) {
+  std::vector<std::byte> bytes(t.bytes());
+  weft::detail::download_to(t, bytes.data());
+  return decoded(t.type, t.extents, bytes.data());
+}
+template <element T, class Extents, bool Tracked>
+array read(const tensor<T, Extents, Tracked>& t) {
+  return read(*t.state());
+}
+
+/// One application of an op.
+struct call {
+  std::string_view op;
+  attributes at;
+  dtype type;      // of the result, as the expression says
+  bool rounding;   // whether the result is rounded to its type
+  std::vector<array> operands;
+};
+array compute(const call& c);
+/// Whether there is a definition of the op of this name.
+bool is_defined(std::string_view op);
+
+/// Elements to be used in place of those of leaves.
+using replacements = std::map<const tensor_state*, array>;
+
+struct options {
+  bool rounding = true;   // false: narrow floating types are computed in double throughout
+  replacements leaves;
+};
+
+/// What a walk knows: the options, and the variables of the enclosing lets.
+struct environment {
+  struct variable {
+    const char* identity;
+    array value, still;  // `still`: with the leaves' own elements, for what detach hides
+  };
+  const options* given;
+  bool detached = false;
+  std::vector<variable> variables;
+};
+
+namespace detail {
+
+/// One address per type.
+template <class T>
+inline constexpr char identity = 0;
+
+array leaf(const tensor_state& t, const environment& e);
+array variable(const char* identity, const environment& e);
+/// Attributes with the sizes given at run time, in order, where the type leaves them open.
+attributes with_sizes(attributes at, const given_size* sizes, int count);
+template <class T>
+array constant(T x) {
+  if constexpr (std::is_integral_v<T>) return integers(dtype_of<T>, {}, {static_cast<std::int64_t>(x)});
+  else return numbers(dtype_of<T>, {}, {static_cast<double>(x)});
+}
+
+template <class Tag, class T, class Extents>
+array walk(const bound<Tag, T, Extents>&, environment& e) {
+  return variable(&identity<bound<Tag, T, Extents>>, e);
+}
+template <class T>
+array walk(const scalar<T>& s, environment&) {
+  return constant(s.value);
+}
+template <expression E>
+  requires E::is_leaf
+array walk(const E& t, environment& e) {
+  return leaf(*t.state(), e);
+}
+template <class Tag, class Value, class Body>
+array walk(const let_node<Tag, Value, Body>& l, environment& e);
+template <class Op, class Attr, class... O>
+array walk(const node<Op, Attr, O...>& n, environment& e);
+template <class Op, class Attr, int Sizes, class... O>
+array walk(const sized_node<Op, Attr, Sizes, O...>& n, environment& e);
+
+template <class Op, class Attr, class... O>
+array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment& e) {
+  call c{Op::name, at, dtype_of<typename node<Op, Attr, O...>::value_type>, e.given->rounding, {}};
+  const bool detached = e.detached;
+  e.detached = detached || c.op == "detach";
+  std::apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); }, n.operands);
+  e.detached = detached;
+  return compute(c);
+}
+template <class Op, class Attr, class... O>
+array walk(const node<Op, Attr, O...>& n, environment& e) {
+  return walk_node(n, Attr::value, e);
+}
+template <class Op, class Attr, int Sizes, class... O>
+array walk(const sized_node<Op, Attr, Sizes, O...>& n, environment& e) {
+  return walk_node(static_cast<const node<Op, Attr, O...>&>(n), with_sizes(Attr::value, n.sizes, Sizes), e);
+}
+
+template <class Tag, class Value, class Body>
+array walk(const let_node<Tag, Value, Body>& l, environment& e) {
+  using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
+  array value = walk(l.value, e), still;
+  if (!e.given->leaves.empty()) {
+    const bool detached = std::exchange(e.detached, true);
+    still = walk(l.value, e);
+    e.detached = detached;
+  }
+  e.variables.push_back({&identity<variable>, std::move(value), std::move(still)});
+  array body = walk(l.body, e);
+  e.variables.pop_back();
+  return body;
+}
+
+}  // namespace detail
+
+/// The value of `e` by its definition. Throws `undefined` where it has none.
+template <expression E>
+array value(const E& e, const options& o = {}) {
+  environment all{&o, false, {}};
+  return detail::walk(e, all);
+}
+/// The values of a bundle.
+template <expression... E>
+std::vector<array> value(const bundle<E...>& b, const options& o = {}) {
+  return std::apply([&](const auto&... e) { return std::vector<array>{value(e, o)...}; }, b.values);
+}
+
+/// A derivative by difference quotients, with an estimate of its error for each element. Where a function
+/// has a kink, or is not defined near the point, the estimate is large, infinite or NaN.
+struct derivative {
+  array value, error;
+};
+/// Whether every element of a derivative is known to a part in ten thousand of the largest.
+bool converged(const derivative& d);
+
+namespace detail {
+using function = std::function<double(const replacements&)>;
+/// Of f with respect to the elements of a leaf.
+derivative slopes(const function& f, const tensor_state& leaf);
+/// Of f's derivative along `direction` in `along`, with respect to the elements of `leaf`.
+derivative slopes_along(const function& f, const tensor_state& along, const array& direction, const tensor_state& leaf);
+/// Sum of products; `weights` empty: the sum.
+double weighed(const array& a, const array& weights);
+
+template <class E>
+function of(const E& e, const array& weights) {
+  return [&](const replacements& leaves) { return weighed(oracle::value(e, {.rounding = false, .leaves = leaves}), weights); };
+}
+}  // namespace detail
+
+/// The gradient of sum(e * weights), without weights of sum(e), with respect to `leaf`. In double whatever
+/// the element types; through casts to floating types, not through detach. Costs about ten walks an element.
+template <expression E, expression X>
+derivative gradient(const E& e, const X& leaf, const array& weights = {}) {
+  return detail::slopes(detail::of(e, weights), *leaf.state());
+}
+/// The gradient with respect to `leaf` of the derivative of sum(e * weights) along `direction` in `along`: with
+/// leaf = along, the second derivative times `direction`.
+template <expression E, expression A, expression X>
+derivative gradient_along(const E& e, const A& along, const array& direction, const X& leaf, const array& weights = {}) {
+  return detail::slopes_along(detail::of(e, weights), *along.state(), direction, *leaf.state());
+}
+
+}  // namespace weft::test::oracle
