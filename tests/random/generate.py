@@ -139,6 +139,11 @@ def settled(v):
 
 # ---------------------------------------------------------------------------------------------------- laws
 
+def dim_text(dim, order, right):
+    """A dim of `order`, counted from the left or from the right."""
+    return str(dim - order if right else dim)
+
+
 def unify(a, b):
     need(a.size == b.size)
     return a if a.static else b
@@ -192,9 +197,8 @@ def reshaped(dims, target):
     for t in target:
         if t is not None:
             out.append(Dim(t, True))
-        elif rest == 0:
-            need(total == 0)
-            out.append(Dim(0, True))
+        elif rest == 0:  # any extent would do
+            raise Misfit
         else:
             need(total % rest == 0)
             out.append(Dim(total // rest, static))
@@ -377,7 +381,7 @@ class Clamp(Op):
         return settled(x.like(low=min(max(x.low, p["low"]), p["high"]), high=max(min(x.high, p["high"]), p["low"]), exact=False))
 
     def text(self, p, x):
-        return f"clamp({x}, {p['low']}f, {p['high']}f)" if False else f"clamp({x}, {p['low']}, {p['high']})"
+        return f"clamp({x}, {p['low']}, {p['high']})"
 
 
 @register
@@ -464,11 +468,11 @@ class Reduce(Op):
         order = g.value(x).order()
         dims = sorted(g.rng.sample(range(order), g.rng.randint(1, min(order, 2)))) if g.rng.random() < 0.85 else []
         op = g.rng.choice(("sum", "sum", "mean", "amax", "amin", "logsumexp"))
-        return [x], {"op": op, "dims": dims, "keep": g.rng.random() < 0.45, "right": g.rng.random() < 0.2}
+        return [x], {"op": op, "dims": dims, "keep": g.rng.random() < 0.45, "order": order, "right": g.rng.random() < 0.2}
 
     def infer(self, p, x):
         dims = p["dims"] or range(x.order())
-        need(all(d < x.order() for d in dims))
+        need(all(d < x.order() for d in dims) and (not p["right"] or p["order"] == x.order()))
         count = math.prod(x.dims[d].size for d in dims)
         kept = tuple(ONE if i in dims else d for i, d in enumerate(x.dims)) if p["keep"] else tuple(
             d for i, d in enumerate(x.dims) if i not in dims)
@@ -490,7 +494,8 @@ class Reduce(Op):
         keep = ", keepdim" if p["keep"] else ""
         if not dims:
             return f"{p['op']}({x}{', dims<>' + keep if keep else ''})"
-        return f"{p['op']}({x}, dims<{', '.join(map(str, dims))}>{keep})"
+        dims = ", ".join(dim_text(d, p["order"], p["right"]) for d in dims)
+        return f"{p['op']}({x}, dims<{dims}>{keep})"
 
 
 # ---------------------------------------------------------------------------------------------------- movement
@@ -506,6 +511,9 @@ class Reshape(Op):
             target = [0] + [g.rng.choice((1, 2, 3)) for _ in range(g.rng.randint(0, 2))]
             g.rng.shuffle(target)
             return [x], {"to": target, "given": False}
+        if ONE.size in g.value(x).sizes() and g.rng.random() < 0.5:  # a squeeze
+            kept = [d.size for d in g.value(x).dims if d.size != 1 or g.rng.random() < 0.2]
+            return [x], {"to": kept, "given": False}
         target, rest = [], n
         for _ in range(g.rng.randint(0, 3)):
             divisors = [d for d in range(1, rest + 1) if rest % d == 0]
@@ -602,11 +610,12 @@ class Slice(Op):
 
     def propose(self, g):
         x = g.pick(lambda v: v.order() > 0)
-        dim = g.rng.randrange(g.value(x).order())
+        dim = g.rng.choice((g.rng.randrange(g.value(x).order()), g.value(x).order() - 1))
         size = g.value(x).dims[dim].size
         start = g.rng.randint(0, size)
         stop = g.rng.randint(start, size) if g.rng.random() < 0.5 else size
-        if stop - start > 1 and g.rng.random() < 0.3:
+        if size > 0 and g.rng.random() < 0.35:
+            start = g.rng.randrange(size)
             stop = start + 1
         return [x], {"dim": dim, "start": start, "stop": stop, "step": g.rng.choice((1, 1, 1, 2, 3)),
                      "given": g.rng.random() < 0.4}
@@ -630,14 +639,14 @@ class Flip(Op):
 
     def propose(self, g):
         x = g.pick(lambda v: v.order() > 0)
-        return [x], {"dim": g.rng.randrange(g.value(x).order())}
+        return [x], {"dim": g.rng.randrange(g.value(x).order()), "order": g.value(x).order(), "right": g.rng.random() < 0.2}
 
     def infer(self, p, x):
-        need(p["dim"] < x.order())
+        need(p["dim"] < x.order() and (not p["right"] or p["order"] == x.order()))
         return x
 
     def text(self, p, x):
-        return f"flip<{p['dim']}>({x})"
+        return f"flip<{dim_text(p['dim'], p['order'], p['right'])}>({x})"
 
 
 @register
@@ -674,10 +683,10 @@ class Concat(Op):
             dims[dim] = Dim(g.rng.choice((0, 1, 2, 3, 5)), g.rng.random() < 0.7)
             names.append(same if same and g.rng.random() < 0.7 else g.leaf_like(tuple(dims), g.value(x).type))
         g.rng.shuffle(names)
-        return names, {"dim": dim}
+        return names, {"dim": dim, "order": g.value(x).order(), "right": g.rng.random() < 0.2}
 
     def infer(self, p, *v):
-        need(all(x.order() == v[0].order() > p["dim"] for x in v))
+        need(all(x.order() == v[0].order() > p["dim"] for x in v) and (not p["right"] or p["order"] == v[0].order()))
         out = v[0]
         for x in v[1:]:
             dims = [Dim(a.size + b.size, a.static and b.static) if i == p["dim"] else unify(a, b)
@@ -687,7 +696,7 @@ class Concat(Op):
         return out
 
     def text(self, p, *names):
-        return f"concat<{p['dim']}>({', '.join(names)})"
+        return f"concat<{dim_text(p['dim'], p['order'], p['right'])}>({', '.join(names)})"
 
 
 def with_dim(x, dim, extent):
@@ -704,7 +713,8 @@ class Unsqueeze(Op):
 
     def infer(self, p, x):
         need(p["dim"] <= x.order())
-        need(Generator.features["two_open_extents"] or sum(not d.static for d in x.dims) <= 1)
+        open_extents = sum(not d.static for d in x.dims)
+        need(open_extents == 0 or (x.elements() > 0 and (open_extents == 1 or Generator.features["two_open_extents"])))
         return with_dim(x, p["dim"], ONE)
 
     def text(self, p, x):
@@ -721,13 +731,14 @@ class Stack(Op):
         for _ in range(g.rng.choice((1, 2))):
             same = g.find(lambda v: v.sizes() == g.value(x).sizes())
             names.append(same if same and g.rng.random() < 0.6 else g.leaf_like(g.value(x).dims, g.value(x).type))
-        return names, {"dim": g.rng.randint(0, g.value(x).order())}
+        order = g.value(x).order() + 1
+        return names, {"dim": g.rng.randrange(order), "order": order, "right": g.rng.random() < 0.3}
 
     def infer(self, p, *v):
         return OPS["concat"].infer(p, *(OPS["unsqueeze"].infer(p, x) for x in v))
 
     def text(self, p, *names):
-        return f"stack<{p['dim']}>({', '.join(names)})"
+        return f"stack<{dim_text(p['dim'], p['order'], p['right'])}>({', '.join(names)})"
 
 
 @register
@@ -898,7 +909,7 @@ class Attention(Op):
         for x in (k, v):
             need(x.type == q.type and x.order() == 4)
             dims = tuple(unify(a, b) for a, b in zip(dims, x.dims))
-        return v.like(dims=q.dims if False else dims, exact=False)
+        return v.like(dims=dims, exact=False)
 
     def text(self, p, q, k, v):
         return f"attention<{'causal' if p['causal'] else 'false'}>({q}, {k}, {v})"
@@ -1141,7 +1152,7 @@ class IndexOutside(Refusal):
         x = g.pick(lambda v: 0 < v.order() < 4)
         size = g.value(x).dims[0].size
         wrong = g.rng.choice((size, size + 100, -1) + ((1 << 32,) if g.allows("index_errors") else ()))
-        return [x, g.new_leaf(Value("i64", (g.dim(5) if False else Dim(3, True),), wrong, wrong, True), "integer")], {
+        return [x, g.new_leaf(Value("i64", (Dim(3, True),), wrong, wrong, True), "integer")], {
             "op": g.rng.choice(("embedding", "index_select", "gather"))}
 
     def infer(self, p, x, index):
@@ -1227,7 +1238,7 @@ def fits(*values):
 
 
 MODES = ("value",) * 9 + ("gradient",) * 6 + ("second",) * 2 + ("update",) * 2 + ("refused",) * 2
-MOVES = ("reshape", "permute", "transpose", "expand", "slice", "slice", "flip", "pad", "concat", "unsqueeze", "stack", "unflatten",
+MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice", "flip", "pad", "concat", "unsqueeze", "stack", "unflatten",
          "flatten", "chunk")
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 
@@ -1388,9 +1399,9 @@ class Generator:
         result = values[self.program.result()]
         clean(self.program)
         same = [n for n, leaf in self.program.leaves.items() if leaf.value.type == result.type and leaf.value.sizes() == result.sizes()]
-        if not same:  # a view of a leaf added to itself
-            x = self.pick(lambda v: v.order() > 0 and v.type != "bool" and v in [l.value for l in self.program.leaves.values()])
-            x = next(n for n, l in self.program.leaves.items() if self.values[n] is self.values[x]) if x not in self.program.leaves else x
+        if not same:  # a view of a leaf beside itself
+            x = self.rng.choice([n for n, l in self.program.leaves.items() if l.value.order() > 0 and l.value.type != "bool"] or [None])
+            need(x is not None)
             self.program.statements.clear()
             self.values = {n: leaf.value for n, leaf in self.program.leaves.items()}
             v = self.values[x]
@@ -1398,7 +1409,8 @@ class Generator:
             if square and self.rng.random() < 0.5:
                 self.program.statements["v0"] = Statement("transpose", [x], {"dims": list(square[0])})
             else:
-                self.program.statements["v0"] = Statement("flip", [x], {"dim": self.rng.randrange(v.order())})
+                self.program.statements["v0"] = Statement("flip", [x], {"dim": self.rng.randrange(v.order()), "order": v.order(),
+                                                                              "right": False})
             self.program.statements["v1"] = Statement("add", ["v0", x] if self.rng.random() < 0.5 else ["v0", "v0"], {})
             same = [x]
         target = self.rng.choice(same)
@@ -1458,7 +1470,7 @@ def share(program, rng):
 # ---------------------------------------------------------------------------------------------------- text
 
 def body_text(program, values, indent="  "):
-    lines, depth, cuts = [], 0, 0
+    lines, depth = [], 0
     result = program.result()
     for name, s in program.statements.items():
         text = OPS[s.op].text(s.params, *s.operands)
@@ -1472,8 +1484,6 @@ def body_text(program, values, indent="  "):
             lines.append(f"{pad}auto {name} = weft_cut({text});")
         else:
             lines.append(f"{pad}auto {name} = {text};")
-        if name != result and not s.shared and program.mode != "refused":
-            pass
     if not program.statements:
         lines.append(f"{indent}return {result};")
     for d in range(depth, 0, -1):
