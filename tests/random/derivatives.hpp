@@ -127,7 +127,7 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
         const numbers& before = once[number++];
         expectation twice{before, {}};
         for (double& g : twice.value.at) {
-          twice.tolerance.push_back(8 * epsilon_of(before.type) * std::abs(g) + smallest_of(before.type));
+          twice.tolerance.push_back(64 * epsilon_of(before.type) * std::abs(g) + smallest_of(before.type));
           g *= 2;
         }
         compare(v, std::string(p.name) + ", gradient " + std::to_string(number) + " added up twice", gradient_of(t), twice);

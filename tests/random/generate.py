@@ -1530,12 +1530,12 @@ def file_text(programs):
     return "\n".join(parts)
 
 
-def programs_of(seed, count, first=0, modes=()):
-    """`count` programs; a number whose program comes to nothing is passed over."""
+def programs_of(seed, count, first=0, wanted=lambda p: True):
+    """`count` wanted programs; a number whose program comes to nothing is passed over."""
     found, index = [], first
     while len(found) < count:
         made = Generator(seed, index).generate()
-        if made and (not modes or made.mode in modes):
+        if made and wanted(made):
             found.append(made)
         index += 1
     return found

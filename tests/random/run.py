@@ -274,6 +274,10 @@ def drop_dim(p, name, i):
     p.leaves[name].value = v.like(dims=v.dims[:i] + v.dims[i + 1:])
 
 
+def uses(program, op):
+    return not op or any(op in (s.op, s.params.get("op")) for s in program.statements.values())
+
+
 def print_failure(runner, program, complaints, out):
     print(f"\n== {program.name}, mode {program.mode}", file=out)
     for c in complaints[:6]:
@@ -299,6 +303,8 @@ def main():
     parser.add_argument("--include", default=str(HERE.parent.parent / "include"))
     parser.add_argument("--build", default=None, help="folder for what is built; a temporary one by default")
     parser.add_argument("--modes", default="", help="only programs of these modes, separated by commas")
+    parser.add_argument("--only-op", default="", help="only programs that use this op, as generate.py names it, or its parameter op")
+    parser.add_argument("--stop", action="store_true", help="stop at the first batch with a failure")
     parser.add_argument("--without", default="", help="features of the generator to leave out, separated by commas")
     parser.add_argument("--shrink", type=int, default=3, help="how many failures are shrunk")
     parser.add_argument("--shrink-seconds", type=int, default=120)
@@ -315,12 +321,13 @@ def main():
         runner.shrinks_left = o.shrink
         runner.prepare()
         modes = set(filter(None, o.modes.split(",")))
-        programs = generate.programs_of(o.seed, o.programs, o.first, modes)
+        programs = generate.programs_of(o.seed, o.programs, o.first, lambda p: (not modes or p.mode in modes) and uses(p, o.only_op))
         batches = [programs[i:i + o.per_file] for i in range(0, len(programs), o.per_file)]
         by_name = {p.name: p for p in programs}
         wrong = {}
         with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-            for found in pool.map(lambda b: runner.judge(b, f"batch_{b[0].name}"), batches):
+            judge = lambda b: {} if o.stop and wrong else runner.judge(b, f"batch_{b[0].name}")
+            for found in pool.map(judge, batches):
                 wrong.update(found)
         for name, complaints in wrong.items():
             print_failure(runner, by_name[name], complaints, sys.stdout)
