@@ -176,6 +176,15 @@ check_gpu_pack() {
   python3 -m json.tool build/gpu/figures.json >build/gpu/figures.txt
 }
 
+# Programs that nobody wrote: values and derivatives against the oracle. A failure is shrunk to a few lines.
+# check_random PROGRAMS ON_OPENCL
+check_random() {
+  echo "== random programs"
+  python3 tests/random/run.py --programs "$1" --seed 1 --jobs "$jobs" --build build/random
+  WEFT_TEST_DEVICE=opencl python3 tests/random/run.py --programs "$2" --seed 2 --jobs "$jobs" --build build/random \
+    --flags "-O0 -march=native -DWEFT_WITH_OPENCL=1" --libraries=-ldl
+}
+
 check_nvcc() {
   command -v nvcc >/dev/null || return 0
   echo "== nvcc"
@@ -294,10 +303,13 @@ check_headers
 check_packages
 check_nvcc
 check_fuzz $((full ? 300 : 10))
+check_random $((full ? 10000 : 250)) $((full ? 500 : 30))
 if [ $full -eq 1 ]; then
   WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_run_sizes_test
   WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_device_math_test
   check_arm
+  python3 tests/random/mutations.py --jobs "$jobs" --build build/mutations
+  python3 tests/random/run.py --programs 300 --seed 3 --jobs "$jobs" --compiler clang++-19 --build build/random
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF
   for compiler in g++ clang++-19; do  # optimised as users do, on each instruction set

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+// Judges random programs: the library's values and derivatives against those of tests/oracle.hpp.
+//
+// A program is a function of leaves. It is evaluated on the CPU, on the reference back end and, where
+// WEFT_TEST_DEVICE names one, on a device. How far a result may be off follows from the program
+// itself: the oracle evaluates it several times with small random errors in every step, and the
+// spread of what comes out, some times over, is the tolerance.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <weft/gpu/open.hpp>
+#include <weft/lower/reference.hpp>
+#include <weft/weft.hpp>
+
+#include "../oracle.hpp"
+
+namespace weft::random_programs {
+
+/// What is said about one program: nothing if it is right.
+struct verdict {
+  std::vector<std::string> complaints;
+  void say(std::string text) { complaints.push_back(std::move(text)); }
+};
+
+/// Where programs are evaluated. `engine` is what their kernels run on.
+struct place {
+  const char* name;
+  device where;
+};
+inline const std::vector<place>& places() {
+  static const std::vector<place>* all = [] {
+    auto* p = new std::vector<place>{{"cpu", default_device()}, {"reference", device(std::make_shared<lower::reference_backend>())}};
+    if (const char* name = std::getenv("WEFT_TEST_DEVICE"))
+      if (*name) p->push_back({name, open_device(name)});
+    return p;
+  }();
+  return *all;
+}
+
+// ------------------------------------------------------------------------------------------- leaves
+
+enum class fill { real, integer, special, label };
+
+inline std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+  return x ^ x >> 31;
+}
+/// A number in [0, 1) that depends on the seed, the leaf and the element.
+inline double uniform(std::uint64_t seed, std::uint64_t leaf, std::uint64_t i) {
+  return static_cast<double>(mixed(mixed(mixed(seed + 1) + leaf + 1) + i) >> 11) * 0x1p-53;
+}
+
+/// The elements of a leaf in double: what the generator says of them.
+inline double element_of(fill how, double low, double high, dtype type, double u) {
+  if (how == fill::real) return low + (high - low) * u;
+  if (how == fill::label && u < 0.2) return -100;
+  if (how == fill::special && u < 0.5) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double smallest = type == dtype::f64 ? 0x1p-1060 : type == dtype::f16 ? 0x1p-20 : 0x1p-140;
+    const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity, 0.0, -0.0, smallest, -3 * smallest, 1.0, -1.0};
+    return values[static_cast<int>(u * 2 * 9)];
+  }
+  if (how == fill::special) return low + (high - low) * (2 * u - 1);
+  const double n = how == fill::label ? (u - 0.2) / 0.8 : u;
+  return low + std::min(std::floor(n * (high - low + 1)), high - low);
+}
+
+template <element T, class Extents, bool Tracked = false>
+struct leaf {
+  using tensor_type = tensor<T, Extents, Tracked>;
+  static constexpr bool tracked = Tracked;
+  shape extents;
+  fill how;
+  double low, high;
+
+  tensor_type make(const device& where, std::uint64_t seed, std::uint64_t number) const {
+    const auto state = weft::detail::generated<T>(extents, [&](index_t i) {
+      return element_of(how, low, high, dtype_of<T>, uniform(seed, number, static_cast<std::uint64_t>(i)));
+    }, where);
+    return tensor_type(state);
+  }
+};
+
+/// The leaves of a program on a device.
+template <class... Leaf>
+auto make_leaves(const device& where, std::uint64_t seed, const Leaf&... l) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return std::tuple{l.make(where, seed, I)...};
+  }(std::index_sequence_for<Leaf...>{});
+}
+
+// ------------------------------------------------------------------------------------------- forms
+
+/// What the generator says of a result.
+template <element T, class Extents>
+struct form_is {
+  template <class E>
+  static void look_at(verdict& v) {
+    if (!std::is_same_v<typename E::value_type, T>)
+      v.say(std::string("type: the expression has elements of type ") + name_of(dtype_of<typename E::value_type>) + ", expected " + name_of(dtype_of<T>));
+    if (!(E::static_shape == Extents::static_shape))
+      v.say("extents: the expression's type says " + to_string(E::static_shape) + ", expected " + to_string(Extents::static_shape));
+  }
+};
+struct any_form {
+  template <class E>
+  static void look_at(verdict&) {}
+};
+
+// ------------------------------------------------------------------------------------------- values
+
+/// Elements in double; integers too, which are small or compared as they are.
+struct numbers {
+  dtype type;
+  shape extents;
+  std::vector<double> at;
+};
+
+template <class T, class Extents, bool G>
+numbers downloaded(const tensor<T, Extents, G>& t, verdict& v) {
+  numbers n{t.state()->type, t.extents(), {}};
+  const auto count = static_cast<std::size_t>(t.size());
+  std::vector<unsigned char> bytes(count * sizeof(T));
+  weft::detail::download_to(*t.state(), bytes.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (bytes[i] > 1) v.say("a bool is stored as " + std::to_string(bytes[i]));
+      n.at.push_back(bytes[i] != 0);
+    } else {
+      T x;
+      std::memcpy(&x, bytes.data() + i * sizeof(T), sizeof(T));
+      n.at.push_back(static_cast<double>(x));
+    }
+  }
+  return n;
+}
+
+inline numbers from_oracle(const test::oracle::array& a) {
+  numbers n{a.type, a.extents, {}};
+  if (is_floating(a.type)) n.at = a.f;
+  else n.at.assign(a.i.begin(), a.i.end());
+  return n;
+}
+
+constexpr double epsilon_of(dtype t) {
+  return t == dtype::f64 ? 0x1p-53 : t == dtype::f32 ? 0x1p-24 : t == dtype::bf16 ? 0x1p-9 : t == dtype::f16 ? 0x1p-12 : 0;
+}
+constexpr double smallest_of(dtype t) {
+  return t == dtype::f64 ? 0x1p-1022 : t == dtype::f16 ? 0x1p-23 : 0x1p-125;
+}
+
+/// What is right, and how far from it is right enough.
+struct expectation {
+  numbers value;
+  std::vector<double> tolerance;
+};
+
+inline constexpr int spread_runs = 6;
+inline constexpr double slack = 8;
+
+/// Adds small random errors, but not to small integers: those are computed exactly.
+struct disturbance {
+  std::uint64_t state;
+  void operator()(test::oracle::array& a) {
+    const double eps = epsilon_of(a.type);
+    for (double& x : a.f) {
+      const bool exact = x == std::rint(x) && std::abs(x) <= 256;
+      if (!exact) x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
+    }
+  }
+};
+
+/// The oracle's value of `e`, with the spread of its values under small errors.
+template <class E>
+expectation expected_of(const E& e, std::uint64_t seed) {
+  expectation right{from_oracle(test::oracle::value(e)), {}};
+  if (!is_floating(right.value.type)) return right;
+  const double eps = epsilon_of(right.value.type);
+  for (double x : right.value.at) right.tolerance.push_back(4 * eps * std::abs(x) + smallest_of(right.value.type));
+  for (std::uint64_t run = 1; run <= spread_runs; ++run) {
+    const numbers other = from_oracle(test::oracle::value(e, {.leaves = {}, .disturb = disturbance{mixed(seed + run) >> 1}}));
+    for (std::size_t i = 0; i < right.tolerance.size(); ++i) {
+      const double apart = std::abs(other.at[i] - right.value.at[i]);
+      if (apart == apart) right.tolerance[i] = std::max(right.tolerance[i], slack * apart);
+    }
+  }
+  return right;
+}
+
+inline std::string text_of(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", x);
+  return text;
+}
+
+/// Complains about the first element that differs. NaN and infinities stand in the same places.
+inline void compare(verdict& v, const std::string& where, const numbers& got, const expectation& e) {
+  if (got.type != e.value.type) return v.say(where + ": a value of type " + name_of(got.type) + ", expected " + name_of(e.value.type));
+  if (!(got.extents == e.value.extents))
+    return v.say(where + ": extents " + to_string(got.extents) + ", expected " + to_string(e.value.extents));
+  for (std::size_t i = 0; i < got.at.size(); ++i) {
+    const double a = got.at[i], b = e.value.at[i];
+    if (a == b || (a != a && b != b)) continue;
+    const double tolerance = e.tolerance.empty() ? 0 : e.tolerance[i];
+    if (std::isfinite(a) && std::isfinite(b) && std::abs(a - b) <= tolerance) continue;
+    return v.say(where + ": element " + std::to_string(i) + " of " + to_string(got.extents) + " is " + text_of(a) + ", expected " +
+                 text_of(b) + " within " + text_of(tolerance));
+  }
+}
+
+// ------------------------------------------------------------------------------------------- checks
+
+inline constexpr auto no_cut = [](auto e) { return e; };
+
+/// Calls f(context, leaves...) in each place; an exception is a complaint.
+template <class F, class... Leaf>
+void everywhere(verdict& v, std::uint64_t seed, const F& f, const Leaf&... l) {
+  for (const place& p : places()) {
+    try {
+      context c(p.where);
+      auto leaves = make_leaves(p.where, seed, l...);
+      std::apply([&](auto&... x) { f(p, c, x...); }, leaves);
+    } catch (const std::exception& e) {
+      v.say(std::string(p.name) + ": threw: " + e.what());
+    }
+  }
+}
+
+template <class P, class... Leaf>
+auto expression_of(const P& program, std::uint64_t seed, const Leaf&... l) {
+  auto leaves = make_leaves(default_device(), seed, l...);
+  return std::apply([&](auto&... x) { return program(no_cut, x...); }, leaves);
+}
+
+template <class Form, class P, class... Leaf>
+void check_value(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
+  const auto e = expression_of(program, seed, l...);
+  Form::template look_at<std::remove_const_t<decltype(e)>>(v);
+  const expectation right = expected_of(e, seed);
+  everywhere(v, seed, [&](const place& p, context& c, auto&... x) {
+    compare(v, p.name, downloaded(eval(program(no_cut, x...), c), v), right);
+  }, l...);
+}
+
+/// The same where a part of the program is evaluated by itself.
+template <class Form, class P, class... Leaf>
+void check_value_cut(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
+  const auto e = expression_of(program, seed, l...);
+  Form::template look_at<std::remove_const_t<decltype(e)>>(v);
+  const expectation right = expected_of(e, seed);
+  everywhere(v, seed, [&](const place& p, context& c, auto&... x) {
+    const auto cut = [&](auto part) { return eval(part, c); };
+    compare(v, std::string(p.name) + ", whole", downloaded(eval(program(no_cut, x...), c), v), right);
+    compare(v, std::string(p.name) + ", in two", downloaded(eval(program(cut, x...), c), v), right);
+  }, l...);
+}
+
+/// An update in place of the first leaf, which the program may read.
+template <class Form, class P, class... Leaf>
+void check_update(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
+  const auto e = expression_of(program, seed, l...);
+  Form::template look_at<std::remove_const_t<decltype(e)>>(v);
+  const expectation right = expected_of(e, seed);
+  everywhere(v, seed, [&](const place& p, context& c, auto& target, auto&... x) {
+    update(c, {target.state()}, program(no_cut, target, x...));
+    compare(v, p.name, downloaded(target, v), right);
+  }, l...);
+}
+
+/// A program that is wrong where only run time can tell: it must throw an error of weft.
+template <class Form, class P, class... Leaf>
+void check_refused(verdict& v, std::uint64_t seed, const P& program, const Leaf&... l) {
+  for (const place& p : places()) {
+    context c(p.where);
+    auto leaves = make_leaves(p.where, seed, l...);
+    try {
+      std::apply([&](auto&... x) { eval(program(no_cut, x...), c); }, leaves);
+      p.where->synchronize();
+      v.say(std::string(p.name) + ": no error");
+    } catch (const error&) {
+    } catch (const std::exception& e) {
+      v.say(std::string(p.name) + ": an error that is not weft's: " + e.what());
+    }
+  }
+}
+
+}  // namespace weft::random_programs
+
+#include "derivatives.hpp"
+
+namespace weft::random_programs {
+
+struct named_program {
+  const char* name;
+  void (*check)(verdict&);
+};
+
+/// Runs the programs named in the arguments, or all; prints a line for each. The exit code is 1 if one is wrong.
+inline int judge(int argc, char** argv, std::initializer_list<named_program> programs) {
+  int wrong = 0;
+  for (const named_program& p : programs) {
+    bool named = argc < 2;
+    for (int i = 1; i < argc; ++i) named = named || std::strcmp(argv[i], p.name) == 0;
+    if (!named) continue;
+    verdict v;
+    std::printf("%s ", p.name);
+    std::fflush(stdout);
+    try {
+      p.check(v);
+    } catch (const std::exception& e) {
+      v.say(std::string("threw: ") + e.what());
+    }
+    std::printf(v.complaints.empty() ? "right\n" : "WRONG\n");
+    for (const std::string& text : v.complaints) std::printf("  %s\n", text.c_str());
+    wrong += !v.complaints.empty();
+  }
+  return wrong ? 1 : 0;
+}
+
+}  // namespace weft::random_programs

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+// The values of a graph by definition: plain loops in double over its list of nodes, for tests of passes.
+//
+// It shares no code with passes, layouts or kernels. Elements of all types are doubles; a cast to a
+// floating type changes nothing, so a pass that only changes types must not change values.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include <weft/graph/graph.hpp>
+
+namespace weft::test {
+
+struct array {
+  std::vector<index_t> extents;
+  std::vector<double> at;
+
+  array() = default;
+  explicit array(std::vector<index_t> e) : extents(std::move(e)), at(static_cast<std::size_t>(count(extents))) {}
+  static index_t count(const std::vector<index_t>& e) {
+    index_t n = 1;
+    for (index_t x : e) n *= x;
+    return n;
+  }
+  std::size_t order() const { return extents.size(); }
+};
+
+using position = std::vector<index_t>;
+
+/// Calls f(position) for all positions in row-major order.
+template <class F>
+void for_each_position(const std::vector<index_t>& extents, F f) {
+  position p(extents.size());
+  for (index_t n = array::count(extents); n > 0; --n) {
+    f(static_cast<const position&>(p));
+    for (std::size_t d = p.size(); d-- > 0 && ++p[d] == extents[d];) p[d] = 0;
+  }
+}
+inline std::size_t number_of_position(const array& a, const position& p) {
+  index_t n = 0;
+  for (std::size_t d = 0; d < p.size(); ++d) {
+    if (p[d] < 0 || p[d] >= a.extents[d]) throw std::logic_error("interpret: a position outside of a value");
+    n = n * a.extents[d] + p[d];
+  }
+  return static_cast<std::size_t>(n);
+}
+inline double element(const array& a, const position& p) { return a.at[number_of_position(a, p)]; }
+/// The element that `p` of a larger shape meets by broadcasting.
+inline double element_met(const array& a, const position& p) {
+  position own(a.order());
+  for (std::size_t d = 0; d < own.size(); ++d) own[d] = a.extents[d] == 1 ? 0 : p[d + p.size() - own.size()];
+  return element(a, own);
+}
+
+template <class F>
+array filled(std::vector<index_t> extents, F f) {
+  array out(std::move(extents));
+  std::size_t k = 0;
+  for_each_position(out.extents, [&](const position& p) { out.at[k++] = f(p); });
+  return out;
+}
+
+/// What the leaves, numbers and sizes of a graph are.
+struct given_values {
+  std::vector<array> leaves;
+  std::vector<double> numbers;
+  std::vector<index_t> sizes;
+};
+
+/// The number that an extent stands for.
+inline index_t resolved(const symbol_table& dims, index_t e, const given_values& v) {
+  if (e >= 0) return e;
+  const symbol& s = dims.symbols[static_cast<int>(-2 - e)];
+  const auto part = [&](index_t x) { return resolved(dims, x, v); };
+  switch (s.kind) {
+    case symbol_kind::leaf_extent: return v.leaves.at(static_cast<std::size_t>(s.a)).extents.at(static_cast<std::size_t>(s.b));
+    case symbol_kind::given: return v.sizes.at(static_cast<std::size_t>(s.a));
+    case symbol_kind::add: return part(s.a) + part(s.b);
+    case symbol_kind::subtract: return part(s.a) - part(s.b);
+    case symbol_kind::multiply: return part(s.a) * part(s.b);
+    case symbol_kind::divide: return part(s.a) / part(s.b);
+    default: return (part(s.a) + part(s.b) - 1) / part(s.b);
+  }
+}
+
+namespace detail {
+
+using formula = std::function<double(const double*)>;
+
+inline const std::map<std::string_view, formula>& formulas() {
+  static const std::map<std::string_view, formula> all{
+      {"add", [](const double* x) { return x[0] + x[1]; }},
+      {"subtract", [](const double* x) { return x[0] - x[1]; }},
+      {"multiply", [](const double* x) { return x[0] * x[1]; }},
+      {"divide", [](const double* x) { return x[0] / x[1]; }},
+      {"negate", [](const double* x) { return -x[0]; }},
+      {"maximum", [](const double* x) { return std::max(x[0], x[1]); }},
+      {"minimum", [](const double* x) { return std::min(x[0], x[1]); }},
+      {"exp", [](const double* x) { return std::exp(x[0]); }},
+      {"log", [](const double* x) { return std::log(x[0]); }},
+      {"log1p", [](const double* x) { return std::log1p(x[0]); }},
+      {"rsqrt", [](const double* x) { return 1 / std::sqrt(x[0]); }},
+      {"sin", [](const double* x) { return std::sin(x[0]); }},
+      {"cos", [](const double* x) { return std::cos(x[0]); }},
+      {"tanh", [](const double* x) { return std::tanh(x[0]); }},
+      {"abs", [](const double* x) { return std::abs(x[0]); }},
+      {"sign", [](const double* x) { return double((x[0] > 0) - (x[0] < 0)); }},
+      {"equal", [](const double* x) { return double(x[0] == x[1]); }},
+      {"less", [](const double* x) { return double(x[0] < x[1]); }},
+      {"less_equal", [](const double* x) { return double(x[0] <= x[1]); }},
+      {"logical_and", [](const double* x) { return double(x[0] != 0 && x[1] != 0); }},
+      {"logical_or", [](const double* x) { return double(x[0] != 0 || x[1] != 0); }},
+      {"logical_not", [](const double* x) { return double(x[0] == 0); }},
+      {"where", [](const double* x) { return x[0] != 0 ? x[1] : x[2]; }},
+      {"contiguous", [](const double* x) { return x[0]; }},
+      {"detach", [](const double* x) { return x[0]; }},
+      {"relu", [](const double* x) { return std::max(x[0], 0.0); }},
+      {"sigmoid", [](const double* x) { return 1 / (1 + std::exp(-x[0])); }},
+      {"silu", [](const double* x) { return x[0] / (1 + std::exp(-x[0])); }},
+      {"softplus", [](const double* x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
+  };
+  return all;
+}
+
+inline array elementwise(const formula& f, const std::vector<const array*>& in, const std::vector<index_t>& extents) {
+  return filled(extents, [&](const position& p) {
+    double x[3] = {};
+    for (std::size_t o = 0; o < in.size(); ++o) x[o] = element_met(*in[o], p);
+    return f(x);
+  });
+}
+
+/// Folds dims [first, last), which stay with extent 1.
+inline array folded(std::string_view op, const array& x, index_t first, index_t last) {
+  std::vector<index_t> extents = x.extents;
+  for (index_t d = first; d < last; ++d) extents[static_cast<std::size_t>(d)] = 1;
+  array out(extents);
+  std::vector<char> begun(out.at.size());
+  std::size_t k = 0;
+  for_each_position(x.extents, [&](position p) {
+    for (index_t d = first; d < last; ++d) p[static_cast<std::size_t>(d)] = 0;
+    const std::size_t to = number_of_position(out, p);
+    const double e = x.at[k++];
+    if (!begun[to]) out.at[to] = e;
+    else if (op == "reduce_sum") out.at[to] += e;
+    else out.at[to] = op == "reduce_max" ? std::max(out.at[to], e) : std::min(out.at[to], e);
+    begun[to] = 1;
+  });
+  return out;
+}
+
+inline array product_of(const array& a, const array& b, const std::vector<index_t>& extents) {
+  const std::size_t order = extents.size();
+  return filled(extents, [&](const position& p) {
+    position i(p.end() - static_cast<std::ptrdiff_t>(a.order()), p.end()), j(p.end() - static_cast<std::ptrdiff_t>(b.order()), p.end());
+    for (std::size_t d = 0; d + 2 < i.size(); ++d)
+      if (a.extents[d] == 1) i[d] = 0;
+    for (std::size_t d = 0; d + 2 < j.size(); ++d)
+      if (b.extents[d] == 1) j[d] = 0;
+    double sum = 0;
+    for (index_t k = 0; k < a.extents.back(); ++k) {
+      i[i.size() - 2] = p[order - 2];
+      i.back() = k;
+      j[j.size() - 2] = k;
+      j.back() = p[order - 1];
+      sum += element(a, i) * element(b, j);
+    }
+    return sum;
+  });
+}
+
+inline array softmax(const array& x, bool logarithm) {
+  return filled(x.extents, [&](position p) {
+    const double own = element(x, p);
+    double sum = 0;
+    for (index_t k = 0; k < x.extents.back(); ++k) {
+      p.back() = k;
+      sum += std::exp(element(x, p) - own);
+    }
+    return logarithm ? -std::log(sum) : 1 / sum;
+  });
+}
+
+inline array moved(std::string_view op, const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+  if (op == "reshape") {
+    array out = x;
+    out.extents = extents;
+    if (array::count(extents) != static_cast<index_t>(x.at.size())) throw std::logic_error("interpret: a reshape to another size");
+    return out;
+  }
+  const auto dim = static_cast<std::size_t>(at.empty() ? 0 : at[0]);
+  if (op == "pad") {
+    array out(extents);
+    std::size_t k = 0;
+    for_each_position(x.extents, [&](position p) {
+      p[dim] = at[1] + p[dim] * at[3];
+      out.at[number_of_position(out, p)] = x.at[k++];
+    });
+    return out;
+  }
+  return filled(extents, [&](const position& p) {
+    position from = p;
+    if (op == "permute") {
+      for (std::size_t d = 0; d < p.size(); ++d)
+        from[static_cast<std::size_t>(at[d] < 0 ? at[d] + static_cast<index_t>(p.size()) : at[d])] = p[d];
+    } else if (op == "expand") {
+      return element_met(x, p);
+    } else if (op == "slice") {
+      from[dim] = at[1] + p[dim] * at[3];
+      if (from[dim] >= at[2]) throw std::logic_error("interpret: a slice beyond its end");
+    } else {
+      from[dim] = x.extents[dim] - 1 - p[dim];  // flip
+    }
+    return element(x, from);
+  });
+}
+
+inline array joined(const std::vector<const array*>& in, index_t along, const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::size_t>(along < 0 ? along + static_cast<index_t>(extents.size()) : along);
+  return filled(extents, [&](position p) {
+    std::size_t k = 0;
+    while (p[dim] >= in[k]->extents[dim]) p[dim] -= in[k++]->extents[dim];
+    return element(*in[k], p);
+  });
+}
+
+/// What indices choose, or where they put: take_rows, put_rows, gather, scatter_sum.
+inline array looked_up(std::string_view op, const array& a, const array& b, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+  array out(extents);
+  if (op == "take_rows") {
+    const std::size_t width = a.at.size() / static_cast<std::size_t>(std::max<index_t>(a.extents[0], 1));
+    for (std::size_t k = 0; k < out.at.size(); ++k)
+      out.at[k] = a.at.at(static_cast<std::size_t>(b.at[k / width]) * width + k % width);
+  } else if (op == "put_rows") {
+    const std::size_t width = out.at.size() / static_cast<std::size_t>(std::max<index_t>(extents[0], 1));
+    for (std::size_t k = 0; k < b.at.size(); ++k) out.at.at(static_cast<std::size_t>(a.at[k / width]) * width + k % width) += b.at[k];
+  } else {
+    const array& index = op == "gather" ? b : a;
+    std::size_t k = 0;
+    for_each_position(index.extents, [&](position p) {
+      const std::size_t own = k++;
+      p[static_cast<std::size_t>(at[0])] = static_cast<index_t>(index.at[own]);
+      if (op == "gather") out.at[own] = element(a, p);
+      else out.at[number_of_position(out, p)] += b.at[own];
+    });
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// Op on operands, with attributes and extents that are numbers.
+inline array computed(std::string_view op, dtype type, const std::vector<index_t>& at, const std::vector<const array*>& in,
+                      const std::vector<index_t>& extents) {
+  if (const auto f = detail::formulas().find(op); f != detail::formulas().end()) return detail::elementwise(f->second, in, extents);
+  if (op == "cast") {
+    const auto f = [&](const double* x) { return is_floating(type) ? x[0] : type == dtype::boolean ? double(x[0] != 0) : std::trunc(x[0]); };
+    return detail::elementwise(f, in, extents);
+  }
+  if (op.starts_with("reduce_")) return detail::folded(op, *in[0], at[0], at[1]);
+  if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
+  if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
+  if (op == "concat") return detail::joined(in, at[0], extents);
+  if (op == "take_rows" || op == "put_rows" || op == "gather" || op == "scatter_sum") return detail::looked_up(op, *in[0], *in[1], at, extents);
+  for (std::string_view view : {"reshape", "permute", "expand", "slice", "flip", "pad"})
+    if (op == view) return detail::moved(op, *in[0], at, extents);
+  throw std::logic_error("interpret: no definition of " + std::string(op));
+}
+
+/// The values of all nodes of `g`.
+inline std::vector<array> interpreted(const graph::compute_graph& g, const given_values& v) {
+  std::vector<array> values;
+  for (const graph::node& n : g.nodes) {
+    const std::string_view op = n.op->name;
+    std::vector<index_t> extents, at;
+    for (int d = 0; d < n.result.extents.order; ++d) extents.push_back(resolved(g.dims, n.result.extents[d], v));
+    const bool bits = op == "constant" || op == "leaf" || op == "argument" || op == "cast";
+    for (int i = 0; i < n.at.count; ++i)  // of dims, -1 and less count from the right
+      at.push_back(bits || (op == "concat" && i == 0) || op == "permute" ? n.at[i] : resolved(g.dims, n.at[i], v));
+    std::vector<const array*> in;
+    for (int k = 0; k < n.operands; ++k) in.push_back(&values[static_cast<std::size_t>(n.operand[k])]);
+    array result(extents);
+    if (op == "leaf") result = v.leaves.at(static_cast<std::size_t>(at[0]));
+    else if (op == "argument") result.at[0] = v.numbers.at(static_cast<std::size_t>(at[0]));
+    else if (op == "constant") result.at[0] = number_of(n.at);
+    else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
+    else if (op == "coordinate") result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
+    else result = computed(op, n.result.type, at, in, extents);
+    if (result.extents != extents) throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");
+    values.push_back(std::move(result));
+  }
+  return values;
+}
+
+}  // namespace weft::test
