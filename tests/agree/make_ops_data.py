@@ -68,7 +68,8 @@ for name, f in unary.items():
     for shape in shapes:
         x = torch.randn(shape) * 2
         ops.case(name, f, x=x.abs() + 0.1 if name in positive else x)
-    ops.case(name, f, x=special.reshape(1, 1, -1))
+    values = special[special.isfinite()] if name == "gelu" else special  # PyTorch's vector code makes NaN of gelu(inf)
+    ops.case(name, f, x=values.reshape(1, 1, -1))
 for name, f in binary.items():
     for shape in shapes:
         a, b = torch.randn(shape), torch.randn(shape)

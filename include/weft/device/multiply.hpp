@@ -67,11 +67,11 @@ WEFT_INLINE V fused(V a, V b, V c) {
 }
 }  // namespace detail
 
-/// a * b, rounded before anything is added to it.
+/// a * b, rounded before anything is added to it; of integers modulo 2^bits.
 template <class V>
 WEFT_INLINE V multiply(V a, V b) {
   if constexpr (std::is_floating_point_v<lane<V>>) return detail::of_unknown_origin(static_cast<V>(a * b));
-  else return a * b;
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
 }
 /// a * b + c with one rounding where the instruction set has it, elsewhere with two; in all lanes alike.
 template <class V>

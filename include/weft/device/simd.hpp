@@ -226,7 +226,7 @@ template <class V>
 using unsigned_of = rebind<V, std::make_unsigned_t<lane<V>>>;
 }  // namespace detail
 
-// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined.
+// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined. Products: device/multiply.hpp.
 template <class V>
 WEFT_INLINE V sum(V a, V b) {
   if constexpr (!std::is_integral_v<lane<V>>) return a + b;
@@ -236,11 +236,6 @@ template <class V>
 WEFT_INLINE V difference(V a, V b) {
   if constexpr (!std::is_integral_v<lane<V>>) return a - b;
   else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) - bits_as<detail::unsigned_of<V>>(b));
-}
-template <class V>
-WEFT_INLINE V product(V a, V b) {
-  if constexpr (!std::is_integral_v<lane<V>>) return multiply(a, b);
-  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
 }
 template <class V>
 WEFT_INLINE V negative(V a) {

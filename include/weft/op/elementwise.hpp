@@ -47,7 +47,7 @@ struct subtract : on_numbers<primitive<2>> {
 struct multiply : primitive<2> {
   static constexpr auto name = "multiply";
   static constexpr auto text = "a * b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::product(a, b); }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::multiply(a, b); }
   static constexpr auto vjp(auto g, auto, auto a, auto b) { return std::array{g * b, g * a}; }
 };
 
