@@ -164,7 +164,7 @@ constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l
 
 /// Whether strides can follow a reshape; if so, `l` becomes its layout.
 constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
-  if (is_empty(l.extents) || is_empty(to) || is_contiguous(dims, l)) {
+  if (is_contiguous(dims, l)) {
     const index_t offset = l.offset;
     l = contiguous_layout(dims, to);
     l.offset = offset;
@@ -180,11 +180,15 @@ constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
 /// it: a reshape that must copy.
 constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents,
                          layout& l) {
+  if (is_empty(extents)) {
+    l = contiguous_layout(dims, extents);
+    return true;
+  }
   if (kind == view_kind::reshape) return make_reshape(dims, extents, l);
   const layout from = l;
   l.extents = extents;
   const auto move = [&](index_t elements, stride_term s) {
-    if (elements >= 0 && s.of == 1 && !is_empty(extents)) l.offset += elements * s.times;
+    if (elements >= 0 && s.of == 1) l.offset += elements * s.times;
   };
   const int dim = static_cast<int>(at[0]);
   if (kind == view_kind::permute) {
