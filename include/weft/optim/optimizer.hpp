@@ -183,8 +183,8 @@ struct sgd {
       const auto& velocity = state.get("momentum", name, *p);
       const auto moved = flat_view<float>(velocity) * (first ? 0.0f : mu);
       if (nesterov)
-        update(c, {p, velocity}, let(g, [&](auto g) {
-                 return let(moved + g, [&](auto v) { return bundled(value - (g + v * mu) * rate, v); });
+        update(c, {p, velocity}, let(g, [&](auto slope) {
+                 return let(moved + slope, [&](auto v) { return bundled(value - (slope + v * mu) * rate, v); });
                }));
       else
         update(c, {p, velocity}, let(moved + g, [&](auto v) { return bundled(value - v * rate, v); }));
@@ -223,12 +223,12 @@ struct adamw {
       const double decay = p->extents.order >= decay_from_order ? weight_decay : 0;
       const auto shrink = static_cast<float>(decoupled ? 1 - lr * decay : 1);
       const auto coupled = static_cast<float>(decoupled ? 0 : decay);
-      const auto m = flat_view<float>(first) * b1, v = flat_view<float>(second) * b2;
+      const auto decayed_first = flat_view<float>(first) * b1, decayed_second = flat_view<float>(second) * b2;
       update(c, {p, first, second},
              let(flat_view<float>(p), [&](auto value) {
                return let(flat_view<float>(grad) * static_cast<float>(scale) + value * coupled, [&](auto g) {
-                 return let(m + g * rest1, [&](auto m) {
-                   return let(v + g * g * rest2, [&](auto v) {
+                 return let(decayed_first + g * rest1, [&](auto m) {
+                   return let(decayed_second + g * g * rest2, [&](auto v) {
                      return bundled(value * shrink - m * rate / (sqrt(v) * root + static_cast<float>(eps)), m, v);
                    });
                  });
