@@ -74,6 +74,16 @@ check_headers() {
   g++ -std=c++20 -fsanitize=undefined -fsyntax-only -Iinclude -Wno-psabi examples/train_mlp.cpp
 }
 
+# No header warns in a user's build, whatever warnings it turns on and however it optimises.
+check_warnings() {
+  echo "== warnings"
+  local warnings=(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-psabi -Werror) how
+  for how in "g++ -O2 -Wrestrict" "g++ -O3 -Wrestrict" "clang++-19 -O2"; do
+    # shellcheck disable=SC2086
+    $how -std=c++20 -march=native "${warnings[@]}" -Iinclude -c tests/structure/warnings.cpp -o build/warnings.o || { echo "with $how"; return 1; }
+  done
+}
+
 # A consumer finds weft four ways.
 check_packages() {
   echo "== packages"
@@ -300,6 +310,7 @@ check_train_gpt
 build clang-sanitized clang++-19 -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_NATIVE=OFF
 check_races
 check_headers
+check_warnings
 check_packages
 check_nvcc
 check_fuzz $((full ? 300 : 10))

@@ -19,11 +19,11 @@ class sequence {
   constexpr sequence(std::initializer_list<T> values) {
     for (const T& value : values) push_back(value);
   }
-  constexpr sequence(int size, const T& value) : data_(new T[size]), size_(size), room_(size) {
+  constexpr sequence(int size, const T& value) : data_(new_elements(size)), size_(size), room_(size) {
     for (int i = 0; i < size; ++i) data_[i] = value;
   }
   constexpr sequence(const sequence& other)
-      : data_(other.size_ ? new T[other.size_] : nullptr), size_(other.size_), room_(other.size_) {
+      : data_(other.size_ ? new_elements(other.size_) : nullptr), size_(other.size_), room_(other.size_) {
     for (int i = 0; i < size_; ++i) data_[i] = other.data_[i];
   }
   constexpr sequence(sequence&& other) noexcept
@@ -63,9 +63,10 @@ class sequence {
   }
 
  private:
+  static constexpr T* new_elements(int n) { return new T[static_cast<unsigned>(n)]; }
   constexpr void grow() {
     room_ = room_ ? 2 * room_ : 8;
-    T* larger = new T[room_];
+    T* larger = new_elements(room_);
     for (int i = 0; i < size_; ++i) larger[i] = std::move(data_[i]);
     delete[] data_;
     data_ = larger;

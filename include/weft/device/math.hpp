@@ -19,10 +19,10 @@ template <class V>
 inline constexpr bool is_f32 = std::is_same_v<lane<V>, float>;
 
 /// c[0] + c[1] x + ... by Horner's rule.
-template <class V, int N>
+template <class V, std::size_t N>
 WEFT_INLINE V polynomial(V x, const float (&c)[N]) {
   V sum = splat<V>(c[N - 1]);
-  for (int i = N - 2; i >= 0; --i) sum = multiply_add(sum, x, c[i]);
+  for (std::size_t i = N - 1; i-- > 0;) sum = multiply_add(sum, x, c[i]);
   return sum;
 }
 
@@ -225,8 +225,8 @@ WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
     return static_cast<float>(without_quarters(wide, whole));
   } else {
     constexpr int half = lane_count<V> / 2;  // as many f64 as a register holds
-    float lanes[2 * half];
-    std::int32_t quarters[2 * half];
+    float lanes[std::size_t{2 * half}];
+    std::int32_t quarters[std::size_t{2 * half}];
     simd::store(lanes, x);
     for (int h = 0; h < 2 * half; h += half) {
       const auto wide = convert<double>(load<vec<float, half>>(lanes + h)), whole = whole_quarters(wide);

@@ -101,9 +101,9 @@ struct node : expression_base {
 /// A node whose attributes hold sizes given at run time, in the order of the `dyn`s among them.
 template <class Op, class Attr, int Sizes, class... Operands>
 struct sized_node : node<Op, Attr, Operands...> {
-  given_size sizes[Sizes];
+  given_size sizes[std::size_t{Sizes}];
 
-  constexpr sized_node(const given_size (&s)[Sizes], Operands... o)
+  constexpr sized_node(const given_size (&s)[std::size_t{Sizes}], Operands... o)
       : node<Op, Attr, Operands...>(std::move(o)...) {
     for (int i = 0; i < Sizes; ++i) sizes[i] = s[i];
   }

@@ -34,6 +34,8 @@ template <class Op, class Attr, int Sizes, class... A>
 inline constexpr bool flows<sized_node<Op, Attr, Sizes, A...>> = flows<node<Op, Attr, A...>>;
 template <class Tag, class Value, class Body>
 inline constexpr bool flows<let_node<Tag, Value, Body>> = flows<Value> | flows<Body>;
+template <class Tag, class E>
+inline constexpr bool flows<shared_node<Tag, E>> = flows<E>;
 template <class Tag, class Point, class Body>
 inline constexpr bool flows<gradient_node<Tag, Point, Body>> = flows<Point> | flows<Body>;
 

@@ -25,6 +25,11 @@ struct gradient_node : expression_base {
   Body body;
 };
 
+namespace detail {
+template <class Tag, class Point, class Body>
+inline constexpr unsigned parts_of<gradient_node<Tag, Point, Body>> = (parts_of<Point> | parts_of<Body>) & shared_part;
+}  // namespace detail
+
 template <bool Holds, class Extents>
 struct gradient_law {
   static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
@@ -72,9 +77,9 @@ struct flattener<gradient_node<Tag, Point, Body>> {
     tracked.operands = 1;
     tracked.needs_gradient = true;
     const value x = g.append(tracked);
-    s.entries.push_back({&identity<variable>, x.id});
+    s.bind(&identity<variable>, x.id);
     const value y = flatten_in<Body>(g, s);
-    s.entries.pop_back();
+    s.unbind();
     const value one = g.constant(1, y.type());
     const int cotangent = autodiff::reverse(g, y.id, one.id)[x.id];
     return cotangent >= 0 ? value(&g, cotangent)

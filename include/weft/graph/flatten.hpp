@@ -7,25 +7,15 @@
 //   constexpr int nodes = [] { graph g; flatten<decltype(y)>(g); return g.size(); }();
 #pragma once
 
-#include <weft/expr/expression.hpp>
+#include <weft/expr/shared.hpp>
 #include <weft/graph/build.hpp>
 
 namespace weft::graph {
 
 namespace detail {
 
-/// One address per type.
-template <class T>
-inline constexpr char identity = 0;
-
-/// Variables of the enclosing lets.
-struct scope {
-  struct entry {
-    const char* variable;
-    int id;
-  };
-  sequence<entry> entries;
-};
+using weft::detail::identity;
+using scope = weft::detail::expression_scope<sequence>;
 
 template <class E>
 struct flattener;
@@ -49,10 +39,9 @@ struct flattener<scalar<T>> {
 template <class Tag, class T, class Extents>
 struct flattener<bound<Tag, T, Extents>> {
   static constexpr value run(compute_graph& g, scope& s) {
-    for (int i = s.entries.size(); i-- > 0;)
-      if (same_object(s.entries[i].variable, &identity<bound<Tag, T, Extents>>))
-        return {&g, s.entries[i].id};
-    throw value_error("weft: let: a variable is used outside of its let");
+    const int id = s.read(&identity<bound<Tag, T, Extents>>);
+    if (id < 0) throw value_error("weft: let: a variable is used outside of its let");
+    return {&g, id};
   }
 };
 
@@ -61,10 +50,22 @@ struct flattener<let_node<Tag, Value, Body>> {
   using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
   static constexpr value run(compute_graph& g, scope& s) {
     const value v = flatten_in<Value>(g, s);
-    s.entries.push_back({&identity<variable>, v.id});
+    s.bind(&identity<variable>, v.id);
     const value body = flatten_in<Body>(g, s);
-    s.entries.pop_back();
+    s.unbind();
     return body;
+  }
+};
+
+template <class Tag, class E>
+struct flattener<shared_node<Tag, E>> {
+  static constexpr value run(compute_graph& g, scope& s) {
+    constexpr const char* node = &identity<shared_node<Tag, E>>;
+    if (const auto* known = s.find(node)) return {&g, known->id};
+    const std::uint64_t before = s.begin();
+    const value v = flatten_in<E>(g, s);
+    s.end(node, v.id, nullptr, before);
+    return v;
   }
 };
 
@@ -117,9 +118,7 @@ struct flattener<sized_node<Op, Attr, Sizes, Operands...>> {
 /// Appends the expression `E` to `g` and gives its value.
 template <expression E>
 constexpr value flatten(compute_graph& g) {
-  static_assert(E::node_count < 20'000,
-                "weft: this expression is written out more than 20,000 times over: share repeated "
-                "operands with let(x, f)");
+  (void)sizeof(written_out_law<can_be_compiled<E>>);
   detail::scope s;
   return detail::flatten_in<E>(g, s);
 }

@@ -18,7 +18,7 @@ namespace weft {
 /// An array of exact size in a constant, which may be empty.
 template <class T, int N>
 struct fixed_table {
-  T data[N > 0 ? N : 1]{};
+  T data[std::size_t{N > 0 ? N : 1}]{};
 
   constexpr std::span<const T> view() const { return {data, static_cast<std::size_t>(N)}; }
   constexpr void fill(const sequence<T>& from) {

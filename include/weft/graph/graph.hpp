@@ -171,11 +171,11 @@ class compute_graph {
   constexpr value as_value(dtype t, Number x) { return constant(x, number_beside<Number>(t)); }
 
   constexpr int first_slot(const node& n) const {
-    std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * 0x9E3779B97F4A7C15ull +
-                      static_cast<std::uint64_t>(n.at[1]) * 0x94D049BB133111EBull +
+    std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * std::uint64_t{0x9E3779B97F4A7C15} +
+                      static_cast<std::uint64_t>(n.at[1]) * std::uint64_t{0x94D049BB133111EB} +
                       static_cast<std::uint64_t>(n.op->instruction + 2);
     for (int i = 0; i < n.operands; ++i)
-      h = (h ^ static_cast<std::uint64_t>(n.operand[i])) * 0xBF58476D1CE4E5B9ull;
+      h = (h ^ static_cast<std::uint64_t>(n.operand[i])) * std::uint64_t{0xBF58476D1CE4E5B9};
     return static_cast<int>((h ^ h >> 29) & static_cast<std::uint64_t>(table_.size() - 1));
   }
   constexpr void rehash() {

@@ -32,15 +32,15 @@ template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  
 /// The words of a code, and where its sweeps begin and end.
 template <int Count>
 struct parsed_code {
-  word words[Count]{};
-  bool is_data[Count]{};
+  word words[std::size_t{Count}]{};
+  bool is_data[std::size_t{Count}]{};
   int sweep_begin[8]{}, sweep_end[8]{};
   int sweeps = 0;
   bool wide = false;  // computes with 64-bit lanes
 
-  constexpr explicit parsed_code(const std::array<std::uint64_t, Count>& encoded) {
+  constexpr explicit parsed_code(const std::array<std::uint64_t, std::size_t{Count}>& encoded) {
     for (int i = 0; i < Count; ++i) {
-      words[i] = word::decoded(encoded[i]);
+      words[i] = word::decoded(encoded[static_cast<std::size_t>(i)]);
       if (words[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
       if (words[i].op == opcode::end) sweep_end[sweeps++] = i;
       const bool in_sweep = sweep_begin[sweeps] > 0;
@@ -158,7 +158,7 @@ constexpr R fold_neutral() {
 template <std::uint64_t... Words>
 class cpu_kernel {
   static constexpr int count = sizeof...(Words);
-  static constexpr vector_code::parsed_code<count> code{std::array<std::uint64_t, count>{Words...}};
+  static constexpr vector_code::parsed_code<count> code{std::array<std::uint64_t, std::size_t{count}>{Words...}};
   static constexpr int width = vector_bytes / (code.wide ? 8 : 4);
   static constexpr std::uint64_t encoded[] = {Words...};
 

@@ -146,6 +146,7 @@ class reference_backend : public cpu::cpu_backend {
     visit_type(w.type, [&]<class T>(T) {
       T& to = static_cast<T*>(args.pointer[w.a])[at];
       if constexpr (std::is_same_v<T, bool>) to = from.i32 != 0;
+      else if constexpr (is_storage_type<T>) to = static_cast<T>(from.f32);
       else detail::visit_register(w.type, [&]<class R>(R) { to = static_cast<T>(from.as<R>()); });
     });
   }

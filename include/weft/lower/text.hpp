@@ -236,7 +236,8 @@ class text_writer {
       const word w = at(k);
       if (!is_fold(w)) continue;
       const std::string type = register_name(w.type);
-      line("r" + number(k) + " = " + names[w.op - fold_sum] + type + "(r" + number(k) + ", (SHARED " + type + "*)shared);");
+      const std::string to = "r" + number(k);  // in steps: g++ 12 takes literal + temporary for overlapping copies
+      line(to + " = " + names[w.op - fold_sum] + type + "(" + to + ", (SHARED " + type + "*)shared);");
     }
   }
   static bool is_fold(const word& w) { return w.op >= fold_sum && w.op <= fold_min; }

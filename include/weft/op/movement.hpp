@@ -242,12 +242,12 @@ namespace weft {
 
 namespace detail {
 /// Sizes that the type leaves open, as run-time operands of the node.
-template <class Op, class Attr, int Sizes, expression X>
+template <class Op, class Attr, std::size_t Sizes, expression X>
 constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
-  using result = sized_node<Op, Attr, Sizes, X>;
+  using result = sized_node<Op, Attr, static_cast<int>(Sizes), X>;
   (void)sizeof(law_of<Op, node<Op, Attr, X>, X>);
   given_size given[Sizes];
-  for (int i = 0; i < Sizes; ++i) given[i].value = sizes[i];
+  for (std::size_t i = 0; i < Sizes; ++i) given[i].value = sizes[i];
   return result(given, as_expression<X>(std::move(x)));
 }
 }  // namespace detail

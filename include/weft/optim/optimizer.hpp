@@ -230,8 +230,8 @@ struct sgd {
     const auto& velocity = state.get("momentum", name, *p, dtype_of<number>);
     const auto moved = flat_view<number>(velocity) * (first ? number{0} : mu);
     if (nesterov)
-      update(c, {p, velocity}, let(g, [&](auto g) {
-               return let(moved + g, [&](auto v) { return bundled(detail::in_type<T>(value - (g + v * mu) * rate), v); });
+      update(c, {p, velocity}, let(g, [&](auto slope) {
+               return let(moved + slope, [&](auto v) { return bundled(detail::in_type<T>(value - (slope + v * mu) * rate), v); });
              }));
     else
       update(c, {p, velocity}, let(moved + g, [&](auto v) { return bundled(detail::in_type<T>(value - v * rate), v); }));
@@ -285,12 +285,12 @@ struct adamw {
     const double decay = p->extents.order >= decay_from_order ? weight_decay : 0;
     const auto shrink = static_cast<number>(decoupled ? 1 - lr * decay : 1);
     const auto coupled = static_cast<number>(decoupled ? 0 : decay);
-    const auto m = flat_view<number>(first) * b1, v = flat_view<number>(second) * b2;
+    const auto decayed_first = flat_view<number>(first) * b1, decayed_second = flat_view<number>(second) * b2;
     update(c, {p, first, second},
            let(detail::in_type<number>(flat_view<T>(p)), [&](auto value) {
              return let(detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) + value * coupled, [&](auto g) {
-               return let(m + g * rest1, [&](auto m) {
-                 return let(v + g * g * rest2, [&](auto v) {
+               return let(decayed_first + g * rest1, [&](auto m) {
+                 return let(decayed_second + g * g * rest2, [&](auto v) {
                    return bundled(detail::in_type<T>(value * shrink - m * rate / (sqrt(v) * root + static_cast<number>(eps))), m, v);
                  });
                });

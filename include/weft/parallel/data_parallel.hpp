@@ -60,11 +60,11 @@ class data_parallel_service : public run::parameter_service {
   }
   void after_entry(uses leaves) override {
     for (tensor_state* leaf : leaves) {
-      const auto place = places_.find(leaf);
-      if (place == places_.end() || --uses_[leaf] > 0) continue;
+      const auto found = places_.find(leaf);
+      if (found == places_.end() || --uses_[leaf] > 0) continue;
       if (leaf->grad)
         for (const auto& hook : leaf->gradient_hooks) hook(leaf->grad);
-      const int u = place->second.unit;
+      const int u = found->second.unit;
       if (--unit_at(u).waiting == 0) reducer_.take(u, synchronizes_);
     }
   }

@@ -208,10 +208,10 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
             m.m[at] = sum;
           }
       }
-      std::size_t rest_at = 0;
+      std::size_t at_rest = 0;
       for (const auto& [begin, size] : vectors) {
-        std::copy_n(s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at), size, b.gradient.begin() + begin);
-        rest_at += static_cast<std::size_t>(size);
+        std::copy_n(s.rest.begin() + static_cast<std::ptrdiff_t>(at_rest), size, b.gradient.begin() + begin);
+        at_rest += static_cast<std::size_t>(size);
       }
       return {};
     });

@@ -28,67 +28,108 @@ inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_cur
   to.leaves.push_back(state);
 }
 
+using scope = weft::detail::expression_scope<recycled_vector>;
+using weft::detail::identity;
+
+[[noreturn, gnu::cold]] inline void refuse_ambiguous(const shape& extents) {
+  throw usage_error("weft: shared: one call of `shared` has made two values of one type, of shape " + to_string(extents) +
+                    ", and both are in this expression, which knows them by type: give the operands types of their own, "
+                    "let(x, [&](auto x) { return f(x); }), or evaluate one of them first");
+}
+
+// Variables matter to a walk over objects only where shared values may read them.
+template <class Body, class Variable, class F>
+void within_let(scope& s, F collect_body) {
+  if constexpr (weft::detail::has_shared<Body>) {
+    s.bind(&identity<Variable>, 0);
+    collect_body();
+    s.unbind();
+  } else {
+    collect_body();
+  }
+}
+
 template <expression E>
   requires E::is_leaf
-void collect(const E& leaf, operands& to) {
+void collect(const E& leaf, operands& to, scope&) {
   collect_leaf(leaf.state(), leaf.is_current(), to);
 }
 
 template <class T>
-void collect(const scalar<T>& s, operands& to) {
+void collect(const scalar<T>& s, operands& to, scope&) {
   to.numbers.push_back(any_number::of(s.value));
 }
 
 template <class Tag, class T, class Extents>
-void collect(const bound<Tag, T, Extents>&, operands&) {}
+void collect(const bound<Tag, T, Extents>&, operands&, scope& s) {
+  s.read(&identity<bound<Tag, T, Extents>>);
+}
 
 template <class Tag, class Value, class Body>
-void collect(const let_node<Tag, Value, Body>& l, operands& to);
+void collect(const let_node<Tag, Value, Body>& l, operands& to, scope& s);
 template <class... E>
-void collect(const bundle<E...>& b, operands& to);
+void collect(const bundle<E...>& b, operands& to, scope& s);
 template <class Tag, class Point, class Body>
-void collect(const gradient_node<Tag, Point, Body>& n, operands& to);
+void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s);
+template <class Tag, class E>
+void collect(const shared_node<Tag, E>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
-void collect(const node<Op, Attr, A...>& n, operands& to);
+void collect(const node<Op, Attr, A...>& n, operands& to, scope& s);
 template <class Op, class Attr, int Sizes, class... A>
-void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to);
+void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s);
 
 template <class Tag, class Value, class Body>
-void collect(const let_node<Tag, Value, Body>& l, operands& to) {
-  collect(l.value, to);
-  collect(l.body, to);
+void collect(const let_node<Tag, Value, Body>& l, operands& to, scope& s) {
+  collect(l.value, to, s);
+  using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
+  within_let<Body, variable>(s, [&] { collect(l.body, to, s); });
 }
 
 template <class Tag, class Point, class Body>
-void collect(const gradient_node<Tag, Point, Body>& n, operands& to) {
-  collect(n.point, to);
-  collect(n.body, to);
+void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s) {
+  collect(n.point, to, s);
+  using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
+  within_let<Body, variable>(s, [&] { collect(n.body, to, s); });
+}
+
+template <class Tag, class E>
+void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
+  constexpr const char* node = &identity<shared_node<Tag, E>>;
+  if (const auto* known = s.find(node)) {
+    if (known->operand != n.operand.get()) refuse_ambiguous(E::static_shape);
+    return;
+  }
+  const std::uint64_t before = s.begin();
+  collect(*n.operand, to, s);
+  s.end(node, 0, n.operand.get(), before);
 }
 
 template <class... E>
-void collect(const bundle<E...>& b, operands& to) {
-  std::apply([&](const auto&... e) { (collect(e, to), ...); }, b.values);
+void collect(const bundle<E...>& b, operands& to, scope& s) {
+  std::apply([&](const auto&... e) { (collect(e, to, s), ...); }, b.values);
 }
 
 template <class Op, class Attr, class... A>
-void collect(const node<Op, Attr, A...>& n, operands& to) {
-  std::apply([&](const auto&... o) { (collect(o, to), ...); }, n.operands);
+void collect(const node<Op, Attr, A...>& n, operands& to, scope& s) {
+  std::apply([&](const auto&... o) { (collect(o, to, s), ...); }, n.operands);
 }
 
 template <class Op, class Attr, int Sizes, class... A>
-void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to) {
-  collect(static_cast<const node<Op, Attr, A...>&>(n), to);
-  for (const given_size& s : n.sizes) to.sizes.push_back(s.value);
+void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s) {
+  collect(static_cast<const node<Op, Attr, A...>&>(n), to, s);
+  for (const given_size& size : n.sizes) to.sizes.push_back(size.value);
 }
 
 }  // namespace detail
 
-/// The operands of `e` in the order of its graph.
+/// The operands of `e` in the order of its graph. Throws value_error if one was changed in place, usage_error if
+/// shared values cannot be told apart.
 template <expression E>
 operands operands_of(const E& e, bool check_versions = true) {
   operands o;
   o.check_versions = check_versions;
-  detail::collect(e, o);
+  detail::scope s;
+  detail::collect(e, o, s);
   return o;
 }
 

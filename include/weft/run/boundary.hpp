@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include <weft/expr/shared.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
@@ -35,28 +36,27 @@ struct slices_node : expression_base {
   index_t rows;
 };
 
+namespace detail {
+template <class F, class X, class Labels>
+inline constexpr unsigned parts_of<slices_node<F, X, Labels>> = boundary_part | parts_of<X> | parts_of<Labels>;
+template <class Block, class X>
+inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | parts_of<X>;
+}  // namespace detail
+
 namespace run {
 
 namespace detail {
 
 template <class E>
-inline constexpr bool has_boundary = false;
-template <class F, class X, class Labels>
-inline constexpr bool has_boundary<slices_node<F, X, Labels>> = true;
-template <class Block, class X>
-inline constexpr bool has_boundary<boundary_node<Block, X>> = true;
-template <class Op, class Attr, class... A>
-inline constexpr bool has_boundary<node<Op, Attr, A...>> = (has_boundary<A> || ...);
-template <class Op, class Attr, int Sizes, class... A>
-inline constexpr bool has_boundary<sized_node<Op, Attr, Sizes, A...>> = (has_boundary<A> || ...);
-template <class Tag, class Value, class Body>
-inline constexpr bool has_boundary<let_node<Tag, Value, Body>> =
-    has_boundary<Value> || has_boundary<Body>;
+inline constexpr bool has_boundary = (weft::detail::parts_of<E> & weft::detail::boundary_part) != 0;
 
 /// The variables of lets whose values have become leaves.
-struct no_variables {};
+struct no_variables {
+  static constexpr int depth = 0;
+};
 template <class Tag, class Leaf, class Outer>
 struct variables {
+  static constexpr int depth = Outer::depth + 1;
   Leaf leaf;
   const Outer& outer;
 };
@@ -71,37 +71,69 @@ auto look_up(const bound<Tag, T, Extents>& b, const variables<Found, Leaf, Outer
   else return look_up(b, v.outer);
 }
 
+/// The evaluator, and the shared values that it has computed.
+template <class Evaluator>
+class resolver {
+ public:
+  explicit resolver(Evaluator& e) : evaluator(e) {}
+
+  /// Null if `operand` has not been computed.
+  std::shared_ptr<tensor_state> find(const void* operand) const {
+    for (const auto& c : computed_)
+      if (c.operand == operand) return c.value;
+    return nullptr;
+  }
+  /// `depth` lets are around what it reads.
+  void remember(const void* operand, std::shared_ptr<tensor_state> value, int depth) {
+    computed_.push_back({operand, std::move(value), depth});
+  }
+  /// The let that binds the variables at `depth` ends.
+  void leave(int depth) {
+    std::erase_if(computed_, [&](const auto& c) { return c.depth >= depth; });
+  }
+
+  Evaluator& evaluator;
+
+ private:
+  struct computed {
+    const void* operand;
+    std::shared_ptr<tensor_state> value;
+    int depth;
+  };
+  recycled_vector<computed> computed_;
+};
+
 template <class Evaluator, class Variables, class E>
-auto resolve(Evaluator& evaluator, const Variables& v, const E& e);
+auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e);
 
 template <class Evaluator, class Variables, class Op, class Attr, class... A>
-auto resolve_node(Evaluator& evaluator, const Variables& v, const node<Op, Attr, A...>& n) {
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const node<Op, Attr, A...>& n) {
   return std::apply(
       [&](const auto&... a) {
-        return node<Op, Attr, decltype(resolve(evaluator, v, a))...>{resolve(evaluator, v, a)...};
+        return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...};
       },
       n.operands);
 }
 
 template <class Evaluator, class Variables, class Op, class Attr, int Sizes, class... A>
-auto resolve_node(Evaluator& evaluator, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
   return std::apply(
       [&](const auto&... a) {
-        return sized_node<Op, Attr, Sizes, decltype(resolve(evaluator, v, a))...>(
-            n.sizes, resolve(evaluator, v, a)...);
+        return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(
+            n.sizes, resolve(to, v, a)...);
       },
       n.operands);
 }
 
 template <class Evaluator, class Variables, class Block, class X>
-auto resolve_node(Evaluator& evaluator, const Variables& v, const boundary_node<Block, X>& n) {
-  auto x = evaluator.eval_program(resolve(evaluator, v, n.operand));
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_node<Block, X>& n) {
+  auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
   for (const Block& block : *n.blocks) {
-    using result = decltype(evaluator.eval_program(block(x)));
+    using result = decltype(to.evaluator.eval_program(block(x)));
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
                   "weft: repeat: a block must keep the form of its operand");
-    x = decltype(x)(evaluator.eval_program(block(x)));
+    x = decltype(x)(to.evaluator.eval_program(block(x)));
   }
   return x;
 }
@@ -114,30 +146,48 @@ auto as_leaf(Evaluator& evaluator, const E& e) {
 }
 
 template <class Evaluator, class Variables, class F, class X, class Labels>
-auto resolve_node(Evaluator& evaluator, const Variables& v, const slices_node<F, X, Labels>& n) {
-  return evaluator.sum_of_slices(as_leaf(evaluator, resolve(evaluator, v, n.operand)),
-                                 as_leaf(evaluator, resolve(evaluator, v, n.labels)), n.rows, n.f);
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const slices_node<F, X, Labels>& n) {
+  return to.evaluator.sum_of_slices(as_leaf(to.evaluator, resolve(to, v, n.operand)),
+                                 as_leaf(to.evaluator, resolve(to, v, n.labels)), n.rows, n.f);
 }
 
 template <class Evaluator, class Variables, class Tag, class Value, class Body>
-auto resolve_node(Evaluator& evaluator, const Variables& v, const let_node<Tag, Value, Body>& l) {
-  auto value = resolve(evaluator, v, l.value);
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Tag, Value, Body>& l) {
+  auto value = resolve(to, v, l.value);
   if constexpr (has_boundary<Body>) {
-    auto leaf = as_leaf(evaluator, value);
+    auto leaf = as_leaf(to.evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
-    return resolve(evaluator, variables<variable, decltype(leaf), Variables>{leaf, v}, l.body);
+    const variables<variable, decltype(leaf), Variables> inside{leaf, v};
+    auto body = resolve(to, inside, l.body);
+    to.leave(inside.depth);
+    return body;
   } else {
-    auto body = resolve(evaluator, v, l.body);
+    auto body = resolve(to, v, l.body);
     return let_node<Tag, decltype(value), decltype(body)>{{}, std::move(value), std::move(body)};
   }
 }
 
+/// Where boundaries end programs inside a shared value, or it reads what has become a leaf, it becomes a leaf itself.
+template <class Evaluator, class Variables, class Tag, class E>
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const shared_node<Tag, E>& s) {
+  using resolved = decltype(resolve(to, v, *s.operand));
+  if constexpr (std::is_same_v<resolved, E>) return s;
+  else {
+    constexpr bool reads_none = std::is_same_v<resolved, decltype(resolve(to, no_variables{}, *s.operand))>;
+    using leaf = decltype(as_leaf(to.evaluator, std::declval<const resolved&>()));
+    if (auto known = to.find(s.operand.get())) return leaf(std::move(known));
+    const leaf value = as_leaf(to.evaluator, resolve(to, v, *s.operand));
+    to.remember(s.operand.get(), value.state(), reads_none ? 0 : Variables::depth);
+    return value;
+  }
+}
+
 template <class Evaluator, class Variables, class E>
-auto resolve(Evaluator& evaluator, const Variables& v, const E& e) {
+auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
   if constexpr (weft::detail::is_bound<E>) return look_up(e, v);
   else if constexpr (requires { E::is_leaf; } || E::static_shape.order < 0) return e;
   else if constexpr (!has_boundary<E> && std::is_same_v<Variables, no_variables>) return e;
-  else if constexpr (requires { resolve_node(evaluator, v, e); }) return resolve_node(evaluator, v, e);
+  else if constexpr (requires { resolve_node(to, v, e); }) return resolve_node(to, v, e);
   else return e;  // numbers
 }
 
@@ -146,7 +196,8 @@ auto resolve(Evaluator& evaluator, const Variables& v, const E& e) {
 /// `e` without boundaries: evaluator.eval_program computes what lies below them.
 template <class Evaluator, expression E>
 auto without_boundaries(Evaluator& evaluator, const E& e) {
-  return detail::resolve(evaluator, detail::no_variables{}, e);
+  detail::resolver<Evaluator> to(evaluator);
+  return detail::resolve(to, detail::no_variables{}, e);
 }
 
 }  // namespace run

@@ -121,7 +121,7 @@ class program {
     return &lower::cpu_kernel<words_.data[kernels_.data[K].first_word + I]...>::run;
   }
   struct function_table {
-    kernel_function at[kernel_count > 0 ? kernel_count : 1];
+    kernel_function at[std::size_t{kernel_count > 0 ? kernel_count : 1}];
   };
   template <int... K>
   static constexpr function_table functions(std::integer_sequence<int, K...>) {

@@ -321,9 +321,12 @@ class tape : public tape_entries {
   /// Computes an expression that is one program.
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
-    (void)autodiff::flows<E>;  // states that its ops have derivatives
-    return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),
-                                           run::playable_of<run::backward_program<E, Options>>(), run::operands_of(e)));
+    if constexpr (!can_be_compiled<E>) return (void)sizeof(written_out_law<can_be_compiled<E>>), evaluated<E, true>();
+    else {
+      (void)autodiff::flows<E>;  // states that its ops have derivatives
+      return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),
+                                             run::playable_of<run::backward_program<E, Options>>(), run::operands_of(e)));
+    }
   }
 
   /// See slices_node. One slice is a statement as any other; of several the gradients are computed

@@ -38,7 +38,7 @@ inline idx_array read_idx(const std::string& path) {
   for (int d = 0; d < head[3]; ++d) {
     std::uint8_t e[4]{};
     if (!in.read(reinterpret_cast<char*>(e), 4)) fail("ends within its header");
-    const std::uint64_t extent = std::uint64_t{e[0]} << 24 | e[1] << 16 | e[2] << 8 | e[3];
+    const std::uint64_t extent = std::uint64_t{e[0]} << 24 | std::uint64_t{e[1]} << 16 | std::uint64_t{e[2]} << 8 | e[3];
     a.extents.append(static_cast<index_t>(extent));
     count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // more than there is
   }

@@ -95,7 +95,7 @@ void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   for (index_t t0 = 0; t0 < s.padded_positions; t0 += side) {
     T* const block = to + t0 / attention_block * attention_block * s.features + t0 % attention_block;
     for (index_t d0 = 0; d0 < s.features; d0 += side) {
-      V square[side];
+      V square[std::size_t{side}];
       for (index_t t = 0; t < side; ++t) square[t] = t0 + t < s.positions ? row_part<V>(x, t0 + t, d0, s.features) : V{};
       transpose(square);
       for (index_t d = 0; d < std::min(side, s.features - d0); ++d) simd::store(block + (d0 + d) * attention_block, square[d]);
@@ -123,7 +123,7 @@ index_t visible(const head_size<T>& s, index_t i) {
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
-  V rows[lanes];
+  V rows[std::size_t{lanes}];
   for (index_t r = 0; r < lanes; ++r) {
     T* const score = scores + r * block;
     for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c) score[c] = -std::numeric_limits<T>::infinity();
@@ -167,7 +167,7 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
   pack_rows(q, s, queries);
   for (index_t i0 = 0; i0 < s.positions; i0 += block) {
     const index_t rows = std::min(block, s.positions - i0), whole_groups = (rows + lanes - 1) / lanes * lanes;
-    V maximum[block / lanes], sum[block / lanes];
+    V maximum[std::size_t{block / lanes}], sum[std::size_t{block / lanes}];
     std::fill(maximum, maximum + block / lanes, simd::splat<V>(-std::numeric_limits<T>::max()));
     std::fill(sum, sum + block / lanes, V{});
     const index_t end = visible(s, i0 + rows - 1);
@@ -283,8 +283,8 @@ void attention_backward(const native_call& call) {
   const strided& q = call.in[0];
   const index_t heads = q.extents[2];
   const detail::head_size<T> size(q, call.at[0] != 0);
-  const auto in = [&](int i, index_t b, index_t h) { return head_view<const T>::of(call.in[i], b, h); };
-  const auto out = [&](int i, index_t b, index_t h) { return head_view<T>::of(call.out[i], b, h); };
+  const auto in = [&](int i, index_t b, index_t h) { return head_view<const T>::of(call.in[static_cast<std::size_t>(i)], b, h); };
+  const auto out = [&](int i, index_t b, index_t h) { return head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h); };
   call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
     const index_t b = task / heads, h = task % heads;
     detail::attend_backward<T>(size, in(0, b, h), in(1, b, h), in(2, b, h), in(3, b, h),

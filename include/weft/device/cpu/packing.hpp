@@ -254,7 +254,7 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   } else if (b.row == 1) {
     for (index_t j = 0; j < Width; j += lanes)
       for (index_t k = 0; k < depth; k += lanes) {
-        V square[lanes];
+        V square[std::size_t{lanes}];
         for (index_t l = 0; l < lanes; ++l)
           square[l] = j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
         transpose(square);
@@ -295,7 +295,7 @@ void store_transposed_tile(const S* sums, Out* c, index_t c_row, index_t height,
   using V = simd::vec<S, lanes>;
   for (index_t j = 0; j < columns; j += lanes)
     for (index_t i = 0; i < height; i += lanes) {
-      V square[lanes];
+      V square[std::size_t{lanes}];
       for (index_t l = 0; l < lanes; ++l) square[l] = i + l < height ? simd::load<V>(sums + (i + l) * Width + j) : V{};
       transpose(square);
       for (index_t l = 0; l < std::min(lanes, columns - j); ++l) store_sums(c + (j + l) * c_row + i, square[l], height - i, add);

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+// Typical programs over every header that needs no library: tests/run.sh compiles them with the warnings that users turn on.
+#include <iostream>
+
+#include <weft/weft.hpp>
+
+#include <weft/comm/file_store.hpp>
+#include <weft/comm/flight_recorder.hpp>
+#include <weft/comm/rpc.hpp>
+#include <weft/comm/tcp_store.hpp>
+#include <weft/comm/threads.hpp>
+#include <weft/gpu/open.hpp>
+#include <weft/io/safetensors.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/parallel/hook.hpp>
+#include <weft/parallel/strategy.hpp>
+#include <weft/train/checkpoint.hpp>
+#include <weft/train/idx.hpp>
+#include <weft/train/inspect.hpp>
+#include <weft/train/loader.hpp>
+#include <weft/train/progress.hpp>
+#include <weft/train/text.hpp>
+
+using namespace weft;
+
+namespace {
+
+struct mlp {
+  linear<12, 16> hidden;
+  linear<16, 10> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+struct block {
+  layer_normalization<16> first, second;
+  causal_self_attention<16> attention = causal_self_attention<16>::create(16, 2);
+  feed_forward<16, 64> mlp;
+  auto operator()(expression auto x) const {
+    auto y = shared(x + attention(first(x)));
+    return y + mlp(second(y));
+  }
+};
+struct table {
+  embedding_table<> words = embedding_table<>::create(20, 16);
+  repeat<block> blocks{std::vector<block>(2)};
+  dropout_layer drop;
+  auto operator()(expression auto index) const { return blocks(drop(words(index))); }
+};
+
+void train() {
+  mlp model;
+  initialize(model, 1);
+  adamw optimizer{.lr = 1e-3};
+  const auto x = randn<float>(extents<dyn, 12>{4, 12});
+  const auto labels = full<std::int64_t>(extents<dyn>{4}, std::int64_t{1});
+  tape steps;
+  auto loss = steps.eval(cross_entropy(model(x), labels));
+  steps.backward(loss);
+  clip_grad_norm(model, 1.0);
+  optimizer.step(model);
+  self_communicator alone;
+  auto run = bind<policy<strategy::single>>(model, optimizer, alone);
+  tape again(run);
+  again.backward(again.eval(cross_entropy(model(x), labels)));
+  run.step({.clip = 1.0});
+  std::cout << model << eval(argmax<-1>(model(x))) << clone(model).hidden.weight << loss;
+}
+
+void language_model() {
+  table model;
+  sgd optimizer{.lr = 1e-3, .momentum = 0.9, .nesterov = true};
+  const auto index = full<std::int32_t>(extents<dyn, dyn>{2, 3}, 4);
+  tape steps;
+  auto y = steps.eval(model(index));
+  auto loss = steps.eval(linear_cross_entropy(y, model.words.weight, index));
+  steps.backward(loss);
+  optimizer.step(model);
+}
+
+void element_types() {
+  const auto x = rand<double>(extents<dyn, 5>{3, 5});
+  const auto half = cast<bfloat16>(x);
+  const auto small = cast<float16>(slice<0>(x, 1, 3));
+  std::cout << eval(softmax<-1>(x)) << eval(concat<0>(cast<float>(half), cast<float>(small)))
+            << eval(sum(where(x > 0.5, pow(x, 2.0), erf(x)), dims<0>)) << eval(cast<std::int64_t>(floor(x * 10.0)));
+  auto p = variable<double, extents<5>>(eval(mean(x, dims<0>)));
+  gradcheck([&] { return sum(tanh(p) * log1p(exp(p))); }, p);
+}
+
+}  // namespace
+
+int main() {
+  train();
+  language_model();
+  element_types();
+}
