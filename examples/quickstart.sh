@@ -28,7 +28,7 @@ build/examples/train_gpt_f32 --data /usr/share/common-licenses --order shuffled 
 cat <<'TEXT'
 
 That text was written by the model you just trained. Next:
-  cmake --build build -j --target train_gpt          the whole program: bf16 and f16 too, recomputation
+  cmake --build build -j 4 --target train_gpt        the whole program: bf16 and f16 too, recomputation
   build/examples/train_gpt --help                    all flags; try --width 256 --layers 6 on your own text
   examples/hand_written_loop.cpp                     the same training loop in a dozen lines
   docs/tour.md                                       how weft is built, room by room

@@ -178,7 +178,7 @@ libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   check "every kind of program as on the reference" says law SUCCESS
 }
 gpu=(--device cuda --deterministic)
-[ $quick -eq 1 ] && job=("${small[@]}") steps=8 || { job=(); steps=100; }
+[ $quick -eq 1 ] && job=("${small[@]}") steps=16 || { job=(); steps=100; }
 train one "${job[@]}" "${gpu[@]}" --steps $steps || true
 train two "${job[@]}" "${gpu[@]}" --steps $steps || true
 train host "${job[@]}" --device cpu --deterministic --steps $steps || true
