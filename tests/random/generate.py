@@ -1405,16 +1405,26 @@ class Generator:
             self.program.statements.clear()
             self.values = {n: leaf.value for n, leaf in self.program.leaves.items()}
             v = self.values[x]
-            square = [(i, j) for i in range(v.order()) for j in range(i) if v.dims[i].size == v.dims[j].size]
-            if square and self.rng.random() < 0.5:
-                self.program.statements["v0"] = Statement("transpose", [x], {"dims": list(square[0])})
-            else:
-                self.program.statements["v0"] = Statement("flip", [x], {"dim": self.rng.randrange(v.order()), "order": v.order(),
-                                                                              "right": False})
-            self.program.statements["v1"] = Statement("add", ["v0", x] if self.rng.random() < 0.5 else ["v0", "v0"], {})
+            name = x
+            for i in range(self.rng.randint(1, 3)):  # views that keep the shape
+                name, last = f"v{i}", name
+                self.program.statements[name] = self.turned(last, v)
+            result = self.program.statements
+            result[f"v{len(result)}"] = Statement("add", self.rng.choice(([name, x], [x, name], [name, name])), {})
             same = [x]
         target = self.rng.choice(same)
         self.program.leaves = {target: self.program.leaves[target], **self.program.leaves}
+
+    def turned(self, x, v):
+        """A statement whose result has the shape of its operand x, and other elements at most places."""
+        square = [(i, j) for i in range(v.order()) for j in range(i) if v.dims[i].size == v.dims[j].size]
+        choice = self.rng.random()
+        if square and choice < 0.5:
+            return Statement("transpose", [x], {"dims": list(self.rng.choice(square))})
+        dim = self.rng.randrange(v.order())
+        if choice < 0.6:
+            return Statement("number", [x], {"op": "multiply", "left": False, "number": 2})
+        return Statement("flip", [x], {"dim": dim, "order": v.order(), "right": False})
 
     def finish_refused(self):
         for _ in range(60):
