@@ -351,6 +351,8 @@ class WithNumber(Op):
         p = {"op": g.rng.choice(("add", "subtract", "multiply", "divide", "maximum", "minimum")), "left": g.rng.random() < 0.4}
         p["number"] = (g.rng.choice((1, 2, 3, -1, -2)) if not g.value(x).floating() or g.value(x).exact or g.rng.random() < 0.3
                        else g.rng.choice((0.5, 1.5, -0.25, 0.7, -1.3, 2.0)))
+        if g.value(x).type == "u8":
+            p["number"] = abs(p["number"])
         if not g.value(x).floating() and p["op"] == "divide":
             p["op"] = "add"
         return [x], p
@@ -1242,6 +1244,10 @@ MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice
          "flatten", "chunk")
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 
+ROWS = ("matmul", "matmul", "matmul", "softmax", "softmax", "norm", "norm", "cross_entropy", "pair_loss", "embedding", "gather",
+        "scatter_add", "index_select", "attention", "cast")
+TYPED = ("cast", "cast", "cast", "compare", "compare", "logic", "one_hot", "arg", "arg", "floor", "round", "sign", "reduce", "scatter_add")
+
 
 class Generator:
     features = dict.fromkeys(FEATURES, True)
@@ -1295,7 +1301,8 @@ class Generator:
             return self.new_leaf(Value(type_, dims, low, high, True), "integer")
         if self.family == "special" and self.rng.random() < 0.7:
             return self.new_leaf(Value(type_, dims, -3, 3, False, True), "special")
-        if self.rng.random() < 0.25 and self.program.mode in ("value", "update"):
+        exact = 0.5 if self.family == "types" else 0.2
+        if self.rng.random() < exact and self.program.mode in ("value", "update"):
             return self.new_leaf(Value(type_, dims, -4, 4, True), "integer")
         low, high = self.rng.choice(((-2.0, 2.0), (-2.0, 2.0), (0.3, 2.5)))
         return self.new_leaf(Value(type_, dims, low, high), "real")
@@ -1352,7 +1359,8 @@ class Generator:
         rest = [n for n in OPS if n not in REFUSALS]
         for _ in range(20 * count):
             group = self.rng.random()
-            names = MOVES if group < 0.45 else ARITHMETIC if group < 0.75 or special else rest
+            names = (MOVES if group < 0.38 else ARITHMETIC if group < 0.6 or special else
+                     TYPED if group < 0.85 and self.family == "types" else ROWS if group < 0.85 else rest)
             count -= self.step(names)
             if count <= 0:
                 break
