@@ -2,6 +2,7 @@
 #include "compare.hpp"
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace weft::test {
@@ -65,6 +66,17 @@ comparison matches(const oracle::array& actual, const oracle::array& expected, c
     if (!near(actual.f[at], right, bound)) return differs(expected.extents, k, text(actual.f[at]), text(right) + " within " + text(bound));
   }
   return {};
+}
+
+double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    const double apart = std::abs(a[k] - b[k]) / std::abs(b[k]);
+    if (!std::isfinite(a[k]) || !std::isfinite(b[k])) return std::numeric_limits<double>::infinity();
+    if (a[k] != b[k] && apart > largest) largest = apart;
+  }
+  return largest;
 }
 
 }  // namespace weft::test

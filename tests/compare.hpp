@@ -67,4 +67,7 @@ comparison matches(const std::vector<T>& actual, const std::vector<T>& expected,
   return matches(flat(actual), flat(expected), t);
 }
 
+/// The largest |a - b| / |b|; infinite where the lengths differ or anything is no finite number.
+double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b);
+
 }  // namespace weft::test

@@ -1,78 +1,211 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Tests and measures weft on an NVIDIA GPU, within nine minutes. Needs a driver, CUDA 13 and cmake; no network.
+# Tests and measures weft on an NVIDIA GPU, within nine minutes. Needs a driver, and NVRTC and cuBLASLt of CUDA 12 or 13,
+# which it looks for where LD_LIBRARY_PATH says, beside nvcc, where the loader looks and among Python's packages.
 #
-#   tests/gpu.sh              builds here, then runs
-#   tests/gpu.sh --pack DIR   builds and puts the programs and the libraries they need into DIR; needs no GPU
-#   tests/gpu.sh --bin DIR    runs the programs of such a DIR
+#   tests/gpu.sh [--json FILE] [--quick]               builds here, then runs; needs cmake and CUDA's headers
+#   tests/gpu.sh --pack DIR                            builds, and puts all that a run needs into DIR; needs no GPU
+#   DIR/gpu.sh [--json FILE] [--quick]                 runs on a machine that has glibc, bash and a driver; no network
+#   DIR/gpu.sh --rehearse                              what can be tried of DIR without a GPU
 #
-# Exit code 3: there is no GPU.
+# Prints a short table last; FILE gets the same figures as JSON. --quick: small sizes, for a look at the script itself.
+# Exit code 1: something failed; 3: there is no GPU, or no NVRTC or cuBLASLt.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-mode=${1:-run}
+here=$(cd "$(dirname "$0")" && pwd)
 programs=(tests/weft_test_law_device_test examples/train_gpt benchmarks/weft_benchmark_device)
+mode=run pack='' json='' quick=0
+while [ $# -gt 0 ]; do
+  case $1 in
+    --pack) mode=pack pack=${2:?a folder}; shift ;;
+    --rehearse) mode=rehearse ;;
+    --json) json=$(realpath -m "${2:?a file}"); shift ;;
+    --quick) quick=1 ;;
+    *) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+  shift
+done
 
+# Programs for any machine with AVX2 and no older C library than this one's; nothing else is linked but that.
 build() {
-  cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DWEFT_NATIVE=OFF -DWEFT_BUILD_BENCHMARKS=ON \
-    -DWEFT_WITH_CUDA=ON >/dev/null
-  cmake --build build/gpu -j "$(nproc)" --target weft_test_law_device_test weft_example_train_gpt weft_benchmark_device \
-    -- --no-print-directory >build/gpu/build.log 2>&1 || { tail -n 40 build/gpu/build.log; exit 1; }
+  local targets=(weft_example_train_gpt weft_benchmark_device)
+  cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-march=x86-64-v3 "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" \
+    -DWEFT_NATIVE=OFF -DWEFT_BUILD_BENCHMARKS=ON -DWEFT_WITH_CUDA=ON -DWEFT_WITH_TBB=OFF -DWEFT_WITH_MPI=OFF -DWEFT_WITH_GLOO=OFF >/dev/null
+  if grep -q 'weft_doctest_headers:PATH=/' build/gpu/CMakeCache.txt; then targets+=(weft_test_law_device_test)
+  else echo "without doctest: the law tests are not built"; fi
+  cmake --build build/gpu -j "${JOBS:-$(nproc)}" --target "${targets[@]}" -- --no-print-directory >build/gpu/build.log 2>&1 ||
+    { tail -n 40 build/gpu/build.log; exit 1; }
 }
-pack() {
-  mkdir -p "$1"
+pack_into() {
+  local program
+  mkdir -p "$1/data"
   for program in "${programs[@]}"; do
-    cp "build/gpu/$program" "$1"
-    ldd "build/gpu/$program" | awk '/libtbb|libstdc|libgcc/ {print $3}' | xargs -I{} cp -L {} "$1"
+    [ ! -x "build/gpu/$program" ] || install -s "build/gpu/$program" "$1"
+  done
+  cp README.md LICENSE docs/*.md "$1/data"
+  cp tests/gpu.sh "$1"
+}
+
+if [ -x "$here/train_gpt" ]; then
+  at=$here
+else
+  cd "$here/.."
+  build
+  at=${pack:-$PWD/build/gpu/packed}
+  rm -rf "$at/data"
+  pack_into "$at"
+  [ $mode != pack ] || { du -sh "$at"; exit 0; }
+fi
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+failed=0 figures=() rows=() began=$SECONDS
+
+# stage NAME LIMIT COMMAND...: its output in $out/NAME.txt; whether it ended well within LIMIT seconds.
+stage() {
+  local name=$1 limit=$2 start=$SECONDS code=0
+  shift 2
+  timeout -k 5 "$limit" env LD_LIBRARY_PATH="${libraries:-}" "$@" >"$out/$name.txt" 2>&1 || code=$?
+  [ $code -ne 124 ] || echo "not within $limit s" >>"$out/$name.txt"
+  figures+=("\"$name\": {\"exit_code\": $code, \"seconds\": $((SECONDS - start))}")
+  [ $code -eq 0 ] || { failed=1; echo "== $name: exit code $code"; tail -n 5 "$out/$name.txt"; }
+  return $code
+}
+# check NAME COMMAND...: a finding, by the command's success.
+check() {
+  local name=$1 good=true
+  shift
+  "$@" || { good=false; failed=1; echo "== $name: no"; }
+  figures+=("\"$name\": $good")
+  rows+=("$name | $([ $good = true ] && echo yes || echo NO)")
+}
+# train NAME FLAGS...: trains on the packed texts and logs into $out/NAME.jsonl.
+train() {
+  local name=$1
+  shift
+  stage "$name" 100 "$at/train_gpt" --data "$at/data" --log "$out/$name.jsonl" "$@"
+}
+field() { grep -o "\"$2\": [^,}]*" "$out/$1.jsonl" | sed 's/.*: //; s/"//g'; }
+# The middle of the steps' rates, without the first two.
+rate() { field "$1" tokens_per_s | tail -n +3 | sort -n | awk '{v[NR] = $1} END {print NR ? v[int((NR + 1) / 2)] : 0}'; }
+measured() {
+  figures+=("\"$1 tokens_per_s\": $(rate "$1")")
+  rows+=("train_gpt $1 | $(rate "$1") tokens/s")
+}
+same_bits() { [ -n "$(field "$1" loss_hex)" ] && [ "$(field "$1" loss_hex)" = "$(field "$2" loss_hex)" ]; }
+# Losses of two runs, step by step within a part of each other.
+near() {
+  paste <(field "$1" loss) <(field "$2" loss) | awk -v most="$3" '
+    NF == 2 {d = ($1 - $2) / $2; if (d < 0) d = -d; if (!(d <= most)) wrong = 1; if (d > worst) worst = d; ++n} NF != 2 {wrong = 1}
+    END {printf "largest relative difference of %d losses: %.2e\n", n, worst; exit wrong || n == 0}'
+}
+as_planned() {
+  local figure
+  for figure in peak_bytes reserved_bytes; do
+    [ -n "$(field "$1" predicted_$figure)" ] && [ "$(field "$1" predicted_$figure)" = "$(field "$1" $figure | tail -n 1)" ] || return 1
   done
 }
+falls() { field "$1" loss | awk 'NR == 1 {first = $1} {last = $1} END {exit !(NR > 1 && last < first)}'; }
 
-if [ "$mode" = --pack ]; then
-  build
-  pack "${2:?a folder}"
-  exit 0
+finish() {
+  [ -z "$json" ] || { printf '{\n  "device": "%s",\n  "seconds": %d,\n  "failed": %d' "$1" $((SECONDS - began)) $failed
+                      [ ${#figures[@]} -eq 0 ] || printf ',\n  %s' "${figures[@]}"; printf '\n}\n'; } >"$json"
+  printf '\n%s\n\n| what | found |\n|---|---|\n' "$1"
+  [ ${#rows[@]} -eq 0 ] || printf '| %s |\n' "${rows[@]}"
+  exit $failed
+}
+small=(--layers 2 --heads 2 --width 32 --context 16 --batch 4 --lr 3e-3 --threads 1)
+
+# Without a GPU: the programs start, say what is missing, and compute on the CPU.
+says() { grep -q "$2" "$out/$1.txt" || { cat "$out/$1.txt"; return 1; }; }
+if [ $mode = rehearse ]; then
+  local_code=0
+  if [ -x "$at/weft_test_law_device_test" ] && stage law 120 "$at/weft_test_law_device_test"; then
+    check "law tests, CPU and OpenCL where it is" says law SUCCESS
+  fi
+  train cpu "${small[@]}" --device cpu --steps 20 || true
+  check "trains on the CPU" falls cpu
+  check "planned bytes are used bytes" as_planned cpu
+  "$at/train_gpt" --data "$at/data" "${small[@]}" --device cuda --steps 1 >"$out/cuda.txt" 2>&1 || local_code=$?
+  check "train_gpt says that there is no GPU" says cuda 'libcuda.so.1 is not on this machine\|cuInit'
+  check "with exit code 2" test $local_code -eq 2
+  "$at/weft_benchmark_device" cuda >"$out/benchmark.txt" 2>&1 || true
+  check "the benchmark says it" says benchmark 'libcuda.so.1 is not on this machine\|cuInit'
+  stage benchmark_cpu 60 "$at/weft_benchmark_device" cpu small || true
+  finish "no GPU: $(uname -sm), C library $(getconf GNU_LIBC_VERSION 2>/dev/null || echo unknown)"
 fi
+
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "no NVIDIA GPU on this machine"
   exit 3
 fi
-if [ "$mode" = --bin ]; then
-  at=$(cd "${2:?a folder}" && pwd)
-else
-  build
-  at=$PWD/build/gpu/packed
-  pack "$at"
-fi
-export LD_LIBRARY_PATH=$at:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}
-out=$(mktemp -d)
-failed=0
+device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
+driver_major=$(nvidia-smi | grep -o 'CUDA Version: [0-9]*' | grep -o '[0-9]*$' || echo 13)
 
-echo "== every kind of program on the GPU against the reference"
-WEFT_TEST_DEVICE=cuda timeout 180 "$at/weft_test_law_device_test" || failed=1
-
-echo "== train_gpt"
-# train NAME FLAGS...: tokens per second of the last step, and the losses of CPU and GPU side by side.
-train() {
-  local name=$1
-  shift
-  timeout 120 "$at/train_gpt" --data README.md docs include --device cuda --log "$out/$name.jsonl" "$@" >"$out/$name.txt" 2>&1 ||
-    { tail -n 5 "$out/$name.txt"; failed=1; return 0; }
-  rows+=("| train_gpt $name | $(tail -n 1 "$out/$name.jsonl" | sed 's/.*"tokens_per_s": \([0-9.]*\).*/\1/') tokens/s |")
+# Folders that may hold CUDA's libraries.
+folders() {
+  tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}"
+  local nvcc
+  nvcc=$(command -v nvcc || true)
+  [ -z "$nvcc" ] || echo "$(dirname "$(dirname "$(realpath "$nvcc")")")/lib64"
+  ldconfig -p 2>/dev/null | awk '/libnvrtc.so|libcublasLt.so/ {sub("/[^/]*$", "", $NF); print $NF}'
+  compgen -G '/usr/local/cuda*/lib64' || true
+  local python
+  for python in python3 python; do  # that of the machine: without the libraries found so far
+    command -v $python >/dev/null || continue
+    env -u LD_LIBRARY_PATH $python -c 'import site; print(*site.getsitepackages(), site.getusersitepackages(), sep="\n")' 2>/dev/null |
+      while read -r site; do compgen -G "$site/nvidia/*/lib" || true; done
+  done
 }
-rows=()
-train "L4 C128" --steps 100
-timeout 120 "$at/train_gpt" --data README.md docs include --device cpu --steps 100 --log "$out/cpu.jsonl" >/dev/null 2>&1 || failed=1
-python3 - "$out/L4 C128.jsonl" "$out/cpu.jsonl" <<'P' || failed=1
-import json, sys
-runs = [[json.loads(line).get("loss") for line in open(path)][1:] for path in sys.argv[1:]]
-worst = max(abs(a - b) / b for a, b in zip(*runs))
-print(f"largest relative difference of losses between GPU and CPU over {len(runs[0])} steps: {worst:.2e}")
-sys.exit(worst > 1e-2 or len(runs[0]) != 100)
-P
-train "L6 C384 T256 B8" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --steps 30
-train "L12 C768 V50304 T256 B4" --layers 12 --heads 12 --width 768 --context 256 --batch 4 --vocab 50304 --steps 15
+# The newest of a library that the driver can serve, under the name that programs look for first.
+mkdir "$out/libraries"
+libraries=$out/libraries
+for library in libnvrtc libcublasLt; do
+  for major in 13 12; do
+    [ "$major" -le "$driver_major" ] || continue
+    while read -r folder; do
+      [ -e "$folder/$library.so.$major" ] || continue
+      ln -s "$folder/$library.so.$major" "$out/libraries/$library.so.13"
+      libraries+=:$folder
+      continue 3
+    done < <(folders)
+  done
+  echo "$library.so.13 or .12 is not on this machine: pip install nvidia-cuda-nvrtc nvidia-cublas, or install CUDA"
+  exit 3
+done
+libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-echo
-timeout 120 "$at/weft_benchmark_device" cuda || failed=1
-printf '%s\n' "${rows[@]}"
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-exit $failed
+[ ! -x "$at/weft_test_law_device_test" ] || {
+  WEFT_TEST_DEVICE=cuda stage law 180 "$at/weft_test_law_device_test" || true
+  check "every kind of program as on the reference" says law SUCCESS
+}
+gpu=(--device cuda --deterministic)
+[ $quick -eq 1 ] && job=("${small[@]}") steps=8 || { job=(); steps=100; }
+train one "${job[@]}" "${gpu[@]}" --steps $steps || true
+train two "${job[@]}" "${gpu[@]}" --steps $steps || true
+train host "${job[@]}" --device cpu --deterministic --steps $steps || true
+train half "${job[@]}" "${gpu[@]}" --steps $((steps / 2)) --checkpoint "$out/checkpoint" || true
+train resumed "${job[@]}" "${gpu[@]}" --steps $steps --checkpoint "$out/checkpoint" --resume || true
+tail -n $((steps / 2)) "$out/one.jsonl" >"$out/second_half.jsonl" || true
+check "losses as on the CPU, within 1%" near one host 0.01
+check "two runs: the same bits" same_bits one two
+check "a resumed run: the same bits" same_bits resumed second_half
+check "planned bytes are used bytes" as_planned one
+measured one
+for precision in bf16 f16; do
+  train $precision "${job[@]}" "${gpu[@]}" --steps $((steps / 4)) --precision $precision || true
+  train again_$precision "${job[@]}" "${gpu[@]}" --steps $((steps / 4)) --precision $precision || true
+  check "$precision: the loss falls" falls $precision
+  check "$precision: two runs: the same bits" same_bits $precision again_$precision
+  measured $precision
+done
+if [ $quick -eq 0 ]; then
+  for precision in f32 bf16; do
+    train "L6_C384_T256_B8_$precision" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --device cuda --precision $precision --steps 20 || true
+    measured "L6_C384_T256_B8_$precision"
+    train "L12_C768_V50304_T256_B4_$precision" --layers 12 --heads 12 --width 768 --context 256 --batch 4 --vocab 50304 --device cuda \
+      --precision $precision --steps 12 || true
+    measured "L12_C768_V50304_T256_B4_$precision"
+  done
+fi
+stage benchmark 120 "$at/weft_benchmark_device" cuda $([ $quick -eq 0 ] || echo small) &&
+  while IFS='|' read -r _ what found _; do rows+=("${what# }|${found% }"); done < <(grep '^| [^k]' "$out/benchmark.txt") || true
+finish "$device"

@@ -899,9 +899,8 @@ attributes with_sizes(attributes at, const given_size* sizes, int count) {
 
 array leaf(const tensor_state& t, const environment& e) {
   const auto found = e.given->leaves.find(&t);
-  array elements = found != e.given->leaves.end() && !e.detached ? found->second : read(t);
-  if (e.given->disturb) e.given->disturb(elements);
-  return elements;
+  if (found != e.given->leaves.end() && !e.detached) return found->second;
+  return read(t);
 }
 
 array variable(const char* identity, const environment& e) {
@@ -942,6 +941,14 @@ std::pair<double, double> extrapolated(const std::function<double(double)>& quot
 /// A first step for an element: small beside it, so that a domain's border is not crossed first of all.
 double step_at(double x) { return 0.05 * std::max(std::abs(x), 0.1); }
 
+double step_along(const array& from, const array& direction) {
+  if (direction.size() != from.size()) throw undefined("a direction of another shape");
+  double step = 1;
+  for (std::size_t k = 0; k < from.f.size(); ++k)
+    if (direction.f[k] != 0) step = std::min(step, step_at(from.f[k]) / std::abs(direction.f[k]));
+  return step;
+}
+
 array floating_elements(const tensor_state& t) {
   array a = read(t);
   if (!a.floating()) throw undefined("a derivative with respect to integers");
@@ -968,12 +975,21 @@ derivative slopes(const function& f, const tensor_state& leaf) {
   return d;
 }
 
+derivative slope(const function& f, const tensor_state& leaf, const array& direction) {
+  const array from = floating_elements(leaf);
+  const auto value_at = [&](double t) {
+    replacements moved{{&leaf, from}};
+    for (std::size_t j = 0; j < from.f.size(); ++j) moved.at(&leaf).f[j] += t * direction.f[j];
+    return f(moved);
+  };
+  const auto quotient = [&](double t) { return (value_at(t) - value_at(-t)) / (2 * t); };
+  const auto [value, error] = extrapolated(quotient, step_along(from, direction));
+  return {numbers(dtype::f64, {}, {value}), numbers(dtype::f64, {}, {error})};
+}
+
 derivative slopes_along(const function& f, const tensor_state& along, const array& direction, const tensor_state& leaf) {
   const array at = floating_elements(leaf), from = floating_elements(along);
-  if (direction.size() != from.size()) throw undefined("a direction of another shape");
-  double step = 1;
-  for (std::size_t k = 0; k < from.f.size(); ++k)
-    if (direction.f[k] != 0) step = std::min(step, step_at(from.f[k]) / std::abs(direction.f[k]));
+  const double step = step_along(from, direction);
   derivative d{at, at};
   for (std::size_t k = 0; k < at.f.size(); ++k) {
     const double ratio = step_at(at.f[k]) / step;

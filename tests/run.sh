@@ -3,14 +3,18 @@
 # Installs what is missing, builds and runs the tests.
 #
 #   tests/run.sh           the quick tier: both compilers, sanitizers, structure, packaging
-#   tests/run.sh --full    and every compiler with and without oneTBB, all sanitizers, NEON, every NVIDIA architecture, large
-#                          tensors, a longer fuzz, ranks on two machines, and all of the quick tier on bare Debian 12 and 13
+#   tests/run.sh --full    and every compiler with and without oneTBB, at -O3 and on every instruction set, all sanitizers on
+#                          both compilers, NEON, every NVIDIA architecture, large tensors, a longer fuzz, ranks on two
+#                          machines, the pack for GPUs on a bare machine, and all of the quick tier on bare Debian 12 and 13
 #                          (hours; needs root)
+#
+# A program takes 1 GB to compile, with sanitizers 2; JOBS=N compiles N at a time, otherwise one for each core and 2 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
 [ "${1:-}" = --full ] && full=1
-jobs=$(nproc)
+memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
   local need=()
@@ -49,10 +53,11 @@ build() {
     -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DWEFT_WARNINGS_AS_ERRORS=ON "$@" >/dev/null
   cmake --build "build/$name" -j "$jobs" -- --no-print-directory >"build/$name/build.log" 2>&1 ||
     { tail -n 60 "build/$name/build.log"; return 1; }
-  ctest --test-dir "build/$name" --output-on-failure -j "$jobs"
+  WEFT_TEST_DEVICE=opencl ctest --test-dir "build/$name" --output-on-failure -j "$jobs"  # one that is not found is a failure
 }
 
-# Every header compiles alone, and two units that include everything link.
+# Every header compiles alone, two units that include everything link, and g++ takes a program with its undefined-behaviour
+# sanitizer, for which addresses of inline variables and functions are no constants to compare.
 check_headers() {
   echo "== headers alone"
   local cuda=() without_cuda=(-name cuda.hpp -o -name nvrtc.hpp -o -name cublaslt.hpp)
@@ -66,6 +71,7 @@ check_headers() {
   printf '#include <weft/weft.hpp>\nfloat f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }\n' >$at/a.cpp
   printf '#include <weft/weft.hpp>\nfloat f(float);\nint main() { return weft::eval(weft::full<float>(weft::extents<1>{}, f(1)) * 2.0f).item() == 4 ? 0 : 1; }\n' >$at/b.cpp
   g++ -std=c++20 -Iinclude -Wno-psabi $at/a.cpp $at/b.cpp -o $at/both && $at/both
+  g++ -std=c++20 -fsanitize=undefined -fsyntax-only -Iinclude -Wno-psabi examples/train_mlp.cpp
 }
 
 # A consumer finds weft four ways.
@@ -90,7 +96,7 @@ check_arm() {
   mkdir -p build/arm
   for test in unit/device/gemm unit/device/math unit/run/sizes agree/pytorch; do
     aarch64-linux-gnu-g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-psabi -static -Iinclude "-DWEFT_TEST_DATA=\"$PWD/tests/agree/data\"" \
-      tests/${test}_test.cpp tests/main.cpp -o build/arm/test
+      tests/${test}_test.cpp tests/{main,oracle,compare}.cpp -o build/arm/test
     qemu-aarch64 build/arm/test | tail -n 2
   done
 }
@@ -129,13 +135,13 @@ check_bare() {
   return $code
 }
 
-# Ranks as threads, under the thread sanitizer.
+# Ranks as threads, and threads that share a device, under the thread sanitizer.
 check_races() {
   echo "== races"
   cmake -S . -B build/races -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g" \
     -DWEFT_SANITIZE=thread -DWEFT_NATIVE=OFF -DWEFT_WITH_TBB=OFF -DWEFT_WITH_OPENCL=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_WARNINGS_AS_ERRORS=ON >/dev/null
-  cmake --build build/races -j "$jobs" --target weft_tests_with_ranks >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
-  ctest --test-dir build/races --output-on-failure -R '^(comm|parallel)/' -E '_ranks$'
+  cmake --build build/races -j "$jobs" --target weft_tests_with_threads >build/races/build.log 2>&1 || { tail -n 40 build/races/build.log; return 1; }
+  ctest --test-dir build/races --output-on-failure -R '^(comm/|parallel/|gpu/cuda$)' -E '_ranks$'
 }
 
 # Bytes that are no files, and no requests: the readers say so. check_fuzz SECONDS
@@ -147,11 +153,27 @@ check_fuzz() {
   printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
   printf '\24\1\0\0\0\0\0\0\0\0\1\0\0\0k\2\0\0\0vv\22\2\0\0\0\0\0\0\0\1\1\0\0\0\1\0\0\0k' >$at/store.corpus/set_get
   for target in files store; do
-    clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/$target.cpp -o $at/$target
+    clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude tests/fuzz/$target.cpp -o $at/$target
     $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||
       { tail -n 40 $at/$target.log; return 1; }
     tail -n 1 $at/$target.log
   done
+}
+
+# What tests/gpu.sh packs starts on a machine that has a C library and bash, and says that there is no GPU; and all of the
+# script runs, on the driver that computes on the CPU. Needs root.
+check_gpu_pack() {
+  echo "== pack for GPUs"
+  local root=$PWD/build/bare-pack code=0 fakes=$PWD/build/gcc/tests/fake_cuda
+  [ -x "$root/usr/bin/bash" ] || debootstrap --variant=minbase bookworm "$root" >"$root.log"
+  rm -rf "$root/pack"
+  JOBS=$jobs tests/gpu.sh --pack "$root/pack"
+  chroot "$root" env -i PATH=/usr/bin:/bin /pack/gpu.sh --rehearse
+  chroot "$root" env -i PATH=/usr/bin:/bin /pack/gpu.sh || code=$?
+  [ $code -eq 3 ]
+  printf '#!/bin/sh\necho a CPU that plays a GPU\n' >build/gpu/nvidia-smi && chmod +x build/gpu/nvidia-smi
+  PATH=$PWD/build/gpu:$PATH LD_LIBRARY_PATH=$fakes "$root/pack/gpu.sh" --quick --json build/gpu/figures.json
+  python3 -m json.tool build/gpu/figures.json >build/gpu/figures.txt
 }
 
 # Programs that nobody wrote: values and derivatives against the oracle. A failure is shrunk to a few lines.
@@ -210,6 +232,19 @@ check_train_gpt() {
   $job "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --log $at/before.jsonl --checkpoint $at/regrouped 2>/dev/null
   $job "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --log $at/after.jsonl --checkpoint $at/regrouped --resume 2>/dev/null
   python3 tests/structure/check_logs.py $at/one.jsonl "${logs[@]}" $at/{hybrid,gloo,mpi,before,after}.jsonl
+  local sizes sized  # widths, heads and vocabularies that no vector divides: shards end anywhere in one
+  for sizes in "60 3 48 256" "36 1 33 261" "90 5 17 300" "44 2 29 259"; do
+    read -r -a sized <<<"$sizes"
+    sized=(--data README.md --layers 2 --width "${sized[0]}" --heads "${sized[1]}" --context "${sized[2]}" --vocab "${sized[3]}" --batch 2
+           --threads 1 --steps 30 --lr 3e-3 --order sequential --seed 5 --deterministic)
+    logs=()
+    $job "${sized[@]}" --accumulate 4 --log $at/sized.jsonl 2>/dev/null
+    for strategy in ddp zero1 zero2 zero3; do
+      $job "${sized[@]}" --ranks 4 --strategy $strategy --log $at/sized_$strategy.jsonl 2>/dev/null
+      logs+=($at/sized_$strategy.jsonl)
+    done
+    python3 tests/structure/check_logs.py $at/sized.jsonl "${logs[@]}"
+  done
   local precision  # products in halves: the same bits on ranks, and after a resume
   for precision in bf16 f16; do
     $job "${many[@]}" --precision $precision --accumulate 4 --log $at/one_$precision.jsonl 2>/dev/null
@@ -225,10 +260,11 @@ check_train_gpt() {
   for comm in gloo mpi; do
     for ((round = 0; round < (full ? 20 : 1); ++round)); do
       rm -rf $at/supervised*
+      : >$at/kills
       (
         sleep 1.$((RANDOM % 10))
         for kills in 1 2; do
-          pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n || true  # the youngest of the ranks
+          pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n && echo killed >>$at/kills  # the youngest of the ranks
           sleep 3.$((RANDOM % 10))
         done
       ) &
@@ -236,7 +272,9 @@ check_train_gpt() {
         --strategy zero2 --checkpoint $at/supervised --checkpoint-every 20 --log $at/supervised.jsonl 2>$at/supervised.log ||
         { cat $at/supervised.log; return 1; }
       wait
-      grep "going on" $at/supervised.log || true
+      echo "$(wc -l <$at/kills) ranks were killed"
+      [ -s $at/kills ] || { echo "the run ended before a rank was killed"; return 1; }
+      grep "going on" $at/supervised.log
       python3 tests/structure/check_logs.py $at/undisturbed.jsonl $at/supervised.jsonl
     done
   done
@@ -274,9 +312,15 @@ if [ $full -eq 1 ]; then
   python3 tests/random/run.py --programs 300 --seed 3 --jobs "$jobs" --compiler clang++-19 --build build/random
   build clang clang++-19
   build gcc-serial g++ -DWEFT_WITH_TBB=OFF
-  build gcc-baseline g++ -DWEFT_NATIVE=OFF
-  build gcc-sanitized g++ -DWEFT_SANITIZE=address -DWEFT_BUILD_EXAMPLES=OFF  # undefined: g++ 12 then rejects constants
+  for compiler in g++ clang++-19; do  # optimised as users do, on each instruction set
+    optimised=(-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DWEFT_BUILD_EXAMPLES=OFF)
+    build "$compiler-native" $compiler "${optimised[@]}"
+    build "$compiler-avx2" $compiler "${optimised[@]}" -DWEFT_NATIVE=OFF "-DCMAKE_CXX_FLAGS=-mavx2 -mfma"
+    build "$compiler-sse2" $compiler "${optimised[@]}" -DWEFT_NATIVE=OFF
+  done
+  build gcc-sanitized g++ -DWEFT_SANITIZE=address,undefined -DWEFT_BUILD_EXAMPLES=OFF
   check_machines
+  check_gpu_pack
   check_bare bookworm
   check_bare trixie
 fi

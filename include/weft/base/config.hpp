@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #define WEFT_VERSION_MAJOR 0
 #define WEFT_VERSION_MINOR 1
@@ -29,6 +30,13 @@ namespace weft {
 
 /// Counts elements; also an extent or an offset. Signed, so that differences are safe.
 using index_t = std::int64_t;
+
+/// Whether two addresses are those of one object or function. A constant, also of inline variables and templates: g++
+/// with -fsanitize=null, for which these might be null, leaves a == b undecided where they differ.
+constexpr bool same_object(const void* a, const void* b) {
+  if (std::is_constant_evaluated()) return __builtin_constant_p(a == b) && a == b;
+  return a == b;
+}
 
 inline namespace WEFT_ISA {
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Element types: what memory holds, and what registers compute with.
 //
-// f32 and f64 are computed; i64, i32, u8 and bool are carried and compared; bf16 and f16 are
-// storage: loads widen them to f32, stores round to nearest even.
+// f32, f64, i64 and i32 are computed with. bf16, f16, u8 and bool are storage types: a value of such a
+// type holds what memory holds, and ops compute with it in f32 (bf16, f16) or i32 (u8, bool).
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <weft/base/config.hpp>
@@ -99,6 +100,15 @@ constexpr index_t size_of(dtype t) {
 
 constexpr bool is_floating(dtype t) { return t <= dtype::f16; }
 
+/// 16 bits that ops widen to f32.
+constexpr bool is_narrow(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
+
+/// The type that ops compute with for operands of type `t`, each value of which it holds.
+constexpr dtype compute_type(dtype t) {
+  if (is_narrow(t)) return dtype::f32;
+  return t == dtype::u8 || t == dtype::boolean ? dtype::i32 : t;
+}
+
 constexpr const char* name_of(dtype t) {
   constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
   return names[static_cast<int>(t)];
@@ -117,6 +127,60 @@ constexpr decltype(auto) visit_type(dtype t, F&& f) {
     case dtype::u8: return f(std::uint8_t{});
     default: return f(bool{});
   }
+}
+
+/// `x` as an element of type T, as the op `cast` computes it. To bf16 and f16: rounded to nearest even,
+/// from f64 by way of f32. To integers: towards zero; NaN is 0, and what is out of range becomes the nearest
+/// integer of the type. Between integers: modulo 2^bits. To bool: whether it is not 0.
+template <element T, class From>
+constexpr T converted(From x) {
+  if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
+    return converted<T>(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return x != From{};
+  } else if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
+    return T(static_cast<float>(x));
+  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<From>) {
+    using limits = std::numeric_limits<T>;
+    constexpr From end = static_cast<From>(limits::max() / 2 + 1) * 2;  // exact, unlike the largest T
+    if (!(x < end)) return x == x ? limits::max() : T{};
+    return x <= static_cast<From>(limits::min()) ? limits::min() : static_cast<T>(x);
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+/// A number that meets tensors of any type: the bits of a double for floating types, an integer for the
+/// others, so that both are exact.
+struct any_number {
+  std::int64_t bits = 0;
+
+  template <element T>
+  static constexpr any_number of(T x) {
+    if constexpr (is_floating(dtype_of<T>)) return {std::bit_cast<std::int64_t>(static_cast<double>(x))};
+    else return {static_cast<std::int64_t>(x)};
+  }
+  /// The number x as an element of type `t`; for f32 not rounded yet.
+  template <class Number>
+  static constexpr any_number of(dtype t, Number x) {
+    if (t == dtype::f32 || t == dtype::f64) return of(static_cast<double>(x));
+    return visit_type(t, [x]<class T>(T) { return of(converted<T>(x)); });
+  }
+  /// The number in a register of type R: double, float or an integer; floating if R is.
+  template <class R>
+  constexpr R as() const {
+    if constexpr (std::is_floating_point_v<R>) return static_cast<R>(std::bit_cast<double>(bits));
+    else return static_cast<R>(bits);
+  }
+};
+
+/// The type that a number of the C++ type `Number` takes beside a tensor of type `t`: that of the tensor, unless the number is of
+/// a higher category (bool, integer, floating): then i64 or f32. PyTorch's rule for Python's numbers.
+template <class Number>
+constexpr dtype number_beside(dtype t) {
+  if (is_floating(t)) return t;
+  if (std::is_floating_point_v<Number>) return dtype::f32;
+  return t == dtype::boolean && !std::is_same_v<Number, bool> ? dtype::i64 : t;
 }
 
 /// The type that an op computes with for operands `a` and `b`: PyTorch's promotion for tensors,

@@ -29,6 +29,11 @@ struct device_error : error {
   using error::error;
 };
 
+/// A device that has no more memory. Caches give back what they hold and ask again; every other error stays what it is.
+struct out_of_memory_error : device_error {
+  using device_error::device_error;
+};
+
 /// A file that cannot be read or written, or does not hold what it should.
 struct io_error : error {
   using error::error;

@@ -13,6 +13,8 @@
 #include <new>
 #include <vector>
 
+#include <weft/base/poison.hpp>
+
 namespace weft {
 
 namespace detail {
@@ -21,13 +23,7 @@ namespace detail {
 /// 1 MiB. The rest is the heap's. Under AddressSanitizer all is, so that it sees every use after free.
 class recycled_blocks {
  public:
-#if defined(__SANITIZE_ADDRESS__)
-  static constexpr bool recycles = false;
-#elif defined(__has_feature)
-  static constexpr bool recycles = !__has_feature(address_sanitizer);
-#else
-  static constexpr bool recycles = true;
-#endif
+  static constexpr bool recycles = !poisons;
 
   static void* take(std::size_t bytes) {
     const int size = size_of(bytes);

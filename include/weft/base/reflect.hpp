@@ -3,7 +3,7 @@
 //
 //   for_each_member(model, [](std::string_view name, auto& member) { ... });
 //
-// Members are found by structured bindings. A name is read from how the compiler prints a pointer
+// Members are found by structured bindings (member_pointers.hpp). A name is read from how the compiler prints a pointer
 // to the member of an object that is declared and never defined.
 #pragma once
 
@@ -13,20 +13,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <weft/base/member_pointers.hpp>
+
 namespace weft {
 
 namespace detail {
-
-struct anything {
-  template <class T>
-  constexpr operator T() const noexcept;
-};
-
-template <class T, class... Found>
-consteval std::size_t count_members() {
-  if constexpr (requires { T{Found{}..., anything{}}; }) return count_members<T, Found..., anything>();
-  else return sizeof...(Found);
-}
 
 template <class T>
 struct never_defined {
@@ -39,26 +30,6 @@ struct never_defined {
 #endif
 template <class T>
 extern const never_defined<T> sample;
-
-/// Pointers to the members of an aggregate with up to twelve.
-template <class T>
-constexpr auto member_pointers(T& t) {
-  constexpr std::size_t n = count_members<std::remove_const_t<T>>();
-  static_assert(n <= 12, "weft: a module may have at most 12 members; group some in a struct");
-  if constexpr (n == 0) return std::tuple<>{};
-  else if constexpr (n == 1) { auto& [a] = t; return std::tuple{&a}; }
-  else if constexpr (n == 2) { auto& [a, b] = t; return std::tuple{&a, &b}; }
-  else if constexpr (n == 3) { auto& [a, b, c] = t; return std::tuple{&a, &b, &c}; }
-  else if constexpr (n == 4) { auto& [a, b, c, d] = t; return std::tuple{&a, &b, &c, &d}; }
-  else if constexpr (n == 5) { auto& [a, b, c, d, e] = t; return std::tuple{&a, &b, &c, &d, &e}; }
-  else if constexpr (n == 6) { auto& [a, b, c, d, e, f] = t; return std::tuple{&a, &b, &c, &d, &e, &f}; }
-  else if constexpr (n == 7) { auto& [a, b, c, d, e, f, g] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g}; }
-  else if constexpr (n == 8) { auto& [a, b, c, d, e, f, g, h] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h}; }
-  else if constexpr (n == 9) { auto& [a, b, c, d, e, f, g, h, i] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i}; }
-  else if constexpr (n == 10) { auto& [a, b, c, d, e, f, g, h, i, j] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j}; }
-  else if constexpr (n == 11) { auto& [a, b, c, d, e, f, g, h, i, j, k] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k}; }
-  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l] = t; return std::tuple{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l}; }
-}
 
 template <class T>
 struct pointer_holder {  // clang prints a member's address only from inside a class

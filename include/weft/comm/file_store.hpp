@@ -41,9 +41,9 @@ class file_store : public store {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     const folder_lock lock(*this);
     const std::optional<std::string> value = read(key);
-    const std::int64_t sum = (value ? number(key, *value) : 0) + amount;
-    write(key, std::to_string(sum));
-    return sum;
+    const std::int64_t after = sum(key, value.value_or("0"), amount);
+    write(key, std::to_string(after));
+    return after;
   }
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
     const folder_lock lock(*this);

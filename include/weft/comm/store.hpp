@@ -50,7 +50,8 @@ class store {
     for (const std::string& key : missing) text.append(" ").append(key);
     return timeout_error(text + " within " + std::to_string(limit.count()) + " ms");
   }
-  static std::int64_t number(const std::string& key, const std::string& value) {
+  /// What `key` holds, as a number, and `amount`.
+  static std::int64_t sum(const std::string& key, const std::string& value, std::int64_t amount) {
     std::size_t used = 0;
     std::int64_t n = 0;
     try {
@@ -59,6 +60,8 @@ class store {
     }
     if (value.empty() || used != value.size())
       throw value_error("weft: store: add: " + key + " holds \"" + value + "\", which is no number");
+    if (__builtin_add_overflow(n, amount, &n))
+      throw value_error("weft: store: add: " + key + " holds " + value + ": adding " + std::to_string(amount) + " overflows");
     return n;
   }
 };
@@ -79,10 +82,10 @@ class memory_store : public store {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(key);
-    const std::int64_t sum = (found == values_.end() ? 0 : number(key, found->second)) + amount;
-    values_[key] = std::to_string(sum);
+    const std::int64_t after = sum(key, found == values_.end() ? "0" : found->second, amount);
+    values_[key] = std::to_string(after);
     changed_.notify_all();
-    return sum;
+    return after;
   }
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
     const std::lock_guard lock(mutex_);

@@ -25,7 +25,7 @@ class backend {
   /// False where calls only count memory (device/counting.hpp).
   virtual bool computes() const { return true; }
 
-  /// Memory of the device, aligned to 64 bytes. Throws device_error if there is not enough.
+  /// Memory of the device, aligned to 64 bytes. Throws out_of_memory_error if there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;
   /// Whether the host may read and write that memory directly.

@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include <weft/base/dtype.hpp>
 #include <weft/shape/shape.hpp>
 
 namespace weft {
@@ -18,7 +19,7 @@ struct kernel_args {
   void* pointer[max_arguments];
   index_t stride[max_arguments][max_order];  // in elements, by dim of the space
   index_t extent[max_order];
-  double number[max_numbers];
+  any_number number[max_numbers];
   int arguments = 0;
   int order = 1;
   int folded = 0;  // how many dims before the last are folded
@@ -35,16 +36,20 @@ struct kernel_args {
 struct fold_blocks {
   int phase;             // the sweep to compute; the number of sweeps for what follows
   index_t block, count;  // this one, of so many
-  void* folds;           // rows: 8 bytes for each block of each fold; columns: 8 for each column of each block
+  void* folds;           // rows: 8 bytes for each block of each fold; columns: scratch_size units for each block
 };
 
 /// The part of the space that one call computes.
 struct kernel_range {
   index_t row_begin, row_end;
   index_t begin, end;  // within a row
-  void* scratch;       // one row for each scratch row of the code, 8 bytes per element
+  void* scratch;       // scratch_size units for each scratch row of the code, or for the columns that are folded
   const fold_blocks* blocks = nullptr;
 };
+
+/// Scratch memory for a row of `size` elements, in units of 8 bytes: whole vectors of 64 bytes, which kernels store without regard
+/// to where the row ends.
+constexpr index_t scratch_size(index_t size) { return (size + 7) / 8 * 8; }
 
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
 

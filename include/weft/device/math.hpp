@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include <weft/device/simd.hpp>
+#include <weft/device/multiply.hpp>
 
 namespace weft::math {
 inline namespace WEFT_ISA {
@@ -22,7 +22,7 @@ inline constexpr bool is_f32 = std::is_same_v<lane<V>, float>;
 template <class V, int N>
 WEFT_INLINE V polynomial(V x, const float (&c)[N]) {
   V sum = splat<V>(c[N - 1]);
-  for (int i = N - 2; i >= 0; --i) sum = sum * x + c[i];
+  for (int i = N - 2; i >= 0; --i) sum = multiply_add(sum, x, c[i]);
   return sum;
 }
 
@@ -44,40 +44,50 @@ template <class V>
 WEFT_INLINE V expm1_reduced(V r) {
   constexpr float c[] = {0.5000000084f,   0.1666666683f,   0.04166625154f,
                          0.008333269981f, 0.001394734357f, 0.000199155917f};
-  return polynomial(r, c) * (r * r) + r;
+  return multiply_add(polynomial(r, c), r * r, r);
 }
 
 /// x = n log(2) + r with |r| <= log(2) / 2; x must lie within +-200.
 template <class V>
 WEFT_INLINE V reduce_by_log2(V x, rebind<V, std::int32_t>& n) {
   constexpr float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
-  const V shifted = x * 1.44269504088896341f + magic;
+  const V shifted = multiply_add(x, 1.44269504088896341f, magic);
   n = bits_as<rebind<V, std::int32_t>>(shifted) - bits_as<std::int32_t>(magic);
   const V whole = shifted - magic;
-  return (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  return multiply_add(whole, 2.12194440e-4f, multiply_add(whole, -0.693359375f, x));
 }
 }  // namespace detail
 
 template <class V>
 WEFT_INLINE V abs(V x) {
-  if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), -x, x);
+  if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), simd::negative(x), x);
   else if constexpr (detail::is_f32<V>)
     return bits_as<V>(
         static_cast<mask_of<V>>(bits_as<mask_of<V>>(x) & std::int32_t{0x7fffffff}));
   else return map_lanes(x, [](auto e) { return std::abs(e); });
 }
 
+/// Rounded as IEEE wants, so that any instruction will do; not std::sqrt, which branches to set errno.
 template <class V>
 WEFT_INLINE V sqrt(V x) {
-#if defined(__clang__)
-  if constexpr (lane_count<V> > 1) return __builtin_elementwise_sqrt(x);
-#elif defined(__AVX512F__)
-  if constexpr (std::is_same_v<V, vec<float, 16>>)
-    return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
-#elif defined(__AVX__)
+#if __has_builtin(__builtin_elementwise_sqrt)
+  return __builtin_elementwise_sqrt(x);
+#else
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
+  if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_sqrtpd512_mask(x, x, static_cast<char>(-1), 4);
+#endif
+#if defined(__AVX__)
   if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_sqrtps256(x);
+  if constexpr (std::is_same_v<V, vec<double, 4>>) return __builtin_ia32_sqrtpd256(x);
+#endif
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<V, vec<float, 4>>) return __builtin_ia32_sqrtps(x);
+  if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_ia32_sqrtpd(x);
+  if constexpr (lane_count<V> == 1) return sqrt(vec<V, 16 / sizeof(V)>{x})[0];
 #endif
   return map_lanes(x, [](auto e) { return std::sqrt(e); });
+#endif
 }
 
 template <class V>
@@ -91,8 +101,8 @@ WEFT_INLINE V exp(V x) {
     const V r = detail::reduce_by_log2(clamped, n);
     const V y = detail::expm1_reduced(r) + 1.f;
     const auto half = n >> 1;  // in two steps, so that results reach the subnormal numbers
-    return select(gone, V{}, y * detail::power_of_two<V>(half) *
-                                 detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half)));
+    const V scaled = y * detail::power_of_two<V>(half);
+    return select(gone, V{}, multiply(scaled, detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half))));
   } else {
     return map_lanes(x, [](auto e) { return std::exp(e); });
   }
@@ -115,8 +125,8 @@ WEFT_INLINE V log(V x) {
     m = select(low, m + m, m) - 1.f;
     const V e = convert<float>(exponent) - select(tiny, splat<V>(23.f), V{});
     const V square = m * m;
-    V y = detail::polynomial(m, c) * m * square - square * 0.5f;
-    y = (m + (y - e * 2.12194440e-4f)) + e * 0.693359375f;
+    V y = multiply_add(detail::polynomial(m, c) * m, square, multiply(square, -0.5f));
+    y = multiply_add(e, 0.693359375f, m + multiply_add(e, -2.12194440e-4f, y));
     const V infinity = splat<V>(__builtin_inff());
     y = select(less(x, infinity), y, x);  // infinity and NaN stay
     y = select(equal(x, V{}), -infinity, y);
@@ -133,7 +143,7 @@ WEFT_INLINE V tanh(V x) {
                            -0.005528416287f};
     const V a = abs(x);
     const V square = a * a;
-    const V small = detail::polynomial(square, c) * (square * a) + a;
+    const V small = multiply_add(detail::polynomial(square, c), square * a, a);
     const V bounded = select(less(splat<V>(10.f), a), splat<V>(10.f), a);
     const V large = 1.f - 2.f / (exp(bounded + bounded) + 1.f);
     return detail::with_sign_of(x, select(less(a, splat<V>(0.65f)), small, large));
@@ -151,10 +161,10 @@ WEFT_INLINE V erf(V x) {
                              0.2095773966f, -0.1090850328f, -0.0907212881f, 0.05287607149f};
     const V a = abs(x);
     const V square = x * x;
-    const V small = detail::polynomial(square, near) * x + x;
+    const V small = multiply_add(detail::polynomial(square, near), x, x);
     const V bounded = select(less(splat<V>(4.f), a), splat<V>(4.f), a);
-    const V u = 1.f / (bounded * 0.5f + 1.f);
-    const V large = 1.f - exp(-bounded * bounded) * (detail::polynomial(u, far) * u);
+    const V u = 1.f / multiply_add(bounded, 0.5f, 1.f);
+    const V large = multiply_add(exp(multiply(-bounded, bounded)), -(detail::polynomial(u, far) * u), 1.f);
     const V signed_large = select(less(x, V{}), -large, large);
     return select(less(a, splat<V>(1.f)), small, signed_large);
   } else {
@@ -185,7 +195,7 @@ WEFT_INLINE V expm1(V x) {
     const V r = detail::reduce_by_log2(clamped, n);
     const auto less_one = n - 1;  // halves, because 2 to the 128 is no number
     const V half = detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(less_one));
-    const V y = (half * detail::expm1_reduced(r) + (half - 0.5f)) * 2.f;
+    const V y = multiply(multiply_add(half, detail::expm1_reduced(r), half - 0.5f), 2.f);
     return select(equal(x, V{}), x, y);
   } else {
     return map_lanes(x, [](auto e) { return std::expm1(e); });
@@ -200,11 +210,11 @@ inline constexpr float farthest_by_quarters = 1e6f;
 template <class D>
 WEFT_INLINE D whole_quarters(D x) {
   constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
-  return (x * 0.63661977236758134308 + magic) - magic;
+  return multiply_add(x, 0.63661977236758134308, magic) - magic;
 }
 template <class D>
 WEFT_INLINE D without_quarters(D x, D whole) {
-  return (x - whole * 0x1.921fb544p+0) - whole * 0x1.0b4611a626331p-34;
+  return multiply_add(whole, -0x1.0b4611a626331p-34, multiply_add(whole, -0x1.921fb544p+0, x));
 }
 /// x = turns pi / 2 + r, found in f64; x must be nearer than farthest_by_quarters.
 template <class V>
@@ -239,8 +249,8 @@ WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
   const V square = r * r;
   constexpr float sine[] = {-0.1666665375f, 0.008332148194f, -0.0001951386657f};
   constexpr float cosine[] = {0.04166664556f, -0.001388728968f, 2.443049925e-05f};
-  const V odd = polynomial(square, sine) * (square * r) + r;
-  const V even = polynomial(square, cosine) * (square * square) + (1.f - square * 0.5f);
+  const V odd = multiply_add(polynomial(square, sine), square * r, r);
+  const V even = multiply_add(polynomial(square, cosine), square * square, multiply_add(square, -0.5f, 1.f));
   V y = select(equal(convert<float>(static_cast<I>(turns & 1)), V{}), odd, even);
   y = select(equal(convert<float>(static_cast<I>(turns & 2)), V{}), y, -y);
   if constexpr (lane_count<V> == 1) return near ? y : exact(x);
@@ -291,11 +301,10 @@ WEFT_INLINE V floor(V x) {
 
 template <class V>
 WEFT_INLINE V pow(V x, V y) {
-  if constexpr (lane_count<V> == 1) return static_cast<V>(std::pow(x, y));
-  else {
+  if constexpr (lane_count<V> == 1) x = static_cast<V>(std::pow(x, y));
+  else
     for (int i = 0; i < lane_count<V>; ++i) x[i] = static_cast<lane<V>>(std::pow(x[i], y[i]));
-    return x;
-  }
+  return simd::detail::of_unknown_origin(x);  // compilers make a product of a square
 }
 
 }  // namespace WEFT_ISA

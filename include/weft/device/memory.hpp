@@ -3,7 +3,8 @@
 //
 // Freed blocks are kept by size class (eighths of a power of two) and handed out again, so a
 // steady training step asks the device for nothing. Blocks of one class do not serve another: what
-// is reserved can be more than ever is in use, unless there is a limit.
+// is reserved can be more than ever is in use, unless there is a limit. AddressSanitizer is told of what is free, and of
+// what a block has beyond the bytes that were asked for.
 #pragma once
 
 #include <bit>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include <weft/base/poison.hpp>
 #include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
 
@@ -31,7 +33,7 @@ class caching_allocator {
   ~caching_allocator() { release_cached(); }
 
   /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the device before
-  /// this fails with its device_error.
+  /// this fails with its out_of_memory_error.
   void* allocate(std::size_t bytes, std::size_t& granted) {
     granted = size_class(bytes);
     const std::lock_guard lock(mutex_);
@@ -45,17 +47,19 @@ class caching_allocator {
     }
     figures_.in_use += granted;
     figures_.peak = std::max(figures_.peak, figures_.in_use);
+    allow(block, bytes);
     return block;
   }
   void deallocate(void* block, std::size_t granted) noexcept {
     const std::lock_guard lock(mutex_);
     figures_.in_use -= granted;
     auto& blocks = free_[class_number(granted)];
+    forbid(block, granted);
     try {
       blocks.push_back(block);
     } catch (const std::bad_alloc&) {  // no memory to remember it with
       figures_.reserved -= granted;
-      device_->deallocate(block, granted);
+      give_back(block, granted);
     }
   }
 
@@ -108,21 +112,33 @@ class caching_allocator {
     void* block = nullptr;
     try {
       block = device_->allocate(granted);
-    } catch (const device_error&) {
+    } catch (const out_of_memory_error&) {
       if (figures_.reserved == figures_.in_use) throw;
       release();
       block = device_->allocate(granted);
     }
     figures_.reserved += granted;
     ++figures_.requests;
+    forbid(block, granted);
     return block;
   }
   void release() noexcept {
     for (std::size_t c = 0; c < classes; ++c) {
-      for (void* block : free_[c]) device_->deallocate(block, class_bytes(c));
+      for (void* block : free_[c]) give_back(block, class_bytes(c));
       figures_.reserved -= class_bytes(c) * free_[c].size();
       free_[c].clear();
     }
+  }
+
+  void give_back(void* block, std::size_t granted) noexcept {
+    allow(block, granted);
+    device_->deallocate(block, granted);
+  }
+  void allow(void* block, std::size_t bytes) const noexcept {
+    if (detail::poisons && device_->host_accessible()) detail::unpoison(block, bytes);
+  }
+  void forbid(void* block, std::size_t bytes) const noexcept {
+    if (detail::poisons && device_->host_accessible()) detail::poison(block, bytes);
   }
 
   std::shared_ptr<backend> device_;

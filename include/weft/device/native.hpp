@@ -74,6 +74,8 @@ struct native_code {
   index_t (*items)(const native_operands&) = nullptr;
   /// Whether it can add its result to what the memory holds; it is asked to by `strided::adds`.
   bool adds = false;
+  /// The name for messages, where it depends on the attributes; null: the op's name.
+  const char* (*reader)(const attributes& at) = nullptr;
 };
 
 }  // namespace weft

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Vectors of lanes on the compilers' vector extension; a lane type alone is a vector of one.
 //
-// The same kernel code runs with V = float (tails, the row part of row kernels) and with
+// The same kernel code runs with V = float (the row part of row kernels) and with
 // V = vec<float, 16>. Comparisons give masks: 32-bit lanes that are all ones or all zeros,
 // whatever is compared.
 //
@@ -93,55 +93,87 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
 }
 
 namespace detail {
-/// Lanes whose bit in `mask` is set, the others zero or untouched. Written out, because the compilers' functions for masks
-/// differ and their header takes long to read.
-template <class V, class T>
-V load_masked(const T* p, std::uint64_t mask);
-template <class V, class T>
-void store_masked(T* p, V v, std::uint64_t mask);
+/// Memory to and from the first `n` lanes, n less than there are; nothing else is touched. What is
+/// loaded into the other lanes is zero. Written out, because the compilers' functions for masks differ
+/// and their header takes long to read.
+template <class V>
+struct partial {
+  using T = lane<V>;
+  static constexpr bool by_mask = false;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    T some[lane_count<V>]{};
+    for (index_t i = 0; i < n; ++i) some[i] = p[i];
+    return simd::load<V>(some);
+  }
+  static WEFT_INLINE void store(T* p, const V& v, index_t n) {
+    T some[lane_count<V>];
+    simd::store(some, v);
+    for (index_t i = 0; i < n; ++i) p[i] = some[i];
+  }
+};
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 template <class V>
-inline constexpr bool has_masks = sizeof(V) == 16 || sizeof(V) == 32 || sizeof(V) == 64;
-
-template <class V, class T>
-WEFT_INLINE V load_masked(const T* p, std::uint64_t mask) {
-  V v;
-  const auto& memory = *reinterpret_cast<const char(*)[sizeof(V)]>(p);
-  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory), "Yk"(mask));
-  return v;
-}
-template <class V, class T>
-WEFT_INLINE void store_masked(T* p, V v, std::uint64_t mask) {
-  auto& memory = *reinterpret_cast<char(*)[sizeof(V)]>(p);
-  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-  else asm("vmovdqu8 %1, %0%{%2%}" : "+m"(memory) : "v"(v), "Yk"(mask));
-}
-#else
+  requires(sizeof(V) == 16 || sizeof(V) == 32 || sizeof(V) == 64)
+struct partial<V> {
+  using T = lane<V>;
+  using memory = char[sizeof(V)];
+  static constexpr bool by_mask = true;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    V v;
+    const auto& from = *reinterpret_cast<const memory*>(p);
+    const std::uint64_t mask = (std::uint64_t{1} << n) - 1;
+    if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(from), "Yk"(mask));
+    return v;
+  }
+  static WEFT_INLINE void store(T* p, V v, index_t n) {
+    auto& to = *reinterpret_cast<memory*>(p);
+    const std::uint64_t mask = (std::uint64_t{1} << n) - 1;
+    if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+    else asm("vmovdqu8 %1, %0%{%2%}" : "+m"(to) : "v"(v), "Yk"(mask));
+  }
+};
+#elif defined(__AVX2__)
 template <class V>
-inline constexpr bool has_masks = false;
+  requires((sizeof(V) == 16 || sizeof(V) == 32) && sizeof(lane<V>) >= 4)
+struct partial<V> {
+  using T = lane<V>;
+  using I = rebind<V, std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>>;
+  using memory = char[sizeof(V)];
+  static constexpr bool by_mask = true;
+  static WEFT_INLINE V load(const T* p, index_t n) {
+    V v;
+    const auto& from = *reinterpret_cast<const memory*>(p);
+    const I mask = iota<I>() < static_cast<lane<I>>(n);
+    if constexpr (sizeof(T) == 8) asm("vpmaskmovq %1, %2, %0" : "=x"(v) : "m"(from), "x"(mask));
+    else asm("vpmaskmovd %1, %2, %0" : "=x"(v) : "m"(from), "x"(mask));
+    return v;
+  }
+  static WEFT_INLINE void store(T* p, V v, index_t n) {
+    auto& to = *reinterpret_cast<memory*>(p);
+    const I mask = iota<I>() < static_cast<lane<I>>(n);
+    if constexpr (sizeof(T) == 8) asm("vpmaskmovq %1, %2, %0" : "+m"(to) : "x"(v), "x"(mask));
+    else asm("vpmaskmovd %1, %2, %0" : "+m"(to) : "x"(v), "x"(mask));
+  }
+};
 #endif
 }  // namespace detail
 
 /// The first `n` lanes, the others zero.
 template <class V>
 WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
-  if (n >= lane_count<V>) return load<V>(p);
-  if constexpr (detail::has_masks<V>) return detail::load_masked<V>(p, (std::uint64_t{1} << n) - 1);
-  V v{};
-  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(lane<V>));
-  return v;
+  return n >= lane_count<V> ? load<V>(p) : detail::partial<V>::load(p, n);
 }
+/// Stores the first `n` lanes.
 template <class V>
-WEFT_INLINE void store_some(lane<V>* p, V v, index_t n) {
+WEFT_INLINE void store_some(lane<V>* p, const V& v, index_t n) {
   if (n >= lane_count<V>) store(p, v);
-  else if constexpr (detail::has_masks<V>) detail::store_masked(p, v, (std::uint64_t{1} << n) - 1);
-  else std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(lane<V>));
+  else detail::partial<V>::store(p, v, n);
 }
 
 template <class To, class V>
@@ -189,6 +221,33 @@ WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
   else return __builtin_convertvector(mask, rebind<V, std::int64_t>) ? a : b;
 }
 
+namespace detail {
+template <class V>
+using unsigned_of = rebind<V, std::make_unsigned_t<lane<V>>>;
+}  // namespace detail
+
+// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined.
+template <class V>
+WEFT_INLINE V sum(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return a + b;
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) + bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V difference(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return a - b;
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) - bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V product(V a, V b) {
+  if constexpr (!std::is_integral_v<lane<V>>) return multiply(a, b);
+  else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
+}
+template <class V>
+WEFT_INLINE V negative(V a) {
+  if constexpr (!std::is_integral_v<lane<V>>) return -a;
+  else return difference(V{}, a);
+}
+
 /// Larger per lane; NaN if either is, as torch.maximum.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
@@ -201,14 +260,22 @@ WEFT_INLINE V minimum(V a, V b) {
   else return select(detail::as_mask<V>(a < b || a != a), a, b);
 }
 
+/// The first `n` lanes of v, the others as in `rest`.
+template <class V>
+WEFT_INLINE V first_lanes(V v, V rest, index_t n) {
+  if (n >= lane_count<V>) return v;
+  return select(less(iota<mask_of<V>>(), splat<mask_of<V>>(static_cast<std::int32_t>(n))), v, rest);
+}
+
 /// Folds the lanes with `f`, halves first: the order is fixed by the width alone.
 template <class V, class F>
 WEFT_INLINE lane<V> fold_lanes(V v, F f) {
-  lane<V> part[lane_count<V>];
-  std::memcpy(part, &v, sizeof v);
-  for (int width = lane_count<V> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) part[i] = f(part[i], part[i + width]);
-  return part[0];
+  if constexpr (lane_count<V> == 1) return v;
+  else {
+    vec<lane<V>, lane_count<V> / 2> half[2];
+    std::memcpy(half, &v, sizeof v);
+    return fold_lanes(f(half[0], half[1]), f);
+  }
 }
 
 /// Applies `f` to each lane: for functions without a vector form.

@@ -62,18 +62,26 @@ WEFT_INLINE words_of<V> rounded(V x, float16) {
 }
 }  // namespace detail
 
-/// As many elements as V has lanes, from contiguous memory.
-template <class V, class T>
-WEFT_INLINE V load_stored(const T* p) {
-  if constexpr (is_storage_type<T>)
-    return detail::widened<V>(convert<std::uint32_t>(load<rebind<V, std::uint16_t>>(reinterpret_cast<const std::uint16_t*>(p))), T{});
-  else return load<V>(p);
-}
+/// Floats as the nearest values of storage type T.
 template <class T, class V>
-WEFT_INLINE void store_rounded(T* p, V v) {
+WEFT_INLINE V rounded_to(V v) {
+  if constexpr (lane_count<V> == 1) return static_cast<float>(T(v));
+  else return detail::widened<V>(detail::rounded(v, T{}), T{});
+}
+
+/// `n` elements from contiguous memory, as many as V has lanes or fewer; zeros in the lanes after them.
+template <class V, class T>
+WEFT_INLINE V load_stored(const T* p, index_t n = lane_count<V>) {
   if constexpr (is_storage_type<T>)
-    store(reinterpret_cast<std::uint16_t*>(p), convert<std::uint16_t>(detail::rounded(v, T{})));
-  else store(p, v);
+    return detail::widened<V>(convert<std::uint32_t>(load_some<rebind<V, std::uint16_t>>(reinterpret_cast<const std::uint16_t*>(p), n)), T{});
+  else return load_some<V>(p, n);
+}
+/// The first `n` lanes to contiguous memory.
+template <class T, class V>
+WEFT_INLINE void store_rounded(T* p, V v, index_t n = lane_count<V>) {
+  if constexpr (is_storage_type<T>)
+    store_some(reinterpret_cast<std::uint16_t*>(p), convert<std::uint16_t>(detail::rounded(v, T{})), n);
+  else store_some(p, v, n);
 }
 
 }  // namespace WEFT_ISA

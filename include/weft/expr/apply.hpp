@@ -3,10 +3,12 @@
 //
 // Formulas of ops (`value`, `vjp`) are generic. Called with expressions they build a type; called
 // with graph values, inside the compiler, they append nodes. Numbers become operands of the
-// element type they meet, as in PyTorch: a float beside integers makes floats.
+// element type they meet, as in PyTorch: a float beside integers makes f32 (number_beside, base/dtype.hpp).
 //
 //   apply<op::add>(x, 1.0f)        // what x + 1.0f means
 #pragma once
+
+#include <string>
 
 #include <weft/expr/expression.hpp>
 
@@ -26,12 +28,20 @@ concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) 
 
 namespace detail {
 
-/// The type a number takes beside a tensor of type `Tensor`.
-template <class Number, element Tensor>
-using number_beside = std::conditional_t<
-    is_floating(dtype_of<Tensor>),
-    std::conditional_t<std::is_same_v<Tensor, double>, double, float>,
-    std::conditional_t<std::is_floating_point_v<Number>, float, std::int64_t>>;
+[[noreturn, gnu::cold]] inline void refuse_number(const std::string& number, dtype t) {
+  throw value_error("weft: the number " + number + " beside a tensor of type " + name_of(t) + " is not a value of that type: cast the tensor");
+}
+/// `x` as the T that it is. PyTorch wraps integers here, so that u8 == -1 holds for 255; weft throws value_error.
+template <element T, class Number>
+constexpr T number_as(Number x) {
+  if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {
+    const T y = static_cast<T>(x);
+    if (static_cast<Number>(y) != x || (y < T{}) != (x < Number{})) refuse_number(std::to_string(x), dtype_of<T>);
+    return y;
+  } else {
+    return static_cast<T>(x);
+  }
+}
 
 template <class... A>
 struct last_expression;
@@ -50,8 +60,8 @@ constexpr auto as_expression(T x) {
   if constexpr (requires { x.snapshot(); }) return x.snapshot();  // a leaf, with its version
   else if constexpr (expression<T>) return x;
   else {
-    using number = number_beside<T, typename Tensor::value_type>;
-    return scalar<number>(static_cast<number>(x));
+    using number = typename type_of<number_beside<T>(dtype_of<typename Tensor::value_type>)>::type;
+    return scalar<number>(number_as<number>(x));
   }
 }
 

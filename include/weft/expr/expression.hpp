@@ -22,7 +22,18 @@
 
 namespace weft {
 
-struct expression_base {};
+namespace detail {
+/// For static_asserts that say what to write instead.
+template <class...>
+inline constexpr bool unsupported = false;
+}  // namespace detail
+
+struct expression_base {
+  template <class I>
+  constexpr void operator[](I) const {
+    static_assert(detail::unsupported<I>, "weft: x[i] is for tensors: write select<0>(x, i) for expressions");
+  }
+};
 
 /// Anything that can stand in a computation: a tensor, a parameter, or ops applied to them.
 template <class T>

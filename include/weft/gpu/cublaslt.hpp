@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include <weft/device/native.hpp>
@@ -23,9 +24,13 @@ class cublaslt {
   cublaslt() { check(create(&handle_), "cublasLtCreate"); }
   cublaslt(const cublaslt&) = delete;
   cublaslt& operator=(const cublaslt&) = delete;
-  ~cublaslt() { destroy(handle_); }
+  ~cublaslt() {
+    for (auto& [problem, s] : setups_) release(s);
+    destroy(handle_);
+  }
 
-  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices.
+  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices, or
+  /// cuBLASLt knows no algorithm for them. From several threads at once, too.
   bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
     const int r = c.extents.order - 2;
     const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
@@ -37,8 +42,8 @@ class cublaslt {
     const problem p{static_cast<index_t>(a.type), static_cast<index_t>(c.type), m, n, k, batch, left.transposed, right.transposed, left.leading,
                     right.leading, result.leading, left.batch_stride, right.batch_stride, result.batch_stride,
                     alignment(b.pointer), alignment(a.pointer), alignment(c.pointer)};
-    setup& s = setups_[p];
-    if (!s.ready) prepare(p, s);
+    const setup& s = setup_of(p);
+    if (!s.found) return false;
     const double one64 = 1, kept64 = c.adds;
     const float one32 = 1, kept32 = c.adds;
     const bool wide = c.type == dtype::f64;
@@ -56,15 +61,27 @@ class cublaslt {
     index_t leading = 0, batch_stride = 0;
   };
   struct setup {  // kept as long as the library: programs ask for the same products again and again
-    bool ready = false;
+    bool ready = false, found = false;
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
 
+  /// As far as loads of vectors go. Beyond that it must not matter: the same product may lie elsewhere in an arena when
+  /// it is computed again, and another algorithm has other bits.
   static index_t alignment(const void* p) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    return static_cast<index_t>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+    return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
+  }
+
+  const setup& setup_of(const problem& p) {
+    const std::lock_guard lock(mutex_);
+    setup& s = setups_[p];
+    if (!s.ready) {
+      release(s);  // what an attempt that failed has left
+      prepare(p, s);
+    }
+    return s;
   }
 
   static cudaDataType_t type_of(dtype t) {
@@ -110,6 +127,9 @@ class cublaslt {
     check(create_preference(&wish), "cublasLtMatmulPreferenceCreate");
     const std::size_t bytes = workspace_bytes;
     set_preference(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    // Parts of a sum are added in the type it is computed in, not rounded to the result's before.
+    const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    set_preference(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
     const cublasLtMatmulPreferenceAttributes_t which[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -123,10 +143,17 @@ class cublaslt {
     const cublasStatus_t status =
         heuristic(handle_, s.product, s.left, s.right, s.result, s.result, wish, 1, &best, &found);
     destroy_preference(wish);
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
-    if (found == 0) throw device_error("weft: cuda: cuBLASLt has no algorithm for a product");
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    s.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
     s.algorithm = best.algo;
     s.ready = true;
+  }
+
+  void release(setup& s) const noexcept {
+    if (s.product) destroy_product(s.product);
+    for (cublasLtMatrixLayout_t l : {s.left, s.right, s.result})
+      if (l) destroy_layout(l);
+    s = {};
   }
 
   cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns, index_t leading, index_t batch,
@@ -153,7 +180,9 @@ class cublaslt {
   WEFT_CUBLASLT(matmul, cublasLtMatmul);
   WEFT_CUBLASLT(describe_product, cublasLtMatmulDescCreate);
   WEFT_CUBLASLT(set_product, cublasLtMatmulDescSetAttribute);
+  WEFT_CUBLASLT(destroy_product, cublasLtMatmulDescDestroy);
   WEFT_CUBLASLT(create_layout, cublasLtMatrixLayoutCreate);
+  WEFT_CUBLASLT(destroy_layout, cublasLtMatrixLayoutDestroy);
   WEFT_CUBLASLT(set_layout, cublasLtMatrixLayoutSetAttribute);
   WEFT_CUBLASLT(create_preference, cublasLtMatmulPreferenceCreate);
   WEFT_CUBLASLT(set_preference, cublasLtMatmulPreferenceSetAttribute);
@@ -161,6 +190,7 @@ class cublaslt {
   WEFT_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
 #undef WEFT_CUBLASLT
   cublasLtHandle_t handle_ = nullptr;
+  std::mutex mutex_;
   std::map<problem, setup> setups_;
 };
 

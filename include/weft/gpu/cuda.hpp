@@ -50,68 +50,93 @@ struct cuda_functions {
   }
 };
 
+/// What the driver gives a device: its context, which other parts of the process may hold too, and a queue in it.
+class cuda_queue {
+ public:
+  cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
+    cuda_.check(cuda_.init(0), "cuInit");
+    cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
+    cuda_.check(cuda_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
+    try {
+      use();
+      cuda_.check(cuda_.create_stream(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    } catch (const device_error&) {
+      cuda_.release_context(device);
+      throw;
+    }
+  }
+  cuda_queue(const cuda_queue&) = delete;
+  cuda_queue& operator=(const cuda_queue&) = delete;
+  ~cuda_queue() {
+    cuda_.set_context(context_);
+    cuda_.destroy_stream(stream);
+    cuda_.release_context(device);
+  }
+  /// Makes the context that of this thread, which may have come here from another device, or new.
+  void use() const { cuda_.check(cuda_.set_context(context_), "cuCtxSetCurrent"); }
+
+  CUdevice device = 0;
+  CUstream stream = nullptr;
+
+ private:
+  const cuda_functions& cuda_;
+  CUcontext context_ = nullptr;
+};
+
 class cuda_backend : public text_backend {
  public:
   /// Throws device_error if there is no such device, or no driver, compiler or cuBLASLt.
-  explicit cuda_backend(int ordinal = 0) {
-    cuda_.check(cuda_.init(0), "cuInit");
-    cuda_.check(cuda_.device_get(&device_, ordinal), "cuDeviceGet");
-    cuda_.check(cuda_.retain_context(&context_, device_), "cuDevicePrimaryCtxRetain");
-    use();
-    cuda_.check(cuda_.create_stream(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    products_ = std::make_unique<cublaslt>();
-    workspace_ = allocate(cublaslt::workspace_bytes);
-  }
+  explicit cuda_backend(int ordinal = 0)
+      : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {}
   cuda_backend(const cuda_backend&) = delete;
   cuda_backend& operator=(const cuda_backend&) = delete;
   ~cuda_backend() override {
-    cuda_.set_context(context_);
-    if (stream_) cuda_.wait_stream(stream_);
+    try {
+      cuda().wait_stream(queue_.stream);
+    } catch (const device_error&) {  // nothing runs on it any more
+    }
     release();
-    if (workspace_) deallocate(workspace_, cublaslt::workspace_bytes);
-    products_.reset();
-    if (stream_) cuda_.destroy_stream(stream_);
-    if (context_) cuda_.release_context(device_);
+    deallocate(workspace_, cublaslt::workspace_bytes);
   }
 
   const char* name() const override { return "cuda"; }
   std::string description() const override {
     char text[256]{};
     int version = 0;
-    cuda_.device_name(text, sizeof text - 1, device_);
-    cuda_.driver_version(&version);
+    driver_.device_name(text, sizeof text - 1, queue_.device);
+    driver_.driver_version(&version);
     return std::string(text) + ", CUDA driver " + std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
   }
 
   void* allocate(std::size_t bytes) override {
-    use();
     CUdeviceptr memory = 0;
-    if (cuda_.allocate(&memory, bytes) != CUDA_SUCCESS)
-      throw device_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    const CUresult result = cuda().allocate(&memory, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+      throw out_of_memory_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    driver_.check(result, "cuMemAlloc");
     return reinterpret_cast<void*>(memory);
   }
   void deallocate(void* memory, std::size_t) noexcept override {
-    cuda_.set_context(context_);
-    cuda_.deallocate(address(memory));
+    try {
+      cuda().deallocate(address(memory));
+    } catch (const device_error&) {  // the context is gone, and the memory with it
+    }
   }
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
-    use();
-    cuda_.check(cuda_.to_device(address(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
-    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");  // the host's memory may go
+    driver_.check(cuda().to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
+    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");  // the host's memory may go
   }
   void fill_zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return;
-    use();
-    cuda_.check(cuda_.fill(address(memory), 0, bytes, stream_), "cuMemsetD8Async");
+    driver_.check(cuda().fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
   }
   void synchronize() override {
-    use();
-    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");
+    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");
     check_faults();
   }
 
-  /// Batch dims before the last one are a loop; what is no matrix to cuBLASLt goes to the plain kernel.
+  /// Batch dims before the last one are a loop; what cuBLASLt does not compute goes to the plain kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
     if (c.size() == 0 || a.extents.last() == 0)
@@ -121,7 +146,7 @@ class cuda_backend : public text_backend {
     for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
     for (index_t i = 0; i < outer; ++i) {
       const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
-      if (!products_->multiply(x, y, z, workspace_, stream_)) text_backend::multiply(code, x, y, z);
+      if (!products().multiply(x, y, z, workspace_, queue_.stream)) text_backend::multiply(code, x, y, z);
     }
   }
 
@@ -129,31 +154,28 @@ class cuda_backend : public text_backend {
   const char* vocabulary() const override { return cuda_vocabulary; }
 
   std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
-    use();
     int major = 0, minor = 0;
-    cuda_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
-    cuda_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device_);
+    driver_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device);
+    driver_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, queue_.device);
     const std::vector<char> code = compiler_.compile(text, "sm_" + std::to_string(major) + std::to_string(minor));
-    auto kernel = std::make_shared<cuda_kernel>(cuda_);
-    cuda_.check(cuda_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
-    cuda_.check(cuda_.get_function(&kernel->function, kernel->module, "weft_kernel"), "cuModuleGetFunction");
+    auto kernel = std::make_shared<cuda_kernel>(driver_);
+    driver_.check(cuda().load_module(&kernel->module, code.data()), "cuModuleLoadData");
+    driver_.check(cuda().get_function(&kernel->function, kernel->module, "weft_kernel"), "cuModuleGetFunction");
     return kernel;
   }
 
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) override {
-    use();
     std::vector<void*> arguments;
     for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
     arguments.push_back(p.data());
-    cuda_.check(cuda_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1, 1, group_size,
-                             1, 1, 0, stream_, arguments.data(), nullptr),
+    driver_.check(cuda().launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1, 1, group_size,
+                             1, 1, 0, queue_.stream, arguments.data(), nullptr),
                 "cuLaunchKernel");
   }
 
   void read(void* to, const void* from, std::size_t bytes) override {
-    use();
-    cuda_.check(cuda_.to_host(to, address(from), bytes, stream_), "cuMemcpyDtoHAsync");
-    cuda_.check(cuda_.wait_stream(stream_), "cuStreamSynchronize");
+    driver_.check(cuda().to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
+    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");
   }
 
  private:
@@ -168,7 +190,15 @@ class cuda_backend : public text_backend {
   };
 
   static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
-  void use() const { cuda_.check(cuda_.set_context(context_), "cuCtxSetCurrent"); }
+  /// The driver, and cuBLASLt, in the context of this device: the way to all calls that need one.
+  const cuda_functions& cuda() const {
+    queue_.use();
+    return driver_;
+  }
+  cublaslt& products() {
+    queue_.use();
+    return products_;
+  }
 
   /// The last `kept` dims of `t` at position `i` of the others.
   static strided inner(strided t, int kept, index_t i) {
@@ -183,13 +213,11 @@ class cuda_backend : public text_backend {
     return t;
   }
 
-  cuda_functions cuda_;
+  cuda_functions driver_;
   nvrtc_compiler compiler_;
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
-  CUstream stream_ = nullptr;
-  std::unique_ptr<cublaslt> products_;
-  void* workspace_ = nullptr;
+  cuda_queue queue_;  // before what lies in its context
+  cublaslt products_;
+  void* workspace_;
 };
 
 }  // namespace weft::gpu

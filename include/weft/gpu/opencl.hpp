@@ -70,14 +70,18 @@ class opencl_backend : public text_backend {
   void* allocate(std::size_t bytes) override {
     cl_int code = 0;
     const cl_mem object = cl_.clCreateBuffer(context_, CL_MEM_READ_WRITE, bytes, nullptr, &code);
-    if (code != CL_SUCCESS)
-      throw device_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES || code == CL_OUT_OF_HOST_MEMORY ||
+        code == CL_INVALID_BUFFER_SIZE)
+      throw out_of_memory_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    check(code, "clCreateBuffer");
+    const std::lock_guard lock(objects_mutex_);
     const std::uintptr_t address = next_address_;
     next_address_ += (bytes + 4095) / 4096 * 4096 + 4096;
     objects_.emplace(address, memory_object{object, bytes});
     return reinterpret_cast<void*>(address);
   }
   void deallocate(void* memory, std::size_t) noexcept override {
+    const std::lock_guard lock(objects_mutex_);
     const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(memory));
     if (found == objects_.end()) return;
     cl_.clReleaseMemObject(found->second.object);
@@ -171,6 +175,7 @@ class opencl_backend : public text_backend {
   /// The object that holds an address; an address just behind it counts, as that of no elements.
   place find(const void* memory) const {
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    const std::lock_guard lock(objects_mutex_);
     auto after = objects_.upper_bound(address);
     if (after == objects_.begin()) throw device_error("weft: opencl: an address is not of this device");
     const auto& [begin, object] = *--after;
@@ -200,6 +205,7 @@ class opencl_backend : public text_backend {
   cl_device_id device_ = nullptr;
   cl_context context_ = nullptr;
   cl_command_queue queue_ = nullptr;
+  mutable std::mutex objects_mutex_;
   std::map<std::uintptr_t, memory_object> objects_;
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
 };

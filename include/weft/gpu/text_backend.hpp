@@ -9,7 +9,9 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <weft/device/backend.hpp>
@@ -28,6 +30,8 @@ struct compiled_kernel {
 /// the offsets of the pointers first.
 using parameters = std::vector<index_t>;
 
+/// Contexts in several threads may share one: it keeps its kernels, scratch memory and fault flag under a lock, which is
+/// held until what uses them is queued.
 class text_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
@@ -40,6 +44,7 @@ class text_backend : public backend {
     const kernel_args& args = call.args;
     if (args.rows() * args.row_size() == 0 && call.division == kernel_division::elements) return;
     const lower::text_form form = lower::text_form_of(call);
+    const std::lock_guard lock(mutex_);
     auto& kernel = kernels_[key_of(call.words, form)];
     if (!kernel) kernel = compiled(lower::kernel_text(call.words, form));
     index_t folded_rows = 1;
@@ -64,6 +69,7 @@ class text_backend : public backend {
     key += name_of(a.type);
     key += name_of(c.type);
     if (c.adds) key += " adds";
+    const std::lock_guard lock(mutex_);
     auto& kernel = kernels_[key];
     if (!kernel)
       kernel = compiled(std::string("#define T ") + lower::detail::register_name(a.type) + "\n#define OPERAND " +
@@ -87,6 +93,7 @@ class text_backend : public backend {
 
   void copy(const strided& from, const strided& to) override {
     const index_t bytes = size_of(to.type), size = to.size();
+    const std::lock_guard lock(mutex_);
     auto& kernel = kernels_["copy " + std::to_string(bytes)];
     if (!kernel) {
       constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
@@ -105,6 +112,7 @@ class text_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
+  // What a device implements is called under the lock, read and allocate also without it.
   /// Compiles a text that holds one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
@@ -116,6 +124,7 @@ class text_backend : public backend {
 
   /// What a kernel that met a bad operand has left; the device calls this where the host waits.
   void check_faults() {
+    const std::lock_guard lock(mutex_);
     if (!fault_ || !natives_pending_) return;
     natives_pending_ = false;
     std::int32_t code = 0;
@@ -123,7 +132,7 @@ class text_backend : public backend {
     if (code == 0) return;
     fill_zero(fault_, sizeof code);
     throw value_error(std::string("weft: ") + faulty_ops_[static_cast<std::size_t>(code - 1)] +
-                      ": an index is out of range, or a dim is empty");
+                      ": an index is out of range");
   }
   /// Copies to the host after all that is queued.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
@@ -159,24 +168,21 @@ class text_backend : public backend {
       const lower::word w = lower::word::decoded(call.words[i]);
       if (w.op == lower::constant) ++i;
       if (w.op != lower::argument) continue;
-      const double x = call.args.number[w.a];
-      index_t& to = p[first + static_cast<std::size_t>(w.a)];
-      switch (lower::register_type(w.type)) {
-        case dtype::f64: to = std::bit_cast<index_t>(x); break;
-        case dtype::f32: to = std::bit_cast<std::int32_t>(static_cast<float>(x)); break;
-        default: to = static_cast<index_t>(x);
-      }
+      const any_number x = call.args.number[w.a];
+      const bool is_float = lower::register_type(w.type) == dtype::f32;
+      p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
     }
   }
   void* scratch(std::size_t bytes) {
     if (bytes > scratch_bytes_) {
-      if (scratch_) deallocate(scratch_, scratch_bytes_);
+      if (scratch_) deallocate(std::exchange(scratch_, nullptr), std::exchange(scratch_bytes_, 0));
       scratch_ = allocate(bytes);
       scratch_bytes_ = bytes;
     }
     return scratch_;
   }
 
+  std::mutex mutex_;
   std::map<std::string, std::shared_ptr<compiled_kernel>> kernels_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
@@ -223,7 +229,8 @@ inline std::string native_text(const native_code& code, const native_operands& o
 inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
   if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
-  std::string key = std::string("native ") + code.text;
+  if (code.reader) op = code.reader(operands.at);
+  std::string key = std::string("native ") + op + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " ";  // appended one by one: g++ 12 warns wrongly of a copy onto itself
@@ -231,6 +238,7 @@ inline void text_backend::call_native(const char* op, const native_code& code, c
     key += std::to_string(t.extents.order);
     if (t.adds) key += " adds";
   }
+  const std::lock_guard lock(mutex_);
   if (!fault_) {
     fault_ = allocate(sizeof(std::int32_t));
     fill_zero(fault_, sizeof(std::int32_t));

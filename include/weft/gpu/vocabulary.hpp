@@ -90,6 +90,17 @@ FUNCTION ushort f32_to_f16(float x) {
   return (ushort)(sign | (size + middle - 1 + (size >> shift & 1u)) >> shift);
 }
 
+#define DEFINE_TRUNCATION(F, R, end, low, high) \
+  FUNCTION R F##_to_##R(F x) { return x >= (F)(end) ? (R)(high) : x <= (F)(low) ? (R)(low) : x == x ? (R)x : 0; }
+#define DEFINE_TRUNCATIONS(F) \
+  DEFINE_TRUNCATION(F, i64, 9223372036854775808.0f, (-0x7fffffffffffffffl - 1), 0x7fffffffffffffffl) \
+  DEFINE_TRUNCATION(F, i32, 2147483648.0f, (-0x7fffffff - 1), 0x7fffffff) \
+  DEFINE_TRUNCATION(F, u8, 256.0f, 0, 255)
+DEFINE_TRUNCATIONS(f32)
+#ifdef HAS_DOUBLE
+DEFINE_TRUNCATIONS(f64)
+#endif
+
 #define LARGER(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define SMALLER(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
 #define SUM(a, b) ((a) + (b))

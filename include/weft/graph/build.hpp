@@ -29,16 +29,17 @@ constexpr value compute_graph::argument(dtype t) {
   return append(n);
 }
 
-constexpr value compute_graph::constant(double x, dtype t) {
+template <class Number>
+constexpr value compute_graph::constant(Number x, dtype t) {
   node n;
   n.op = &info_of<op::constant>;
-  n.at = number_bits(x);
+  n.at = {{any_number::of(t, x).bits}, 1};
   n.result.type = t;
   return intern(n);
 }
 
 constexpr value compute_graph::extent(index_t e, dtype t) {
-  if (e >= 0) return constant(static_cast<double>(e), t);
+  if (e >= 0) return constant(e, t);
   node n;
   n.op = &info_of<op::extent_value>;
   n.at = {{e}, 1};
@@ -56,34 +57,59 @@ constexpr value compute_graph::coordinate(index_t extent, dtype t) {
 
 namespace detail {
 
+/// The first operand that has to do with the type of the result: the condition of `where` stays bool.
+constexpr int first_number(const op_info& op) { return &op == &info_of<op::where> ? 1 : 0; }
+
 /// Operands in the type that an element-wise instruction computes with.
 constexpr void convert_operands(const op_info& op, value* v, int count) {
-  const int first = &op == &info_of<op::where> ? 1 : 0;  // the condition stays bool
+  const int first = first_number(op);
   dtype common = v[first].type();
   for (int i = first + 1; i < count; ++i) common = promoted(common, v[i].type());
   common = op.operand_type(common);
   for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
 }
 
+/// Operands of storage types in the types that are computed with. A formula chooses by its bools.
+constexpr bool widen_operands(const op_info& op, value* v, int count) {
+  bool found = false;
+  for (int i = first_number(op); op.widens && i < count; ++i) {
+    const dtype t = v[i].type();
+    if (compute_type(t) == t || (t == dtype::boolean && op.kind == op::op_kind::composed)) continue;
+    v[i] = cast_to(v[i], compute_type(t));
+    found = true;
+  }
+  return found;
+}
+
+/// What the op says of its operands; what it finds out at run time is reported under its name.
+constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
+  dims.begin_law(op.native && op.native->reader ? op.native->reader(at) : op.name, operands, count);
+  const inferred law = op.infer(dims, at, operands);
+  dims.end_law();
+  if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  return law;
+}
+
 }  // namespace detail
 
+/// A result of a storage type is computed in a wider one and rounded once, as the result of a whole formula.
+/// So a value holds what its type says, whether it reaches memory or stays in a kernel.
 constexpr value compute_graph::apply(const op_info& op, const attributes& at, value* v, int count) {
   node n;
   n.op = &op;
   n.at = at;
   n.operands = count;
   const bool is_formula = op.kind == op::op_kind::composed && !op.has_vjp;
-  if (op.operand_type && !is_formula) detail::convert_operands(op, v, count);
+  if (op.converts && !is_formula) detail::convert_operands(op, v, count);
   form forms[max_operands + 1]{};
   for (int i = 0; i < count; ++i) {
     n.operand[i] = v[i].id;
     forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
-  if (is_formula) return {this, op.expand(*this, n)};
-  const inferred law = op.infer(dims, at, forms);
-  if (!law.holds || !law.types_fit)
-    throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  const inferred law = detail::read_law(dims, op, at, forms, count);
+  if (detail::widen_operands(op, v, count)) return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
+  if (is_formula) return cast_to({this, op.expand(*this, n)}, law.value.type);
   for (int i = 0; i < count; ++i)
     n.needs_gradient |= v[i].get().needs_gradient && is_floating(n.result.type);
   if (const int simpler = simplified(*this, n); simpler >= 0) return {this, simpler};
@@ -134,6 +160,8 @@ namespace detail {
 /// folded one at a time, the last one first.
 template <class Op>
 constexpr value fold_dims(value v, index_t first, index_t last) {
+  if (const dtype t = v.type(); compute_type(t) != t)  // rounded once, not after each dim
+    return cast_to(fold_dims<Op>(cast_to(v, compute_type(t)), first, last), t);
   const shape s = v.extents();
   int kept_after = 0;
   for (int i = static_cast<int>(last); i < s.order; ++i) kept_after += s[i] != 1;
@@ -188,6 +216,8 @@ constexpr value element_count(value beside, const shape& s) {
 
 constexpr value sum_to(value v, const shape& target) {
   const shape to = v.owner->dims.canonical(target);
+  if (const dtype t = v.type(); is_narrow(t) && v.owner->dims.canonical(v.extents()) != to)
+    return cast_to(sum_to(cast_to(v, dtype::f32), target), t);
   const int extra = v.extents().order - to.order;
   for (int i = v.extents().order; i > extra;) {
     const int last = i;
@@ -199,10 +229,6 @@ constexpr value sum_to(value v, const shape& target) {
   }
   if (extra > 0) v = sum_dims(v, 0, extra);
   return reshape_to(v, to);
-}
-
-constexpr value take_rows_of(value table, value index) {
-  return table.owner->apply<op::take_rows>(attributes{}, table, index);
 }
 
 constexpr value gather_of(value x, value index, index_t dim) {
@@ -242,7 +268,9 @@ constexpr value unpad(value g, value y, value x) {
   symbol_table& dims = g.owner->dims;
   const int dim = static_cast<int>(y.attribute(0));
   const index_t start = y.attribute(1), step = y.attribute(3);
-  const index_t span = dims.multiply(dims.subtract(x.extents()[dim], 1), step);
+  const index_t count = x.extents()[dim];
+  if (step == 1 || count == 0) return slice_dim(g, dim, start, dims.add(start, count), step);
+  const index_t span = dims.multiply(dims.subtract(count, 1), step);
   return slice_dim(g, dim, start, dims.add(dims.add(start, span), 1), step);
 }
 

@@ -50,7 +50,7 @@ template <class Tag, class T, class Extents>
 struct flattener<bound<Tag, T, Extents>> {
   static constexpr value run(compute_graph& g, scope& s) {
     for (int i = s.entries.size(); i-- > 0;)
-      if (s.entries[i].variable == &identity<bound<Tag, T, Extents>>)
+      if (same_object(s.entries[i].variable, &identity<bound<Tag, T, Extents>>))
         return {&g, s.entries[i].id};
     throw value_error("weft: let: a variable is used outside of its let");
   }

@@ -36,7 +36,7 @@ struct fixed_table {
 namespace weft::graph {
 
 struct graph_sizes {
-  int nodes, outputs, symbols, checks;
+  int nodes, outputs, symbols, checks, laws;
 };
 
 template <graph_sizes S>
@@ -46,6 +46,7 @@ struct frozen_graph {
   fixed_table<symbol, S.symbols> symbols;
   fixed_table<index_t, S.symbols> same_as;
   fixed_table<extent_check, S.checks> checks;
+  fixed_table<applied_law, S.laws> laws;
   int leaves = 0, arguments = 0, sizes = 0;
 
   constexpr compute_graph thaw() const {
@@ -55,6 +56,7 @@ struct frozen_graph {
     g.dims.symbols = symbols.to_sequence();
     g.dims.same_as = same_as.to_sequence();
     g.dims.checks = checks.to_sequence();
+    g.dims.laws = laws.to_sequence();
     g.leaves = leaves;
     g.arguments = arguments;
     g.sizes = sizes;
@@ -63,7 +65,8 @@ struct frozen_graph {
 };
 
 constexpr graph_sizes sizes_of(const compute_graph& g) {
-  return {g.nodes.size(), g.outputs.size(), g.dims.symbols.size(), g.dims.checks.size()};
+  return {g.nodes.size(), g.outputs.size(), g.dims.symbols.size(), g.dims.checks.size(),
+          g.dims.laws.size()};
 }
 
 /// The graph that `Source::make()` gives, as a constant.
@@ -77,6 +80,7 @@ consteval auto freeze_graph() {
   frozen.symbols.fill(g.dims.symbols);
   frozen.same_as.fill(g.dims.same_as);
   frozen.checks.fill(g.dims.checks);
+  frozen.laws.fill(g.dims.laws);
   frozen.leaves = g.leaves;
   frozen.arguments = g.arguments;
   frozen.sizes = g.sizes;

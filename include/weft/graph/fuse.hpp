@@ -44,6 +44,22 @@ constexpr int base_of(const compute_graph& g, int id) {
   return id;
 }
 
+/// By node: how often it is an operand or an output.
+constexpr sequence<int> uses_in(const compute_graph& g) {
+  sequence<int> uses(g.size(), 0);
+  for (int i = 0; i < g.size(); ++i)
+    for (int k = 0; k < g[i].operands; ++k) ++uses[g[i].operand[k]];
+  for (int o : g.outputs)
+    if (o >= 0) ++uses[o];
+  return uses;
+}
+
+/// Whether operand `id` of `n` is a concat along the same dim that nothing else reads: one step copies the parts
+/// of both.
+constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& uses, const node& n, int id) {
+  return n.op == &info_of<op::concat> && g[id].op == n.op && g[id].at == n.at && uses[id] == 1;
+}
+
 constexpr shape row_shape(shape s) {
   if (s.order) s[s.order - 1] = 1;
   return s;
@@ -52,12 +68,8 @@ constexpr shape row_shape(shape s) {
 class fuser {
  public:
   constexpr explicit fuser(const compute_graph& g)
-      : g_(g), level_(g.size(), 0), uses_(g.size(), 0), inner_uses_(g.size(), 0), mark_(g.size(), 0) {
+      : g_(g), level_(g.size(), 0), uses_(uses_in(g)), inner_uses_(g.size(), 0), mark_(g.size(), 0) {
     result_.group_of = sequence<int>(g.size(), -1);
-    for (int i = 0; i < g.size(); ++i)
-      for (int k = 0; k < g[i].operands; ++k) ++uses_[g[i].operand[k]];
-    for (int o : g.outputs)
-      if (o >= 0) ++uses_[o];
   }
 
   constexpr fusion run() {
@@ -74,8 +86,10 @@ class fuser {
   constexpr void place(int i) {
     const node& n = g_[i];
     int latest = 0;
-    for (int k = 0; k < n.operands; ++k)
-      if (level_[n.operand[k]] > latest) latest = level_[n.operand[k]];
+    for (int k = 0; k < n.operands; ++k) {
+      const int o = n.operand[k], level = level_[o] - is_part_of_concat(g_, uses_, n, o);
+      if (level > latest) latest = level;
+    }
     if (!fuses(n)) {
       const bool computes = n.op->kind != op::op_kind::view && n.op->kind != op::op_kind::result;
       level_[i] = n.operands == 0 ? 0 : latest + computes;

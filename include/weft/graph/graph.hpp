@@ -33,11 +33,15 @@ struct op_info {
   const char* name;
   op::op_kind kind;
   int results;
+  int arity;  // 0: a source, which has no functions
   inferred (*infer)(symbol_table& dims, const attributes& at, const form* operands);
   /// Form of the k-th result, k > 0, for ops that have several.
   form (*result_form)(int k, const form* operands);
-  /// The type that operands are brought to, from their promoted type; null where they stay.
+  /// The type that operands are brought to, from their promoted type, where `converts`.
   dtype (*operand_type)(dtype promoted);
+  bool converts;
+  /// Whether operands of storage types are computed with in a wider type: op/rule.hpp.
+  bool widens;
   /// Whether it has a derivative: graph/op_info.hpp finds it.
   bool has_vjp;
   /// That of an op of a user; those of the library's are in a table.
@@ -55,8 +59,22 @@ struct op_info {
 template <class Op>
 constexpr const op_info& find_info();
 
+/// The op of a node: equal where it is the same description.
+class op_pointer {
+ public:
+  constexpr op_pointer() = default;
+  constexpr op_pointer(const op_info* info) : info_(info) {}
+  constexpr const op_info& operator*() const { return *info_; }
+  constexpr const op_info* operator->() const { return info_; }
+  friend constexpr bool operator==(op_pointer a, op_pointer b) { return same_object(a.info_, b.info_); }
+
+ private:
+  static constexpr op_info none_{};
+  const op_info* info_ = &none_;
+};
+
 struct node {
-  const op_info* op = nullptr;
+  op_pointer op{};
   attributes at{};
   form result{};
   int operand[max_operands]{};
@@ -104,7 +122,8 @@ class compute_graph {
   constexpr value leaf(form f, bool needs_gradient);
   /// A number given at run time.
   constexpr value argument(dtype t);
-  constexpr value constant(double x, dtype t);
+  template <class Number>
+  constexpr value constant(Number x, dtype t);
   /// The extent `e`, a number or a symbol, as a value.
   constexpr value extent(index_t e, dtype t);
   /// 0, 1, ..., extent - 1.
@@ -148,7 +167,8 @@ class compute_graph {
     return t;
   }
   constexpr value as_value(dtype, value v) { return v; }
-  constexpr value as_value(dtype t, double x) { return constant(x, t); }
+  template <class Number>
+  constexpr value as_value(dtype t, Number x) { return constant(x, number_beside<Number>(t)); }
 
   constexpr int first_slot(const node& n) const {
     std::uint64_t h = static_cast<std::uint64_t>(n.at[0]) * 0x9E3779B97F4A7C15ull +
@@ -200,8 +220,6 @@ constexpr value result_of(value y, int k);
 constexpr value constant_in_derivative(value v);
 /// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
 constexpr value element_count(value beside, const shape& s);
-/// Rows of `table` by `index`.
-constexpr value take_rows_of(value table, value index);
 constexpr value gather_of(value x, value index, index_t dim);
 /// Uniform numbers in the form of `like`, another draw at each call.
 constexpr value random_like(value like);

@@ -86,12 +86,14 @@ constexpr op_info make_info() {
   info.name = Op::name;
   info.kind = Op::kind;
   info.results = Op::results;
+  info.arity = Op::arity;
+  info.widens = Op::widens;
   info.number = op::number_of_op<Op>;
   info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;
   if constexpr (Op::arity > 0) {
     info.infer = &infer<Op>;
-    if constexpr (requires { Op::operand_type(dtype{}); } && !std::is_same_v<Op, op::cast>)
-      info.operand_type = &Op::operand_type;
+    info.converts = requires { Op::operand_type(dtype{}); } && !std::is_same_v<Op, op::cast>;
+    if constexpr (requires { Op::operand_type(dtype{}); }) info.operand_type = &Op::operand_type;
     info.has_vjp = has_vjp<Op>;
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;

@@ -13,9 +13,13 @@
 namespace weft::graph {
 
 namespace detail {
+inline std::string text_of_constant(const node& n) {
+  const any_number x{n.at[0]};
+  return is_floating(n.result.type) ? std::to_string(x.as<double>()) : std::to_string(x.bits);
+}
 inline std::string described(const compute_graph& g, int i) {
   const node& n = g[i];
-  if (n.op == &info_of<op::constant>) return std::to_string(number_of(n.at));
+  if (n.op == &info_of<op::constant>) return text_of_constant(n);
   return std::string(n.op->name) + " " + name_of(n.result.type) + " " + to_string(n.result.extents);
 }
 inline bool is_output(const compute_graph& g, int i) { return g.outputs.contains(i); }
@@ -28,7 +32,7 @@ inline std::string to_text(const compute_graph& g) {
     const node& n = g[i];
     text += "%" + std::to_string(i) + " = ";
     if (n.op == &info_of<op::constant>) {
-      text += std::to_string(number_of(n.at));
+      text += detail::text_of_constant(n);
     } else {
       text += std::string(n.op->name) + "(";
       for (int k = 0; k < n.operands; ++k) text += (k ? ", %" : "%") + std::to_string(n.operand[k]);

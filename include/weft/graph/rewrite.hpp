@@ -74,10 +74,10 @@ constexpr compute_graph expanded(const compute_graph& g) {
   return rewritten(g, [](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];
     if (n.op->kind != op::op_kind::composed) {
-      const int simpler = n.op->infer ? simplified(to, n) : -1;
+      const int simpler = n.op->arity > 0 ? simplified(to, n) : -1;
       return simpler >= 0 ? simpler : to.intern(n).id;
     }
-    return n.op->expand(to, n);
+    return cast_to({&to, n.op->expand(to, n)}, n.result.type).id;
   });
 }
 

@@ -11,12 +11,14 @@ namespace weft::graph {
 namespace detail {
 
 constexpr bool is_constant(const compute_graph& g, int id) { return g[id].op == &info_of<op::constant>; }
-constexpr bool is_constant(const compute_graph& g, int id, double x) {
-  return is_constant(g, id) && number_of(g[id].at) == x;
+constexpr bool is_constant(const compute_graph& g, int id, int x) {
+  return is_constant(g, id) && g[id].at[0] == any_number::of(g[id].result.type, x).bits;
 }
 
-/// The value of an instruction whose operands are constants, if it is one that folds.
-constexpr bool fold(const op_info* op, double a, double b, double& out) {
+/// The value of an instruction whose operands are constants, if it is one that folds: of doubles, or of
+/// integers modulo 2^64.
+template <class Number>
+constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
   if (op == &info_of<op::add>) out = a + b;
   else if (op == &info_of<op::subtract>) out = a - b;
   else if (op == &info_of<op::multiply>) out = a * b;
@@ -26,8 +28,28 @@ constexpr bool fold(const op_info* op, double a, double b, double& out) {
   return true;
 }
 
-constexpr double rounded_to(double x, dtype t) {
-  return t == dtype::f64 || !is_floating(t) ? x : static_cast<double>(static_cast<float>(x));
+/// The instruction `n` of constants as a constant, or -1.
+constexpr int folded(compute_graph& g, const node& n, int a, int b) {
+  const dtype from = g[a].result.type, to = n.result.type;
+  const any_number x{g[a].at[0]}, y{g[b].at[0]};
+  const auto rounded = [&](double z) { return g.constant(to == dtype::f32 ? static_cast<double>(static_cast<float>(z)) : z, to).id; };
+  if (n.op == &info_of<op::cast>) return is_floating(from) ? rounded(x.as<double>()) : g.constant(x.bits, to).id;
+  if (from != to) return -1;
+  if (is_floating(to)) {
+    double z = 0;
+    return fold(n.op, x.as<double>(), y.as<double>(), z) ? rounded(z) : -1;
+  }
+  std::uint64_t z = 0;
+  const bool folds = fold(n.op, static_cast<std::uint64_t>(x.bits), static_cast<std::uint64_t>(y.bits), z);
+  return folds ? g.constant(static_cast<std::int64_t>(z), to).id : -1;
+}
+
+/// Whether every value of type `t` is one of type `wide`.
+constexpr bool holds_all(dtype wide, dtype t) {
+  if (wide == dtype::f64) return t != dtype::i64;
+  if (wide == dtype::f32) return is_narrow(t) || t == dtype::u8 || t == dtype::boolean;
+  if (is_floating(t) || is_floating(wide)) return false;
+  return wide < t;  // integers: the wider stands first
 }
 
 /// Two views of the same kind as one: permute of permute, reshape of reshape.
@@ -116,13 +138,13 @@ constexpr int simplified(compute_graph& g, const node& n) {
     return n.operand[0];  // folds extents of 1 alone
   if (n.op->kind != op::op_kind::elementwise || n.operands == 0) return -1;
   const int a = n.operand[0], b = n.operands > 1 ? n.operand[1] : a;
-  if (is_constant(g, a) && is_constant(g, b) && n.operands <= 2) {
-    double folded = 0;
-    if (n.op == &info_of<op::cast> && !is_floating(n.result.type)) return -1;
-    if (n.op == &info_of<op::cast>) folded = number_of(g[a].at);
-    else if (!detail::fold(n.op, number_of(g[a].at), number_of(g[b].at), folded)) return -1;
-    return g.constant(detail::rounded_to(folded, n.result.type), n.result.type).id;
+  if (is_constant(g, a) && is_constant(g, b) && n.operands <= 2) return detail::folded(g, n, a, b);
+  if (n.op == &info_of<op::cast>) {
+    if (g[a].result.type == n.result.type) return a;
+    const int source = g[a].op == n.op ? g[a].operand[0] : a;  // there and back
+    if (g[source].result.type == n.result.type && detail::holds_all(g[a].result.type, n.result.type)) return source;
   }
+  if ((n.op == &info_of<op::floor> || n.op == &info_of<op::round>) && !is_floating(n.result.type)) return a;
   const bool as_a = g[a].result == n.result, as_b = g[b].result == n.result;
   if (n.op == &info_of<op::multiply>) {
     if (is_constant(g, b, 1) && as_a) return a;

@@ -65,7 +65,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
   symbol_table dims = g.dims;
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
-    if (!n.op) return {"a node has no op", i};
+    if (n.op == op_pointer()) return {"a node has no op", i};
     if (n.operands < 0 || n.operands > max_operands) return {"a node has too many operands", i};
     form forms[max_operands + 1]{};
     for (int k = 0; k < n.operands; ++k) {
@@ -74,7 +74,6 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
     }
     if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves)) return {"a leaf has no number", i};
     if (!n.op->infer || n.op->kind == op::op_kind::result) continue;
-    if (n.op == &info_of<op::concat> && n.operands > 2) continue;  // joined by with_legal_views
     const inferred law = n.op->infer(dims, n.at, forms);
     if (!law.holds || !law.types_fit) return {"operands do not fit the law of their op", i};
     const bool same = law.value.type == n.result.type &&
@@ -86,11 +85,14 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
   return {};
 }
 
-/// After `expanded`: only what kernels, views and native code can do is left.
+/// After `expanded`: only what kernels, views and native code can do is left, in types that are computed with.
 constexpr broken_promise verify_expanded(const compute_graph& g) {
-  for (int i = 0; i < g.size(); ++i)
-    if (g[i].op->kind == op::op_kind::composed || g[i].op == &info_of<op::detach>)
-      return {"a formula is left", i};
+  for (int i = 0; i < g.size(); ++i) {
+    const node& n = g[i];
+    if (n.op->kind == op::op_kind::composed || n.op == &info_of<op::detach>) return {"a formula is left", i};
+    for (int k = detail::first_number(*n.op); n.op->widens && k < n.operands; ++k)
+      if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t) return {"an op computes with a storage type", i};
+  }
   return verify_graph(g);
 }
 

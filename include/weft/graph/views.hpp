@@ -1,85 +1,76 @@
 // SPDX-License-Identifier: MIT
 // Which views a reader can follow by strides, and copies where it cannot.
 //
-// A reshape is a view if the dims it merges lie in memory as one: `joined` holds, per value, which
-// dims continue into the next. Splitting a dim is always a view.
+// A reshape is a view if the dims it merges lie in memory as one: shape/layout.hpp decides.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
+#include <weft/shape/layout.hpp>
 
 namespace weft::graph {
 
-/// Bit i: dims i and i+1 lie in memory as one dim would.
-constexpr unsigned all_joined(int order) { return order < 2 ? 0u : (1u << (order - 1)) - 1; }
+constexpr view_kind view_kind_of(const node& n) {
+  if (n.op == &info_of<op::reshape>) return view_kind::reshape;
+  if (n.op == &info_of<op::permute>) return view_kind::permute;
+  if (n.op == &info_of<op::expand>) return view_kind::expand;
+  if (n.op == &info_of<op::slice>) return view_kind::slice;
+  return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
+}
 
-namespace detail {
+/// The layouts of the views of a graph. All other values are contiguous, and so are views of them that reshape alone.
+class view_layouts {
+ public:
+  /// Symbols of strides are added to a table of their own: programs do not compute them.
+  constexpr explicit view_layouts(const symbol_table& dims) : dims_(dims) {}
 
-/// The dims of `from` that become the dims of `to`, group by group of equal product; calls
-/// f(first, last, to_first, to_last) for each. False if the shapes do not group.
-template <class F>
-constexpr bool for_each_group(symbol_table& dims, const shape& from, const shape& to, F f) {
-  int i = 0, j = 0;
-  while (i < from.order || j < to.order) {
-    const int i0 = i, j0 = j;
-    if (i == from.order || j == to.order) {  // only extents of 1 are left on the other side
-      for (; i < from.order; ++i)
-        if (from[i] != 1) return false;
-      for (; j < to.order; ++j)
-        if (to[j] != 1) return false;
-      f(i0, i, j0, j);
-      return true;
-    }
-    index_t left = from[i++], right = to[j++];
-    while (left != right) {
-      const bool grow_left = i < from.order && (j == to.order || (i - i0 <= j - j0));
-      if (grow_left) left = dims.multiply(left, from[i++]);
-      else if (j < to.order) right = dims.multiply(right, to[j++]);
-      else return false;
-    }
-    f(i0, i, j0, j);
+  /// A view of a value of `g`, before it has a place in it.
+  struct description {
+    bool legal = true, is_contiguous = true;
+    layout at{};
+  };
+  constexpr description describe(const compute_graph& g, const node& n) {
+    description d;
+    const view_kind kind = view_kind_of(n);
+    if (kind == view_kind::none || (kind == view_kind::reshape && is_noted_contiguous(n.operand[0]))) return d;
+    d.at = layout_of(g, n.operand[0]);
+    d.legal = make_view(dims_, kind, n.at, dims_.canonical(n.result.extents), d.at);
+    d.is_contiguous = is_contiguous(dims_, d.at);
+    return d;
   }
-  return true;
-}
-
-/// The joined bits after a reshape from `from`, or -1 if it must copy.
-constexpr int joined_after_reshape(symbol_table& dims, unsigned joined, const shape& from,
-                                   const shape& to) {
-  unsigned result = 0;
-  bool legal = true;
-  const bool grouped = for_each_group(dims, from, to, [&](int i0, int i1, int j0, int j1) {
-    for (int i = i0; i + 1 < i1; ++i) legal = legal && (joined >> i & 1);
-    for (int j = j0; j + 1 < j1; ++j) result |= 1u << j;
-    if (j1 < to.order && i1 < from.order && i1 > 0 && j1 > 0 && (joined >> (i1 - 1) & 1))
-      result |= 1u << (j1 - 1);
-  });
-  return grouped && legal ? static_cast<int>(result) : -1;
-}
-
-constexpr unsigned joined_after_permute(unsigned joined, const attributes& at) {
-  unsigned result = 0;
-  for (int i = 0; i + 1 < at.count; ++i) {
-    const int d = normalized_dim(at[i], at.count), e = normalized_dim(at[i + 1], at.count);
-    if (e == d + 1 && (joined >> d & 1)) result |= 1u << i;
+  constexpr void note(int id, const description& d) {
+    while (number_.size() <= id) number_.push_back(contiguous);
+    if (d.is_contiguous || number_[id] != contiguous) return;
+    number_[id] = layouts_.size();
+    layouts_.push_back(d.at);
   }
-  return result;
-}
 
-/// Operands of a concat that are concats along the same dim are replaced by theirs.
-constexpr void flatten_concat(const compute_graph& g, node& n) {
-  int parts[2 * max_operands]{};
-  int count = 0;
-  for (int i = 0; i < n.operands; ++i) {
-    const node& inner = g[n.operand[i]];
-    const bool nested = inner.op == n.op && inner.at == n.at;
-    for (int k = 0; k < (nested ? inner.operands : 1); ++k)
-      parts[count++] = nested ? inner.operand[k] : n.operand[i];
+  /// Whether a row of the value `id` can be read as contiguous memory.
+  constexpr bool has_unit_inner_stride(int id) const {
+    return is_noted_contiguous(id) || weft::has_unit_inner_stride(layouts_[number_[id]]);
   }
-  if (count > max_operands) return;
-  for (int i = 0; i < count; ++i) n.operand[i] = parts[i];
-  n.operands = count;
-}
 
-}  // namespace detail
+ private:
+  static constexpr int contiguous = -1;
+
+  constexpr bool is_noted_contiguous(int id) const { return id >= number_.size() || number_[id] == contiguous; }
+
+  constexpr layout layout_of(const compute_graph& g, int id) {
+    if (!is_noted_contiguous(id)) return layouts_[number_[id]];
+    return contiguous_layout(dims_, dims_.canonical(g[id].result.extents));
+  }
+
+  symbol_table dims_;
+  sequence<int> number_;  // by node: number of its layout
+  sequence<layout> layouts_;
+};
+
+/// The layouts of all views of `g`, whose views are legal.
+constexpr view_layouts layouts_of(const compute_graph& g) {
+  view_layouts layouts(g.dims);
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op->kind == op::op_kind::view) layouts.note(i, layouts.describe(g, g[i]));
+  return layouts;
+}
 
 /// The node whose memory a reshape, or a reshape of one, looks at as a whole.
 constexpr int reshaped_from(const compute_graph& g, int id) {
@@ -87,45 +78,32 @@ constexpr int reshaped_from(const compute_graph& g, int id) {
   return id;
 }
 
-/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe reshaped.
-constexpr compute_graph with_legal_views(compute_graph g) {
-  for (int i = 0; i < g.size(); ++i)  // before it is known what is live: inner ones are not
-    if (g[i].op == &info_of<op::concat>) detail::flatten_concat(g, g.nodes[i]);
-  sequence<unsigned> joined;  // by node of the result
-  const auto note = [&](compute_graph& to, int id, unsigned bits) {
-    while (joined.size() < to.size())
-      joined.push_back(all_joined(to[joined.size()].result.extents.order));
-    joined[id] = bits;
+namespace detail {
+
+/// `g` in which every view is of a value that has memory, and every reshape has strides.
+constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
+  view_layouts layouts(g.dims);
+  return rewritten(g, [&](compute_graph& to, node n) {
+    if (n.op->kind != op::op_kind::view) return to.intern(n).id;
+    const auto copy_operand = [&] { n.operand[0] = to.apply<op::contiguous>({}, value{&to, n.operand[0]}).id; };
+    const node& from = to[n.operand[0]];
+    if (from.op == &info_of<op::coordinate> || from.op->kind == op::op_kind::constant) copy_operand();
+    view_layouts::description d = layouts.describe(to, n);
+    if (!d.legal) {
+      copy_operand();
+      d = layouts.describe(to, n);
+    }
+    const int id = to.intern(n).id;
+    layouts.note(id, d);
     return id;
-  };
-  compute_graph result = rewritten(g, [&](compute_graph& to, node n) {
-    if (n.op->kind != op::op_kind::view)
-      return note(to, to.intern(n).id, all_joined(n.result.extents.order));
-    if (to[n.operand[0]].op == &info_of<op::coordinate> ||
-        to[n.operand[0]].op->kind == op::op_kind::constant)
-      n.operand[0] = to.apply<op::contiguous>({}, value{&to, n.operand[0]}).id;
-    note(to, n.operand[0], static_cast<int>(joined.size()) > n.operand[0]
-                               ? joined[n.operand[0]]
-                               : all_joined(to[n.operand[0]].result.extents.order));
-    const shape from = to[n.operand[0]].result.extents;
-    const unsigned bits = joined[n.operand[0]];
-    if (n.op == &info_of<op::reshape>) {
-      int after = detail::joined_after_reshape(to.dims, bits, from, n.result.extents);
-      if (after < 0 && bits != all_joined(from.order)) {
-        n.operand[0] = to.apply<op::contiguous>({}, value{&to, n.operand[0]}).id;
-        note(to, n.operand[0], all_joined(from.order));
-      }
-      if (after < 0) after = static_cast<int>(all_joined(n.result.extents.order));
-      return note(to, to.intern(n).id, static_cast<unsigned>(after));
-    }
-    unsigned after = 0;
-    if (n.op == &info_of<op::permute>) after = detail::joined_after_permute(bits, n.at);
-    if (n.op == &info_of<op::slice> && n.at[3] == 1 && n.at[0] >= 0) {
-      const int dim = static_cast<int>(n.at[0]);  // only the dim before it stops running into it
-      after = dim > 0 ? bits & ~(1u << (dim - 1)) : bits;
-    }
-    return note(to, to.intern(n).id, after);
   });
+}
+
+}  // namespace detail
+
+/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe reshaped.
+constexpr compute_graph with_legal_views(const compute_graph& g) {
+  compute_graph result = detail::with_legal_reshapes(g);
   sequence<bool> taken(result.size(), false);
   for (int& o : result.outputs) {
     if (o < 0) continue;

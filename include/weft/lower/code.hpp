@@ -20,7 +20,7 @@ enum opcode : int {
   first_opcode = 128,
   load = first_opcode,  // a: argument, b: 1 if the inner stride is not 1; type: in memory
   load_row,             // a: argument; one element per row
-  constant,             // the next word holds the bits of a double
+  constant,             // the next word is its any_number
   argument,             // a: number of the run-time number
   coordinate,           // position in the row
   store,                // a: argument, b: register; type: in memory
@@ -54,14 +54,11 @@ struct word {
   }
 };
 
-/// Type of a register that holds a value of type `t`.
-constexpr dtype register_type(dtype t) {
-  switch (t) {
-    case dtype::bf16: case dtype::f16: return dtype::f32;
-    case dtype::u8: return dtype::i32;
-    default: return t;
-  }
-}
+/// Whether stores convert to type `t` from the type it is computed in.
+constexpr bool is_storage(dtype t) { return is_narrow(t) || t == dtype::u8; }
+
+/// Type of a register that holds a value of type `t`; bool is a mask.
+constexpr dtype register_type(dtype t) { return is_storage(t) ? compute_type(t) : t; }
 
 /// One kernel and the nodes it reads and writes.
 struct kernel_code {
@@ -89,25 +86,11 @@ constexpr bool is_expensive(const node& n) {
          n.op == &info_of<op::divide>;
 }
 
-/// Whether the last dim of a value has stride 1, as far as the graph can tell.
-constexpr bool inner_contiguous(const compute_graph& g, int id) {
-  const node& n = g[id];
-  if (n.op->kind != op::op_kind::view) return true;
-  const int last = n.result.extents.order - 1;
-  if (n.op == &info_of<op::expand>) {
-    const shape& from = g[n.operand[0]].result.extents;
-    if (n.result.extents.last() != from.last()) return false;
-  }
-  if (n.op == &info_of<op::permute> && normalized_dim(n.at[last], n.at.count) != last) return false;
-  if (n.op == &info_of<op::slice> && n.at[0] == last && n.at[3] != 1) return false;
-  if (n.op == &info_of<op::flip> && n.at[0] == last) return false;
-  return inner_contiguous(g, n.operand[0]);
-}
-
 class coder {
  public:
-  constexpr coder(const compute_graph& g, const kernel_group& group, const sequence<bool>& read_outside)
-      : g_(g), group_(group), read_outside_(read_outside),
+  constexpr coder(const compute_graph& g, const graph::view_layouts& layouts, const kernel_group& group,
+                  const sequence<bool>& read_outside)
+      : g_(g), layouts_(layouts), group_(group), read_outside_(read_outside),
         level_(g.size(), 0), word_of_(g.size(), -1), sweep_of_word_(g.size(), -1),
         spilled_(g.size(), -1), stored_(g.size(), -1), member_(g.size(), false) {
     for (int m : group.nodes) member_[m] = true;
@@ -174,8 +157,16 @@ class coder {
       const node& n = g_[m];
       if (folds(n) && level_[m] == p + (group_.folds_columns ? 0 : 1)) f(n.operand[0]);
       const bool element = !folds(n) && !is_row(m);
-      if (element && level_[m] == p && (stored_[m] >= 0 || spilled_[m] >= 0)) f(m);
+      if (element && level_[m] == p && (stored_[m] >= 0 || spilled_[m] >= 0)) f(stored_from(m));
     }
+  }
+
+  /// The value that is stored as `m`: of a cast that rounds as stores do, its operand.
+  constexpr int stored_from(int m) const {
+    const node& n = g_[m];
+    if (n.op != &info_of<op::cast>) return m;
+    const dtype from = g_[n.operand[0]].result.type;
+    return is_storage(n.result.type) && from == compute_type(n.result.type) ? n.operand[0] : m;
   }
 
   /// An expensive value that a later sweep reads again goes to a scratch row.
@@ -225,7 +216,7 @@ class coder {
         if (group_.folds_columns) emit({column_sum + which, n.result.type, stored_[m], operand});
         else word_of_[m] = emit({fold_sum + which, register_type(n.result.type), operand});
       } else if (!folds(n) && !is_row(m) && level_[m] == p) {
-        if (stored_[m] >= 0) emit({store, n.result.type, stored_[m], word_of_[m]});
+        if (stored_[m] >= 0) emit({store, n.result.type, stored_[m], emit_value(stored_from(m), p)});
         if (spilled_[m] >= 0) emit({spill, register_type(n.result.type), spilled_[m], word_of_[m]});
       }
     }
@@ -255,8 +246,8 @@ class coder {
       w = emit({coordinate, t});
     } else if (!member_[id]) {
       const int a = input_of(id);
-      w = row ? emit({load_row, t, a}) : emit({load, t, a, !detail::inner_contiguous(g_, id)});
-    } else if (level_[id] < p && stored_[id] >= 0 && register_type(t) == t) {
+      w = row ? emit({load_row, t, a}) : emit({load, t, a, !layouts_.has_unit_inner_stride(id)});
+    } else if (level_[id] < p && stored_[id] >= 0) {
       w = emit({load, t, stored_[id]});
     } else if (level_[id] < p && spilled_[id] >= 0) {
       w = emit({reload, register_type(t), spilled_[id]});
@@ -272,8 +263,7 @@ class coder {
     const node& n = g_[id];
     int registers[3]{};
     for (int k = 0; k < n.operands; ++k) registers[k] = emit_value(n.operand[k], p);
-    word_of_[id] = emit({n.op->instruction, register_type(n.result.type), registers[0],
-                         registers[1], registers[2]});
+    word_of_[id] = emit({n.op->instruction, n.result.type, registers[0], registers[1], registers[2]});
     sweep_of_word_[id] = p;
     return word_of_[id];
   }
@@ -297,6 +287,7 @@ class coder {
   }
 
   const compute_graph& g_;
+  const graph::view_layouts& layouts_;
   const kernel_group& group_;
   const sequence<bool>& read_outside_;
   sequence<int> level_, word_of_, sweep_of_word_, spilled_, stored_;
@@ -308,9 +299,9 @@ class coder {
 }  // namespace detail
 
 /// The code of one group. `read_outside` holds, by node, whether it is read outside its group.
-constexpr kernel_code make_code(const graph::compute_graph& g, const graph::kernel_group& group,
-                                const sequence<bool>& read_outside) {
-  return detail::coder(g, group, read_outside).run();
+constexpr kernel_code make_code(const graph::compute_graph& g, const graph::view_layouts& layouts,
+                                const graph::kernel_group& group, const sequence<bool>& read_outside) {
+  return detail::coder(g, layouts, group, read_outside).run();
 }
 
 }  // namespace weft::lower

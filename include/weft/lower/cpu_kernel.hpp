@@ -2,10 +2,12 @@
 // Fused kernels on the CPU: one function per canonical code.
 //
 // The words are template arguments, so every load, instruction and store is known to the compiler;
-// a kernel never sees the expression it came from. The bulk of a row is computed a vector at a
-// time, the rest with the same formulas on single lanes.
+// a kernel never sees the expression it came from. A row is computed a vector at a time; the last
+// vector may be partial: lanes beyond the row are loaded as zeros, are neutral in folds and are not
+// stored. So an element's bits do not depend on its place in the row.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -57,62 +59,89 @@ WEFT_INLINE T& get(slot<I, T>& s) {
   return s.value;
 }
 
-/// Memory to register: `n` elements at stride `stride`.
+/// Memory to register: `n` elements at stride `stride`, zeros in the lanes after them.
 template <class T, class V>
-WEFT_INLINE V load_as(const T* p, index_t stride) {
-  constexpr int n = simd::lane_count<V>;
+WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
   using R = simd::lane<V>;
-  if constexpr (n == 1) {
+  if constexpr (lanes == 1) {
     if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
     else return static_cast<R>(*p);
   } else if (stride == 1) {
     if constexpr (std::is_same_v<T, bool>) {
-      const auto bytes = simd::load<simd::vec<std::uint8_t, n>>(reinterpret_cast<const std::uint8_t*>(p));
+      const auto bytes = simd::load_some<simd::vec<std::uint8_t, lanes>>(reinterpret_cast<const std::uint8_t*>(p), n);
       return -__builtin_convertvector(bytes, V);
     } else if constexpr (is_storage_type<T>) {
-      return simd::load_stored<V>(p);
+      return simd::load_stored<V>(p, n);
     } else {
-      const auto raw = simd::load<simd::vec<T, n>>(p);
+      const auto raw = simd::load_some<simd::vec<T, lanes>>(p, n);
       if constexpr (std::is_same_v<T, R>) return raw;
       else return __builtin_convertvector(raw, V);
     }
   } else {
     V v{};
-    for (int i = 0; i < n; ++i) v[i] = load_as<T, R>(p + i * stride, 1);
+    for (index_t i = 0; i < n; ++i) v[i] = load_as<T, R>(p + i * stride, 1, 1);
     return v;
   }
 }
 
+/// The first `n` lanes to contiguous memory.
 template <class T, class V>
-WEFT_INLINE void store_as(T* p, V v) {
-  constexpr int n = simd::lane_count<V>;
-  if constexpr (n == 1) {
+WEFT_INLINE void store_as(T* p, V v, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
+  if constexpr (lanes == 1) {
     *p = static_cast<T>(v);
   } else if constexpr (std::is_same_v<T, bool>) {
-    const auto bytes = __builtin_convertvector(-v, simd::vec<std::uint8_t, n>);
-    simd::store(reinterpret_cast<std::uint8_t*>(p), bytes);
+    const auto bytes = __builtin_convertvector(-v, simd::vec<std::uint8_t, lanes>);
+    simd::store_some(reinterpret_cast<std::uint8_t*>(p), bytes, n);
   } else if constexpr (is_storage_type<T>) {
-    simd::store_rounded(p, v);
+    simd::store_rounded(p, v, n);
   } else if constexpr (std::is_same_v<T, simd::lane<V>>) {
-    simd::store(p, v);
+    simd::store_some(p, v, n);
   } else {
-    simd::store(p, __builtin_convertvector(v, simd::vec<T, n>));
+    simd::store_some(p, __builtin_convertvector(v, simd::vec<T, lanes>), n);
   }
 }
 
-/// A register as another register type.
+/// Floats as integers from R{low} to R{high}, as `converted` in base/dtype.hpp.
+template <class R, R Low, R High, class V>
+WEFT_INLINE simd::rebind<V, R> truncated(V v) {
+  using F = simd::lane<V>;
+  using I = simd::rebind<V, R>;
+  constexpr F end = static_cast<F>(High / 2 + 1) * 2;
+  const auto below = simd::less_equal(v, simd::splat<V>(static_cast<F>(Low)));
+  const auto above = simd::less_equal(simd::splat<V>(end), v);
+  const V inside = simd::select(below | above | ~simd::equal(v, v), V{}, v);
+  const I high = simd::select(above, simd::splat<I>(High), simd::convert<R>(inside));
+  return simd::select(below, simd::splat<I>(Low), high);
+}
+
+/// A register of type From as a value of type To: `converted` in base/dtype.hpp, for vectors.
 template <dtype From, dtype To, class V>
 WEFT_INLINE auto cast_register(V v) {
-  using R = typename register_of<To>::type;
+  using R = typename register_of<register_type(To)>::type;
   if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
   else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
   else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
+  else if constexpr (is_narrow(To)) return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
+  else if constexpr (To == dtype::u8 && is_floating(From)) return truncated<R, 0, 255>(v);
+  else if constexpr (To == dtype::u8) return static_cast<simd::rebind<V, R>>(simd::convert<R>(v) & 255);
+  else if constexpr (!is_floating(To) && is_floating(From))
+    return truncated<R, std::numeric_limits<R>::min(), std::numeric_limits<R>::max()>(v);
   else return simd::convert<R>(v);
+}
+
+/// A number of the graph in a register of type T.
+template <dtype T>
+constexpr auto number_register(any_number n) {
+  using R = typename register_of<register_type(T)>::type;
+  if constexpr (T == dtype::boolean) return static_cast<R>(n.bits ? -1 : 0);
+  else return n.as<R>();
 }
 
 template <int Op, class V>
 WEFT_INLINE V fold_two(V a, V b) {
-  if constexpr (Op == 0) return a + b;
+  if constexpr (Op == 0) return simd::sum(a, b);
   else if constexpr (Op == 1) return simd::maximum(a, b);
   else return simd::minimum(a, b);
 }
@@ -143,6 +172,7 @@ class cpu_kernel {
       : vector_code::slot<I, simd::vec<register_type_of<I>, N>>... {};
   using all_words = std::make_integer_sequence<int, count>;
   using row_registers = registers<1, all_words>;
+  using vector_registers = registers<width, all_words>;
 
   /// Where a row of each argument begins.
   struct row_offsets {
@@ -240,11 +270,11 @@ class cpu_kernel {
       using R = register_type_of<I>;
       using T = typename weft::detail::type_of<w.type>::type;
       auto& out = vector_code::get<I>(row);
-      if constexpr (w.op == constant) out = static_cast<R>(std::bit_cast<double>(encoded[I + 1]));
-      else if constexpr (w.op == argument) out = static_cast<R>(args.number[w.a]);
-      else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1);
+      if constexpr (w.op == constant) out = vector_code::number_register<w.type>({static_cast<std::int64_t>(encoded[I + 1])});
+      else if constexpr (w.op == argument) out = vector_code::number_register<w.type>(args.number[w.a]);
+      else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1, 1);
       else if constexpr (w.op == store_row) {
-        if (reaches(range, code.sweeps)) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row));  // once
+        if (reaches(range, code.sweeps)) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row), 1);  // once
       } else out = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
         return vector_code::get<A>(row);
       });
@@ -267,54 +297,59 @@ class cpu_kernel {
   }
 
   /// Operand register `A` as a vector: from this sweep, or a row value in every lane.
-  template <int S, int A, class V, class Frame>
-  static WEFT_INLINE auto operand(Frame& frame, row_registers& row) {
-    using R = simd::vec<register_type_of<A>, simd::lane_count<V>>;
+  template <int S, int A>
+  static WEFT_INLINE auto operand(vector_registers& frame, row_registers& row) {
+    using V = simd::vec<register_type_of<A>, width>;
     if constexpr (A >= code.sweep_begin[S] && A < code.sweep_end[S]) return vector_code::get<A>(frame);
-    else return simd::splat<R>(vector_code::get<A>(row));
+    else return simd::splat<V>(vector_code::get<A>(row));
   }
 
-  /// One word of sweep S for the N elements at `c`.
-  template <int S, int I, int N, class Frame, class Folds>
-  static WEFT_INLINE void sweep_word(const kernel_args& args, const kernel_range& range,
-                                     const row_offsets& at, row_registers& row, Frame& frame,
-                                     Folds& folds, index_t c) {
+  /// One word of sweep S for the `n` elements at `c`, as many as a vector has lanes or fewer.
+  template <int S, int I>
+  static WEFT_INLINE void sweep_word(const kernel_args& args, const kernel_range& range, const row_offsets& at,
+                                     row_registers& row, vector_registers& frame, vector_registers& folds,
+                                     index_t c, index_t n) {
     constexpr word w = code.words[I];
     using R = register_type_of<I>;
-    using V = simd::vec<R, N>;
+    using V = simd::vec<R, width>;
     using T = typename weft::detail::type_of<w.type>::type;
     if constexpr (w.op == load) {
       const index_t stride = w.b ? args.stride[w.a][args.order - 1] : 1;
-      vector_code::get<I>(frame) = vector_code::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride);
+      vector_code::get<I>(frame) = vector_code::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride, n);
     } else if constexpr (w.op == coordinate) {
       vector_code::get<I>(frame) = simd::iota<V>() + static_cast<R>(c);
     } else if constexpr (w.op == store) {
-      vector_code::store_as<T>(pointer<T>(args, at, w.a) + c, operand<S, w.b, V>(frame, row));
+      vector_code::store_as<T>(pointer<T>(args, at, w.a) + c, operand<S, w.b>(frame, row), n);
     } else if constexpr (w.op == spill) {
-      R* rows = static_cast<R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
-      simd::store(rows + c, operand<S, w.b, V>(frame, row));
+      simd::store(scratch_row<R>(args, range, w.a) + c, operand<S, w.b>(frame, row));
     } else if constexpr (w.op == reload) {
-      const R* rows = static_cast<const R*>(range.scratch) + w.a * args.row_size() * (8 / sizeof(R));
-      vector_code::get<I>(frame) = simd::load<V>(rows + c);
+      vector_code::get<I>(frame) = simd::load<V>(scratch_row<const R>(args, range, w.a) + c);
     } else if constexpr (w.op >= fold_sum && w.op <= fold_min) {
+      constexpr int which = w.op - fold_sum;
+      constexpr R neutral = vector_code::fold_neutral<which, R>();
       auto& sum = vector_code::get<I>(folds);
-      sum = vector_code::fold_two<w.op - fold_sum>(sum, operand<S, w.a, V>(frame, row));
+      sum = vector_code::fold_two<which>(sum, simd::first_lanes<V>(operand<S, w.a>(frame, row), simd::splat<V>(neutral), n));
     } else if constexpr (w.op >= column_sum && w.op <= column_min) {
       R* sums = static_cast<R*>(range.scratch) + (c - range.begin);
-      simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b, V>(frame, row)));
+      simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b>(frame, row)));
     } else {
       vector_code::get<I>(frame) = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
-        return operand<S, A, V>(frame, row);
+        return operand<S, A>(frame, row);
       });
     }
   }
 
-  template <int S, int N, class Folds, int... I>
-  static WEFT_INLINE void sweep_part(const kernel_args& args, const kernel_range& range,
-                                     const row_offsets& at, row_registers& row, Folds& folds,
-                                     index_t c, std::integer_sequence<int, I...>) {
-    registers<N, all_words> frame;
-    (sweep_word<S, code.sweep_begin[S] + I, N>(args, range, at, row, frame, folds, c), ...);
+  template <class R>
+  static WEFT_INLINE R* scratch_row(const kernel_args& args, const kernel_range& range, int number) {
+    return static_cast<R*>(range.scratch) + number * scratch_size(args.row_size()) * static_cast<index_t>(8 / sizeof(R));
+  }
+
+  template <int S, int... I>
+  static WEFT_INLINE void sweep_part(const kernel_args& args, const kernel_range& range, const row_offsets& at,
+                                     row_registers& row, vector_registers& folds, index_t c, index_t n,
+                                     std::integer_sequence<int, I...>) {
+    vector_registers frame;
+    (sweep_word<S, code.sweep_begin[S] + I>(args, range, at, row, frame, folds, c, n), ...);
   }
 
   template <int S, int... I>
@@ -322,12 +357,11 @@ class cpu_kernel {
                                     const row_offsets& at, row_registers& row,
                                     std::integer_sequence<int, I...> words) {
     constexpr int begin = code.sweep_begin[S];
-    registers<width, all_words> folds;
-    (begin_fold<begin + I>(folds, row), ...);
+    vector_registers folds;
+    (begin_fold<begin + I>(folds), ...);
     index_t c = range.begin;
-    for (; c + width <= range.end; c += width)
-      sweep_part<S, width>(args, range, at, row, folds, c, words);
-    for (; c < range.end; ++c) sweep_part<S, 1>(args, range, at, row, row, c, words);
+    for (; c + width <= range.end; c += width) sweep_part<S>(args, range, at, row, folds, c, width, words);
+    if (c < range.end) sweep_part<S>(args, range, at, row, folds, c, range.end - c, words);
     (end_fold<begin + I>(folds, row), ...);
   }
 
@@ -380,23 +414,20 @@ class cpu_kernel {
   static constexpr bool is_fold(int i) {
     return code.words[i].op >= fold_sum && code.words[i].op <= fold_min;
   }
-  template <int I, class Folds>
-  static WEFT_INLINE void begin_fold(Folds& folds, row_registers& row) {
+  template <int I>
+  static WEFT_INLINE void begin_fold(vector_registers& folds) {
     if constexpr (is_fold(I)) {
       using R = register_type_of<I>;
       constexpr R neutral = vector_code::fold_neutral<code.words[I].op - fold_sum, R>();
-      vector_code::get<I>(row) = neutral;
       vector_code::get<I>(folds) = simd::splat<simd::vec<R, width>>(neutral);
     }
   }
-  template <int I, class Folds>
-  static WEFT_INLINE void end_fold(Folds& folds, row_registers& row) {
-    if constexpr (is_fold(I)) {
-      using R = register_type_of<I>;
-      constexpr int which = code.words[I].op - fold_sum;
-      const R lanes = simd::fold_lanes(vector_code::get<I>(folds), &vector_code::fold_two<which, R>);
-      vector_code::get<I>(row) = vector_code::fold_two<which>(lanes, vector_code::get<I>(row));
-    }
+  template <int I>
+  static WEFT_INLINE void end_fold(vector_registers& folds, row_registers& row) {
+    if constexpr (is_fold(I))
+      vector_code::get<I>(row) = simd::fold_lanes(vector_code::get<I>(folds), []<class V>(V a, V b) __attribute__((always_inline)) {
+        return vector_code::fold_two<code.words[I].op - fold_sum>(a, b);
+      });
   }
 
   /// Folds all rows that belong to row `r` of the result, for the columns of the range.
@@ -413,7 +444,7 @@ class cpu_kernel {
     const int kept = args.order - 1 - args.folded;
     const row_offsets base = offsets(args, r, 0, kept);
     if (b.phase == 0) {
-      for (index_t c = 0; c < width_of_range; ++c) sums[c] = vector_code::fold_neutral<which, R>();
+      std::fill_n(sums, scratch_size(width_of_range), vector_code::fold_neutral<which, R>());
       index_t folded_rows = 1;
       for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
       kernel_range rows = range;
@@ -422,13 +453,13 @@ class cpu_kernel {
       if (range.blocks) return;
     } else {
       for (index_t block = 1; block < b.count; ++block) {
-        const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * block * width_of_range);
+        const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * block * scratch_size(width_of_range));
         for (index_t c = 0; c < width_of_range; ++c) sums[c] = vector_code::fold_two<which>(sums[c], more[c]);
       }
     }
     T* out = pointer<T>(args, base, w.a);
     for (index_t c = range.begin; c < range.end; ++c)
-      vector_code::store_as<T>(out + c, sums[c - range.begin]);
+      vector_code::store_as<T>(out + c, sums[c - range.begin], 1);
   }
 };
 

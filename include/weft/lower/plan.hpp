@@ -18,7 +18,6 @@
 namespace weft::lower {
 
 enum class storage : std::uint8_t { leaf, number, computed, view };
-enum class view_kind : std::uint8_t { none, reshape, permute, expand, slice, flip };
 
 /// A value of the program: where it lies, and from which step to which it is alive.
 struct value_entry {
@@ -61,6 +60,7 @@ struct plan {
   sequence<std::uint64_t> words;
   sequence<symbol> symbols;
   sequence<extent_check> checks;
+  sequence<applied_law> laws;
   sequence<int> outputs;  // values; -1 where an output does not exist
   int leaves = 0;
 };
@@ -74,6 +74,7 @@ struct plan_view {
   std::span<const std::uint64_t> words;
   std::span<const symbol> symbols;
   std::span<const extent_check> checks;
+  std::span<const applied_law> laws;
   std::span<const int> outputs;
   int leaves = 0;
 };
@@ -84,7 +85,7 @@ class planner {
  public:
   constexpr explicit planner(const compute_graph& g)
       : g_(g), fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
-        unit_of_(g.size(), -1) {}
+        layouts_(graph::layouts_of(g)), unit_of_(g.size(), -1) {}
 
   constexpr plan run() {
     find_units();
@@ -96,6 +97,7 @@ class planner {
     find_sums();
     plan_.symbols = g_.dims.symbols;
     plan_.checks = g_.dims.checks;
+    plan_.laws = g_.dims.laws;
     plan_.leaves = g_.leaves;
     for (int o : g_.outputs) plan_.outputs.push_back(o);
     return std::move(plan_);
@@ -118,13 +120,31 @@ class planner {
       for (int m : fused_.groups[i].nodes) unit_of_[m] = units_.size();
       units_.push_back({i, fused_.groups[i].nodes});
     }
+    const sequence<int> step_of = steps_of_concats();
     for (int i = 0; i < g_.size(); ++i)
       if (has_step(g_[i])) {
-        unit_of_[i] = units_.size();
-        units_.push_back({-1, {i}});
+        int& of_step = unit_of_[step_of[i]];
+        if (of_step < 0) {
+          of_step = units_.size();
+          units_.push_back({});
+        }
+        unit_of_[i] = of_step;
+        units_[of_step].nodes.push_back(i);
       } else if (g_[i].op->kind == op::op_kind::result) {
         unit_of_[i] = unit_of_[g_[i].operand[0]];
       }
+  }
+
+  /// By node: itself, or the concat that copies its parts in its stead.
+  constexpr sequence<int> steps_of_concats() const {
+    const sequence<int> uses = graph::detail::uses_in(g_);
+    sequence<int> step_of;
+    for (int i = 0; i < g_.size(); ++i) step_of.push_back(i);
+    for (int i = g_.size(); i-- > 0;)
+      for (int k = 0; k < g_[i].operands; ++k)
+        if (const int o = g_[i].operand[k]; graph::detail::is_part_of_concat(g_, uses, g_[i], o))
+          step_of[o] = step_of[i];
+    return step_of;
   }
 
   /// Units by the first of their nodes, as far as dependence allows.
@@ -160,7 +180,7 @@ class planner {
       value_entry v;
       v.result = n.result;
       v.op = n.op->name;
-      v.view = view_of(n);
+      v.view = graph::view_kind_of(n);
       v.given = n.op == &info_of<op::argument>;
       v.at = n.at;
       if (n.op == &info_of<op::leaf>) {
@@ -176,14 +196,6 @@ class planner {
     }
     for (int o = 0; o < g_.outputs.size(); ++o)
       if (g_.outputs[o] >= 0) plan_.values[graph::detail::base_of(g_, g_.outputs[o])].output = o;
-  }
-
-  static constexpr view_kind view_of(const node& n) {
-    if (n.op == &info_of<op::reshape>) return view_kind::reshape;
-    if (n.op == &info_of<op::permute>) return view_kind::permute;
-    if (n.op == &info_of<op::expand>) return view_kind::expand;
-    if (n.op == &info_of<op::slice>) return view_kind::slice;
-    return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
   }
 
   constexpr void find_outside_readers() {
@@ -203,7 +215,7 @@ class planner {
     s.first_operand = plan_.operands.size();
     if (units_[u].group >= 0) {
       const graph::kernel_group& group = fused_.groups[units_[u].group];
-      const kernel_code code = make_code(g_, group, read_outside_);
+      const kernel_code code = make_code(g_, layouts_, group, read_outside_);
       s.kind = step_kind::kernel;
       s.kernel = kernel_number(code);
       s.space = group.space;
@@ -215,7 +227,7 @@ class planner {
       if (s.inputs + s.outputs > max_arguments || s.arguments > max_numbers)
         throw error("weft: fusion: a kernel has more arguments than a call can take");
     } else {
-      const int i = units_[u].nodes[0];
+      const int i = units_[u].nodes.back();
       const node& n = g_[i];
       s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
                : n.op == &info_of<op::concat>         ? step_kind::concat
@@ -225,8 +237,7 @@ class planner {
       s.op = n.op->name;
       s.native = n.op->native;  // of products: by type, see run/program.hpp
       s.at = n.at;
-      for (int k = 0; k < n.operands; ++k) plan_.operands.push_back(n.operand[k]);
-      s.inputs = n.operands;
+      s.inputs = append_operands(i);
       plan_.operands.push_back(i);
       s.outputs = 1;
       for (int r = i + 1; r < g_.size(); ++r)
@@ -236,6 +247,23 @@ class planner {
         }
     }
     plan_.steps.push_back(s);
+  }
+
+  /// The operands of a step; a concat that is computed by this one leaves its own.
+  constexpr int append_operands(int of) {
+    const node& n = g_[of];
+    int count = 0;
+    for (int k = 0; k < n.operands; ++k) {
+      const int id = n.operand[k];
+      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && unit_of_[id] == unit_of_[of];
+      if (parts) {
+        count += append_operands(id);
+      } else {
+        plan_.operands.push_back(id);
+        ++count;
+      }
+    }
+    return count;
   }
 
   constexpr int append(const sequence<int>& ids) {
@@ -287,6 +315,7 @@ class planner {
 
   const compute_graph& g_;
   graph::fusion fused_;
+  graph::view_layouts layouts_;
   sequence<int> unit_of_;
   sequence<unit> units_;
   sequence<int> order_;
@@ -295,7 +324,7 @@ class planner {
 };
 
 struct plan_sizes {
-  int values, steps, operands, kernels, words, symbols, checks, outputs;
+  int values, steps, operands, kernels, words, symbols, checks, laws, outputs;
 };
 
 template <plan_sizes S>
@@ -307,18 +336,19 @@ struct frozen_plan {
   fixed_table<std::uint64_t, S.words> words;
   fixed_table<symbol, S.symbols> symbols;
   fixed_table<extent_check, S.checks> checks;
+  fixed_table<applied_law, S.laws> laws;
   fixed_table<int, S.outputs> outputs;
   int leaves = 0;
 
   constexpr plan_view view() const {
     return {values.view(), steps.view(), operands.view(), kernels.view(), words.view(),
-            symbols.view(), checks.view(), outputs.view(), leaves};
+            symbols.view(), checks.view(), laws.view(), outputs.view(), leaves};
   }
 };
 
 constexpr plan_sizes sizes_of(const plan& p) {
   return {p.values.size(), p.steps.size(), p.operands.size(), p.kernels.size(),
-          p.words.size(), p.symbols.size(), p.checks.size(), p.outputs.size()};
+          p.words.size(), p.symbols.size(), p.checks.size(), p.laws.size(), p.outputs.size()};
 }
 
 }  // namespace detail
@@ -337,6 +367,7 @@ constexpr frozen_plan<Sizes> frozen(const plan& p) {
   result.words.fill(p.words);
   result.symbols.fill(p.symbols);
   result.checks.fill(p.checks);
+  result.laws.fill(p.laws);
   result.outputs.fill(p.outputs);
   result.leaves = p.leaves;
   return result;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The reference back end: interprets canonical codes one element at a time.
 //
-// Slow and plain: the oracle that vector kernels are tested against. It shares the scalar formulas
-// of the instructions and nothing else: no vectors, no threads, no template for a code.
+// Slow and plain: no vectors, no threads, no template for a code. It shares with the CPU back end the
+// scalar formulas of instructions, products, look-ups and attention, so it is no proof of these.
 #pragma once
 
 #include <vector>
@@ -41,14 +41,22 @@ void visit_register(dtype t, F f) {
   }
 }
 
+inline void set_number(any_register& r, dtype t, any_number n) {
+  if (t == dtype::boolean) r.i32 = n.bits ? -1 : 0;
+  else visit_register(t, [&]<class R>(R) { r.as<R>() = n.as<R>(); });
+}
+
 template <class Op>
 void interpret_as(const word& w, dtype operand_type, any_register* r) {
   if constexpr (std::is_same_v<Op, op::cast>) {
+    const bool mask = operand_type == dtype::boolean;
     visit_register(operand_type, [&]<class From>(From) {
-      const From from = r[0].as<From>();
-      const bool mask = operand_type == dtype::boolean;
-      if (w.type == dtype::boolean) r[3].i32 = mask ? r[0].i32 : from != From{} ? -1 : 0;
-      else visit_register(w.type, [&]<class To>(To) { r[3].as<To>() = static_cast<To>(mask ? From(r[0].i32 ? 1 : 0) : from); });
+      const From from = mask ? From(r[0].i32 ? 1 : 0) : r[0].as<From>();
+      visit_type(w.type, [&]<class To>(To) {
+        const To to = converted<To>(from);
+        if constexpr (std::is_same_v<To, bool>) r[3].i32 = to ? -1 : 0;
+        else visit_register(w.type, [&]<class R>(R) { r[3].as<R>() = static_cast<R>(to); });
+      });
     });
   } else if constexpr (std::is_same_v<Op, op::where>) {
     visit_register(w.type, [&]<class R>(R) { r[3].as<R>() = r[0].i32 ? r[1].as<R>() : r[2].as<R>(); });
@@ -173,7 +181,7 @@ class reference_backend : public cpu::cpu_backend {
   static void fold_into(detail::any_register& sum, detail::any_register x, dtype t, int kind) {
     detail::visit_register(t, [&]<class R>(R) {
       R& s = sum.as<R>();
-      s = kind == 0 ? s + x.as<R>() : kind == 1 ? simd::maximum(s, x.as<R>()) : simd::minimum(s, x.as<R>());
+      s = kind == 0 ? simd::sum(s, x.as<R>()) : kind == 1 ? simd::maximum(s, x.as<R>()) : simd::minimum(s, x.as<R>());
     });
   }
 
@@ -195,14 +203,8 @@ class reference_backend : public cpu::cpu_backend {
       case spill: scratch(w.a) = reg(w.b); return 0;
       case reload: out = scratch(w.a); return 0;
       case coordinate: detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(c); }); return 0;
-      case argument:
-        detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(args.number[w.a]); });
-        return 0;
-      case constant:
-        detail::visit_register(w.type, [&]<class R>(R) {
-          out.as<R>() = static_cast<R>(std::bit_cast<double>(call.words[i + 1]));
-        });
-        return 1;
+      case argument: detail::set_number(out, w.type, args.number[w.a]); return 0;
+      case constant: detail::set_number(out, w.type, {static_cast<std::int64_t>(call.words[i + 1])}); return 1;
       case fold_sum: case fold_max: case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
       case column_sum: case column_max: case column_min:
         fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);

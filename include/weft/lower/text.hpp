@@ -168,11 +168,11 @@ class text_writer {
     return std::string(names[fold]) + "(" + a + ", " + b + ")";
   }
   static std::string bits(dtype t, std::uint64_t word) {
-    const auto x = std::bit_cast<double>(word);
+    const any_number x{static_cast<std::int64_t>(word)};
     switch (register_type(t)) {
       case dtype::f64: return "DOUBLE_OF_BITS(" + std::to_string(word) + "ul)";
-      case dtype::f32: return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(static_cast<float>(x))) + "u)";
-      default: return "(" + std::to_string(static_cast<std::int64_t>(x)) + "l)";
+      case dtype::f32: return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(x.as<float>())) + "u)";
+      default: return std::string("(") + register_name(t) + ")" + std::to_string(word) + "ul";
     }
   }
 
@@ -243,10 +243,10 @@ class text_writer {
 
   /// The text of an instruction with its registers in the place of a, b and c.
   std::string instruction(const word& w) const {
-    if (w.op == op::number_of_op<op::cast>)
-      return w.type == dtype::boolean ? "(" + reg(w.a) + " != 0)"
-                                      : std::string("(") + register_name(w.type) + ")" + reg(w.a);
+    if (w.op == op::number_of_op<op::cast>) return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
     const std::string text = instruction_texts<op::all::list>::at[w.op];
+    const bool integer = !is_floating(w.type) && wraps(w.op);
+    const std::string wide = integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
     const auto is_letter = [](char x) { return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_'; };
     std::string result;
     for (std::size_t i = 0; i < text.size();) {
@@ -256,11 +256,24 @@ class text_writer {
       else {
         const std::string name = text.substr(i, j - i);
         const int operand[] = {w.a, w.b, w.c};
-        result += name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? reg(operand[name[0] - 'a']) : name;
+        result += name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? wide + reg(operand[name[0] - 'a']) : name;
         i = j;
       }
     }
-    return result;
+    return integer ? std::string("(") + register_name(w.type) + ")(" + result + ")" : result;
+  }
+  static constexpr bool wraps(int op) {
+    return op == op::number_of_op<op::add> || op == op::number_of_op<op::subtract> || op == op::number_of_op<op::multiply> ||
+           op == op::number_of_op<op::negate>;
+  }
+
+  /// The register w.a, of type `from`, as a value of type w.type: `converted` in base/dtype.hpp.
+  static std::string cast(dtype from, const word& w) {
+    const std::string x = reg(w.a);
+    if (w.type == dtype::boolean) return "(" + x + " != 0)";
+    if (is_narrow(w.type)) return loaded(w.type, stored(w.type, "(f32)" + x));
+    if (is_floating(from) && !is_floating(w.type)) return std::string(name_of(from)) + "_to_" + name_of(w.type) + "(" + x + ")";
+    return w.type == dtype::u8 ? "(i32)(u8)" + x : std::string("(") + register_name(w.type) + ")" + x;
   }
 
   std::span<const std::uint64_t> words_;

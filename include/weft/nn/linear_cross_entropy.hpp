@@ -23,6 +23,7 @@ inline constexpr index_t logits_at_once = index_t{1} << 24;
 /// statement of its own: not to be used inside `grad`.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logits_at_once) {
+  if (at_once < 1) throw value_error("weft: linear_cross_entropy: " + std::to_string(at_once) + " logits at once");
   constexpr auto type = static_cast<index_t>(dtype_of<typename X::value_type>);
   const auto of_rows = [weight](auto rows, auto row_labels) {
     return cross_entropy<reduction_kind::sum, Ignore>(matmul(rows, transpose(weight)), row_labels);

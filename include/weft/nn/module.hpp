@@ -9,7 +9,6 @@
 //   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <ostream>
@@ -17,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include <weft/base/reflect.hpp>
 #include <weft/device/cpu/random.hpp>
+#include <weft/nn/walk.hpp>
 #include <weft/tensor/create.hpp>
 
 namespace weft {
@@ -28,81 +27,16 @@ template <class Extents, element T = float>
 using parameter = variable<T, Extents>;
 
 namespace detail {
-/// Which tensors of a module are meant.
-enum class tensors_of : std::uint8_t { parameters, buffers, both };
-
-template <class T>
-inline constexpr bool is_tensor = false;
-template <class T, class Extents, bool Tracked>
-inline constexpr bool is_tensor<tensor<T, Extents, Tracked>> = true;
-
-template <class T>
-inline constexpr bool is_list = false;
-template <class T>
-inline constexpr bool is_list<std::vector<T>> = true;
-template <class T, std::size_t N>
-inline constexpr bool is_list<std::array<T, N>> = true;
-
-template <class T>
-inline constexpr bool is_tuple = false;
-template <class... T>
-inline constexpr bool is_tuple<std::tuple<T...>> = true;
-
-/// Where a walk stands: a path of names, or nothing where nobody asks for names.
-struct named_path {
-  std::string text;
-  named_path member(std::string_view name) const {
-    named_path to{text};
-    if (!text.empty()) to.text += '.';
-    to.text += name;
-    return to;
-  }
-  named_path element(std::size_t i) const { return member(std::to_string(i)); }
-};
-struct no_path {
-  no_path member(std::string_view) const { return {}; }
-  no_path element(std::size_t) const { return {}; }
-};
-
-template <tensors_of Which, class M, class Path, class F>
-void walk(M& m, const Path& path, F& f) {
-  using T = std::remove_const_t<M>;
-  if constexpr (is_tensor<T>) {
-    if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters))
-      if (m.defined()) f(path, m);
-  } else if constexpr (is_list<T>) {
-    for (std::size_t i = 0; i < m.size(); ++i) walk<Which>(m[i], path.element(i), f);
-  } else if constexpr (is_tuple<T>) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (walk<Which>(std::get<I>(m), path.element(I), f), ...);
-    }(std::make_index_sequence<std::tuple_size_v<T>>{});
-  } else if constexpr (requires { m.children(); }) {
-    walk<Which>(m.children(), path, f);  // the module stands for what it holds
-  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) {
-    for_each_member(m, [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });
-  }
-}
-/// Whether a T has tensors in it. Types that can be copied as bytes have none.
-template <class T>
-consteval bool holds_tensors() {
-  if constexpr (is_tensor<T>) return true;
-  else if constexpr (is_list<T>) return holds_tensors<typename T::value_type>();
-  else if constexpr (is_tuple<T>) {
-    return []<class... M>(std::type_identity<std::tuple<M...>>) {
-      return (holds_tensors<M>() || ...);
-    }(std::type_identity<T>{});
-  } else if constexpr (requires(T& m) { m.children(); }) {
-    return holds_tensors<std::remove_cvref_t<decltype(std::declval<T&>().children())>>();
-  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> && !std::is_trivially_copyable_v<T>) {
-    return []<class... M>(std::type_identity<std::tuple<M*...>>) {
-      return (holds_tensors<M>() || ...);
-    }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
-  } else return false;
-}
 consteval index_t added(std::initializer_list<index_t> counts) {
   index_t sum = 0;
   for (index_t c : counts) sum = sum < 0 || c < 0 ? -1 : sum + c;
   return sum;
+}
+template <class T>
+consteval index_t static_parameter_count();
+template <class... T>
+consteval index_t static_count_of_all() {
+  return added({0, static_parameter_count<std::remove_cvref_t<T>>()...});
 }
 /// The elements of the parameters of a T, if its type says them all; -1 if not.
 template <class T>
@@ -111,24 +45,27 @@ consteval index_t static_parameter_count() {
     index_t n = 1;
     for (int i = 0; i < T::static_shape.order; ++i) n = n < 0 || T::static_shape[i] == dyn ? -1 : n * T::static_shape[i];
     return T::requires_grad ? n : 0;
-  } else if constexpr (!holds_tensors<T>()) {
+  } else if constexpr (content_of<T> == content::none) {
     return 0;
   } else if constexpr (is_tuple<T>) {
-    return []<class... M>(std::type_identity<std::tuple<M...>>) { return added({static_parameter_count<M>()...}); }(std::type_identity<T>{});
-  } else if constexpr (!is_list<T> && std::is_aggregate_v<T> && !requires(T& m) { m.children(); }) {
-    return []<class... M>(std::type_identity<std::tuple<M*...>>) {
-      return added({static_parameter_count<M>()...});
-    }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
-  } else {
+    return []<template <class...> class List, class... M>(std::type_identity<List<M...>>) {
+      return static_count_of_all<M...>();
+    }(std::type_identity<T>{});
+  } else if constexpr (is_container<T> || is_pointer_to_one<T> || has_children<T>) {
     return -1;
+  } else {
+    (void)sizeof(reachable_tensors_law<is_reachable<T>, T>);
+    return []<class... M>(std::type_identity<std::tuple<M*...>>) {
+      return static_count_of_all<M...>();
+    }(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
   }
 }
 }  // namespace detail
 
 /// A plain struct that holds tensors, itself or in modules inside it.
 template <class T>
-concept module = !detail::is_tensor<T> && !detail::is_list<T> && !detail::is_tuple<T> &&
-                 detail::holds_tensors<T>();
+concept module = !detail::is_tensor<T> && !detail::is_container<T> && !detail::is_tuple<T> &&
+                 !detail::is_pointer_to_one<T> && detail::content_of<T> == detail::content::tensors;
 
 /// What optimisers and files work on: the shared state of each tensor by name.
 using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;

@@ -6,6 +6,7 @@
 #include <weft/op/compare.hpp>
 #include <weft/op/activation.hpp>
 #include <weft/op/movement.hpp>
+#include <weft/op/join.hpp>
 #include <weft/op/contraction.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/normalization.hpp>
@@ -13,8 +14,10 @@
 #include <weft/op/attention.hpp>
 #include <weft/op/index.hpp>
 #include <weft/op/random.hpp>
+#include <weft/op/select.hpp>
 #include <weft/op/tap.hpp>
 #include <weft/op/source.hpp>
+#include <weft/op/guidance.hpp>
 
 namespace weft::op {
 
@@ -32,13 +35,13 @@ struct all {
             reduce_sum, reduce_max, reduce_min,                                 // instructions
             leaf, argument, constant, extent_value, result,                     // sources
             reshape, permute, expand, slice, flip, detach, pad, concat,
-            unflatten, flatten, chunk,                                          // movement
+            unflatten, flatten, unsqueeze, chunk, select,                       // movement
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
-            take_rows, put_rows, gather, scatter_sum, arg_extremum, one_hot,
+            checked_index, take_rows, put_rows, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
-            negative_log_likelihood, count_labels, bce_with_logits,             // losses
+            clamp, negative_log_likelihood, count_labels, bce_with_logits,             // losses
                        uniform_like, dropout, bernoulli,                                   // random
             tap>;
 };

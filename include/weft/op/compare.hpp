@@ -46,6 +46,7 @@ struct less_equal : comparison {
 /// Logic on bool.
 template <int Arity>
 struct logical : primitive<Arity> {
+  static constexpr bool widens = false;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
     inferred result = broadcast_all(dims, operands, Arity);

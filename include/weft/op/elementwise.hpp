@@ -33,21 +33,21 @@ struct floating_primitive : primitive<Arity> {
 struct add : primitive<2> {
   static constexpr auto name = "add";
   static constexpr auto text = "a + b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a + b; }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::sum(a, b); }
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, g}; }
 };
 
-struct subtract : primitive<2> {
+struct subtract : on_numbers<primitive<2>> {
   static constexpr auto name = "subtract";
   static constexpr auto text = "a - b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a - b; }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::difference(a, b); }
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, -g}; }
 };
 
 struct multiply : primitive<2> {
   static constexpr auto name = "multiply";
   static constexpr auto text = "a * b";
-  template <class V> static WEFT_INLINE V lane(V a, V b) { return a * b; }
+  template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::product(a, b); }
   static constexpr auto vjp(auto g, auto, auto a, auto b) { return std::array{g * b, g * a}; }
 };
 
@@ -57,17 +57,22 @@ struct divide : floating_primitive<2> {
   static constexpr interval domain{0.5, 2};
   template <class V> static WEFT_INLINE V lane(V a, V b) { return a / b; }
   static constexpr auto vjp(auto g, auto y, auto, auto b) {
-    const auto scaled = g / b;
-    return std::array{scaled, -(scaled * y)};
+    return std::array{g / b, -(g * (y / b))};  // g / b times y would be NaN where g / b overflows and y is 0
   }
 };
 
-struct negate : primitive<1> {
+struct negate : on_numbers<primitive<1>> {
   static constexpr auto name = "negate";
   static constexpr auto text = "-a";
-  template <class V> static WEFT_INLINE V lane(V a) { return -a; }
+  template <class V> static WEFT_INLINE V lane(V a) { return simd::negative(a); }
   static constexpr auto vjp(auto g, auto, auto) { return -g; }
 };
+
+/// The cotangents of two operands of which one is chosen: halves where they are equal, both where one is NaN, as in PyTorch.
+constexpr auto shared_by_choice(auto g, auto a, auto b, auto passed_a, auto passed_b) {
+  const auto part = weft::where(weft::equal(a, b), g * 0.5, g);
+  return std::array{weft::where(passed_a, 0, part), weft::where(passed_b, 0, part)};
+}
 
 /// Larger of two, NaN if either is. At equal operands each gets half of the cotangent.
 struct maximum : primitive<2> {
@@ -75,8 +80,7 @@ struct maximum : primitive<2> {
   static constexpr auto text = "(a > b || a != a) ? a : b";
   template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::maximum(a, b); }
   static constexpr auto vjp(auto g, auto, auto a, auto b) {
-    const auto left = weft::where(weft::equal(a, b), g * 0.5, weft::where(weft::less(b, a), g, 0));
-    return std::array{left, g - left};
+    return shared_by_choice(g, a, b, weft::less(a, b), weft::less(b, a));
   }
 };
 
@@ -85,12 +89,11 @@ struct minimum : primitive<2> {
   static constexpr auto text = "(a < b || a != a) ? a : b";
   template <class V> static WEFT_INLINE V lane(V a, V b) { return simd::minimum(a, b); }
   static constexpr auto vjp(auto g, auto, auto a, auto b) {
-    const auto left = weft::where(weft::equal(a, b), g * 0.5, weft::where(weft::less(a, b), g, 0));
-    return std::array{left, g - left};
+    return shared_by_choice(g, a, b, weft::less(b, a), weft::less(a, b));
   }
 };
 
-/// a to the power b. The cotangent of b is 0 where a is 0, as in PyTorch.
+/// a to the power b. The cotangent of b is 0 where a is 0 and b is not negative, as in PyTorch.
 struct pow : floating_primitive<2> {
   static constexpr auto name = "pow";
   static constexpr auto text = "pow(a, b)";
@@ -98,7 +101,8 @@ struct pow : floating_primitive<2> {
   template <class V> static WEFT_INLINE V lane(V a, V b) { return math::pow(a, b); }
   static constexpr auto vjp(auto g, auto y, auto a, auto b) {
     const auto slope = weft::where(weft::equal(b, 0), 0, b * weft::pow(a, b - 1));
-    return std::array{g * slope, g * weft::where(weft::equal(a, 0), 0, y * weft::log(a))};
+    const auto flat = weft::logical_and(weft::equal(a, 0), weft::less_equal(0, b));
+    return std::array{g * slope, g * weft::where(flat, 0, y * weft::log(a))};
   }
 };
 
@@ -182,44 +186,62 @@ struct erf : floating_primitive<1> {
   }
 };
 
-struct abs : primitive<1> {
+struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
   static constexpr auto text = "a < 0 ? -a : a";
   template <class V> static WEFT_INLINE V lane(V a) { return math::abs(a); }
   static constexpr auto vjp(auto g, auto, auto a) { return g * weft::sign(a); }
 };
 
-/// -1, 0 or 1; its derivative is 0.
+/// -1, 0 or 1, 0 for NaN as in PyTorch; its derivative is 0.
 struct sign : primitive<1> {
   static constexpr auto name = "sign";
-  static constexpr auto text = "a > 0 ? 1 : a < 0 ? -1 : a";
+  static constexpr auto text = "a > 0 ? 1 : a < 0 ? -1 : 0";
   template <class V> static WEFT_INLINE V lane(V a) {
     using T = simd::lane<V>;
-    const V below = simd::select(simd::less(a, V{}), simd::splat<V>(T(-1)), a);
+    const V below = simd::select(simd::less(a, V{}), simd::splat<V>(T(-1)), V{});
     return simd::select(simd::less(V{}, a), simd::splat<V>(T{1}), below);
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-struct floor : floating_primitive<1> {
+/// Integers stay as they are: graph/simplify.hpp leaves no instruction for them.
+struct floor : primitive<1> {
   static constexpr auto name = "floor";
   static constexpr auto text = "floor(a)";
   template <class V> static WEFT_INLINE V lane(V a) { return math::floor(a); }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// To the nearest integer, halves to the even one.
-struct round : floating_primitive<1> {
+/// To the nearest integer, halves to the even one. Integers stay as they are.
+struct round : primitive<1> {
   static constexpr auto name = "round";
   static constexpr auto text = "rint(a)";
   template <class V> static WEFT_INLINE V lane(V a) { return math::round(a); }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Another element type; attribute: the dtype. Floating to integer truncates towards zero.
+/// x between two bounds. As in PyTorch the cotangent passes where low <= x <= high; a bound gets it where it replaces x.
+struct clamp : composed<3> {
+  static constexpr auto name = "clamp";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    return broadcast_all(dims, operands, 3);
+  }
+  static constexpr auto value(auto x, auto low, auto high) { return weft::minimum(weft::maximum(x, low), high); }
+  static constexpr auto vjp(auto g, auto, auto x, auto low, auto high) {
+    const auto inside = weft::logical_and(weft::less_equal(low, x), weft::less_equal(x, high));
+    const auto raised = weft::logical_and(weft::less(x, low), weft::less(low, high));
+    const auto lowered = weft::logical_or(weft::less(high, x), weft::less(high, low));
+    return std::array{weft::where(inside, g, 0), weft::where(raised, g, 0), weft::where(lowered, g, 0)};
+  }
+};
+
+/// Another element type; attribute: the dtype. What becomes of each value: `converted` in base/dtype.hpp.
 struct cast : primitive<1> {
   static constexpr auto name = "cast";
   static constexpr auto text = "a";
+  static constexpr bool widens = false;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     return {true, {static_cast<dtype>(at[0]), operands[0].extents}};

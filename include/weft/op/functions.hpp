@@ -29,6 +29,7 @@ struct erf;
 struct abs;
 struct sign;
 struct floor;
+struct clamp;
 struct round;
 struct pow;
 struct maximum;
@@ -97,6 +98,21 @@ constexpr auto cast(X x) {
   return apply<op::cast, attr<static_cast<index_t>(dtype_of<T>)>>(std::move(x));
 }
 
+namespace detail {
+/// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as one op is.
+template <class F, expression... X>
+constexpr auto rounded_once(F f, X... x) {
+  constexpr dtype t = [] {
+    const dtype types[] = {dtype_of<typename X::value_type>...};
+    dtype all = types[0];
+    for (dtype each : types) all = promoted(all, each);
+    return all;
+  }();
+  if constexpr (is_narrow(t)) return cast<typename type_of<t>::type>(f(cast<float>(std::move(x))...));
+  else return f(std::move(x)...);
+}
+}  // namespace detail
+
 template <operand A, operand B> requires operands<A, B>
 constexpr auto equal(A a, B b) { return apply<op::equal>(std::move(a), std::move(b)); }
 template <operand A, operand B> requires operands<A, B>
@@ -114,6 +130,11 @@ constexpr auto where(C condition, A a, B b) {
   return apply<op::where>(std::move(condition), std::move(a), std::move(b));
 }
 
+/// Element by element, as the others: bool expressions. NaN is not equal to itself.
+template <operand A, operand B> requires operands<A, B>
+constexpr auto operator==(A a, B b) { return equal(std::move(a), std::move(b)); }
+template <operand A, operand B> requires operands<A, B>
+constexpr auto operator!=(A a, B b) { return logical_not(equal(std::move(a), std::move(b))); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator<(A a, B b) { return less(std::move(a), std::move(b)); }
 template <operand A, operand B> requires operands<A, B>
@@ -123,10 +144,10 @@ constexpr auto operator>(A a, B b) { return less(std::move(b), std::move(a)); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>=(A a, B b) { return less_equal(std::move(b), std::move(a)); }
 
-/// `x` between `low` and `high`; outside, the cotangent is 0.
+/// `x` between `low` and `high`; `high` where low > high. The cotangent passes where low <= x <= high.
 template <operand X, operand L, operand H> requires operands<X, L, H>
 constexpr auto clamp(X x, L low, H high) {
-  return minimum(maximum(std::move(x), std::move(low)), std::move(high));
+  return apply<op::clamp>(std::move(x), std::move(low), std::move(high));
 }
 
 }  // namespace weft

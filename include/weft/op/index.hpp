@@ -20,10 +20,36 @@ template <bool Holds, class... Types>
 struct index_type_law {
   static_assert(Holds, "weft: indices must be i64, i32 or u8");
 };
+constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || t == dtype::u8; }
 
-/// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i.
+/// The indices as i32, each in [0, v0): others are a value_error, except the one to ignore, if v2 is encoded
+/// from it, which becomes -1. v1: for which op (cpu::index_reader).
+///
+/// A step of its own: the row kernels that read its result have no way to report an error.
+struct checked_index : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "checked_index";
+  static constexpr native_code code{&cpu::checked_index, R"(
+    long index = in0_load(in0_offset(item)), ignored = attribute(2);
+    ignored = ignored % 2 ? -(ignored / 2) - 1 : ignored / 2;
+    int skips = attribute(3) && index == ignored;
+    if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
+    out0_store(item, skips ? -1 : (int)index);)", nullptr, false, &cpu::reader_name<1>};
+  /// Attributes hold no negative numbers: those are symbols of extents.
+  static constexpr index_t encoded(index_t ignored) { return ignored < 0 ? -2 * (ignored + 1) + 1 : 2 * ignored; }
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, {dtype::i32, operands[0].extents}, is_index(operands[0].type)};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+struct take_rows;
+
+/// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which op.
 struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
   static constexpr auto name = "put_rows";
   static constexpr native_code code{&cpu::put_rows, R"(
     for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
@@ -32,7 +58,8 @@ struct put_rows : rule<2> {
       if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
       long at = row * P.items + item;
       out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
-    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }, true};
+    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }, true,
+      &cpu::reader_name<1>};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
@@ -40,12 +67,13 @@ struct put_rows : rule<2> {
       result.value.extents.append(operands[1].extents[i]);
     return result;
   }
-  static constexpr auto vjp(auto g, auto, auto index, auto) {
-    return std::array{no_gradient(g), take_rows_of(g, index)};
+  static constexpr auto vjp(auto g, auto y, auto index, auto) {
+    const attributes reader{{y.attribute(1)}, 1};
+    return std::array{no_gradient(g), g.owner->template apply<take_rows>(reader, g, index)};
   }
 };
 
-/// Row index[i...] of the table, for every index.
+/// Row index[i...] of the table, for every index. v0: for which op (cpu::index_reader).
 struct take_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "take_rows";
@@ -59,7 +87,7 @@ struct take_rows : rule<2> {
       at += rest % in0_extent(d) * in0_stride(d);
       rest /= in0_extent(d);
     }
-    out0_store(item, in0_load(at));)"};
+    out0_store(item, in0_load(at));)", nullptr, false, &cpu::reader_name<0>};
   template <bool Holds, class... Extents>
   using law = take_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -70,13 +98,12 @@ struct take_rows : rule<2> {
     const shape &table = operands[0].extents, &index = operands[1].extents;
     inferred result{table.order >= 1 && index.order + table.order - 1 <= max_order,
                     {operands[0].type, index}};
-    const dtype t = operands[1].type;
-    result.types_fit = t == dtype::i64 || t == dtype::i32 || t == dtype::u8;
+    result.types_fit = is_index(operands[1].type);
     for (int i = 1; i < table.order && result.holds; ++i) result.value.extents.append(table[i]);
     return result;
   }
-  static constexpr auto vjp(auto g, auto, auto table, auto index) {
-    const attributes rows{{table.extents()[0]}, 1};
+  static constexpr auto vjp(auto g, auto y, auto table, auto index) {
+    const attributes rows{{table.extents()[0], y.attribute(0)}, 2};
     return std::array{g.owner->template apply<put_rows>(rows, index, g), no_gradient(g)};
   }
 };
@@ -90,6 +117,7 @@ struct gather_law {
 /// Zeros with the extent v1 in dim v0, to which operand 1 is added at the indices of operand 0.
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
   static constexpr native_code code{&cpu::scatter_add, R"(
     int dim = (int)attribute(0);
@@ -111,9 +139,13 @@ struct scatter_sum : rule<2> {
       return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
     }, true};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, operands[1]};
-    result.value.extents[static_cast<int>(at[0])] = at[1];
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape &index = operands[0].extents, &source = operands[1].extents;
+    inferred result{index.order == source.order && at[0] < source.order, operands[1]};
+    result.types_fit = is_index(operands[0].type) && operands[1].type != dtype::boolean;
+    for (int i = 0; i < source.order && result.holds; ++i)
+      result.holds = dims.unify(source[i], index[i], result.value.extents[i]);
+    if (result.holds) result.value.extents[static_cast<int>(at[0])] = at[1];
     return result;
   }
   static constexpr auto vjp(auto g, auto y, auto index, auto) {
@@ -145,8 +177,7 @@ struct gather : rule<2> {
     inferred result{x.order == index.order && x.order > 0, {operands[0].type, index}};
     for (int i = 0; result.holds && i < x.order; ++i)
       if (i != at[0]) result.holds = dims.unify(x[i], index[i], result.value.extents[i]);
-    const dtype t = operands[1].type;
-    result.types_fit = t == dtype::i64 || t == dtype::i32 || t == dtype::u8;
+    result.types_fit = is_index(operands[1].type);
     return result;
   }
   static constexpr auto vjp(auto g, auto y, auto x, auto index) {
@@ -156,6 +187,48 @@ struct gather : rule<2> {
   }
 };
 
+template <bool Holds, class... Extents>
+struct scatter_add_law {
+  static_assert(Holds, "weft: scatter_add: indices and source must have the same extents, and those of the operand "
+                       "except along the dim");
+};
+template <bool Holds, class... Types>
+struct scatter_add_type_law {
+  static_assert(Holds, "weft: scatter_add: indices must be i64, i32 or u8, and operand and source of one type, not bool");
+};
+
+/// Operand 0 with the elements of operand 2 added at the indices of operand 1 along dim v0.
+struct scatter_add : composed<3> {
+  static constexpr auto name = "scatter_add";
+  template <bool Holds, class... Extents>
+  using law = scatter_add_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = scatter_add_type_law<Holds, Types...>;
+
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape &x = operands[0].extents, &index = operands[1].extents, &source = operands[2].extents;
+    inferred result{x.order == index.order && x.order == source.order, operands[0]};
+    index_t same = 0;
+    for (int i = 0; i < x.order && result.holds; ++i) {
+      result.holds = dims.unify(index[i], source[i], same);
+      if (i != at[0]) result.holds = result.holds && dims.unify(x[i], same, result.value.extents[i]);
+    }
+    result.types_fit = is_index(operands[1].type) && operands[0].type == operands[2].type &&
+                       operands[0].type != dtype::boolean;
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x, auto index, auto source) {
+    const attributes sum{{at[0], x.extents()[static_cast<int>(at[0])]}, 2};
+    return x + x.owner->template apply<scatter_sum>(sum, index, source);
+  }
+};
+
+template <bool Holds, class... Extents>
+struct arg_extremum_law {
+  static_assert(Holds, "weft: argmax, argmin: the dim has no elements");
+};
+
 /// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which goes.
 struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
@@ -163,7 +236,6 @@ struct arg_extremum : rule<1> {
   static constexpr native_code code{&cpu::arg_extremum, R"(
     int dim = (int)attribute(0);
     long rest = item, at = 0, best = 0;
-    if (in0_extent(dim) == 0) { fault(); continue; }
     for (int d = in0_order; d-- > 0;) {
       if (d == dim) continue;
       at += rest % in0_extent(d) * in0_stride(d);
@@ -177,10 +249,16 @@ struct arg_extremum : rule<1> {
         extreme = x;
       }
     }
-    out0_store(item, best);)"};
+    out0_store(item, best);)", nullptr, false, [](const attributes& at) { return at[1] ? "argmin" : "argmax"; }};
+  template <bool Holds, class... Extents>
+  using law = arg_extremum_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, {dtype::i64, {}}};
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    inferred result{dims.require_elements(operands[0].extents[static_cast<int>(at[0])]), {dtype::i64, {}},
+                    operands[0].type != dtype::boolean};
     for (int i = 0; i < operands[0].extents.order; ++i)
       if (i != at[0]) result.value.extents.append(operands[0].extents[i]);
     return result;
@@ -197,14 +275,15 @@ struct one_hot : composed<1> {
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {dtype::f32, operands[0].extents}};
     result.value.extents.append(at[0]);
-    result.types_fit = !is_floating(operands[0].type);
+    result.types_fit = is_index(operands[0].type);
     return result;
   }
   static constexpr auto value(const attributes& at, auto index) {
     shape s = index.extents();
     s.append(1);
-    const auto classes = index.owner->coordinate(at[0], dtype::i32);
-    return cast_to(weft::equal(classes, cast_to(reshape_to(index, s), dtype::i32)), dtype::f32);
+    const attributes within{{at[0], static_cast<index_t>(cpu::index_reader::one_hot)}, 2};
+    const auto hot = index.owner->template apply<checked_index>(within, index);
+    return cast_to(weft::equal(index.owner->coordinate(at[0], dtype::i32), reshape_to(hot, s)), dtype::f32);
   }
 };
 
@@ -214,7 +293,7 @@ namespace weft {
 
 /// Whether embedding takes this table and these indices.
 template <class Table, class Index>
-concept embedding_compatible = accepts<op::take_rows, attr<>, Table, Index>;
+concept embedding_compatible = accepts<op::take_rows, attr<0>, Table, Index>;
 /// Whether gather takes these operands along dim Dim, counted from the left.
 template <index_t Dim, class X, class Index>
 concept gather_compatible = accepts<op::gather, attr<Dim>, X, Index>;
@@ -227,31 +306,48 @@ constexpr auto gather(X x, Index index) {
   return apply<op::gather, attr<dim>>(std::move(x), std::move(index));
 }
 
-/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add. The
-/// extent of the dim must be static.
+/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add with an index of the
+/// source's extents. An index outside of the dim is a value_error.
 template <index_t Dim, expression X, expression Index, expression Source>
 constexpr auto scatter_add(X x, Index index, Source source) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
-  static_assert(dim < X::static_shape.order && X::static_shape[dim] != dyn,
-                "weft: scatter_add: the dim must exist and have a static extent");
-  return std::move(x) +
-         apply<op::scatter_sum, attr<dim, X::static_shape[dim]>>(std::move(index), std::move(source));
+  static_assert(dim < X::static_shape.order, "weft: scatter_add: the dim is out of range");
+  return apply<op::scatter_add, attr<dim>>(std::move(x), std::move(index), std::move(source));
 }
 
-/// Positions of the largest elements along dim Dim, which goes; i64, the first if several.
-template <index_t Dim, expression X>
-constexpr auto argmax(X x) {
-  return apply<op::arg_extremum, attr<normalized_dim(Dim, X::static_shape.order), 0>>(std::move(x));
+namespace detail {
+/// 0: the position of the largest; 1: of the smallest.
+template <index_t Which, index_t... Dim, expression X>
+constexpr auto position_of(X x) {
+  static_assert(sizeof...(Dim) <= 1, "weft: argmax, argmin: give one dim, argmax<1>(x), or none for all elements");
+  if constexpr (sizeof...(Dim) == 0) {
+    return apply<op::arg_extremum, attr<0, Which>>(reshape<dyn>(std::move(x)));
+  } else {
+    constexpr int order = X::static_shape.order, dim = (normalized_dim(Dim, order) + ...);
+    static_assert(dim < order, "weft: argmax, argmin: the dim is out of range for this operand");
+    return apply<op::arg_extremum, attr<dim, Which>>(std::move(x));
+  }
 }
-/// Positions of the smallest elements.
-template <index_t Dim, expression X>
+}  // namespace detail
+
+/// Positions of the largest elements along dim Dim, which is removed; without Dim, the row-major position among all
+/// elements. i64; the lowest position of equal elements, a NaN is larger than all. A dim without elements is a
+/// shape_error.
+template <index_t... Dim, expression X>
+constexpr auto argmax(X x) {
+  return detail::position_of<0, Dim...>(std::move(x));
+}
+/// Positions of the smallest elements, as argmax.
+template <index_t... Dim, expression X>
 constexpr auto argmin(X x) {
-  return apply<op::arg_extremum, attr<normalized_dim(Dim, X::static_shape.order), 1>>(std::move(x));
+  return detail::position_of<1, Dim...>(std::move(x));
 }
 
 /// Indices [...] as f32 rows of zeros with a one: [..., Classes].
+/// An index outside of [0, Classes) is a value_error.
 template <index_t Classes, expression Index>
 constexpr auto one_hot(Index index) {
+  static_assert(Classes > 0, "weft: one_hot: the number of classes must be positive");
   return apply<op::one_hot, attr<Classes>>(std::move(index));
 }
 
@@ -260,15 +356,18 @@ template <index_t Dim, expression X, expression Index>
 constexpr auto index_select(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(Index::static_shape.order == 1, "weft: index_select: indices must have one dim");
-  if constexpr (dim == 0) return apply<op::take_rows>(std::move(x), std::move(index));
-  else return transpose<0, dim>(apply<op::take_rows>(transpose<0, dim>(std::move(x)), std::move(index)));
+  static_assert(dim < X::static_shape.order, "weft: index_select: the dim is out of range");
+  using reader = attr<static_cast<index_t>(cpu::index_reader::index_select)>;
+  if constexpr (dim == 0) return apply<op::take_rows, reader>(std::move(x), std::move(index));
+  else return transpose<0, dim>(apply<op::take_rows, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
 }
 
 /// Rows of `table` [V, ...] by `index` [...]: the table's rows replace the indices. An index
 /// outside [0, V) is a value_error.
 template <expression Table, expression Index>
 constexpr auto embedding(Table table, Index index) {
-  return apply<op::take_rows>(std::move(table), std::move(index));
+  using reader = attr<static_cast<index_t>(cpu::index_reader::embedding)>;
+  return apply<op::take_rows, reader>(std::move(table), std::move(index));
 }
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 //   auto loss = cross_entropy<reduction_kind::sum>(logits, labels);
 #pragma once
 
+#include <weft/op/index.hpp>
 #include <weft/op/normalization.hpp>
 
 namespace weft::op {
@@ -21,7 +22,7 @@ struct cross_entropy_type_law {
 
 /// -log(softmax(logits)[label]) per row. v0: label to ignore. v1: bits of the label smoothing.
 struct negative_log_likelihood : composed<2> {
-  static constexpr auto name = "negative_log_likelihood";
+  static constexpr auto name = "cross_entropy";
   template <bool Holds, class... Extents>
   using law = cross_entropy_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -33,15 +34,13 @@ struct negative_log_likelihood : composed<2> {
     inferred result{logits.order == labels.order + 1, {operands[0].type, labels}};
     for (int i = 0; i < labels.order && result.holds; ++i)
       result.holds = dims.unify(logits[i], labels[i], result.value.extents[i]);
-    const dtype t = operands[1].type;
-    result.types_fit = is_floating(operands[0].type) &&
-                       (t == dtype::i64 || t == dtype::i32 || t == dtype::u8);
+    result.types_fit = is_floating(operands[0].type) && is_index(operands[1].type);
     return result;
   }
 
   static constexpr auto value(const attributes& at, auto logits, auto labels) {
     const int order = logits.extents().order;
-    const auto label = with_class_dim(labels, logits);
+    const auto label = class_of(at, labels, logits);
     const auto hit = chosen(logits, label);
     const auto top = max_dims(logits, order - 1, order);
     const auto log_sum = weft::log(sum_dims(weft::exp(logits - top), order - 1, order)) + top;
@@ -51,7 +50,7 @@ struct negative_log_likelihood : composed<2> {
       const auto classes = element_count(logits, {1, {logits.extents().last()}});
       loss = loss - sum_dims(logits, order - 1, order) * (smoothing / classes);
     }
-    const auto kept = weft::where(weft::equal(label, static_cast<double>(at[0])), 0, loss);
+    const auto kept = weft::where(weft::less(label, 0), 0, loss);
     return reshape_to(kept, labels.extents());
   }
 
@@ -59,12 +58,11 @@ struct negative_log_likelihood : composed<2> {
   static constexpr auto vjp(auto g, auto y, auto logits, auto labels) {
     const attributes at = y.attribute_values();
     const int order = logits.extents().order;
-    const auto label = with_class_dim(labels, logits);
+    const auto label = class_of(at, labels, logits);
     const double smoothing = std::bit_cast<double>(at[1]);
     const auto e = weft::exp(logits - max_dims(logits, order - 1, order));
     const auto classes = element_count(logits, {1, {logits.extents().last()}});
-    const auto slope = weft::where(weft::equal(label, static_cast<double>(at[0])), 0,
-                                   with_class_dim(g, logits));
+    const auto slope = weft::where(weft::less(label, 0), 0, with_class_dim(g, logits));
     const auto target = cast_to(chosen(logits, label), g.type()) * (1 - smoothing);
     const auto softmax = e / sum_dims(e, order - 1, order);
     const auto difference = smoothing > 0 ? softmax - (target + smoothing / classes)
@@ -78,9 +76,14 @@ struct negative_log_likelihood : composed<2> {
     s[s.order - 1] = 1;
     return reshape_to(x, s);
   }
+  /// The class of each row, -1 where it is to be ignored.
+  static constexpr auto class_of(const attributes& at, auto labels, auto logits) {
+    const attributes within{{logits.extents().last(), static_cast<index_t>(cpu::index_reader::cross_entropy),
+                             checked_index::encoded(at[0]), 1}, 4};
+    return with_class_dim(labels.owner->template apply<checked_index>(within, labels), logits);
+  }
   static constexpr auto chosen(auto logits, auto label) {
-    const auto classes = logits.owner->coordinate(logits.extents().last(), dtype::i32);
-    return weft::equal(classes, cast_to(label, dtype::i32));
+    return weft::equal(logits.owner->coordinate(logits.extents().last(), dtype::i32), label);
   }
 };
 
@@ -92,7 +95,8 @@ struct count_labels : composed<1> {
     return {true, {static_cast<dtype>(at[1]), {}}};
   }
   static constexpr auto value(const attributes& at, auto labels) {
-    const auto counted = weft::where(weft::equal(labels, static_cast<double>(at[0])),
+    const auto ignored = labels.owner->constant(at[0], dtype::i64);  // may not fit narrow labels
+    const auto counted = weft::where(weft::equal(cast_to(labels, dtype::i64), ignored),
                                      labels.owner->constant(0, static_cast<dtype>(at[1])), 1);
     return reshape_to(sum_dims(counted, 0, labels.extents().order), shape{});
   }
@@ -132,13 +136,18 @@ constexpr auto reduced(E e) {
 }  // namespace detail
 
 /// Cross-entropy of `logits` [..., classes] and integer `labels` [...]. The mean is over labels
-/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike.
+/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike. A label that is neither
+/// `Ignore` nor in [0, classes) is a value_error.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
+  static_assert(Smoothing::value >= 0 && Smoothing::value <= 1, "weft: cross_entropy: the smoothing must be in [0, 1]");
+  using T = typename X::value_type;
   using at = attr<Ignore, number_bits(Smoothing::value)[0]>;
-  constexpr auto type = static_cast<index_t>(dtype_of<typename X::value_type>);
-  if constexpr (How == reduction_kind::mean) {
+  constexpr auto type = static_cast<index_t>(dtype_of<T>);
+  if constexpr (is_narrow(dtype_of<T>)) {
+    return cast<T>(cross_entropy<How, Ignore, Smoothing>(cast<float>(std::move(logits)), std::move(labels)));
+  } else if constexpr (How == reduction_kind::mean) {
     auto count = apply<op::count_labels, attr<Ignore, type>>(labels);
     return sum(apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels))) /
            std::move(count);
@@ -151,13 +160,14 @@ constexpr auto cross_entropy(X logits, Y labels) {
 /// Mean (or sum, or elements) of (x - y)^2.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
-  return detail::reduced<How>(square(std::move(x) - std::move(y)));
+  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(square(x - y)); }, std::move(x), std::move(y));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1].
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
-  return detail::reduced<How>(apply<op::bce_with_logits>(std::move(logits), std::move(targets)));
+  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
+                              std::move(logits), std::move(targets));
 }
 
 }  // namespace weft

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Movement: the same elements under other indices.
 //
-// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides.
-// pad and concat copy.
+// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides. What copies is in
+// op/join.hpp.
 //
 //   auto q = slice<2>(qkv, 0, 768);                 // qkv[:, :, 0:768]
 //   auto rows = reshape(x, extents<dyn, 768>{});    // one dyn without a number is inferred
 #pragma once
+
+#include <string>
 
 #include <weft/op/rule.hpp>
 
@@ -16,11 +18,6 @@ template <bool Holds, class From, class... To>
 struct reshape_law {
   static_assert(Holds, "weft: reshape: the shapes must have the same number of elements, and at "
                        "most one extent may be left to infer");
-};
-template <bool Holds, class... Extents>
-struct concat_law {
-  static_assert(Holds, "weft: concat: the operands must have the same order and, except along the "
-                       "concatenated dim, the same extents");
 };
 template <bool Holds, class... Extents>
 struct expand_law {
@@ -61,8 +58,8 @@ struct permute : view<1> {
     inferred result{at.count == from.order, operands[0]};
     int seen = 0;
     for (int i = 0; i < at.count && i < from.order; ++i) {
-      const int d = normalized_dim(at[i], from.order);
-      if (d == from.order || (seen >> d & 1)) return {false, operands[0]};
+      const int d = static_cast<int>(at[i]);  // not from the right: in a graph, negative numbers are symbols
+      if (d < 0 || d >= from.order || (seen >> d & 1)) return {false, operands[0]};
       seen |= 1 << d;
       result.value.extents[i] = from[d];
     }
@@ -70,8 +67,7 @@ struct permute : view<1> {
   }
   static constexpr auto vjp(auto g, auto y, auto) {
     attributes inverse = y.attribute_values();
-    for (int i = 0; i < inverse.count; ++i)
-      inverse[normalized_dim(y.attribute_values()[i], inverse.count)] = i;
+    for (int i = 0; i < inverse.count; ++i) inverse[static_cast<int>(y.attribute(i))] = i;
     return permute_dims(g, inverse);
   }
 };
@@ -97,7 +93,8 @@ struct expand : view<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return sum_to(g, x.extents()); }
 };
 
-/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step.
+/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Bounds that are not both
+/// numbers, or of an extent that is not one, are checked when the program first sees them (run/instance.hpp).
 struct slice : view<1> {
   static constexpr auto name = "slice";
   template <class Dims>
@@ -106,7 +103,8 @@ struct slice : view<1> {
     const int dim = static_cast<int>(at[0]);
     index_t& e = result.value.extents[dim];
     const bool known = at[1] >= 0 && at[2] >= 0;
-    result.holds = at[3] > 0 && (!known || (at[1] <= at[2] && (e < 0 || at[2] <= e)));
+    result.holds = at[3] > 0 && (!known || at[1] <= at[2]) && (e < 0 || (at[1] <= e && at[2] <= e));
+    if (!result.holds) return result;
     e = dims.divide_up(dims.subtract(at[2], at[1]), at[3]);
     return result;
   }
@@ -135,46 +133,6 @@ struct detach : view<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Zeros around dim v0: v1 before, v3 - 1 between elements, v2 the resulting extent.
-struct pad : rule<1> {
-  static constexpr auto kind = op_kind::copy;
-  static constexpr auto name = "pad";
-  template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
-    inferred result{true, operands[0]};
-    result.value.extents[static_cast<int>(at[0])] = at[2];
-    return result;
-  }
-  static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
-};
-
-/// Two operands side by side along dim v0.
-struct concat : rule<2> {
-  static constexpr auto kind = op_kind::copy;
-  static constexpr auto name = "concat";
-  template <bool Holds, class... Extents>
-  using law = concat_law<Holds, Extents...>;
-  template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
-    const shape &a = operands[0].extents, &b = operands[1].extents;
-    const int dim = normalized_dim(at[0], a.order);
-    inferred result{a.order == b.order && dim < a.order,
-                    {promoted(operands[0].type, operands[1].type), a}};
-    for (int i = 0; result.holds && i < a.order; ++i) {
-      index_t& e = result.value.extents[i];
-      if (i == dim) e = dims.add(a[i], b[i]);
-      else result.holds = dims.unify(a[i], b[i], e);
-    }
-    return result;
-  }
-  static constexpr auto vjp(auto g, auto y, auto a, auto) {
-    const int dim = normalized_dim(y.attribute(0), a.extents().order);
-    const index_t middle = a.extents()[dim];
-    return std::array{slice_dim(g, dim, 0, middle),
-                      slice_dim(g, dim, middle, y.extents()[dim])};
-  }
-};
-
 /// Dim v0 as two dims: v1 parts, and the extent of each.
 struct unflatten : rule<1> {
   static constexpr auto kind = op_kind::composed;
@@ -199,7 +157,7 @@ struct unflatten : rule<1> {
   static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
     const shape& from = operands[0].extents;
     const index_t e = from[static_cast<int>(at[0])];
-    if (from.order == max_order || (e >= 0 && at[1] > 0 && e % at[1])) return {false, operands[0]};
+    if (from.order == max_order || at[1] == 0 || (e >= 0 && at[1] > 0 && e % at[1])) return {false, operands[0]};
     return {true, {operands[0].type, target(dims, at, from)}};
   }
   static constexpr auto value(const attributes& at, auto x) {
@@ -231,6 +189,30 @@ struct flatten : rule<1> {
   }
 };
 
+/// A new dim of extent 1 before dim v0.
+struct unsqueeze : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "unsqueeze";
+  template <bool Holds, class... Extents>
+  using law = dims_law<Holds, Extents...>;
+
+  static constexpr shape target(const attributes& at, const shape& from) {
+    shape to;
+    for (int i = 0; i <= from.order; ++i) {
+      if (i == at[0]) to.append(1);
+      if (i < from.order) to.append(from[i]);
+    }
+    return to;
+  }
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+    const shape& from = operands[0].extents;
+    if (from.order == max_order || at[0] > from.order) return {false, operands[0]};
+    return {true, {operands[0].type, target(at, from)}};
+  }
+  static constexpr auto value(const attributes& at, auto x) { return reshape_to(x, target(at, x.extents())); }
+};
+
 /// Part v2 of dim v0 divided into v1 equal parts.
 struct chunk : rule<1> {
   static constexpr auto kind = op_kind::composed;
@@ -241,7 +223,8 @@ struct chunk : rule<1> {
   static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
     inferred result{true, operands[0]};
     index_t& e = result.value.extents[static_cast<int>(at[0])];
-    result.holds = at[2] < at[1] && (e < 0 || e % at[1] == 0);
+    result.holds = 0 <= at[2] && at[2] < at[1] && (e < 0 || e % at[1] == 0);
+    if (!result.holds) return result;
     e = dims.divide(e, at[1]);
     return result;
   }
@@ -269,28 +252,41 @@ constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
 }
 }  // namespace detail
 
+namespace detail {
+// Not templates, so that each expression does not bring its own text.
+
+[[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
+  throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " +
+                    std::to_string(start) + " to " + std::to_string(stop) + ": bounds are 0 <= start <= stop <= extent");
+}
+[[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
+  throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) + " cannot become " +
+                    std::to_string(parts) + " parts");
+}
+/// The dynamic ones among extents.
+template <index_t... To>
+constexpr void take_dynamic(const extents<To...>& to, index_t* sizes) {
+  for (int i = 0; i < extents<To...>::order; ++i)
+    if (extents<To...>::static_shape[i] == dyn) *sizes++ = to[i];
+}
+}  // namespace detail
+
 /// Whether `X` can be reshaped to these extents.
 template <class X, index_t... To>
 concept reshape_compatible = accepts<op::reshape, attr<To...>, X>;
 /// Whether `X` can be expanded to these extents.
 template <class X, index_t... To>
 concept expand_compatible = accepts<op::expand, attr<To...>, X>;
-/// Whether two operands can be joined along dim Dim, counted from the left.
-template <index_t Dim, class A, class B>
-concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
-
 /// `x` with other extents and the same elements in the same order. All dynamic extents are given;
 /// the form below infers one.
 template <expression X, index_t... To>
 constexpr auto reshape(X x, extents<To...> to) {
-  using target = extents<To...>;
-  if constexpr (target::dynamic_count == 0) {
+  constexpr int dynamic = extents<To...>::dynamic_count;
+  if constexpr (dynamic == 0) {
     return apply<op::reshape, attr<To...>>(std::move(x));
   } else {
-    index_t sizes[target::dynamic_count];
-    int next = 0;
-    for (int i = 0; i < target::order; ++i)
-      if (target::static_shape[i] == dyn) sizes[next++] = to[i];
+    index_t sizes[dynamic];
+    detail::take_dynamic(to, sizes);
     return detail::apply_sized<op::reshape, attr<To...>>(sizes, std::move(x));
   }
 }
@@ -306,7 +302,7 @@ constexpr auto reshape(X x) {
 /// Dim i of the result is dim Dims[i] of `x`.
 template <index_t... Dims, expression X>
 constexpr auto permute(X x) {
-  return apply<op::permute, attr<Dims...>>(std::move(x));
+  return apply<op::permute, attr<normalized_dim(Dims, X::static_shape.order)...>>(std::move(x));
 }
 
 namespace detail {
@@ -326,25 +322,50 @@ constexpr auto transpose(X x) {
                                         std::make_integer_sequence<int, order>{});
 }
 
-/// Repeats extents of 1 to the given ones.
+/// Repeats extents of 1 to the given ones; extents that are dynamic in the operand stay, and are given too.
+template <expression X, index_t... To>
+constexpr auto expand(X x, extents<To...> to) {
+  constexpr int dynamic = extents<To...>::dynamic_count;
+  if constexpr (dynamic == 0) {
+    return apply<op::expand, attr<To...>>(std::move(x));
+  } else {
+    index_t sizes[dynamic];
+    detail::take_dynamic(to, sizes);
+    return detail::apply_sized<op::expand, attr<To...>>(sizes, std::move(x));
+  }
+}
+
+/// The same with static extents.
 template <index_t... To, expression X>
 constexpr auto expand(X x) {
+  static_assert(((To >= 0) && ...), "weft: expand: an extent is a number of elements; dynamic ones are given as "
+                                    "expand(x, extents<dyn, 3>{n})");
   return apply<op::expand, attr<To...>>(std::move(x));
 }
 
-/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time.
+/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time: 0 <= start <= stop <= extent. Unlike in
+/// Python, bounds do not count from the end and are not clamped. Where the extent is dynamic, evaluation throws
+/// shape_error if they are out of range.
 template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression X>
 constexpr auto slice(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
-  return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
+  static_assert(0 <= Start && Start <= Stop && Step > 0,
+                "weft: slice: bounds count from the beginning, 0 <= start <= stop, and the step is positive");
+  if constexpr (0 <= Start && Start <= Stop && Step > 0)
+    return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
 }
 
-/// The same with bounds given at run time; the extent of the result is dynamic.
+/// The same with bounds given at run time; the extent of the result is dynamic. Throws shape_error if not
+/// 0 <= start <= stop, here, or if stop exceeds the extent, when it is evaluated.
 template <index_t Dim, index_t Step = 1, expression X>
 constexpr auto slice(X x, index_t start, index_t stop) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: slice: the dim is out of range");
+  static_assert(Step > 0, "weft: slice: the step is positive");
+  constexpr index_t extent = X::static_shape[dim];
+  if (start < 0 || stop < start || (extent >= 0 && stop > extent))
+    detail::refuse_bounds(X::static_shape, dim, start, stop);
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 
@@ -356,27 +377,21 @@ constexpr auto flip(X x) {
   return apply<op::flip, attr<dim>>(std::move(x));
 }
 
-/// Zeros before and after dim Dim.
-template <index_t Dim, index_t Before, index_t After, expression X>
-constexpr auto pad(X x) {
-  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
-  static_assert(dim < X::static_shape.order && X::static_shape[dim] >= 0,
-                "weft: pad: the dim must exist and have a static extent");
-  return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
-}
-
-/// Dim Dim as [parts, extent / parts].
+/// Dim Dim as [parts, extent / parts]. Throws shape_error if parts is not positive, here, or does not divide the extent,
+/// when it is evaluated.
 template <index_t Dim, expression X>
 constexpr auto unflatten(X x, index_t parts) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: unflatten: the dim is out of range");
+  if (parts <= 0) detail::refuse_parts(X::static_shape, dim, parts);
   return detail::apply_sized<op::unflatten, attr<dim, dyn>>({parts}, std::move(x));
 }
 template <index_t Dim, index_t Parts, expression X>
 constexpr auto unflatten(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: unflatten: the dim is out of range");
-  return apply<op::unflatten, attr<dim, Parts>>(std::move(x));
+  static_assert(Parts > 0, "weft: unflatten: the number of parts is positive");
+  if constexpr (Parts > 0) return apply<op::unflatten, attr<dim, Parts>>(std::move(x));
 }
 
 /// Dims First to Last, both included, as one.
@@ -393,36 +408,14 @@ template <index_t Dim, index_t Parts, index_t I, expression X>
 constexpr auto chunk(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: chunk: the dim is out of range");
-  return apply<op::chunk, attr<dim, Parts, I>>(std::move(x));
+  static_assert(0 <= I && I < Parts, "weft: chunk: the parts are numbered 0 to Parts - 1");
+  if constexpr (0 <= I && I < Parts) return apply<op::chunk, attr<dim, Parts, I>>(std::move(x));
 }
 
-/// The operands one after the other along dim Dim.
-template <index_t Dim, expression A, expression B, expression... Rest>
-constexpr auto concat(A a, B b, Rest... rest) {
-  auto first = apply<op::concat, attr<Dim>>(std::move(a), std::move(b));
-  if constexpr (sizeof...(Rest) == 0) return first;
-  else return concat<Dim>(std::move(first), std::move(rest)...);
-}
-
-namespace detail {
-template <int Dim, expression X, int... I>
-constexpr auto insert_dim(X x, std::integer_sequence<int, I...>) {
-  return weft::reshape<(I == Dim ? 1 : X::static_shape[I - (I > Dim)])...>(std::move(x));
-}
-}  // namespace detail
-
-/// A new dim of extent 1 before dim Dim.
+/// A new dim of extent 1 before dim Dim; -1 is after the last.
 template <index_t Dim, expression X>
 constexpr auto unsqueeze(X x) {
-  constexpr int order = X::static_shape.order + 1;
-  return detail::insert_dim<normalized_dim(Dim, order)>(std::move(x),
-                                                        std::make_integer_sequence<int, order>{});
-}
-
-/// The operands, of one shape, along a new dim Dim.
-template <index_t Dim, expression... X>
-constexpr auto stack(X... x) {
-  return concat<Dim>(unsqueeze<Dim>(std::move(x))...);
+  return apply<op::unsqueeze, attr<normalized_dim(Dim, X::static_shape.order + 1)>>(std::move(x));
 }
 
 /// `x`, through which no gradient flows.

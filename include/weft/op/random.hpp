@@ -27,11 +27,15 @@ struct uniform_like : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// x / (1 - rate) where a uniform number is at least the rate, else 0.
-struct dropout : elementwise<2> {
+/// x times the factor where a uniform number is at least the rate, else 0. Operands: x, the rate, the factor.
+struct dropout : elementwise<3> {
   static constexpr auto name = "dropout";
-  static constexpr auto value(auto x, auto rate) {
-    return weft::where(weft::less(random_like(x), rate), 0, x / (1 - rate));
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, {floating(operands[0].type), operands[0].extents}};
+  }
+  static constexpr auto value(auto x, auto rate, auto factor) {
+    return weft::where(weft::less(random_like(x), rate), 0, x * factor);
   }
 };
 
@@ -45,10 +49,20 @@ struct bernoulli : elementwise<1> {
 
 namespace weft {
 
-/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate).
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_rate(float rate) {
+  throw value_error("weft: dropout: a rate of " + std::to_string(rate) + " is not in [0, 1]");
+}
+}  // namespace detail
+
+/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate); all are dropped at rate 1. A rate
+/// outside of [0, 1] or NaN is a value_error.
 template <expression X>
 constexpr auto dropout(X x, float rate) {
-  return apply<op::dropout>(std::move(x), rate);
+  if (!(rate >= 0 && rate <= 1)) detail::refuse_rate(rate);
+  using T = std::conditional_t<std::is_same_v<typename X::value_type, double>, double, float>;
+  const T p = rate;
+  return apply<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
 template <expression P>
 constexpr auto bernoulli(P p) {

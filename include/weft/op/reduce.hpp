@@ -8,6 +8,8 @@
 // extent 1; a kernel fuses the primitive with the element-wise work around it.
 #pragma once
 
+#include <bit>
+
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 
@@ -30,6 +32,7 @@ namespace weft::op {
 /// Folds dims [v0, v1) and keeps them with extent 1.
 struct reduction : rule<1> {
   static constexpr auto kind = op_kind::reduce;
+  static constexpr bool widens = true;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, operands[0]};
@@ -43,23 +46,18 @@ struct reduce_sum : reduction {
   static constexpr auto vjp(auto g, auto, auto x) { return expand_to(g, x.extents()); }
 };
 
-/// Equal maxima share the cotangent evenly, as torch.amax.
-struct reduce_max : reduction {
-  static constexpr auto name = "reduce_max";
+/// Elements equal to the extremum share the cotangent evenly, as torch.amax.
+struct reduce_extremum : reduction {
   static constexpr auto vjp(auto g, auto y, auto x) {
     const auto hit = cast_to(weft::equal(x, y), g.type());
-    const auto count = sum_dims(hit, y.attribute(0), y.attribute(1));
-    return hit * (g / count);
+    return hit * (g / sum_dims(hit, y.attribute(0), y.attribute(1)));
   }
 };
-
-struct reduce_min : reduction {
+struct reduce_max : reduce_extremum {
+  static constexpr auto name = "reduce_max";
+};
+struct reduce_min : reduce_extremum {
   static constexpr auto name = "reduce_min";
-  static constexpr auto vjp(auto g, auto y, auto x) {
-    const auto hit = cast_to(weft::equal(x, y), g.type());
-    const auto count = sum_dims(hit, y.attribute(0), y.attribute(1));
-    return hit * (g / count);
-  }
 };
 
 /// A set of dims as bits, and whether to keep them: the attributes of the reductions below.
@@ -84,6 +82,18 @@ struct dims_reduction : composed<1> {
   }
 
  protected:
+  /// The result or its cotangent with the reduced dims, of extent 1.
+  static constexpr auto with_dims(const attributes& at, auto result, auto x) {
+    const reduced_dims reduced(at);
+    shape kept = x.extents();
+    for (int i = 0; i < kept.order; ++i)
+      if (reduced.contains(i)) kept[i] = 1;
+    return reshape_to(result, kept);
+  }
+  static constexpr attributes keeping_dims(attributes at) {
+    at[1] = 1;
+    return at;
+  }
   /// `fold(x, first, last)` for each run of adjacent dims, then without the dims if not kept.
   static constexpr auto fold_runs(const attributes& at, auto x, auto fold) {
     const reduced_dims reduced(at);
@@ -136,13 +146,28 @@ struct mean : dims_reduction {
   }
 };
 
-/// Result has the operand's own type.
+template <bool Holds, class... Extents>
+struct extremum_law {
+  static_assert(Holds, "weft: amax, amin: a dim without elements has no largest or smallest");
+};
+
+/// Result has the operand's own type. Elements equal to it, in all dims together, share the cotangent evenly.
 struct extremum : dims_reduction {
+  template <bool Holds, class... Extents>
+  using law = extremum_law<Holds, Extents...>;
   template <class Dims>
   static constexpr inferred infer(Dims& d, const attributes& at, const form* operands) {
     inferred result = dims_reduction::infer(d, at, operands);
     result.value.type = operands[0].type;
+    const reduced_dims reduced(at);
+    for (int i = 0; i < operands[0].extents.order; ++i)
+      if (reduced.contains(i)) result.holds = result.holds && d.require_elements(operands[0].extents[i]);
     return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const attributes at = y.attribute_values();
+    const auto hit = cast_to(weft::equal(x, with_dims(at, y, x)), g.type());
+    return hit * (with_dims(at, g, x) / sum::value(keeping_dims(at), hit));
   }
 };
 
@@ -164,13 +189,17 @@ struct amin : extremum {
 struct logsumexp : dims_reduction {
   static constexpr auto name = "logsumexp";
   static constexpr auto value(const attributes& at, auto x) {
-    attributes kept = at;
-    kept[1] = 1;
-    const auto top = constant_in_derivative(amax::value(kept, x));
+    const attributes kept = keeping_dims(at);
+    const auto top = amax::value(kept, x);
     const auto finite = weft::where(weft::less(weft::abs(top), infinity), top, 0);
     const auto total = sum::value(kept, weft::exp(x - finite));
     const auto result = weft::log(total) + finite;
     return at[1] ? result : reshape_to(result, without_dims(reduced_dims(at), x.extents()));
+  }
+  /// exp(x) / sum(exp(x)) without either of them, which may overflow.
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const attributes at = y.attribute_values();
+    return with_dims(at, g, x) * weft::exp(x - with_dims(at, y, x));
   }
   static constexpr double infinity = __builtin_inf();
 };
@@ -185,6 +214,8 @@ constexpr index_t dim_set() {
   constexpr int order = X::static_shape.order;
   static_assert(((normalized_dim(Dims, order) < order) && ...),
                 "weft: reduction: a dim is out of range for this operand");
+  static_assert(std::popcount((std::uint64_t{0} | ... | (std::uint64_t{1} << normalized_dim(Dims, order)))) == sizeof...(Dims),
+                "weft: reduction: a dim is given twice");
   index_t set = 0;
   ((set |= index_t{1} << normalized_dim(Dims, order)), ...);
   return sizeof...(Dims) == 0 ? (index_t{1} << order) - 1 : set;

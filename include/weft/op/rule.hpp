@@ -47,11 +47,22 @@ struct number_type_law {
                        "named in this type");
 };
 
+/// The sentence for bool where numbers are asked for.
+template <bool Holds, class... Types>
+struct no_bool_law {
+  static_assert(Holds, "weft: this op is not for bool: use logical_not, logical_and, less or equal, or cast "
+                       "to a number first");
+};
+
 /// Defaults that every op inherits.
 template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
+  /// Whether the op computes with what its operands hold, rather than moving it: then operands of bf16 and
+  /// f16 are widened to f32, those of u8 and (but for formulas) bool to i32, and the result is
+  /// converted to its type at the end.
+  static constexpr bool widens = false;
   template <bool Holds, class... Extents>
   using law = broadcast_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -76,6 +87,7 @@ constexpr inferred broadcast_all(Dims& dims, const form* operands, int count) {
 template <int Arity>
 struct primitive : rule<Arity> {
   static constexpr auto kind = op_kind::elementwise;
+  static constexpr bool widens = true;
   /// The type operands are converted to, from their promoted type.
   static constexpr dtype operand_type(dtype t) { return t; }
   static constexpr dtype result_type(dtype t) { return t; }
@@ -87,11 +99,25 @@ struct primitive : rule<Arity> {
   }
 };
 
+/// An op on numbers, whose result has their promoted type: not on bool.
+template <class Rule>
+struct on_numbers : Rule {
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+    inferred result = broadcast_all(dims, operands, Rule::arity);
+    result.types_fit = result.value.type != dtype::boolean;
+    return result;
+  }
+};
+
 /// An element-wise formula over other ops. Give it a `vjp` only where the formula's own derivative
 /// would be less exact or would keep more for backward.
 template <int Arity>
 struct elementwise : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
+  static constexpr bool widens = true;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
@@ -104,6 +130,7 @@ struct elementwise : rule<Arity> {
 template <int Arity>
 struct composed : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
+  static constexpr bool widens = true;
 };
 
 }  // namespace weft::op

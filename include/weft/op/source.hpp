@@ -48,6 +48,7 @@ struct result : rule<0> {
 struct contiguous : primitive<1> {
   static constexpr auto name = "contiguous";
   static constexpr auto text = "a";
+  static constexpr bool widens = false;
   template <class V> static WEFT_INLINE V lane(V a) { return a; }
   static constexpr auto vjp(auto g, auto, auto) { return g; }
 };

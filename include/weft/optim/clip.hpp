@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Norms of gradients, and clipping by them.
+// Norms of gradients, and clipping by them. Gradients may be of any floating types, mixed.
+//
+//   const double norm = clip_grad_norm(model, 1.0);
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include <weft/nn/module.hpp>
@@ -10,49 +13,132 @@
 
 namespace weft {
 
-/// The 2-norm of all gradients together; summed in f32 within rows, in double across.
+namespace detail {
+
+/// The type that gradients and parameters of T are computed with: double for f64, else float.
+template <element T>
+using update_number = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// `e` with elements of T, itself if it has them.
+template <element T, expression E>
+constexpr auto in_type(E e) {
+  if constexpr (std::is_same_v<T, typename E::value_type>) return e;
+  else return cast<T>(std::move(e));
+}
+
+using state_ref = const std::shared_ptr<tensor_state>&;
+
+// Of one gradient, whose type is named here once; the views check it.
+
+template <element T>
+double sum_of_squares(state_ref gradient, context& c) {
+  using number = update_number<T>;
+  const auto sums = eval(sum(square(in_type<number>(row_view<T>(gradient))), dims<-1>), c);
+  recycled_vector<number> rows(static_cast<std::size_t>(sums.size()));
+  sums.copy_to(rows.data());
+  double all = 0;
+  for (number row : rows) all += row;
+  return all;
+}
+template <element T>
+void scale_gradient(state_ref gradient, double factor, context& c) {
+  using number = update_number<T>;
+  update(c, {gradient}, in_type<T>(in_type<number>(flat_view<T>(gradient)) * static_cast<number>(factor)));
+}
+template <element T>
+void clamp_gradient(state_ref gradient, double limit, context& c) {
+  using number = update_number<T>;
+  const auto most = static_cast<number>(limit);
+  update(c, {gradient}, in_type<T>(clamp(in_type<number>(flat_view<T>(gradient)), -most, most)));
+}
+
+/// Whether `p`, which may stand in several places of a model, is met for the first time.
+inline bool is_new(tensor_list& met, state_ref p) {
+  if (std::find(met.begin(), met.end(), p) != met.end()) return false;
+  met.push_back(p);
+  return true;
+}
+
+/// Calls f(T{}, gradient) for every gradient of the model `m`, with T the type of its parameter: programs are
+/// compiled for the types that the model has.
+template <class M, class F>
+void for_each_gradient_of(M& m, F f) {
+  tensor_list met;
+  const auto visit = [&](no_path, const auto& p) {
+    using T = typename std::remove_cvref_t<decltype(p)>::value_type;
+    if constexpr (is_floating(dtype_of<T>))
+      if (p.state()->grad && is_new(met, p.state())) f(T{}, p.state()->grad);
+  };
+  walk<tensors_of::parameters>(m, no_path{}, visit);
+}
+/// The same for parameters whose types only run time knows.
+template <class Parameters, class F>
+void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
+  tensor_list met;
+  for (const auto& p : parameters) {
+    if (!p->grad || !is_new(met, p)) continue;
+    switch (p->grad->type) {
+      case dtype::f64: f(double{}, p->grad); break;
+      case dtype::f32: f(float{}, p->grad); break;
+      case dtype::bf16: f(bfloat16{}, p->grad); break;
+      case dtype::f16: f(float16{}, p->grad); break;
+      default: throw value_error(std::string("weft: ") + what + ": a gradient of " + name_of(p->grad->type));
+    }
+  }
+}
+
+/// Throws value_error unless `limit` is a size.
+inline void require_limit(const char* what, double limit) {
+  if (!(limit >= 0)) throw value_error(std::string("weft: ") + what + ": a limit of " + std::to_string(limit));
+}
+
+}  // namespace detail
+
+/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for the other types, across
+/// rows in double. 0 if there are none, NaN if an element is.
 template <class Parameters = tensor_list>
 double gradient_norm(const Parameters& parameters, context& c = default_context()) {
-  double sum_of_squares = 0;
-  recycled_vector<float> rows;
-  for (const auto& p : parameters) {
-    if (!p->grad || p->type != dtype::f32) continue;
-    const auto sums = eval(sum(square(row_view<float>(p->grad)), dims<-1>), c);
-    rows.resize(static_cast<std::size_t>(sums.size()));
-    sums.copy_to(rows.data());
-    for (float row : rows) sum_of_squares += row;
-  }
-  return std::sqrt(sum_of_squares);
+  double squares = 0;
+  detail::for_each_gradient_in("gradient_norm", parameters,
+                               [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
+  return std::sqrt(squares);
 }
 
 /// What gradients of norm `norm` are multiplied with so that it does not exceed `limit`; as in
-/// torch.nn.utils.clip_grad_norm_.
+/// torch.nn.utils.clip_grad_norm_: 0 for a limit of 0, NaN for a norm of NaN. Throws value_error for a limit
+/// that is negative or NaN.
 inline double clip_factor(double norm, double limit) {
-  return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+  detail::require_limit("clip_factor", limit);
+  const double factor = limit / (norm + 1e-6);
+  return factor > 1 ? 1 : factor;
 }
 
-/// Multiplies all gradients. A template so that units that clip nothing pay nothing.
+/// Multiplies all gradients; products are rounded once. A template so that units that clip nothing pay nothing.
 template <class Parameters>
-void scale_gradients(const Parameters& parameters, float factor, context& c = default_context()) {
-  for (const auto& p : parameters)
-    if (p->grad) update(c, {p->grad}, flat_view<float>(p->grad) * factor);
+void scale_gradients(const Parameters& parameters, double factor, context& c = default_context()) {
+  detail::for_each_gradient_in("scale_gradients", parameters,
+                               [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
 }
 
-/// Scales all gradients so that their norm is at most `limit`; returns the norm before.
+/// Scales all gradients so that their norm is at most `limit`; returns the norm before. Where the norm is NaN so
+/// are all gradients afterwards. Throws value_error for a limit that is negative or NaN.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
-  const tensor_list parameters = parameters_of(model);
-  const double norm = gradient_norm(parameters, c);
-  const auto factor = static_cast<float>(clip_factor(norm, limit));
-  if (factor < 1) scale_gradients(parameters, factor, c);
+  detail::require_limit("clip_grad_norm", limit);
+  double squares = 0;
+  detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
+  const double norm = std::sqrt(squares), factor = clip_factor(norm, limit);
+  if (!(factor >= 1))
+    detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
   return norm;
 }
 
-/// Limits every element of every gradient to [-limit, limit].
+/// Limits every element of every gradient to [-limit, limit]; NaN stays. Throws value_error for a limit that is
+/// negative or NaN.
 template <class M>
-void clip_grad_value(M& model, float limit, context& c = default_context()) {
-  for (const auto& p : parameters_of(model))
-    if (p->grad) update(c, {p->grad}, clamp(flat_view<float>(p->grad), -limit, limit));
+void clip_grad_value(M& model, double limit, context& c = default_context()) {
+  detail::require_limit("clip_grad_value", limit);
+  detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { detail::clamp_gradient<T>(g, limit, c); });
 }
 
 }  // namespace weft

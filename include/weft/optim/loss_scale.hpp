@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <weft/optim/fields.hpp>
+
 namespace weft {
 
 /// With the defaults of torch.amp.GradScaler.
@@ -19,7 +21,10 @@ struct loss_scaler {
   std::int64_t growth_tracker = 0;  // finite steps since the scale last changed
 
   /// Takes note of a step. Whether it is to be taken: if its gradients are finite.
+  /// Throws value_error if a field makes no sense.
   bool took(bool finite) {
+    if (!(scale > 0)) detail::refuse_field("loss_scaler", "scale", scale, "above 0");
+    if (growth_interval < 1) detail::refuse_field("loss_scaler", "growth_interval", static_cast<double>(growth_interval), "1 or more");
     if (!finite) {
       scale = std::max(scale / 2, 0x1p-24);
       growth_tracker = 0;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <numbers>
 
+#include <weft/optim/fields.hpp>
+
 namespace weft {
 
 /// Linear warm-up lr (s + 1) / warmup, then constant or a cosine down to 0 at `steps`, or a factor
@@ -20,7 +22,14 @@ struct schedule {
   std::int64_t every = 1;   // step: how often
   double gamma = 0.1;       // step: by how much
 
+  /// The rate of step `s`. Throws value_error, with the field, if a field or the step makes no sense.
   double at(std::int64_t s) const {
+    require(s >= 0, "a step", static_cast<double>(s), "0 or more");
+    require(lr >= 0, "lr", lr, "0 or more");
+    require(warmup >= 0, "warmup", static_cast<double>(warmup), "0 or more");
+    require(steps >= 0, "steps", static_cast<double>(steps), "0 or more");
+    require(every > 0, "every", static_cast<double>(every), "1 or more");
+    require(gamma >= 0, "gamma", gamma, "0 or more");
     if (s < warmup) return lr * static_cast<double>(s + 1) / static_cast<double>(warmup);
     if (kind == shape::cosine && steps > warmup) {
       const double done = static_cast<double>(s - warmup) / static_cast<double>(steps - warmup);
@@ -28,6 +37,11 @@ struct schedule {
     }
     if (kind == shape::step) return lr * std::pow(gamma, static_cast<double>(s / every));
     return lr;
+  }
+
+ private:
+  static void require(bool holds, const char* field, double value, const char* what) {
+    if (!holds) detail::refuse_field("schedule", field, value, what);
   }
 };
 

@@ -40,8 +40,9 @@ class bound_run : public context {
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
             const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(o), ranks_(std::move(ranks)),
+      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(checked(o)), ranks_(std::move(ranks)),
         optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
+    if (parameters.empty()) detail::refuse_step(false);
     if (scales_loss && o.hook)
       throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
     if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
@@ -54,8 +55,14 @@ class bound_run : public context {
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss.
+  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no backward
+  /// pass has come this way since the last.
   double step(const step_options& o = {}) {
+    weft::detail::require_limit("step: clip", o.clip);
+    if (o.micro_batches < 1) throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+    if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
+      throw usage_error("weft: step: no backward pass has gone through this run since the last step: make the tape with "
+                        "`tape steps(run)` and call steps.backward(loss) before each step");
     const bool local = options_.local_steps > 1;
     const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
@@ -63,7 +70,7 @@ class bound_run : public context {
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
-      optimizer_->step_all(local_, mean / loss_scale * clip_factor(norm, o.clip), *this);
+      optimizer_->step_all(local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();
@@ -192,6 +199,18 @@ class bound_run : public context {
     return all;
   }
 
+  static const parallel_options& checked(const parallel_options& o) {
+    const auto require = [](bool holds, const char* field, index_t value) {
+      if (!holds) throw usage_error(std::string("weft: bind: ") + field + " is " + std::to_string(value));
+    };
+    require(o.local_steps >= 1, "local_steps", o.local_steps);
+    require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
+    require(o.prefetch >= 0, "prefetch", o.prefetch);
+    require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
+    require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
+    return o;
+  }
+
   parallel_options options_;
   std::shared_ptr<communicator> ranks_;
   Optimizer* optimizer_;
@@ -201,6 +220,7 @@ class bound_run : public context {
   std::vector<std::function<void()>> before_update_;
   index_t joined_ = 0;  // micro-batches that count since the last step, if some did not
   std::int64_t steps_ = 0;  // since binding
+  std::uint64_t passes_seen_ = 0;
 };
 
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,

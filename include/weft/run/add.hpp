@@ -12,31 +12,56 @@ inline constexpr std::array add_words{
     lower::word{lower::sweep}.encoded(),
     lower::word{lower::load, T, 0}.encoded(),
     lower::word{lower::load, T, 1}.encoded(),
-    lower::word{op::number_of_op<op::add>, T, 1, 2}.encoded(),
+    lower::word{op::number_of_op<op::add>, compute_type(T), 1, 2}.encoded(),
     lower::word{lower::store, T, 2, 3}.encoded(),
     lower::word{lower::end}.encoded()};
 template <dtype T>
 inline constexpr std::array scale_words{
     lower::word{lower::load_row, T, 1}.encoded(),
-    lower::word{lower::argument, T, 0}.encoded(),
-    lower::word{op::number_of_op<op::multiply>, T, 0, 1}.encoded(),
+    lower::word{lower::argument, compute_type(T), 0}.encoded(),
+    lower::word{op::number_of_op<op::multiply>, compute_type(T), 0, 1}.encoded(),
     lower::word{lower::sweep}.encoded(),
     lower::word{lower::load, T, 0}.encoded(),
-    lower::word{op::number_of_op<op::multiply>, T, 4, 2}.encoded(),
+    lower::word{op::number_of_op<op::multiply>, compute_type(T), 4, 2}.encoded(),
     lower::word{lower::store, T, 2, 5}.encoded(),
     lower::word{lower::end}.encoded()};
-}  // namespace detail
 
-/// x *= scalar * factor, for f32 or f64.
-inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
-  if (x.type == dtype::f64) launch_flat<detail::scale_words<dtype::f64>>(device, {&x, &scalar, &x}, {factor});
-  else launch_flat<detail::scale_words<dtype::f32>>(device, {&x, &scalar, &x}, {factor});
+/// Throws unless all have the type and, but for a scalar, the size of the first.
+inline void require_alike(const char* what, const tensor_state& a, const tensor_state& b, bool scalar = false) {
+  if (a.type != b.type)
+    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " + name_of(b.type));
+  if ((scalar ? 1 : a.extents.size()) != b.extents.size())
+    throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " + to_string(b.extents));
 }
 
-/// sum = a + b for f32 or f64.
+/// Calls f(std::integral_constant<dtype, T>) for the floating type `t`; throws value_error for another.
+template <class F>
+void visit_floating(const char* what, dtype t, F f) {
+  switch (t) {
+    case dtype::f64: return f(std::integral_constant<dtype, dtype::f64>{});
+    case dtype::f32: return f(std::integral_constant<dtype, dtype::f32>{});
+    case dtype::bf16: return f(std::integral_constant<dtype, dtype::bf16>{});
+    case dtype::f16: return f(std::integral_constant<dtype, dtype::f16>{});
+    default: throw value_error(std::string("weft: ") + what + ": elements of " + name_of(t) + ", which is not floating");
+  }
+}
+}  // namespace detail
+
+/// x *= scalar * factor, both of one floating type. Of bf16 and f16 the product is computed in f32 and rounded once.
+inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
+  detail::require_alike("scale", x, scalar, true);
+  detail::visit_floating("scale", x.type, [&]<dtype T>(std::integral_constant<dtype, T>) {
+    launch_flat<detail::scale_words<T>>(device, {&x, &scalar, &x}, {any_number::of(factor)});
+  });
+}
+
+/// sum = a + b of one floating type and shape. Of bf16 and f16 the sum is rounded.
 inline void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
-  if (sum.type == dtype::f64) launch_flat<detail::add_words<dtype::f64>>(device, {&a, &b, &sum});
-  else launch_flat<detail::add_words<dtype::f32>>(device, {&a, &b, &sum});
+  detail::require_alike("add", a, b);
+  detail::require_alike("add", a, sum);
+  detail::visit_floating("add", a.type, [&]<dtype T>(std::integral_constant<dtype, T>) {
+    launch_flat<detail::add_words<T>>(device, {&a, &b, &sum});
+  });
 }
 
 }  // namespace weft::run

@@ -11,7 +11,7 @@ namespace weft::run {
 /// The operands of one evaluation.
 struct operands {
   tensor_list leaves;
-  recycled_vector<double> numbers;
+  recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
   bool check_versions = true;  // whether tensors must hold what they held when the expression was written
 };
@@ -36,7 +36,7 @@ void collect(const E& leaf, operands& to) {
 
 template <class T>
 void collect(const scalar<T>& s, operands& to) {
-  to.numbers.push_back(static_cast<double>(s.value));
+  to.numbers.push_back(any_number::of(s.value));
 }
 
 template <class Tag, class T, class Extents>

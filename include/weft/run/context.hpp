@@ -74,6 +74,10 @@ class context {
     programs_ = r.programs;
   }
 
+  /// How many backward passes have begun: none since the last step is a mistake.
+  std::uint64_t backward_passes() const { return backward_passes_; }
+  void begin_backward() { ++backward_passes_; }
+
   /// Who brings parameters and takes gradients: a parallel strategy, or nobody.
   run::parameter_service* service() const { return service_; }
 
@@ -120,7 +124,7 @@ class context {
   device device_;
   backend* engine_ = nullptr;
   std::atomic<bool> plays_ = false;
-  std::uint64_t step_ = 0, programs_ = 0;
+  std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
   struct known_instance {
     const void* identity;
     std::unique_ptr<run::instance> made;

@@ -16,13 +16,14 @@ inline constexpr std::array convert_words{
     lower::word{lower::end}.encoded()};
 }  // namespace detail
 
-/// to = from, between f32 and bf16 or f16.
+/// to = from, between f32 and bf16 or f16, of equal size. Throws value_error for other types.
 inline void convert(backend& device, const tensor_state& from, tensor_state& to) {
-  const bool widens = to.type == dtype::f32, bf16 = (widens ? from : to).type == dtype::bf16;
-  if (widens && bf16) launch_flat<detail::convert_words<dtype::bf16, dtype::f32>>(device, {&from, &to});
-  else if (widens) launch_flat<detail::convert_words<dtype::f16, dtype::f32>>(device, {&from, &to});
-  else if (bf16) launch_flat<detail::convert_words<dtype::f32, dtype::bf16>>(device, {&from, &to});
-  else launch_flat<detail::convert_words<dtype::f32, dtype::f16>>(device, {&from, &to});
+  const auto is = [&](dtype a, dtype b) { return from.type == a && to.type == b; };
+  if (is(dtype::bf16, dtype::f32)) launch_flat<detail::convert_words<dtype::bf16, dtype::f32>>(device, {&from, &to});
+  else if (is(dtype::f16, dtype::f32)) launch_flat<detail::convert_words<dtype::f16, dtype::f32>>(device, {&from, &to});
+  else if (is(dtype::f32, dtype::bf16)) launch_flat<detail::convert_words<dtype::f32, dtype::bf16>>(device, {&from, &to});
+  else if (is(dtype::f32, dtype::f16)) launch_flat<detail::convert_words<dtype::f32, dtype::f16>>(device, {&from, &to});
+  else throw value_error(std::string("weft: convert: from ") + name_of(from.type) + " to " + name_of(to.type));
 }
 
 }  // namespace weft::run

@@ -26,14 +26,28 @@ constexpr playable playable_of() {
 }
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_device(const tensor_state& t) {
-  throw device_error("weft: an operand of shape " + to_string(t.extents) + " lies on another device (" + t.where->name() + ")");
+[[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t, const device& here) {
+  throw device_error("weft: operand " + std::to_string(number) + " of shape " + to_string(t.extents) + " is on device " +
+                     t.where->name() + ", the context computes on " + here->name() +
+                     (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
+}
+
+/// New memory for those of `outputs` that the program must not write at once; null for the others.
+inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
+                                   const recycled_vector<void*>& leaves) {
+  tensor_list beside;
+  recycled_vector<void*> memory;
+  for (const auto& o : outputs) memory.push_back(o ? o->memory.data() : nullptr);
+  if (i.can_overwrite(leaves, memory)) return beside;
+  for (const auto& o : outputs) beside.push_back(o ? make_state(c.where(), o->extents, o->type) : nullptr);
+  return beside;
 }
 }  // namespace detail
 
 /// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
-/// they are that sum.
-inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<double>& numbers,
+/// they are that sum. The others are memory of their shape and type; those that the program reads in another order
+/// than it writes them are computed beside, and copied.
+inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<any_number>& numbers,
                  const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
   parameter_service* const service = c.service();
@@ -43,10 +57,13 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
   recycled_vector<output_memory> targets(p.plan.outputs.size());
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
-    if (!(leaves[l]->where == c.where())) detail::refuse_device(*leaves[l]);
+    if (!(leaves[l]->where == c.where())) detail::refuse_device(l, *leaves[l], c.where());
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
+  const tensor_list given = outputs;
+  const tensor_list beside = given.empty() ? given : detail::computed_beside(c, i, given, leaf_memory);
+  for (std::size_t o = 0; o < beside.size(); ++o) outputs[o] = beside[o];
   outputs.resize(p.plan.outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
@@ -60,6 +77,12 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
+  for (std::size_t o = 0; o < beside.size(); ++o) {
+    if (!beside[o]) continue;
+    copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), beside[o]->memory.data(),
+                  given[o]->extents.size());
+    outputs[o] = given[o];
+  }
   if (service) service->after_program(leaves, during);
 }
 

@@ -13,7 +13,7 @@ namespace weft::run {
 
 /// `Words` is an array of encoded words that load and store the operands in their order, and read the numbers.
 template <const auto& Words>
-void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands, std::initializer_list<double> numbers = {}) {
+void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands, std::initializer_list<any_number> numbers = {}) {
   constexpr kernel_function function = []<std::size_t... I>(std::index_sequence<I...>) {
     return &lower::cpu_kernel<Words[I]...>::run;
   }(std::make_index_sequence<Words.size()>{});

@@ -8,15 +8,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include <weft/base/poison.hpp>
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/arena.hpp>
-#include <weft/run/layout.hpp>
 #include <weft/run/parameter_service.hpp>
 #include <weft/run/tapped.hpp>
+#include <weft/shape/layout.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft::run {
@@ -28,34 +30,100 @@ using lower::storage;
 using symbol_values = recycled_vector<index_t>;
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_extents(const char* first, index_t a, const char* second, index_t b) {
-  throw shape_error(first + std::to_string(a) + second + std::to_string(b));
+inline index_t number_of(const symbol_values& numbers, index_t e) {
+  return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
+}
+
+/// Throws shape_error: `what` does not hold of the operands of law number `law` of the plan.
+[[noreturn, gnu::cold]] inline void refuse_extents(const plan_view& p, int law, const symbol_values& numbers, const std::string& what) {
+  std::string text = "weft: ";
+  if (law >= 0) {
+    const applied_law& l = p.laws[static_cast<std::size_t>(law)];
+    text += l.op;
+    text += l.operands > 1 ? ": operands of shapes " : ": an operand of shape ";
+    for (int i = 0; i < l.operands && i < applied_law::shapes; ++i) {
+      shape s = l.operand[i];
+      for (int d = 0; d < s.order; ++d) s[d] = number_of(numbers, s[d]);
+      text += (i == 0 ? "" : i + 1 < l.operands ? ", " : " and ") + to_string(s);
+    }
+    text += l.operands > applied_law::shapes ? ", ...: " : ": ";
+  }
+  throw shape_error(text + what);
+}
+
+[[noreturn, gnu::cold]] inline void refuse_check(const plan_view& p, const extent_check& c, const symbol_values& numbers) {
+  const std::string a = std::to_string(number_of(numbers, c.a)), b = std::to_string(number_of(numbers, c.b));
+  refuse_extents(p, c.law, numbers,
+                 c.kind == check_kind::equal     ? "extents " + a + " and " + b + " must be equal"
+                 : c.kind == check_kind::at_most ? a + " must be at most " + b
+                                                 : "the dim has no elements");
+}
+
+inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values& numbers) {
+  const index_t a = number_of(numbers, s.a), b = number_of(numbers, s.b);
+  if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
+    refuse_extents(p, s.law, numbers,
+                   "an extent of " + std::to_string(a) + " cannot be divided into parts of " + std::to_string(b));
+  return a / b + (a % b > 0);
+}
+
+/// The first slice of a plan that reaches beyond its operand. `number(e)` is the extent e as a number.
+template <class Number>
+[[gnu::cold]] void check_slices(const plan_view& p, const Number& number) {
+  for (const lower::value_entry& v : p.values) {
+    if (v.view != view_kind::slice) continue;
+    shape from = p.values[static_cast<std::size_t>(v.source)].result.extents;
+    for (int i = 0; i < from.order; ++i) from[i] = number(from[i]);
+    const int dim = static_cast<int>(v.at[0]);
+    const index_t start = number(v.at[1]), stop = number(v.at[2]);
+    if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
+      throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) +
+                        " does not have the elements from " + std::to_string(start) + " to " + std::to_string(stop));
+  }
+}
+
+/// A size or bound that an expression carries.
+inline index_t given_size(index_t size) {
+  if (size < 0) throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
+  return size;
+}
+
+/// A sum, difference or product of extents.
+inline index_t combined(const plan_view& p, const symbol& s, const symbol_values& numbers) {
+  const index_t a = number_of(numbers, s.a), b = number_of(numbers, s.b);
+  index_t n = 0;
+  const bool overflows = s.kind == symbol_kind::add        ? __builtin_add_overflow(a, b, &n)
+                         : s.kind == symbol_kind::subtract ? __builtin_sub_overflow(a, b, &n)
+                                                           : __builtin_mul_overflow(a, b, &n);
+  if (overflows)
+    refuse_extents(p, s.law, numbers, "extents do not fit into 64 bits, computed from " + std::to_string(a) + " and " + std::to_string(b));
+  return n;
 }
 }  // namespace detail
 
-/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given.
+/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given. Throws shape_error, with the op and the
+/// shapes of its operands, if they do not fit.
 inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves, const recycled_vector<index_t>& sizes) {
   symbol_values numbers(p.symbols.size());
-  const auto number = [&](index_t e) {
-    return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
-  };
+  const auto number = [&](index_t e) { return detail::number_of(numbers, e); };
   const auto value = [&](const symbol& s) -> index_t {
-    if (s.kind == symbol_kind::leaf_extent) return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
-    if (s.kind == symbol_kind::given) return sizes[static_cast<std::size_t>(s.a)];
-    const index_t a = number(s.a), b = number(s.b);
     switch (s.kind) {
-      case symbol_kind::add: return a + b;
-      case symbol_kind::subtract: return a - b;
-      case symbol_kind::multiply: return a * b;
-      default:
-        if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
-          detail::refuse_extents("weft: an extent of ", a, " cannot be divided into parts of ", b);
-        return (a + b - 1) / b;
+      case symbol_kind::leaf_extent: return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
+      case symbol_kind::given: return detail::given_size(sizes[static_cast<std::size_t>(s.a)]);
+      case symbol_kind::add:
+      case symbol_kind::subtract:
+      case symbol_kind::multiply: return detail::combined(p, s, numbers);
+      default: return detail::quotient(p, s, numbers);
     }
   };
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = value(p.symbols[i]);
-  for (const extent_check& c : p.checks)
-    if (number(c.a) != number(c.b)) detail::refuse_extents("weft: extents that must be equal are ", number(c.a), " and ", number(c.b));
+  for (const extent_check& c : p.checks) {
+    const index_t a = number(c.a), b = number(c.b);
+    const bool holds = c.kind == check_kind::equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
+    if (holds) continue;
+    if (c.kind == check_kind::equal) detail::check_slices(p, number);  // a bound that is out of range says more
+    detail::refuse_check(p, c, numbers);
+  }
   return numbers;
 }
 
@@ -71,7 +139,7 @@ struct frame {
   void* arena;
   const recycled_vector<void*>& leaves;           // device pointers, in the order of the plan
   const recycled_vector<output_memory>& outputs;  // likewise
-  const recycled_vector<double>& numbers;
+  const recycled_vector<any_number>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
   parameter_service* service;  // moved on between steps; may be null
@@ -84,7 +152,7 @@ class instance {
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
     arena_ = plan_arena(p, [&](int id) {
-      return static_cast<std::size_t>(layout_of(id).extents.size() * size_of(value(id).result.type));
+      return weft::bytes_of(layout_of(id).extents, value(id).result.type);
     });
     for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
   }
@@ -96,6 +164,31 @@ class instance {
   bool can_add(int output) const { return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds; }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
+  }
+
+  dtype output_type(int output) const { return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type; }
+
+  /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program does
+  /// not read, or that one kernel reads element by element, each just before it writes the same one.
+  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      if (!outputs[o]) continue;
+      const memory_range written = reach(plan_.outputs[o], outputs[o]);
+      for (std::size_t other = 0; other < o; ++other)
+        if (outputs[other] && written.overlaps(reach(plan_.outputs[other], outputs[other]))) return false;
+      for (int i = 0; i < layouts_.size(); ++i) {
+        if (value(i).where != storage::leaf) continue;
+        const void* const read = leaves[static_cast<std::size_t>(value(i).source)];
+        if (written.overlaps(reach(i, read)) && !reads_what_it_writes(i, read, static_cast<int>(o), outputs[o]))
+          return false;
+      }
+    }
+    return true;
+  }
+  /// Whether the program is one kernel of elements: it reads all of its operands before anything can fail.
+  bool is_one_kernel_of_elements() const {
+    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel &&
+           steps_[0].call.division == kernel_division::elements;
   }
 
   /// Plays the steps.
@@ -112,6 +205,7 @@ class instance {
     for (prepared& s : steps_) {
       if (f.service) f.service->poll();
       const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
+      if (weft::detail::poisons) allow_operands(f, first, count);
       if (s.entry->kind == step_kind::kernel) {
         for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
         for (int i = 0; i < s.entry->arguments; ++i)
@@ -139,6 +233,41 @@ class instance {
     kernel_call call{};
   };
 
+  /// Bytes [first, last) of memory.
+  struct memory_range {
+    std::uintptr_t first = 0, last = 0;
+    bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
+  };
+
+  /// The memory that a value reaches whose element 0 is at `data`, less its offset.
+  memory_range reach(int id, const void* data) const {
+    const element_range r = range_of(layout_of(id));
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    const index_t bytes = size_of(value(id).result.type);
+    return {at + static_cast<std::uintptr_t>(r.first * bytes), at + static_cast<std::uintptr_t>(r.last * bytes)};
+  }
+
+  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
+  /// touch them.
+  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+    if (!is_one_kernel_of_elements()) return false;
+    const prepared& s = steps_[0];
+    const kernel_args& args = s.call.args;
+    const memory_range all_written = reach(plan_.outputs[static_cast<std::size_t>(o)], written);
+    int out = s.entry->inputs;
+    while (sources_[out].index != o) ++out;
+    for (int a = 0; a < s.entry->inputs; ++a) {
+      const int id = plan_.operands[static_cast<std::size_t>(a)];
+      if (base_of(id) != leaf || !reach(id, read).overlaps(all_written)) continue;
+      bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
+                  size_of(value(id).result.type) == size_of(output_type(o));
+      for (int d = 0; d < args.order; ++d)
+        same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
+      if (!same) return false;
+    }
+    return true;
+  }
+
   template <class T>
   static int count_of(std::span<const T> s) { return static_cast<int>(s.size()); }
 
@@ -160,18 +289,29 @@ class instance {
     while (value(id).where == storage::view) id = value(id).source;
     return id;
   }
-  double number(int id, const recycled_vector<double>& numbers) const {
+  any_number number(int id, const recycled_vector<any_number>& numbers) const {
     const lower::value_entry& v = value(id);
     if (v.given) return numbers[static_cast<std::size_t>(v.at[0])];
-    return static_cast<double>(number_of_extent(v.at[0]));
+    return any_number::of(v.result.type, number_of_extent(v.at[0]));
   }
 
   [[gnu::cold]] void lay_out() {
+    symbol_table numbers;  // no symbols: all extents are known
+    detail::check_slices(plan_, [&](index_t e) { return number_of_extent(e); });
     for (int i = 0; i < layouts_.size(); ++i) {
       const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);
-      layouts_[i] = v.where == storage::view ? view_layout(layout_of(v.source), v.view, resolved(v.at), extents)
-                                             : contiguous_layout(extents);
+      if (!extents.is_static())
+        throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
+      layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
+      if (v.where != storage::view) continue;
+      if (!make_view(numbers, v.view, resolved(v.at), extents, layouts_[i]))
+        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) +
+                    " cannot be a view");
+      const element_range reached = range_of(layouts_[i]);
+      if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
+        throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) +
+                          ": outside its operand");
     }
   }
 
@@ -184,11 +324,23 @@ class instance {
     return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
   }
 
+  /// Tells AddressSanitizer that this step may touch its operands and no other part of the arena.
+  [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const {
+    if (!f.device.host_accessible()) return;
+    weft::detail::poison(f.arena, arena_.bytes);
+    for (int i = first; i < first + count; ++i) {
+      if (sources_[i].from != source::arena) continue;
+      const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
+      weft::detail::unpoison(static_cast<const char*>(f.arena) + arena_.offsets[base],
+                       static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
+    }
+  }
+
   strided tensor_of(int id) const {
     strided s;
     s.type = value(id).result.type;
     s.extents = layout_of(id).extents;
-    std::copy(layout_of(id).stride, layout_of(id).stride + max_order, s.stride);
+    for (int d = 0; d < s.extents.order; ++d) s.stride[d] = layout_of(id).stride[d].times;
     return s;
   }
 
@@ -241,16 +393,17 @@ class instance {
       for (int d = 0; d < space.order; ++d) {
         const int own = d - (space.order - l.extents.order);
         const bool repeated = own < 0 || (l.extents[own] == 1 && space[d] != 1);
-        args.stride[a][d] = repeated ? 0 : l.stride[own];
+        args.stride[a][d] = repeated ? 0 : l.stride[own].times;
       }
     }
+    check_accesses(args, accesses(k));
     int kept_end = args.order - 1;  // dims before it count rows
     if (k.division == kernel_division::columns) {
       const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
       for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
       move_before_last(args, first, last);
       args.folded = last - first;
-      kept_end -= args.folded;
+      kept_end = args.order - 1 - args.folded;
     } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
       for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {
       }
@@ -259,44 +412,50 @@ class instance {
     merge_rows(args, 0, kept_end);
   }
 
+  /// The code of a kernel is made before extents are known: what it takes for contiguous must be.
+  [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how) {
+    const int last = args.order - 1;
+    for (int a = 0; a < args.arguments; ++a)
+      if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 &&
+          args.stride[a][last] != 1)
+        throw error("weft: a kernel reads an operand as contiguous that is not");
+  }
+
+  /// The strides of dims d and d + 1 walked as one, by argument; false if an argument has none.
+  [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
+    for (int a = 0; a < args.arguments; ++a)
+      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1], merged[a]))
+        return false;
+    return true;
+  }
+  /// Dims d and d + 1 as one.
+  [[gnu::cold]] static void merge(kernel_args& args, int d, const index_t* merged) {
+    args.extent[d] *= args.extent[d + 1];
+    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
+    for (int i = d + 1; i + 1 < args.order; ++i) {
+      args.extent[i] = args.extent[i + 1];
+      for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
+    }
+    --args.order;
+  }
+
   /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
   [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how) {
-    const int last = args.order - 1;
-    if (d != last - 1) return false;
     index_t merged[max_arguments];
+    if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
     for (int a = 0; a < args.arguments; ++a) {
-      const index_t inner = args.stride[a][last], outer = args.stride[a][d];
-      const bool inner_is_one = args.extent[last] == 1;
-      if (args.extent[d] == 1) merged[a] = inner;
-      else if (inner_is_one) merged[a] = outer;
-      else if (outer == inner * args.extent[last]) merged[a] = inner;
-      else return false;
       const access h = how[static_cast<std::size_t>(a)];
-      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
-        return false;
+      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0)) return false;
     }
-    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
-    args.extent[d] *= args.extent[last];
-    --args.order;
+    merge(args, d, merged);
     return true;
   }
 
   /// Merges dims before `end` that every argument steps through as through one.
   [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end) {
-    for (int d = end - 2; d >= begin; --d) {
-      bool merges = true;
-      for (int a = 0; a < args.arguments; ++a)
-        merges = merges && (args.extent[d] == 1 ||
-                            args.stride[a][d] == args.stride[a][d + 1] * args.extent[d + 1]);
-      if (!merges) continue;
-      args.extent[d] *= args.extent[d + 1];
-      for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = args.stride[a][d + 1];
-      for (int i = d + 1; i + 1 < args.order; ++i) {
-        args.extent[i] = args.extent[i + 1];
-        for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
-      }
-      --args.order;
-    }
+    index_t merged[max_arguments];
+    for (int d = end - 2; d >= begin; --d)
+      if (merged_strides(args, d, merged)) merge(args, d, merged);
   }
 
   /// Dims [first, last) to just before the last dim.

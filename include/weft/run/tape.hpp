@@ -29,7 +29,8 @@ class tape_entries {
   tape_entries& operator=(const tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
-  /// parameters and tracked tensors it depends on. The tape is empty afterwards.
+  /// parameters and tracked tensors it depends on. The tape is empty afterwards. Throws usage_error if
+  /// `y` is not the value of a statement that this tape holds.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -42,6 +43,19 @@ class tape_entries {
       throw shape_error("weft: backward: a seed of shape " + to_string(seed.extents()) +
                         " for a value of shape " + to_string(y.extents()));
     play_back(y.state(), seed.state());
+  }
+
+  /// What cannot be played back.
+  template <expression E, class... Seed>
+  void backward(const E&, const Seed&...) {
+    if constexpr (!requires { E::is_leaf; })
+      static_assert(weft::detail::unsupported<E>,
+                    "weft: backward: this expression is not computed yet: auto y = tape.eval(expression); tape.backward(y)");
+    else if constexpr (!E::requires_grad)
+      static_assert(weft::detail::unsupported<E>,
+                    "weft: backward: this tensor is not tracked: it must be the result of tape.eval(...), not of eval(...)");
+    else
+      static_assert(weft::detail::unsupported<E, Seed...>, "weft: backward: the seed must be one tensor of the value's element type");
   }
 
   /// Whether statements are remembered; see no_grad.
@@ -60,6 +74,7 @@ class tape_entries {
     n.randomness = context_->randomness();
     tensor_list outputs;
     run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
+    outputs[0]->on_tape = recording_ ? recorded::kept : recorded::not_kept;
     if (!recording_) return outputs[0];
     n.forward = forward;
     n.backward = backward;
@@ -114,8 +129,10 @@ class tape_entries {
       if (gradients[i] && gradients[i] != of_slice) add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
   }
 
-  /// A statement whose gradients have been computed.
+  /// A statement whose gradients have been computed, if this tape records.
   void remember(slice_sums& sums) {
+    sums.value->on_tape = recording_ ? recorded::kept : recorded::not_kept;
+    if (!recording_) return;
     entry n;
     n.result = sums.value;
     n.unit = sums.unit;
@@ -131,7 +148,7 @@ class tape_entries {
     run::playable forward, backward;
     context::random_state randomness;         // with which forward was played
     run::symbol_values symbols;
-    recycled_vector<double> numbers;
+    recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // theirs, when forward read them
     recycled_vector<char> read;               // whether backward reads them
@@ -151,7 +168,20 @@ class tape_entries {
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
 
+  [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y) {
+    const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
+    if (y.on_tape == recorded::not_kept) why = "it was computed while no_grad was in effect";
+    if (y.on_tape == recorded::kept) why = "another tape recorded it, or this one has been cleared";
+    if (y.on_tape == recorded::played_back)
+      why = "it has been played back already, and a tape is empty afterwards: evaluate it again, or add up several "
+            "losses and go back once";
+    throw usage_error("weft: backward: this tape does not hold the value of shape " + to_string(y.extents) + ": " + why);
+  }
+
   void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+    const auto is_y = [&](const entry& n) { return n.result == y; };
+    if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
+    context_->begin_backward();
     accumulate(y, seed);
     run::parameter_service* const service = context_->service();
     if (service) announce(*service);
@@ -160,6 +190,7 @@ class tape_entries {
       entries_.pop_back();
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
+      n.result->on_tape = recorded::played_back;
       if (cotangent) {
         run_hooks(*n.result, cotangent);
         play_entry(n, cotangent);
@@ -318,7 +349,7 @@ class tape : public tape_entries {
       play_slice(sums, run::playable_of<run::forward_program<E, Options>>(), run::playable_of<run::backward_program<E, Options>>(),
                  run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });
-    if (recording()) remember(sums);
+    remember(sums);
     return variable<T, extents<>>(sums.value);
   }
 };

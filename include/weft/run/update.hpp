@@ -11,33 +11,66 @@
 namespace weft {
 
 namespace run {
-/// Sets `targets` to the outputs of `p`; in place only where a program may write what it reads.
-inline void play_into(context& c, const playable& p, const operands& o,
-                      const tensor_list& targets, bool in_place) {
+
+namespace detail {
+/// Whether the dims of `value` are those of `target`, or neighbours of them merged, as in a flat view.
+inline bool merges_dims_of(const shape& target, const shape& value) {
+  if (target.size() != value.size() || value.size() == 0) return target.size() == value.size();
+  int d = 0;
+  for (int i = 0; i < value.order; ++i) {
+    index_t n = d < target.order ? target[d++] : 1;
+    while (n != value[i] && d < target.order) n *= target[d++];
+    if (n != value[i]) return false;
+  }
+  while (d < target.order && target[d] == 1) ++d;
+  return d == target.order;
+}
+
+inline void check_target(const tensor_state& target, std::size_t number, const shape& extents, dtype type) {
+  if (target.type != type || !merges_dims_of(target.extents, extents))
+    throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) +
+                      " and type " + name_of(target.type) + " cannot take a value of shape " + to_string(extents) +
+                      " and type " + name_of(type));
+}
+}  // namespace detail
+
+/// Sets `targets` to the outputs of `p`. If it throws, they hold what they held.
+inline void play_into(context& c, const playable& p, const operands& o, const tensor_list& targets) {
+  if (targets.size() != p.plan.outputs.size())
+    throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " +
+                      std::to_string(p.plan.outputs.size()) + " values");
+  const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
+  const instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)), i.output_type(static_cast<int>(t)));
+  const bool direct = i.is_one_kernel_of_elements();  // which cannot fail when it has begun
   tensor_list outputs;
-  if (in_place) outputs = targets;
-  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!in_place) copy_elements(c.engine(), targets[i]->type, targets[i]->memory.data(), outputs[i]->memory.data(), targets[i]->extents.size());
-    ++targets[i]->version;
+  if (direct) outputs = targets;
+  play(c, p, o.leaves, o.numbers, symbols, outputs);
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (!direct)
+      copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
+                    targets[t]->extents.size());
+    ++targets[t]->version;
   }
 }
 }  // namespace run
 
-/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes.
+/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and element types; a value may also
+/// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e`, in any order and
+/// overlapping: all values are computed from the old elements; where targets overlap each other, the last one holds.
+/// In place where each element depends on the one that it replaces and no other, else with memory for the values. Throws
+/// shape_error, with nothing written, if a target does not fit.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e) {
-  using program = run::value_program<E>;
-  // One element-wise kernel reads each element before it writes it; anything else might not.
-  constexpr bool in_place = program::plan.steps.size() == 1 && program::plan.kernels.size() == 1 &&
-                            program::plan.kernels[0].division == kernel_division::elements;
-  run::play_into(c, run::playable_of<program>(), run::operands_of(e), targets, in_place);
+  run::play_into(c, run::playable_of<run::value_program<E>>(), run::operands_of(e), targets);
 }
 
-/// A tensor's elements as one dim: the same memory under another shape.
+/// A tensor's elements, which must be of type T, as one dim: the same memory under another shape. Throws
+/// value_error where they are of another type.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*t);
+  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   view->extents = {1, {t->extents.size()}};
   return tensor<T, extents<dyn>>(std::move(view));
 }
@@ -45,7 +78,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
 /// The same with the last dim kept and the others counted as rows.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*t);
+  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
   return tensor<T, extents<dyn, dyn>>(std::move(view));

@@ -14,6 +14,16 @@
 namespace weft {
 
 namespace detail {
+/// Whether the product of the extents that are numbers fits into 64 bits.
+constexpr bool has_countable_size(shape s) {
+  for (int i = 0; i < s.order; ++i)
+    if (s[i] == 0) return true;
+  index_t n = 1;
+  for (int i = 0; i < s.order; ++i)
+    if (s[i] > 0 && !multiply_checked(n, s[i], n)) return false;
+  return true;
+}
+
 /// Not a template, so that each extents type does not bring its own text.
 [[noreturn, gnu::cold]] inline void refuse_extent(const shape& fixed, int dim, index_t given) {
   throw shape_error("weft: extents " + to_string(fixed) + ": dim " + std::to_string(dim) + " cannot be " +
@@ -26,6 +36,8 @@ class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
   static_assert(((Extents >= 0 || Extents == dyn) && ...),
                 "weft: an extent is a number of elements, or dyn");
+  static_assert(detail::has_countable_size({sizeof...(Extents), {Extents...}}),
+                "weft: the number of elements of these extents does not fit into 64 bits");
 
  public:
   static constexpr int order = sizeof...(Extents);

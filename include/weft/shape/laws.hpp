@@ -57,24 +57,26 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left.
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left. In types `dyn` may also be an extent
+/// that is given at run time, and then several may be.
 ///
-/// Equal extents at both ends are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides
-/// C by the heads and says nothing about B and T.
+/// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides C by
+/// the heads and says nothing about B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
-  while (left < from.order && left < target.order && from[left] == target[left] &&
-         target[left] != dyn)
-    ++left;
+  const auto stays = [](index_t a, index_t b) { return a == b && b != dyn && b != 0; };
+  while (left < from.order && left < target.order && stays(from[left], target[left])) ++left;
   while (right < from.order - left && right < target.order - left &&
-         from.from_right(right) == target.from_right(right) && target.from_right(right) != dyn)
+         stays(from.from_right(right), target.from_right(right)))
     ++right;
   int open = -1;
+  bool several = false;
   index_t known = 1;
   for (int i = left; i < target.order - right; ++i) {
     if (target[i] == dyn) {
-      if (open >= 0) return {false, {}};
+      if (open >= 0 && !Dims::is_static) return {false, {}};
+      several = open >= 0;
       open = i;
     } else {
       known = dims.multiply(known, target[i]);
@@ -86,7 +88,12 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
     return {dims.unify(total, known, unified), {dtype::f32, target}};
   }
   if (total >= 0 && known > 0 && total % known) return {false, {}};
-  target[open] = known == 0 ? 0 : dims.divide(total, known);
+  if (several) return {true, {dtype::f32, target}};
+  if (index_t none = 0; known == 0) {
+    target[open] = 0;
+    return {dims.unify(total, 0, none), {dtype::f32, target}};
+  }
+  target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};
 }
 

@@ -6,10 +6,12 @@
 // time it is a number.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include <weft/base/config.hpp>
 #include <weft/base/dtype.hpp>
+#include <weft/base/error.hpp>
 
 namespace weft {
 
@@ -18,6 +20,16 @@ inline constexpr index_t dyn = -1;
 
 /// Tensors have at most this many dimensions.
 inline constexpr int max_order = 6;
+
+struct shape;
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_size(const shape& s);
+
+/// a * b into `product`; false if it overflows.
+constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
+  return !__builtin_mul_overflow(a, b, &product);
+}
+}  // namespace detail
 
 struct shape {
   int order = 0;
@@ -32,11 +44,16 @@ struct shape {
   /// Extent of `dim` counted from the right, 1 beyond the left end: how broadcasting aligns.
   constexpr index_t from_right(int dim) const { return dim < order ? extent[order - 1 - dim] : 1; }
 
-  /// Number of elements; all extents must be numbers.
+  /// Number of elements; all extents must be numbers. Throws shape_error if it is 2^63 or more.
   constexpr index_t size() const {
     index_t n = 1;
-    for (int i = 0; i < order; ++i) n *= extent[i];
-    return n;
+    bool fits = true, empty = false;
+    for (int i = 0; i < order; ++i) {
+      empty |= extent[i] == 0;
+      fits &= detail::multiply_checked(n, extent[i], n);
+    }
+    if (!fits && !empty) detail::refuse_size(*this);
+    return empty ? 0 : n;
   }
 
   constexpr bool is_static() const {
@@ -61,6 +78,21 @@ inline std::string to_string(const shape& s) {
     text += s[i] < 0 ? "?" : std::to_string(s[i]);
   }
   return text + "]";
+}
+
+namespace detail {
+inline void refuse_size(const shape& s) {
+  throw shape_error("weft: the number of elements of shape " + to_string(s) + " does not fit into 64 bits");
+}
+}  // namespace detail
+
+/// Number of bytes of elements of type `t`. Throws shape_error if they exceed what 64 bits can count.
+inline std::size_t bytes_of(const shape& s, dtype t) {
+  index_t bytes = 0;
+  if (!detail::multiply_checked(s.size(), size_of(t), bytes))
+    throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) +
+                      " do not fit into 64 bits");
+  return static_cast<std::size_t>(bytes);
 }
 
 /// Dim counted from the right when negative, as in PyTorch. `order` itself if out of range.

@@ -12,19 +12,32 @@
 
 namespace weft {
 
+/// a * b modulo 2^64, for numbers that nobody reads if they overflow.
+constexpr index_t wrapping_product(index_t a, index_t b) {
+  return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
 /// Extents in the type system.
 struct static_dims {
+  static constexpr bool is_static = true;
   /// The extent that both are, into `out`; false if they are different numbers.
   constexpr bool unify(index_t a, index_t b, index_t& out) {
     out = a == dyn ? b : a;
     return a == b || a == dyn || b == dyn;
   }
+  /// Whether a dim of extent `a` can have elements.
+  constexpr bool require_elements(index_t a) { return a != 0; }
+  /// Whether `a` can be at most `b`.
+  constexpr bool require_at_most(index_t a, index_t b) { return a < 0 || b < 0 || a <= b; }
   constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
   constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
-  constexpr index_t multiply(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a * b; }
+  constexpr index_t multiply(index_t a, index_t b) {
+    index_t product = dyn;  // where it overflows, extents<...> says so
+    return a >= 0 && b >= 0 && detail::multiply_checked(a, b, product) ? product : dyn;
+  }
   constexpr index_t divide(index_t a, index_t b) { return a < 0 || b <= 0 ? dyn : a / b; }
   constexpr index_t divide_up(index_t a, index_t b) {
-    return a < 0 || b <= 0 ? dyn : (a + b - 1) / b;
+    return a < 0 || b <= 0 ? dyn : a / b + (a % b > 0);
   }
 };
 
@@ -42,20 +55,54 @@ enum class symbol_kind : std::uint8_t {
 struct symbol {
   symbol_kind kind{};
   index_t a = 0, b = 0;  // leaf and dim; number of the given size; or two extents
-  constexpr bool operator==(const symbol&) const = default;
+  int law = -1;          // a quotient: the application of an op that divided, for messages
+
+  /// Whether both have the same value.
+  constexpr bool operator==(const symbol& s) const { return kind == s.kind && a == s.a && b == s.b; }
 };
 
-/// Two extents that must turn out equal.
+enum class check_kind : std::uint8_t {
+  equal,        // a == b
+  at_most,      // a <= b
+  has_elements  // a != 0
+};
+
+/// What extents must turn out to be.
 struct extent_check {
+  check_kind kind{};
   index_t a = 0, b = 0;
+  int law = -1;  // the application of an op that asks for it, for messages
+};
+
+/// An op and the shapes of its operands, for messages.
+struct applied_law {
+  static constexpr int shapes = 3;
+  const char* op = nullptr;
+  int operands = 0;
+  shape operand[shapes]{};  // the first ones
 };
 
 /// Extents in the graph. Symbol number s is written as the extent -2 - s.
 class symbol_table {
  public:
+  static constexpr bool is_static = false;
   sequence<symbol> symbols;
   sequence<extent_check> checks;
+  sequence<applied_law> laws;  // those that emitted checks
   sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
+
+  /// Checks and quotients until `end_law` are those of `op` on these operands.
+  constexpr void begin_law(const char* op, const form* operands, int count) {
+    reading_ = op;
+    operands_ = operands;
+    count_ = count;
+    law_ = -1;
+  }
+  constexpr void end_law() {
+    reading_ = nullptr;
+    operands_ = nullptr;
+    law_ = -1;
+  }
 
   static constexpr bool is_symbol(index_t e) { return e <= -2; }
   static constexpr int number_of(index_t e) { return static_cast<int>(-2 - e); }
@@ -75,13 +122,24 @@ class symbol_table {
     return s;
   }
 
+  /// An extent as a symbol times a number; the symbol is 1 if the extent is a number.
+  struct term {
+    index_t of, times;
+  };
+  constexpr term term_of(index_t e) const {
+    if (!is_symbol(e)) return {1, e};
+    const symbol& s = symbols[number_of(e)];
+    if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
+    return {e, 1};
+  }
+
   constexpr bool unify(index_t a, index_t b, index_t& out) {
     a = canonical(a);
     b = canonical(b);
     out = a;
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
-    checks.push_back({a, b});
+    checks.push_back({check_kind::equal, a, b, current_law()});
     if (a >= 0 || (b < 0 && a > b)) {  // a number, or the older symbol, stands for both
       same_as[number_of(b)] = a;
     } else {
@@ -89,6 +147,18 @@ class symbol_table {
       out = b;
     }
     return !(is_symbol(a) && is_symbol(b)) || unify_quotients(symbols[number_of(a)], symbols[number_of(b)]);
+  }
+  constexpr bool require_elements(index_t a) {
+    a = canonical(a);
+    if (is_symbol(a)) checks.push_back({check_kind::has_elements, a, 0, current_law()});
+    return a != 0;
+  }
+  constexpr bool require_at_most(index_t a, index_t b) {
+    a = canonical(a);
+    b = canonical(b);
+    if (a >= 0 && b >= 0) return a <= b;
+    if (a != b) checks.push_back({check_kind::at_most, a, b, current_law()});
+    return true;
   }
   constexpr index_t add(index_t a, index_t b) {
     if (a == 0) return b;
@@ -102,8 +172,14 @@ class symbol_table {
   }
   constexpr index_t subtract(index_t a, index_t b) {
     if (b == 0) return a;
+    if (a >= 0 && b > a) throw shape_error("weft: an extent would be negative");
     if (a >= 0 && b >= 0) return a - b;
     if (a == b) return 0;
+    if (is_symbol(a) && symbols[number_of(a)].kind == symbol_kind::add) {  // (x + y) - x is y
+      const symbol sum = symbols[number_of(a)];
+      if (sum.a == b) return sum.b;
+      if (sum.b == b) return sum.a;
+    }
     if (is_symbol(a) && is_symbol(b)) {
       const term s = term_of(a), t = term_of(b);
       if (s.of == t.of && s.times > t.times) return multiply(s.of, s.times - t.times);
@@ -112,7 +188,10 @@ class symbol_table {
   }
   /// Numbers gather on the right, and a quotient meets its divisor again.
   constexpr index_t multiply(index_t a, index_t b) {
-    if (a >= 0 && b >= 0) return a * b;
+    if (index_t n = 0; a >= 0 && b >= 0) {
+      if (!detail::multiply_checked(a, b, n)) throw shape_error("weft: a product of extents does not fit into 64 bits");
+      return n;
+    }
     if (a >= 0) return multiply(b, a);
     if (b == 0) return 0;
     if (b == 1) return a;
@@ -133,14 +212,24 @@ class symbol_table {
       if (product.b == b) return product.a;
       if (product.a == b) return product.b;
     }
-    return intern({symbol_kind::divide, a, b});
+    return intern({symbol_kind::divide, a, b, current_law()});
   }
   constexpr index_t divide_up(index_t a, index_t b) {
     if (b == 1) return a;
-    return a >= 0 && b > 0 ? (a + b - 1) / b : intern({symbol_kind::divide_up, a, b});
+    return a >= 0 && b > 0 ? a / b + (a % b > 0) : intern({symbol_kind::divide_up, a, b, current_law()});
   }
 
  private:
+  /// Number of the law that is being read, -1 if none is.
+  constexpr int current_law() {
+    if (!reading_ || law_ >= 0) return law_;
+    applied_law l{reading_, count_, {}};
+    for (int i = 0; i < count_ && i < applied_law::shapes; ++i) l.operand[i] = operands_[i].extents;
+    law_ = laws.size();
+    laws.push_back(l);
+    return law_;
+  }
+
   /// Where x / n = y / n without rest, x = y.
   constexpr bool unify_quotients(symbol a, symbol b) {
     if (a.kind != symbol_kind::divide || b.kind != symbol_kind::divide || canonical(a.b) != canonical(b.b)) return true;
@@ -148,14 +237,6 @@ class symbol_table {
     return unify(a.a, b.a, same);
   }
 
-  struct term {
-    index_t of, times;
-  };
-  constexpr term term_of(index_t e) const {
-    const symbol& s = symbols[number_of(e)];
-    if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
-    return {e, 1};
-  }
   constexpr index_t intern(symbol s) {
     for (int i = 0; i < symbols.size(); ++i)
       if (symbols[i] == s) return canonical(-2 - i);
@@ -163,6 +244,10 @@ class symbol_table {
     same_as.push_back(-1 - symbols.size());
     return -1 - symbols.size();
   }
+
+  const char* reading_ = nullptr;  // the op whose law is being read, and its operands
+  const form* operands_ = nullptr;
+  int count_ = 0, law_ = -1;
 };
 
 }  // namespace weft

@@ -26,12 +26,16 @@ struct initializer {
   double scale = 0;  // the constant, half the width, or the standard deviation
 };
 
+/// Whether a value came from a statement of a tape, and whether backward may begin at it.
+enum class recorded : std::uint8_t { never, not_kept, kept, played_back };
+
 /// What the handles of one tensor share.
 struct tensor_state {
   device where;
   buffer memory;
   shape extents;
   dtype type;
+  recorded on_tape = recorded::never;
   std::uint64_t version = 0;           // counts changes in place
   initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
@@ -39,9 +43,9 @@ struct tensor_state {
   std::function<void()> arrive;        // waits for elements that are on their way from other ranks
 
   tensor_state(const device& d, const shape& s, dtype t)
-      : where(d), memory(d.allocate(static_cast<std::size_t>(s.size() * size_of(t)))),
+      : where(d), memory(d.allocate(bytes_of(s, t))),
         extents(s), type(t) {}
-  std::size_t bytes() const { return static_cast<std::size_t>(extents.size() * size_of(type)); }
+  std::size_t bytes() const { return bytes_of(extents, type); }
 };
 
 /// A tensor with elements that are not set yet.
@@ -108,8 +112,28 @@ inline void* host_memory(const tensor_state& t) {
   require_memory(t);
   return t.memory.data();
 }
-inline const std::shared_ptr<tensor_state>& defined_state(const std::shared_ptr<tensor_state>& t) {
-  if (!t) throw value_error("weft: a tensor is used before it has elements");
+[[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
+  throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
+                    " is used before it has elements");
+}
+/// `dim` counted from the left, if a tensor of shape `s` has it.
+inline int checked_dim(const shape& s, int dim) {
+  if (normalized_dim(dim, s.order) == s.order)
+    throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
+  return normalized_dim(dim, s.order);
+}
+/// `i` along the first dim, counted from the left; negative ones count from the right.
+inline index_t checked_position(const shape& s, index_t i) {
+  if (i < -s[0] || i >= s[0])
+    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) + ", " +
+                      std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
+  return i < 0 ? i + s[0] : i;
+}
+/// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
+inline std::shared_ptr<tensor_state> typed_state(dtype type, const shape& fixed, std::shared_ptr<tensor_state> t) {
+  if (!t) refuse_undefined(type, fixed);
+  if (t->type != type)
+    throw value_error(std::string("weft: a tensor of ") + name_of(type) + " cannot have the elements of a tensor of " + name_of(t->type));
   return t;
 }
 }  // namespace detail
@@ -128,7 +152,9 @@ class tensor : public expression_base {
   /// A tensor with elements that are not set yet.
   explicit tensor(const shape& s, const device& where = default_device())
       : state_(make_state(where, checked(s), dtype_of<T>)) {}
-  explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
+  /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
+  /// shape_error if the type says other extents.
+  explicit tensor(std::shared_ptr<tensor_state> state) : state_(detail::typed_state(dtype_of<T>, static_shape, std::move(state))) {
     checked(state_->extents);
   }
   /// The same elements, tracked or not, with extents known more or less exactly.
@@ -137,11 +163,19 @@ class tensor : public expression_base {
 
   bool defined() const { return state_ != nullptr; }
   const std::shared_ptr<tensor_state>& state() const {
-    return detail::defined_state(state_);
+    if (!state_) detail::refuse_undefined(dtype_of<T>, static_shape);
+    return state_;
   }
   const shape& extents() const { return state()->extents; }
-  index_t extent(int dim) const { return extents()[normalized_dim(dim, extents().order)]; }
+  index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
   index_t size() const { return extents().size(); }
+
+  /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right. Throws value_error
+  /// if there is no such index. Nothing is computed or copied before it is evaluated.
+  auto operator[](index_t i) const {
+    static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
+    return select<0>(*this, detail::checked_position(extents(), i));
+  }
 
   /// The elements in row-major order, copied to the host.
   std::vector<T> to_vector() const {
@@ -155,6 +189,7 @@ class tensor : public expression_base {
   }
   /// Sets all elements; expressions written before refuse to be evaluated.
   void copy_from(const T* host) {
+    detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
     ++state()->version;
   }
@@ -171,16 +206,22 @@ class tensor : public expression_base {
     return value;
   }
 
-  /// A copy of the elements on another device.
+  /// A copy of the elements on another device; this tensor itself if it is there.
   tensor to(const device& where) const {
+    if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
     move_to(*copy.state(), where);
     return copy;
   }
 
-  /// Host memory of the elements; only on devices that share it.
-  T* data() const {
-    return static_cast<T*>(detail::host_memory(*state()));
+  /// Host memory of the elements, to read; only on devices that share it.
+  const T* data() const { return static_cast<const T*>(detail::host_memory(*state())); }
+  /// The same, to write, as a change in place: expressions written before this call refuse to be evaluated,
+  /// and backward refuses to read the elements. Write before the next expression is written, not later.
+  T* mutable_data() {
+    T* const elements = static_cast<T*>(detail::host_memory(*state()));
+    ++state()->version;
+    return elements;
   }
 
   /// The gradient that tapes have added up; not defined before the first.

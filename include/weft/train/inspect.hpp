@@ -47,6 +47,22 @@ class inspecting_backend : public lower::reference_backend {
   }
   std::optional<non_finite> found;
 
+  /// The first element that is not finite; 0 if all are.
+  static double first_odd(const strided& t) {
+    double odd = 0;
+    if (!is_floating(t.type)) return odd;
+    visit_type(t.type, [&]<class T>(T) {
+      for (index_t i = 0; i < t.size(); ++i) {
+        const double x = static_cast<double>(t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
+        if (!std::isfinite(x)) {
+          odd = x;
+          return;
+        }
+      }
+    });
+    return odd;
+  }
+
   void launch(const kernel_call& call) override {
     for (int i = 0; i < call.args.arguments; ++i) note_module(call.args.pointer[i]);
     reference_backend::launch(call);
@@ -67,8 +83,7 @@ class inspecting_backend : public lower::reference_backend {
   void computed(const kernel_call& call, const lower::word& w, dtype operand, const lower::detail::any_register* r,
                 index_t) override {
     if (found || !is_floating(w.type)) return;
-    double y = number(r[3], w.type);
-    if (w.type == dtype::f16) y = float16(static_cast<float>(y));  // as it will be stored
+    const double y = number(r[3], w.type);
     if (std::isfinite(y)) return;
     const int arity = arities[w.op];
     const int first = w.op == op::number_of_op<op::where> ? 1 : 0;
@@ -109,20 +124,6 @@ class inspecting_backend : public lower::reference_backend {
     module_ = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
   }
 
-  static double first_odd(const strided& t) {
-    double odd = 0;
-    if (!is_floating(t.type)) return odd;
-    visit_type(t.type, [&]<class T>(T) {
-      for (index_t i = 0; i < t.size(); ++i) {
-        const double x = static_cast<double>(t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
-        if (!std::isfinite(x)) {
-          odd = x;
-          return;
-        }
-      }
-    });
-    return odd;
-  }
   void check(const char* op, const std::vector<strided>& in, const strided& out) {
     if (found) return;
     const double y = first_odd(out);
@@ -146,10 +147,9 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const Conte
   if (!c.where()->host_accessible())
     throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") + c.where()->name());
   for (const auto& [name, p] : names) {
-    if (p->type != dtype::f32) continue;
-    const float* e = static_cast<const float*>(p->memory.data());
-    for (index_t i = 0; i < p->extents.size(); ++i)
-      if (!std::isfinite(e[i])) return non_finite{"parameter " + name, "", p->extents, e[i], NAN};
+    const strided all{p->memory.data(), p->type, shape{1, {p->extents.size()}}, {1}};
+    if (const double odd = detail::inspecting_backend::first_odd(all); odd != 0)
+      return non_finite{"parameter " + name, "", p->extents, odd, NAN};
   }
   detail::inspecting_backend inspector(names);
   context_for<typename Context::programs> debug(c.where());

@@ -86,7 +86,7 @@ class loader {
   loader(D data, loader_options o, const device& where = default_device())
       : data_(std::make_shared<const D>(std::move(data))), options_(o), where_(where),
         order_(checked(*data_, o), o.shuffle, o.seed),
-        ahead_(std::make_unique<read_ahead<request>>(static_cast<std::size_t>(std::max(o.prefetch, 0)) + 1, [data = data_](request& r) {
+        ahead_(std::make_unique<read_ahead<request>>(static_cast<std::size_t>(o.prefetch) + 1, [data = data_](request& r) {
           read(*data, r, std::make_index_sequence<count>{});
         })) {}
 
@@ -131,6 +131,7 @@ class loader {
 
   static index_t checked(const D& data, const loader_options& o) {
     if (o.batch < 1) throw usage_error("weft: loader: a batch of " + std::to_string(o.batch) + " samples");
+    if (o.prefetch < 0) throw usage_error("weft: loader: prefetch is " + std::to_string(o.prefetch));
     const loader_share& s = o.share;
     if (s.micro_batches < 1 || s.rank < 0 || s.rank >= s.ranks)
       throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) + " with " +

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -31,6 +32,10 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
   CHECK(there.add("n", -7) == -2);
   CHECK(here.get("n", 1s) == "-2");
   CHECK_THROWS_AS(here.add("a", 1), value_error);
+  here.set("most", std::to_string(std::numeric_limits<std::int64_t>::max()));
+  CHECK_THROWS_WITH_AS(there.add("most", 1), doctest::Contains("overflows"), value_error);
+  CHECK(there.add("most", -1) == std::numeric_limits<std::int64_t>::max() - 1);
+  here.delete_key("most");
 
   CHECK(here.compare_set("c", "", "first") == "first");       // not there: made
   CHECK(there.compare_set("c", "other", "second") == "first");  // not as expected: kept

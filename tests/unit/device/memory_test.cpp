@@ -22,13 +22,35 @@ TEST_CASE("memory: a freed block is handed out again, figures add up") {
   CHECK(d.memory().figures().reserved == 0);
 }
 
+#if WEFT_ADDRESS_SANITIZER
+TEST_CASE("memory: AddressSanitizer sees what is free, and what lies behind the bytes asked for") {
+  const auto forbidden = [](const void* p) { return __asan_address_is_poisoned(p) != 0; };
+  const device d(std::make_shared<cpu::cpu_backend>(1));
+  const char* at = nullptr;
+  for (std::size_t bytes : {1000, 961, 1021}) {  // of one size class
+    const buffer b = d.allocate(bytes);
+    at = static_cast<const char*>(b.data());
+    CHECK_FALSE(forbidden(at));
+    CHECK_FALSE(forbidden(at + bytes - 1));
+    CHECK(forbidden(at + bytes));
+    CHECK_FALSE(forbidden(b.part(8).data()));
+  }
+  CHECK(forbidden(at));
+  scratch_memory scratch;
+  const char* const task = static_cast<const char*>(scratch.get(100));
+  CHECK(forbidden(task + 100));
+  CHECK(scratch.get(90) == task);
+  CHECK(forbidden(task + 90));
+}
+#endif
+
 namespace {
 /// Memory of a fixed size.
 struct small_backend : cpu::cpu_backend {
   std::size_t left;
   explicit small_backend(std::size_t bytes) : cpu_backend(1), left(bytes) {}
   void* allocate(std::size_t bytes) override {
-    if (bytes > left) throw device_error("weft: cpu: out of memory");
+    if (bytes > left) throw out_of_memory_error("weft: cpu: out of memory");
     left -= bytes;
     return cpu_backend::allocate(bytes);
   }
@@ -45,7 +67,7 @@ TEST_CASE("memory: cached blocks go back to a device that has no more, and figur
   CHECK(d.memory().figures().reserved == 3072);
   const buffer all = d.allocate(4096);
   CHECK(d.memory().figures().reserved == 4096);
-  CHECK_THROWS_AS((void)d.allocate(64), device_error);
+  CHECK_THROWS_AS((void)d.allocate(64), out_of_memory_error);
   CHECK(d.memory().figures().in_use == 4096);
   CHECK(d.memory().figures().peak == 4096);
 }

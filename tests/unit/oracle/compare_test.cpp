@@ -93,3 +93,13 @@ TEST_CASE("the first element that differs is named") {
   const auto c = matches(oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 4, 5}), oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 5, 6}), {.relative = 0.1});
   CHECK(c.difference() == "element [1, 1] of [2, 3]: 4, expected 5 within 0.5");
 }
+
+TEST_CASE("a distance that is no number is infinite") {
+  using test::largest_relative_difference;
+  CHECK(largest_relative_difference({1, 2.5}, {1, 2}) == 0.25);
+  CHECK(largest_relative_difference({0, 1}, {0, 1}) == 0);
+  CHECK(largest_relative_difference({1}, {0}) == inf);
+  CHECK(largest_relative_difference({NaN}, {1}) == inf);
+  CHECK(largest_relative_difference({1}, {NaN}) == inf);
+  CHECK(largest_relative_difference({1}, {1, 2}) == inf);
+}

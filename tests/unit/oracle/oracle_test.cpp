@@ -243,6 +243,7 @@ TEST_CASE("derivatives by differences: once and twice, in double whatever the ty
   const auto v = oracle::numbers(dtype::f32, {1, {3}}, {1, 10, 100});
   const auto second = oracle::gradient_along(cube, x, v, x);
   CHECK(matches(second.value, oracle::numbers(dtype::f32, {1, {3}}, {3, 120, -600}), {.relative = 1e-7}));
+  CHECK(matches(oracle::slope(cube, x, v).value, oracle::numbers(dtype::f64, {}, {420.75}), {.relative = 1e-10}));
   // Weights, a cast that rounds (not here), a value hidden from the derivative directly and through a let.
   const auto weights = oracle::numbers(dtype::f32, {1, {3}}, {1, 10, 100});
   CHECK(matches(oracle::gradient(cast<float>(cast<bfloat16>(exp(x))), x, weights).value,

@@ -13,6 +13,8 @@
 #include <weft/parallel/hook.hpp>
 #include <weft/weft.hpp>
 
+#include "../../compare.hpp"
+
 namespace training {
 
 using namespace weft;
@@ -25,15 +27,21 @@ struct block {
   }
 };
 
+struct net_sizes {
+  index_t rows = 11, width = 6, hidden = 7;
+};
+
 /// Odd sizes, so that nothing divides; the table is used twice.
 struct net {
   embedding_table<> table;
   repeat<block> h;
   layer_normalization<> last;
 
-  static net create(const device& where) {
-    net n{embedding_table<>::create(11, 6, where), {}, layer_normalization<>::create(6, where)};
-    for (int i = 0; i < 3; ++i) n.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 7, where), linear<>::create(7, 6, where)});
+  static net create(const device& where, const net_sizes& s = {}) {
+    net n{embedding_table<>::create(s.rows, s.width, where), {}, layer_normalization<>::create(s.width, where)};
+    for (int i = 0; i < 3; ++i)
+      n.h.blocks.push_back({layer_normalization<>::create(s.width, where), linear<>::create(s.width, s.hidden, where),
+                            linear<>::create(s.hidden, s.width, where)});
     return n;
   }
   auto operator()(expression auto tokens) const { return matmul(last(h(table(tokens))), transpose(table.weight)); }
@@ -71,9 +79,9 @@ inline std::vector<float> elements_of(const state_dict_t& tensors) {
 /// Trains on `per_rank` micro-batches a step on this rank.
 template <class... Choices>
 outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536,
-              device (*make)() = one_thread) {
+              device (*make)() = one_thread, const net_sizes& sizes = {}) {
   const device where = make();
-  net model = net::create(where);
+  net model = net::create(where, sizes);
   initialize(model, 5);
   adamw optimizer{.lr = 1e-2};
   auto run = bind<Choices...>(model, optimizer, ranks, o);
@@ -113,9 +121,12 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
 }
 
 template <class... Choices>
-outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536, device (*make)() = one_thread) {
+outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536, device (*make)() = one_thread,
+                 const net_sizes& sizes = {}) {
   std::vector<outcome> of(static_cast<std::size_t>(n));
-  run_ranks(n, [&](communicator& ranks) { of[static_cast<std::size_t>(ranks.rank())] = train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make); });
+  run_ranks(n, [&](communicator& ranks) {
+    of[static_cast<std::size_t>(ranks.rank())] = train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make, sizes);
+  });
   for (const outcome& r : of) {  // all ranks know the same
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);
@@ -127,11 +138,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
   return of[0];
 }
 
-inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double d = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) d = std::max(d, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return d;
-}
+using test::largest_relative_difference;
 
 inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters};
 

@@ -64,7 +64,7 @@ TEST_CASE("tape: a value that backward needs and that was changed is named") {
   tape steps;
   auto y = steps.eval(x * x);
   x.copy_from(std::vector<double>{4.0});
-  CHECK_THROWS_AS(steps.backward(y), value_error);
+  CHECK_THROWS_WITH_AS(steps.backward(y), doctest::Contains("of shape [] was changed in place after forward read it"), value_error);
 }
 
 TEST_CASE("tape: detach stops gradients, a seed weighs rows") {
@@ -196,4 +196,68 @@ TEST_CASE("tape: a gradient that somebody holds is not changed") {
   steps.backward(steps.eval(sum(matmul(x, w))));
   CHECK(held.to_vector() == std::vector<float>(12, 2.0f));
   CHECK(w.grad().to_vector() == std::vector<float>(12, 4.0f));
+}
+
+TEST_CASE("tape: backward of a value that it does not hold says why") {
+  variable<float, extents<2>> x(from(extents<2>{}, std::vector<float>{1, 2}));
+  tape steps, other;
+  const auto refused = [&](tape<>& by, const variable<float, extents<>>& y, const char* why) {
+    CHECK_THROWS_WITH_AS(by.backward(y), doctest::Contains(why), usage_error);
+  };
+  auto y = steps.eval(sum(x * x));
+  refused(other, y, "another tape recorded it");
+  auto second = steps.eval(sum(x));
+  steps.backward(y);
+  CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
+  refused(steps, y, "played back already");
+  refused(steps, second, "played back already");
+  CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
+  {
+    no_grad off(steps);
+    y = steps.eval(sum(x));
+  }
+  refused(steps, y, "no_grad");
+  y = steps.eval(sum(x));
+  steps.clear();
+  refused(steps, y, "cleared");
+  refused(steps, variable<float, extents<>>(full<float>(extents<>{}, 1.0f)), "no tape computed it");
+  refused(steps, variable<float, extents<>>(eval(sum(x))), "no tape computed it");
+  CHECK_THROWS_AS(steps.backward(x, from(extents<2>{}, std::vector<float>{1, 1})), usage_error);
+  CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
+}
+
+TEST_CASE("gradcheck leaves its operand as it was, whatever happens") {
+  auto x = variable<double, extents<2>>(from(extents<2>{}, std::vector<double>{1, 2}));
+  x.state()->grad = full<double>(extents<2>{}, 7.0).state();
+  const auto untouched = [&] {
+    return x.to_vector() == std::vector<double>{1, 2} && x.grad().to_vector() == std::vector<double>{7, 7};
+  };
+  CHECK(gradcheck([&] { return sum(x * x); }, x));
+  CHECK(untouched());
+  int calls = 0;
+  const auto throwing = [&] {
+    if (++calls == 3) throw std::runtime_error("third");
+    return sum(x * x);
+  };
+  CHECK_THROWS_AS(gradcheck(throwing, x), std::runtime_error);
+  CHECK(untouched());
+  CHECK_THROWS_AS(gradcheck([&] { return sum(x * detach(x)); }, x), value_error);
+  CHECK(untouched());
+}
+
+TEST_CASE("writes through mutable_data are changes in place; data() is to read") {
+  auto x = from(extents<2>{}, std::vector<float>{1, 2});
+  static_assert(std::is_same_v<decltype(x.data()), const float*>);
+  static_assert(!std::is_invocable_v<decltype(&tensor<float, extents<2>>::mutable_data), const tensor<float, extents<2>>&>);
+  const auto y = x * 2.0f;
+  CHECK(x.data()[1] == 2);
+  CHECK(eval(y).to_vector() == std::vector<float>{2, 4});
+  x.mutable_data()[1] = 5;
+  CHECK_THROWS_AS(eval(y), value_error);
+  CHECK(eval(x * 2.0f).to_vector() == std::vector<float>{2, 10});
+  variable<float, extents<2>> p(x);
+  tape steps;
+  auto z = steps.eval(sum(p * p));
+  p.mutable_data()[0] = 3;
+  CHECK_THROWS_AS(steps.backward(z), value_error);
 }

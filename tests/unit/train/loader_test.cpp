@@ -117,6 +117,8 @@ TEST_CASE("text: labels are the inputs one later") {
   CHECK(inputs.to_vector() == std::vector<std::uint8_t>{'a', 'b', 'c', 'd', 'e', 'f'});
   CHECK(labels.to_vector() == std::vector<std::uint8_t>{'b', 'c', 'd', 'e', 'f', 'g'});
   CHECK_THROWS_AS(text_samples({'a', 'b', 'c'}, 3), usage_error);
+  CHECK_THROWS_AS(text_samples({'a', 'b', 'c'}, 0), usage_error);
+  CHECK_THROWS_AS(loader(numbers{}, {.prefetch = -1}), usage_error);
 }
 
 TEST_CASE("IDX images and labels, and every way a file can be wrong") {

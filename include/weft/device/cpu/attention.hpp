@@ -137,7 +137,7 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   for (index_t r = 0; r < lanes; ++r) {
     rows[r] = V{};
     for (index_t c = 0; c < block; c += lanes) {
-      const V w = math::exp(simd::load<V>(scores + r * block + c) * s.scale - next[r]);
+      const V w = math::exp(simd::multiply_add(simd::load<V>(scores + r * block + c), s.scale, -next[r]));
       simd::store(scores + r * block + c, w);
       rows[r] += w;
     }
@@ -145,7 +145,7 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   transpose(rows);
   for (index_t i = 1; i < lanes; ++i) rows[0] += rows[i];
   const V factor = math::exp(maximum - next);
-  sum = sum * factor + rows[0];
+  sum = simd::multiply_add(sum, factor, rows[0]);
   maximum = next;
   return factor;
 }
@@ -202,7 +202,7 @@ void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, co
     T* p = scores + r * block;
     T* d = cotangents + r * block;
     for (index_t c = 0; c < block; c += lanes) {
-      const V w = math::exp(simd::load<V>(p + c) * s.scale - log_sum[i0 + r]);
+      const V w = math::exp(simd::multiply_add(simd::load<V>(p + c), s.scale, -log_sum[i0 + r]));
       simd::store(p + c, w);
       simd::store(d + c, w * (simd::load<V>(d + c) - delta[i0 + r]) * s.scale);
     }
@@ -234,8 +234,8 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
   for (index_t t = 0; t < s.positions; ++t) {
     V dot{};
     for (index_t d = 0; d < s.features; d += blocking<T>::lanes)
-      dot += row_part<V>(out, t, d, s.features) * simd::load<V>(cotangent + t * row + d);
-    delta[t] = simd::fold_lanes(dot, [](T a, T b) { return a + b; });
+      dot = simd::multiply_add(row_part<V>(out, t, d, s.features), simd::load<V>(cotangent + t * row + d), dot);
+    delta[t] = simd::fold_lanes(dot, [](auto a, auto b) { return a + b; });
   }
   for (index_t j0 = 0; j0 < s.positions; j0 += block)
     for (index_t i0 = s.causal ? j0 : 0; i0 < s.positions; i0 += block) {

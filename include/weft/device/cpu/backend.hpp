@@ -10,6 +10,7 @@
 #include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
 #include <weft/device/cpu/executor.hpp>
+#include <weft/shape/layout.hpp>
 
 namespace weft::cpu {
 
@@ -23,8 +24,7 @@ class cpu_backend : public backend {
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment, std::nothrow);
     if (!memory)
-      throw device_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) +
-                         " bytes");
+      throw out_of_memory_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
     return memory;
   }
   void deallocate(void* memory, std::size_t) noexcept override {
@@ -52,23 +52,17 @@ class cpu_backend : public backend {
 
   void copy(const strided& from, const strided& to) override {
     if (to.size() == 0) return;
-    const index_t bytes = size_of(to.type), n = to.extents.last();
-    const int outer = std::max(to.extents.order - 1, 0);
-    const index_t from_step = to.extents.order > 0 ? from.stride[outer] * bytes : bytes;
-    const index_t to_step = to.extents.order > 0 ? to.stride[outer] * bytes : bytes;
-    const bool whole_rows = from_step == bytes && to_step == bytes;
-    index_t rows = 1;
-    for (int d = 0; d < outer; ++d) rows *= to.extents[d];
-    const index_t tasks = rows * n * bytes >= index_t{1} << 18 ? std::min<index_t>(rows, 4 * threads_.threads()) : 1;
-    threads_.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-      for (index_t r = rows * task / tasks; r < rows * (task + 1) / tasks; ++r) {
-        const char* source = from.data<const char>() + element_offset(to.extents, from.stride, 0, outer, r) * bytes;
-        char* target = to.data<char>() + element_offset(to.extents, to.stride, 0, outer, r) * bytes;
-        if (whole_rows) std::memcpy(target, source, static_cast<std::size_t>(n * bytes));
-        else
-          for (index_t i = 0; i < n; ++i)
-            copy_element(target + i * to_step, source + i * from_step, bytes);
-      }
+    const copied_rows c(from, to);
+    if (c.outer == 0 && c.is_contiguous())
+      return copy_bytes(to.pointer, from.pointer, static_cast<std::size_t>(c.size * c.bytes));
+    constexpr index_t worth_dividing = index_t{1} << 18, shortest = index_t{1} << 14;  // bytes
+    const bool divides = threads_.threads() > 1 && c.rows * c.size * c.bytes >= worth_dividing;
+    const index_t most = divides ? 4 * threads_.threads() : 1, parts = std::min(c.rows, most);
+    const index_t pieces = std::clamp<index_t>(most / parts, 1, std::max<index_t>(c.size * c.bytes / shortest, 1));
+    threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
+      const index_t part = t / pieces, piece = t % pieces;
+      c.run(c.rows * part / parts, c.rows * (part + 1) / parts, c.size * piece / pieces,
+            c.size * (piece + 1) / pieces);
     });
   }
 
@@ -121,7 +115,7 @@ class cpu_backend : public backend {
     const index_t rows = call.args.rows(), size = call.args.row_size();
     if (rows < few && size > block_elements && call.scratch_rows == 0) return launch_long_rows(call);
     const index_t tasks = tasks_for(call, rows * size, rows);
-    const auto bytes = static_cast<std::size_t>(call.scratch_rows * size * 8);
+    const auto bytes = static_cast<std::size_t>(call.scratch_rows * scratch_size(size) * 8);
     threads_.parallel_for(tasks, [&](index_t t, scratch_memory& scratch) {
       call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, scratch.get(bytes)});
     });
@@ -154,11 +148,11 @@ class cpu_backend : public backend {
     };
     const index_t blocks = std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
     if (rows * chunks < few && blocks > 1) {
-      recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * chunk));
+      recycled_vector<double> folds(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)));
       const auto compute = [&](int phase, index_t t, index_t block) {
-        double* const of_range = folds.data() + t * blocks * chunk;
+        double* const of_range = folds.data() + t * blocks * scratch_size(chunk);
         kernel_range range = range_of(t, nullptr);
-        range.scratch = of_range + block * (range.end - range.begin);
+        range.scratch = of_range + block * scratch_size(range.end - range.begin);
         const fold_blocks at{phase, block, blocks, of_range};
         range.blocks = &at;
         call.function(call.args, range);
@@ -169,18 +163,92 @@ class cpu_backend : public backend {
     }
     const bool parallel = worth_dividing(call, rows * folded * size);
     threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
-      call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(chunk * 8))));
+      call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(scratch_size(chunk) * 8))));
     }, parallel);
   }
 
-  static void copy_element(char* to, const char* from, index_t bytes) {
-    switch (bytes) {
-      case 8: std::memcpy(to, from, 8); break;
-      case 4: std::memcpy(to, from, 4); break;
-      case 2: std::memcpy(to, from, 2); break;
-      default: *to = *from;
+  /// A strided copy as rows of as many elements as both sides allow, of which the dims before count the rows.
+  struct copied_rows {
+    const char* from;
+    char* to;
+    index_t bytes;                                // of an element
+    index_t rows = 1, size = 1;                   // of rows
+    index_t from_step = 1, to_step = 1;           // within a row, in elements
+    int outer = 0;                                // dims that count rows, the first of them outermost
+    index_t extent[max_order]{}, from_stride[max_order]{}, to_stride[max_order]{};
+
+    copied_rows(const strided& source, const strided& target)
+        : from(source.data<const char>()), to(target.data<char>()), bytes(size_of(target.type)) {
+      for (int d = 0; d < target.extents.order; ++d) append(target.extents[d], source.stride[d], target.stride[d]);
+      if (outer > 0) {
+        --outer;
+        size = extent[outer];
+        from_step = from_stride[outer];
+        to_step = to_stride[outer];
+      }
+      for (int d = 0; d < outer; ++d) rows *= extent[d];
     }
-  }
+    bool is_contiguous() const { return (from_step == 1 && to_step == 1) || size == 1; }
+
+    void append(index_t e, index_t f, index_t t) {
+      index_t merged_from = 0, merged_to = 0;
+      const int last = outer - 1;
+      if (e == 1) return;
+      if (outer > 0 && merge_strides(extent[last], from_stride[last], e, f, merged_from) &&
+          merge_strides(extent[last], to_stride[last], e, t, merged_to)) {
+        extent[last] *= e;
+        from_stride[last] = merged_from;
+        to_stride[last] = merged_to;
+        return;
+      }
+      extent[outer] = e;
+      from_stride[outer] = f;
+      to_stride[outer++] = t;
+    }
+
+    /// Copies elements [first, last) of rows [begin, end).
+    void run(index_t begin, index_t end, index_t first, index_t last) const {
+      switch (bytes) {
+        case 8: run_as<std::uint64_t>(begin, end, first, last); break;
+        case 4: run_as<std::uint32_t>(begin, end, first, last); break;
+        case 2: run_as<std::uint16_t>(begin, end, first, last); break;
+        default: run_as<std::uint8_t>(begin, end, first, last);
+      }
+    }
+
+    /// Offsets are divided out once and added up from row to row.
+    template <class Bits>
+    void run_as(index_t begin, index_t end, index_t first, index_t last) const {
+      index_t at[max_order]{}, f = first * from_step, t = first * to_step, rest = begin;
+      for (int d = outer; d-- > 0; rest /= extent[d]) {
+        at[d] = rest % extent[d];
+        f += at[d] * from_stride[d];
+        t += at[d] * to_stride[d];
+      }
+      for (index_t r = begin; r < end; ++r) {
+        copy_row<Bits>(t, f, last - first);
+        for (int d = outer; d-- > 0;) {
+          f += from_stride[d];
+          t += to_stride[d];
+          if (++at[d] < extent[d]) break;
+          f -= from_stride[d] * extent[d];
+          t -= to_stride[d] * extent[d];
+          at[d] = 0;
+        }
+      }
+    }
+
+    template <class Bits>
+    void copy_row(index_t t, index_t f, index_t count) const {
+      constexpr index_t few = 16, width = sizeof(Bits);
+      if (is_contiguous() && count > few) {
+        std::memcpy(to + t * width, from + f * width, static_cast<std::size_t>(count * width));
+        return;
+      }
+      for (index_t i = 0; i < count; ++i, f += from_step, t += to_step)
+        std::memcpy(to + t * width, from + f * width, sizeof(Bits));
+    }
+  };
 
   executor threads_;
 };

@@ -14,6 +14,8 @@
 #include <new>
 
 #include <weft/base/config.hpp>
+#include <weft/base/error.hpp>
+#include <weft/base/poison.hpp>
 
 #if WEFT_WITH_TBB
 #include <tbb/parallel_for.h>
@@ -28,21 +30,28 @@ class scratch_memory {
   scratch_memory() = default;
   scratch_memory(const scratch_memory&) = delete;
   scratch_memory& operator=(const scratch_memory&) = delete;
-  ~scratch_memory() { ::operator delete(data_, alignment); }
+  ~scratch_memory() { free(); }
 
   /// At least `bytes` of memory, aligned to a cache line; what it held is lost.
   void* get(std::size_t bytes) {
     if (bytes > bytes_) {
-      ::operator delete(data_, alignment);
-      data_ = nullptr;
-      bytes_ = 0;
+      free();
       data_ = ::operator new(bytes + bytes / 2, alignment);
       bytes_ = bytes + bytes / 2;
     }
+    detail::poison(data_, bytes_);
+    detail::unpoison(data_, bytes);
     return data_;
   }
 
  private:
+  void free() {
+    detail::unpoison(data_, bytes_);
+    ::operator delete(data_, alignment);
+    data_ = nullptr;
+    bytes_ = 0;
+  }
+
   static constexpr std::align_val_t alignment{64};
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -58,8 +67,9 @@ inline int hardware_threads() {
 
 class executor {
  public:
-  /// `threads` threads with the caller; 0 means one for each core.
+  /// `threads` threads with the caller; 0 means one for each core, fewer are a value_error.
   explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
+    if (threads < 0) throw value_error("weft: cpu: " + std::to_string(threads) + " threads");
 #if !WEFT_WITH_TBB
     threads_ = 1;
 #endif

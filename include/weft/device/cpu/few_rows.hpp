@@ -46,11 +46,11 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
   for (; k + lanes <= depth; k += lanes) {
     (__builtin_prefetch(column[J] + columns * b_column + k), ...);
     const V x[] = {simd::load_stored<V>(row[I] + k)...}, y[] = {simd::load_stored<V>(column[J] + k)...};
-    ((sum[IJ] += x[IJ / columns] * y[IJ % columns]), ...);
+    (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   if (k < depth) {
     const V x[] = {packed_along<V, T>(row[I] + k, depth - k)...}, y[] = {packed_along<V, T>(column[J] + k, depth - k)...};
-    ((sum[IJ] += x[IJ / columns] * y[IJ % columns]), ...);
+    (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   transpose(sum);
   const V all = (sum[IJ] + ...);
@@ -77,10 +77,10 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
     const V x[] = {simd::splat<V>(static_cast<T>(row[I][k * a.column]))...};
     if (width == vectors * lanes) {
       const V y[] = {simd::load_stored<V>(b + J * lanes)...};
-      ((sum[IJ] += x[IJ / vectors] * y[IJ % vectors]), ...);
+      (multiply_add(sum[IJ], x[IJ / vectors], y[IJ % vectors]), ...);
     } else {
       const V y[] = {packed_along<V, T>(b + J * lanes, std::max<index_t>(width - J * lanes, 0))...};
-      ((sum[IJ] += x[IJ / vectors] * y[IJ % vectors]), ...);
+      (multiply_add(sum[IJ], x[IJ / vectors], y[IJ % vectors]), ...);
     }
   }
   alignas(64) T sums[sizeof...(IJ) * lanes];

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include <weft/device/multiply.hpp>
 #include <weft/device/storage.hpp>
 
 namespace weft::cpu {
@@ -78,7 +79,7 @@ WEFT_INLINE V load_packed(const T* p) {
 }
 template <class S, class V>
 WEFT_INLINE void multiply_add(S& sum, V x, V y) {
-  if constexpr (std::is_same_v<S, V>) sum += x * y;
+  if constexpr (std::is_same_v<S, V>) sum = simd::multiply_add(x, y, sum);
 #if defined(__AVX512BF16__)
   else asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
 #endif

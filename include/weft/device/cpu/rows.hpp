@@ -12,6 +12,16 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
+/// The ops that read rows by an index or check indices, as users call them; an attribute of native ops, for messages.
+enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
+
+/// The name that attribute `At` holds.
+template <int At>
+constexpr const char* reader_name(const attributes& at) {
+  constexpr const char* names[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
+  return names[at[At]];
+}
+
 namespace detail {
 
 /// Offset of element `i` of row `row`, the row being dims [first, order) of `t`.
@@ -30,13 +40,17 @@ inline index_t index_value(const strided& t, index_t offset) {
 /// Element `i` of a tensor of indices, in row-major order.
 inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
 
-inline index_t checked_index(const char* op, const strided& t, index_t i, index_t rows) {
-  const index_t index = index_at(t, i);
-  if (index < 0 || index >= rows)
-    throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) +
-                      " at position " + std::to_string(i) + " is outside of [0, " +
-                      std::to_string(rows) + ")");
+[[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position, index_t extent) {
+  throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " at position " +
+                    std::to_string(position) + " is outside of [0, " + std::to_string(extent) + ")");
+}
+/// `index`, which stands at row-major `position` of the indices, if it is in [0, extent).
+inline index_t checked(const char* op, index_t index, index_t position, index_t extent) {
+  if (index < 0 || index >= extent) refuse_index(op, index, position, extent);
   return index;
+}
+inline void check_indices(const char* op, const strided& t, index_t extent) {
+  for (index_t i = 0; i < t.size(); ++i) checked(op, index_at(t, i), i, extent);
 }
 
 inline bool rows_contiguous(const strided& t, int first) {
@@ -56,11 +70,26 @@ inline index_t row_size(const strided& t, int first) {
 
 }  // namespace detail
 
-/// in: table [rows, ...], index [...]; out: [index..., ...].
+/// in: index [...]; out: the same as i32, each in [0, v0) or, if v3 is 1 and it is the one that v2 encodes, -1.
+inline void checked_index(const native_call& call) {
+  const strided &index = call.in[0], &out = call.out[0];
+  const char* const op = reader_name<1>(call.at);
+  const index_t classes = call.at[0], code = call.at[2], ignored = code % 2 ? -(code / 2) - 1 : code / 2;
+  const index_t tasks = index.size() < 65536 ? 1 : 16;
+  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+    for (index_t i = index.size() * task / tasks; i < index.size() * (task + 1) / tasks; ++i) {
+      const index_t x = detail::index_at(index, i);
+      const bool skipped = call.at[3] != 0 && x == ignored;
+      out.data<std::int32_t>()[i] = skipped ? -1 : static_cast<std::int32_t>(detail::checked(op, x, i, classes));
+    }
+  });
+}
+
+/// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader.
 inline void take_rows(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(table, 1);
-  for (index_t i = 0; i < count; ++i) detail::checked_index("embedding", index, i, table.extents[0]);
+  detail::check_indices(reader_name<0>(call.at), index, table.extents[0]);
   visit_type(table.type, [&]<class T>(T) {
     const bool contiguous = detail::rows_contiguous(table, 1);
     const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(count, 16);
@@ -76,12 +105,12 @@ inline void take_rows(const native_call& call) {
   });
 }
 
-/// in: index [...], rows [index..., ...]; out: [v0, ...]. Rows of one index are added in the order
+/// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows of one index are added in the order
 /// of their positions; tasks divide the columns.
 inline void put_rows(const native_call& call) {
   const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(out, 1);
-  for (index_t i = 0; i < count; ++i) detail::checked_index("embedding", index, i, out.extents[0]);
+  detail::check_indices(reader_name<1>(call.at), index, out.extents[0]);
   const bool contiguous = detail::rows_contiguous(rows, 0);
   visit_type(rows.type, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {
@@ -130,11 +159,11 @@ void for_each_line(const native_call& call, const shape& s, int dim, F f) {
 inline index_t line_offset(const strided& t, int dim, index_t before, index_t after) {
   return element_offset(t.extents, t.stride, 0, dim, before) + element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
-inline index_t checked(const char* op, index_t index, index_t extent) {
-  if (index < 0 || index >= extent)
-    throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " is outside of [0, " +
-                      std::to_string(extent) + ")");
-  return index;
+/// Checked index number `i` of a line of `index`, which begins at offset `line`.
+inline index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before, index_t after,
+                             index_t i, index_t extent) {
+  const index_t position = (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after;
+  return checked(op, index_value(index, line + i * index.stride[dim]), position, extent);
 }
 
 }  // namespace detail
@@ -149,7 +178,7 @@ inline void gather(const native_call& call) {
       const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
       T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
       for (index_t i = 0; i < index.extents[dim]; ++i)
-        to[i * out.stride[dim]] = from[x.stride[dim] * detail::checked("gather", detail::index_value(index, indices + i * index.stride[dim]), x.extents[dim])];
+        to[i * out.stride[dim]] = from[x.stride[dim] * detail::index_in_line("gather", index, indices, dim, before, after, i, x.extents[dim])];
     });
   });
 }
@@ -167,7 +196,7 @@ inline void scatter_add(const native_call& call) {
         const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
         T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
         for (index_t i = 0; i < index.extents[dim]; ++i) {
-          T& sum = to[out.stride[dim] * detail::checked("scatter_add", detail::index_value(index, indices + i * index.stride[dim]), out.extents[dim])];
+          T& sum = to[out.stride[dim] * detail::index_in_line("scatter_add", index, indices, dim, before, after, i, out.extents[dim])];
           sum = static_cast<T>(sum + from[i * source.stride[dim]]);
         }
       });
@@ -181,7 +210,6 @@ inline void arg_extremum(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
   const index_t count = x.extents[dim], stride = x.stride[dim], lines_after = detail::extent_after(x.extents, dim);
-  if (count == 0) throw value_error("weft: argmax: the dim has no elements");
   visit_type(x.type, [&]<class T>(T) {
     const auto is_nan = [](T v) {
       if constexpr (std::is_integral_v<T>) return false;

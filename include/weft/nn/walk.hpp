@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+// The walk over the tensors of a module: which types hold tensors, and by what names they are found.
+//
+// Found are the members of plain structs, the elements of vectors, arrays and other containers, of maps
+// (by key), of pairs and tuples (by index), and what optionals and smart pointers hold. Raw pointers and
+// references name what somebody else holds, and are not followed. A class whose members cannot be found
+// does not compile, so that no tensor is left out silently.
+//
+//   struct legacy_table { legacy_table(); ... };                               // holds no tensors, and says so:
+//   template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <weft/base/reflect.hpp>
+#include <weft/tensor/tensor.hpp>
+
+namespace weft {
+
+/// Whether a T has no tensors in it. To be specialised for classes of which only their author knows.
+template <class T>
+inline constexpr bool holds_no_tensors = std::is_trivially_copyable_v<T>;
+template <class... T>
+inline constexpr bool holds_no_tensors<std::basic_string<T...>> = true;
+template <class F>
+inline constexpr bool holds_no_tensors<std::function<F>> = true;
+template <>
+inline constexpr bool holds_no_tensors<device> = true;
+
+namespace detail {
+/// Which tensors of a module are meant.
+enum class tensors_of : std::uint8_t { parameters, buffers, both };
+
+template <class T>
+inline constexpr bool is_tensor = false;
+template <class T, class Extents, bool Tracked>
+inline constexpr bool is_tensor<tensor<T, Extents, Tracked>> = true;
+
+template <class T>
+inline constexpr bool is_tuple = false;
+template <class... T>
+inline constexpr bool is_tuple<std::tuple<T...>> = true;
+template <class A, class B>
+inline constexpr bool is_tuple<std::pair<A, B>> = true;
+
+template <class T>
+inline constexpr bool is_pointer_to_one = false;
+template <class T>
+inline constexpr bool is_pointer_to_one<std::optional<T>> = true;
+template <class T>
+inline constexpr bool is_pointer_to_one<std::shared_ptr<T>> = true;
+template <class T, class Delete>
+inline constexpr bool is_pointer_to_one<std::unique_ptr<T, Delete>> = !std::is_array_v<T>;
+
+// Containers are known by their members, so that the headers of all need not be read.
+template <class T>
+inline constexpr bool is_container = false;
+template <template <class...> class Container, class... T>
+inline constexpr bool is_container<Container<T...>> = requires(const Container<T...>& c) {
+  typename Container<T...>::value_type;
+  typename Container<T...>::allocator_type;
+  c.begin();
+  c.end();
+  c.size();
+};
+template <class T, std::size_t N>
+inline constexpr bool is_container<std::array<T, N>> = true;
+
+template <class T>
+concept map_container = is_container<T> && requires { typename T::key_type; typename T::mapped_type; };
+template <class T>
+concept has_children = requires(T& m) { m.children(); };
+
+/// Whether the members of a class can be named.
+template <class T>
+consteval bool is_plain_struct() {
+  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) return !has_base<T> && count_members<T>() <= most_members;
+  else return false;
+}
+
+/// What is known of the tensors in a type.
+enum class content : std::uint8_t { none, tensors, unknown };
+
+template <class T>
+consteval content find_content();
+/// Of several members together: tensors if any has some.
+template <class... T>
+consteval content content_of_all() {
+  content all = content::none;
+  for (content each : {content::none, find_content<std::remove_cvref_t<T>>()...})
+    if (all != content::tensors && each != content::none) all = each;
+  return all;
+}
+template <template <class...> class List, class... T>
+consteval content content_of_elements(std::type_identity<List<T...>>) {
+  return content_of_all<T...>();
+}
+template <class... T>
+consteval content content_of_members(std::type_identity<std::tuple<T*...>>) {
+  return content_of_all<T...>();
+}
+
+template <class T>
+consteval content find_content() {
+  if constexpr (is_tensor<T>) return content::tensors;
+  else if constexpr (!std::is_class_v<T>) return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
+  else if constexpr (is_tuple<T>) return content_of_elements(std::type_identity<T>{});
+  else if constexpr (holds_no_tensors<T>) return content::none;
+  else if constexpr (map_container<T>) return content_of_all<typename T::mapped_type>();
+  else if constexpr (is_container<T>) return content_of_all<typename T::value_type>();
+  else if constexpr (is_pointer_to_one<T>) return content_of_all<decltype(*std::declval<T&>())>();
+  else if constexpr (has_children<T>) return content_of_all<decltype(std::declval<T&>().children())>();
+  else if constexpr (!is_plain_struct<T>()) return content::unknown;
+  else return content_of_members(std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
+}
+template <class T>
+inline constexpr content content_of = find_content<T>();
+
+/// The sentence for a class whose tensors cannot be found.
+template <bool Holds, class Class>
+struct reachable_tensors_law {
+  static_assert(Holds, "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
+                       "private member or base class; at most 32 members), or give it `auto& children()` and "
+                       "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
+};
+/// Whether T itself can be walked through, whatever is inside it.
+template <class T>
+consteval bool find_reachable() {
+  if constexpr (is_tensor<T> || is_tuple<T> || is_container<T> || is_pointer_to_one<T> || has_children<T>) return true;
+  else return content_of<T> == content::none || is_plain_struct<T>();
+}
+template <class T>
+inline constexpr bool is_reachable = find_reachable<T>();
+
+/// Where a walk stands: a path of names, or nothing where nobody asks for names.
+struct named_path {
+  std::string text;
+  named_path member(std::string_view name) const {
+    named_path to{text};
+    if (!text.empty()) to.text += '.';
+    to.text += name;
+    return to;
+  }
+  template <class Key>
+  named_path element(const Key& key) const {
+    static_assert(std::is_convertible_v<const Key&, std::string_view> || std::is_integral_v<Key>,
+                  "weft: a map of modules must have strings or integers as keys, which are parts of names");
+    if constexpr (std::is_integral_v<Key>) return member(std::to_string(key));
+    else return member(key);
+  }
+};
+struct no_path {
+  no_path member(std::string_view) const { return {}; }
+  template <class Key>
+  no_path element(const Key&) const { return {}; }
+};
+
+/// Calls f(key, value) in the order of keys, also where the map has none.
+template <class Map, class F>
+void for_each_entry(Map& m, F f) {
+  if constexpr (requires { typename Map::key_compare; }) {
+    for (auto& [key, value] : m) f(key, value);
+  } else {
+    std::vector<decltype(&*m.begin())> sorted;
+    for (auto& entry : m) sorted.push_back(&entry);
+    std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
+    for (auto* entry : sorted) f(entry->first, entry->second);
+  }
+}
+
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration.
+template <tensors_of Which, class M, class Path, class F>
+void walk(M& m, const Path& path, F& f) {
+  using T = std::remove_const_t<M>;
+  (void)sizeof(reachable_tensors_law<is_reachable<T>, T>);
+  if constexpr (is_tensor<T>) {
+    if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters))
+      if (m.defined()) f(path, m);
+  } else if constexpr (content_of<T> == content::none || !is_reachable<T>) {
+    return;
+  } else if constexpr (map_container<T>) {
+    for_each_entry(m, [&](const auto& key, auto& value) { walk<Which>(value, path.element(key), f); });
+  } else if constexpr (is_container<T>) {
+    std::size_t i = 0;
+    for (auto& element : m) walk<Which>(element, path.element(i++), f);
+  } else if constexpr (is_tuple<T>) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (walk<Which>(std::get<I>(m), path.element(I), f), ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>{});
+  } else if constexpr (is_pointer_to_one<T>) {
+    using held = std::remove_reference_t<decltype(*m)>;
+    if (m) walk<Which>(static_cast<std::conditional_t<std::is_const_v<M>, const held, held>&>(*m), path, f);
+  } else if constexpr (has_children<T>) {
+    auto&& children = m.children();
+    walk<Which>(children, path, f);  // the module stands for what it holds
+  } else {
+    for_each_member(m, [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });
+  }
+}
+}  // namespace detail
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// One slice of a dim, without the dim: torch.select, and what x[i] means for tensors.
+//
+//   auto row = select<0>(x, i);       // x[i] in PyTorch; [B, T, C] -> [T, C]
+#pragma once
+
+#include <weft/op/movement.hpp>
+
+namespace weft::op {
+
+template <bool Holds, class... Extents>
+struct select_law {
+  static_assert(Holds, "weft: select: the index is out of range for this operand");
+};
+
+/// The elements at index v1 of dim v0, which is removed.
+struct select : composed<1> {
+  static constexpr auto name = "select";
+  template <bool Holds, class... Extents>
+  using law = select_law<Holds, Extents...>;
+
+  static constexpr shape without(const shape& from, index_t dim) {
+    shape to;
+    for (int i = 0; i < from.order; ++i)
+      if (i != dim) to.append(from[i]);
+    return to;
+  }
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+    const shape& from = operands[0].extents;
+    const bool inside = dims.require_at_most(0, at[1]) &&
+                        dims.require_at_most(dims.add(at[1], 1), from[static_cast<int>(at[0])]);
+    return {inside, {operands[0].type, without(from, at[0])}};
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    const auto one = slice_dim(x, static_cast<int>(at[0]), at[1], x.owner->dims.add(at[1], 1));
+    return reshape_to(one, without(x.extents(), at[0]));
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+/// x[..., i, ...] in dim Dim, with an index known at compile time, counted from the left.
+template <index_t Dim, index_t I, expression X>
+constexpr auto select(X x) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: select: the dim is out of range");
+  static_assert(I >= 0, "weft: select: an index in a type counts from the left");
+  return apply<op::select, attr<dim, I>>(std::move(x));
+}
+/// The same with an index given at run time. An index outside of [0, extent) is a shape_error when it is evaluated.
+template <index_t Dim, expression X>
+constexpr auto select(X x, index_t i) {
+  constexpr int dim = normalized_dim(Dim, X::static_shape.order);
+  static_assert(dim < X::static_shape.order, "weft: select: the dim is out of range");
+  return detail::apply_sized<op::select, attr<dim, dyn>>({i}, std::move(x));
+}
+
+}  // namespace weft

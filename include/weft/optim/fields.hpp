@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// Checks of the numbers that optimisers and schedules are given, with PyTorch's bounds.
+//
+//   detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}});      // each 0 or more, not NaN
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include <weft/base/error.hpp>
+
+namespace weft::detail {
+
+[[noreturn, gnu::cold]] inline void refuse_field(const char* who, const char* field, double value, const char* what) {
+  throw value_error(std::string("weft: ") + who + ": " + field + " is " + std::to_string(value) + ", not " + what);
+}
+
+struct named_number {
+  const char* name;
+  double value;
+};
+/// Throws value_error, with the name, for a number that is negative or NaN.
+inline void require_fields(const char* who, std::initializer_list<named_number> fields) {
+  for (const named_number& f : fields)
+    if (!(f.value >= 0)) refuse_field(who, f.name, f.value, "0 or more");
+}
+/// The same for numbers that must be below 1 too.
+inline void require_fractions(const char* who, std::initializer_list<named_number> fields) {
+  for (const named_number& f : fields)
+    if (!(f.value >= 0 && f.value < 1)) refuse_field(who, f.name, f.value, "in [0, 1)");
+}
+
+}  // namespace weft::detail

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+// Products, norms, losses, look-ups and attention are PyTorch's, with their derivatives, at odd sizes.
+#include "cases.hpp"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+const io::stored_tensors& cases() {
+  static const io::stored_tensors all = file("layers");
+  return all;
+}
+
+template <class A, class B, class F>
+void of_two(const char* name, F f) {
+  for_each_case(cases(), name, [&](const stored_case& c) {
+    auto a = c.variable<float, A>("a");
+    auto b = c.variable<float, B>("b");
+    c.agrees([&] { return f(a, b); }, 1e-5, 4, "a", a, "b", b);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("products") {
+  of_two<order2, order2>("matmul", [](const auto& a, const auto& b) { return matmul(a, b); });
+  of_two<order2, order2>("matmul_transposed", [](const auto& a, const auto& b) { return matmul(a, transpose(b)); });
+  of_two<order3, order3>("matmul_batched", [](const auto& a, const auto& b) { return matmul(a, b); });
+  of_two<order3, order2>("matmul_shared", [](const auto& a, const auto& b) { return matmul(a, b); });
+  for_each_case(cases(), "linear", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    linear<> layer{c.variable<float, order2>("w"), c.variable<float, order1>("b")};
+    c.agrees([&] { return layer(x); }, 1e-5, 4, "x", x, "w", layer.weight, "b", layer.bias);
+  });
+}
+
+TEST_CASE("norms") {
+  for_each_case(cases(), "layer_norm", [](const stored_case& c) {
+    auto x = c.variable<float, order2>("x");
+    layer_normalization<> norm{c.variable<float, order1>("w"), c.variable<float, order1>("b")};
+    c.agrees([&] { return norm(x); }, 1e-5, 4, "x", x, "w", norm.weight, "b", norm.bias);
+  });
+  for_each_case(cases(), "rms_norm", [](const stored_case& c) {
+    auto x = c.variable<float, order2>("x");
+    rms_normalization<> norm{c.variable<float, order1>("w")};
+    c.agrees([&] { return norm(x); }, 1e-5, 4, "x", x, "w", norm.weight);
+  });
+}
+
+TEST_CASE("cross-entropy") {
+  const auto of_labels = [](const char* name, auto f) {
+    for_each_case(cases(), name, [&](const stored_case& c) {
+      auto x = c.variable<float, order2>("x");
+      const auto t = c.stored<std::int64_t, order1>("t");
+      c.agrees([&] { return f(x, t); }, 1e-5, 1, "x", x);
+    });
+  };
+  of_labels("cross_entropy", [](const auto& x, const auto& t) { return cross_entropy(x, t); });
+  of_labels("cross_entropy_each", [](const auto& x, const auto& t) { return cross_entropy<reduction_kind::none>(x, t); });
+  of_labels("cross_entropy_smooth", [](const auto& x, const auto& t) {
+    return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, t);
+  });
+}
+
+TEST_CASE("losses of two tensors") {
+  const auto of_targets = [](const char* name, auto f) {
+    for_each_case(cases(), name, [&](const stored_case& c) {
+      auto x = c.variable<float, order2>("x"), t = c.variable<float, order2>("t");
+      c.agrees([&] { return f(x, t); }, 1e-5, 1, "x", x, "t", t);
+    });
+  };
+  of_targets("mse_mean", [](const auto& x, const auto& t) { return mse_loss(x, t); });
+  of_targets("mse_sum", [](const auto& x, const auto& t) { return mse_loss<reduction_kind::sum>(x, t); });
+  of_targets("mse_none", [](const auto& x, const auto& t) { return mse_loss<reduction_kind::none>(x, t); });
+  of_targets("bce_mean", [](const auto& x, const auto& t) { return bce_with_logits(x, t); });
+  of_targets("bce_sum", [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::sum>(x, t); });
+  of_targets("bce_none", [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::none>(x, t); });
+}
+
+TEST_CASE("look-ups") {
+  for_each_case(cases(), "embedding", [](const stored_case& c) {
+    embedding_table<> table{c.variable<float, order2>("w")};
+    const auto i = c.stored<std::int64_t, order2>("i");
+    c.agrees([&] { return table(i); }, 1e-6, 1, "w", table.weight);
+  });
+  for_each_case(cases(), "index_select_1", [](const stored_case& c) {
+    auto x = c.variable<float, order2>("x");
+    const auto i = c.stored<std::int32_t, order1>("i");
+    c.agrees([&] { return index_select<1>(x, i); }, 1e-6, 1, "x", x);
+  });
+  for_each_case(cases(), "gather_1", [](const stored_case& c) {
+    auto x = c.variable<float, order2>("x");
+    const auto i = c.stored<std::int64_t, order2>("i");
+    c.agrees([&] { return gather<1>(x, i); }, 1e-6, 1, "x", x);
+  });
+  for_each_case(cases(), "one_hot", [](const stored_case& c) {
+    const auto i = c.stored<std::int64_t, order2>("i");
+    c.agrees([&] { return one_hot<11>(i); }, 0, 0);
+  });
+  for_each_case(cases(), "scatter_add_1", [](const stored_case& c) {
+    auto x = c.variable<float, extents<3, 6>>("x");
+    auto s = c.variable<float, order2>("s");
+    const auto i = c.stored<std::int64_t, order2>("i");
+    c.agrees([&] { return scatter_add<1>(x, i, s); }, 1e-6, 1, "x", x, "s", s);
+  });
+}
+
+TEST_CASE("attention") {
+  const auto of_qkv = [](const char* name, auto f) {
+    for_each_case(cases(), name, [&](const stored_case& c) {
+      auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"), v = c.variable<float, order4>("v");
+      c.agrees([&] { return f(q, k, v); }, 1e-5, 1, "q", q, "k", k, "v", v);
+    });
+  };
+  of_qkv("attention", [](const auto& q, const auto& k, const auto& v) { return attention<false>(q, k, v); });
+  of_qkv("attention_causal", [](const auto& q, const auto& k, const auto& v) { return attention<causal>(q, k, v); });
+}

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes what PyTorch computes for every op, at odd shapes and special values; tests/agree/*_test.cpp compare with it.
+
+A file holds cases "name/number/tensor": the operands by name, the value y, and where it is differentiated weights and
+grad.<operand>, the gradients of sum(y * weights). Needs torch and safetensors; the tests need neither. Run it only to
+change the data:
+    python3 tests/agree/make_ops_data.py
+"""
+import itertools
+import pathlib
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+here = pathlib.Path(__file__).parent / "data"
+torch.manual_seed(2)
+torch.set_num_threads(1)
+
+# Extents of 0 and 1, primes, a width that no vector divides, more than one vector.
+shapes = [(3, 5, 7), (1, 1, 1), (2, 1, 13), (1, 2, 61), (0, 3, 2), (2, 11, 1)]
+inf, nan = float("inf"), float("nan")
+special = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -0.5, 1e-40, -1e-40, 3e38, -3e38, 88.0, -104.0, 1e-20, 7.5, -2.5])
+
+
+class family:
+    """The cases of one file."""
+
+    def __init__(self):
+        self.tensors, self.counts = {}, {}
+
+    def case(self, name, f, differentiated=True, **operands):
+        number = self.counts[name] = self.counts.get(name, -1) + 1
+        leaves = {k: v.detach().clone() for k, v in operands.items()}
+        for v in leaves.values():
+            v.requires_grad_(differentiated and v.is_floating_point())
+        y = f(*leaves.values())
+        out = {"y": y.detach()} | {k: v.detach() for k, v in leaves.items()}
+        if differentiated:
+            weights = torch.cos(torch.arange(y.numel(), dtype=torch.float32)).reshape(y.shape).to(y.dtype)
+            out["weights"] = weights
+            given = [k for k, v in leaves.items() if v.requires_grad]
+            gradients = torch.autograd.grad(y, [leaves[k] for k in given], weights, allow_unused=True)
+            for k, g in zip(given, gradients):
+                if g is not None:
+                    out["grad." + k] = g
+        for k, v in out.items():
+            self.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+
+    def save(self, name):
+        save_file(self.tensors, here / f"{name}.safetensors")
+
+
+# Element-wise functions: odd shapes, then special values.
+unary = {
+    "exp": torch.exp, "log": torch.log, "log1p": torch.log1p, "expm1": torch.expm1, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+    "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "abs": torch.abs, "sign": torch.sign,
+    "floor": torch.floor, "round": torch.round, "negate": torch.neg, "relu": F.relu, "sigmoid": torch.sigmoid, "silu": F.silu,
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "softplus": F.softplus, "square": torch.square,
+    "clamp": lambda x: torch.clamp(x, -0.5, 1.0)}
+binary = {
+    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.div, "maximum": torch.maximum,
+    "minimum": torch.minimum, "pow": torch.pow}
+positive = {"log", "sqrt", "rsqrt"}
+ops = family()
+for name, f in unary.items():
+    for shape in shapes:
+        x = torch.randn(shape) * 2
+        ops.case(name, f, x=x.abs() + 0.1 if name in positive else x)
+    ops.case(name, f, x=special.reshape(1, 1, -1))
+for name, f in binary.items():
+    for shape in shapes:
+        a, b = torch.randn(shape), torch.randn(shape)
+        ops.case(name, f, a=a.abs() + 0.1 if name == "pow" else a, b=b.sign() * (b.abs() + 0.1) if name == "divide" else b)
+    a, b = (torch.tensor(v).reshape(1, 1, -1) for v in zip(*itertools.product(special.tolist(), special.tolist())))
+    ops.case(name, f, a=a, b=b)
+    ops.case(name, f, a=torch.rand(4, 1, 3) + 0.5, b=torch.rand(4, 5, 1) + 0.5)  # broadcast
+for name, f in {"equal": torch.eq, "less": torch.lt, "less_equal": torch.le}.items():
+    a, b = (torch.tensor(v).reshape(1, 1, -1) for v in zip(*itertools.product(special.tolist(), special.tolist())))
+    ops.case(name, f, differentiated=False, a=a, b=b)
+for shape in shapes:
+    ops.case("where", lambda c, a, b: torch.where(c, a, b), c=torch.rand(shape) < 0.5, a=torch.randn(shape), b=torch.randn(shape))
+ops.save("elementwise")
+
+# Reductions and movement, over views and along every dim.
+ops = family()
+dims = {"0": 0, "1": 1, "2": 2, "02": (0, 2), "12": (1, 2), "all": (0, 1, 2)}
+for key, dim in dims.items():
+    for shape in shapes:
+        x = torch.randn(shape)
+        ops.case("sum_" + key, lambda x: torch.sum(x, dim), x=x)
+        ops.case("mean_" + key, lambda x: torch.mean(x, dim, keepdim=True), x=x)
+        ops.case("logsumexp_" + key, lambda x: torch.logsumexp(x, dim), x=x)
+        if 0 not in shape:
+            ties = torch.randint(-2, 3, shape).float()
+            ops.case("amax_" + key, lambda x: torch.amax(x, dim), x=ties)
+            ops.case("amin_" + key, lambda x: torch.amin(x, dim), x=ties)
+for shape in shapes:
+    x = torch.randn(shape)
+    for dim in range(3):
+        ops.case(f"softmax_{dim}", lambda x: F.softmax(x, dim), x=x)
+        ops.case(f"log_softmax_{dim}", lambda x: F.log_softmax(x, dim), x=x)
+        ties = torch.randint(-2, 3, shape).float()
+        if shape[dim] > 0:
+            ops.case(f"argmax_{dim}", lambda x: torch.argmax(x, dim), differentiated=False, x=ties)
+            ops.case(f"argmin_{dim}", lambda x: torch.argmin(x, dim), differentiated=False, x=ties)
+    ops.case("transpose", lambda x: x.transpose(0, 2), x=x)
+    ops.case("permute", lambda x: x.permute(1, 2, 0), x=x)
+    ops.case("flip", lambda x: x.flip(1), x=x)
+    ops.case("flatten", lambda x: x.flatten(0, 1), x=x)
+    ops.case("unsqueeze", lambda x: x.unsqueeze(2), x=x)
+    ops.case("expand", lambda x: x.expand(2, *shape), x=x)
+    y = torch.randn(shape)
+    ops.case("concat", lambda x, z: torch.cat([x, z, x], 1), x=x, z=y)
+    ops.case("stack", lambda x, z: torch.stack([x, z], -1), x=x, z=y)
+    if shape[1] > 0:
+        ops.case("slice", lambda x: x[:, shape[1] // 3:shape[1]], x=x)
+        ops.case("column_of_slice", lambda x: x[:, :, 0:1].sum(2) * 2, x=x)
+        ops.case("sum_of_flipped", lambda x: x.flip(1).sum((0, 1)) + 1, x=x)
+fixed = torch.randn(6, 10)
+ops.case("slice_with_step", lambda x: x[:, 1:9:3], x=fixed)
+ops.case("pad", lambda x: F.pad(x, (2, 3)), x=fixed)
+ops.case("reshape", lambda x: x.t().reshape(4, 15), x=fixed)
+ops.case("unflatten", lambda x: x.unflatten(1, (5, 2)), x=fixed)
+ops.case("chunk", lambda x: x.chunk(5, 1)[3] * x.chunk(5, 1)[0], x=fixed)
+ops.save("shapes")
+
+# Layers, products, look-ups, losses.
+ops = family()
+for m, k, n in [(1, 1, 1), (3, 5, 7), (7, 30, 11), (2, 0, 3), (0, 4, 5), (37, 3, 1)]:
+    ops.case("matmul", torch.matmul, a=torch.randn(m, k), b=torch.randn(k, n))
+    ops.case("matmul_transposed", lambda a, b: a @ b.t(), a=torch.randn(m, k), b=torch.randn(n, k))
+    ops.case("matmul_batched", torch.matmul, a=torch.randn(3, m, k), b=torch.randn(3, k, n))
+    ops.case("matmul_shared", torch.matmul, a=torch.randn(3, m, k), b=torch.randn(k, n))
+    ops.case("linear", F.linear, x=torch.randn(3, m, k), w=torch.randn(n, k), b=torch.randn(n))
+for rows, width in [(3, 1), (5, 7), (2, 60), (1, 37), (0, 4)]:
+    x, w, b = torch.randn(rows, width), torch.randn(width), torch.randn(width)
+    ops.case("layer_norm", lambda x, w, b: F.layer_norm(x, (width,), w, b), x=x, w=w, b=b)
+    ops.case("rms_norm", lambda x, w: F.rms_norm(x, (width,), w, 1e-5), x=x, w=w)
+    if rows > 0:
+        labels = torch.randint(width, (rows,))
+        labels[0] = -100 if rows > 1 else 0
+        ops.case("cross_entropy", lambda x, t: F.cross_entropy(x, t), x=x, t=labels)
+        ops.case("cross_entropy_each", lambda x, t: F.cross_entropy(x, t, reduction="none"), x=x, t=labels)
+        ops.case("cross_entropy_smooth", lambda x, t: F.cross_entropy(x, t, reduction="sum", label_smoothing=0.1), x=x, t=labels)
+    for reduction in ("mean", "sum", "none"):
+        t = torch.rand(rows, width)
+        if rows > 0 or reduction != "mean":
+            ops.case("mse_" + reduction, lambda x, t: F.mse_loss(x, t, reduction=reduction), x=x, t=t)
+            ops.case("bce_" + reduction, lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=reduction), x=x, t=t)
+    ops.case("embedding", lambda w, i: F.embedding(i, w), w=torch.randn(9, width), i=torch.randint(9, (rows, 3)))
+    ops.case("index_select_1", lambda x, i: x.index_select(1, i), x=x, i=torch.randint(width, (4,)).int())
+    index = torch.randint(width, (rows, 5))
+    ops.case("gather_1", lambda x, i: x.gather(1, i), x=x, i=index)
+    ops.case("one_hot", lambda i: F.one_hot(i, 11).float(), differentiated=False, i=torch.randint(11, (rows, 2)))
+table = torch.randn(3, 6)
+ops.case("scatter_add_1", lambda x, i, s: x.scatter_add(1, i, s), x=table, i=torch.randint(6, (3, 9)), s=torch.randn(3, 9))
+for batch, positions, heads, features in [(2, 7, 3, 5), (1, 1, 1, 1), (1, 67, 1, 5), (1, 17, 2, 17)]:
+    qkv = {n: torch.randn(batch, positions, heads, features) for n in "qkv"}
+    for causal in (False, True):
+        ops.case("attention_causal" if causal else "attention",
+                 lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal)
+                 .transpose(1, 2), **qkv)
+ops.save("layers")
+
+# Element types: what bf16, f16, f64 and integers come to.
+ops = family()
+types = {"f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
+for t, dtype in types.items():
+    for shape in [(3, 5, 7), (2, 1, 13), (1, 3, 60)]:
+        a, b = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+        for name in ("add", "multiply", "divide"):
+            ops.case(f"{name}_{t}", binary[name], a=a, b=b)
+        ops.case(f"chain_{t}", lambda a, b: (a + b) * b - a, a=a, b=b)
+        for name in ("gelu", "silu", "tanh", "sigmoid"):
+            ops.case(f"{name}_{t}", unary[name], x=a)
+        ops.case(f"sum_{t}", lambda x: torch.sum(x, 2), x=a)
+        ops.case(f"mean_{t}", lambda x: torch.mean(x, (0, 1)), x=a)
+        ops.case(f"softmax_{t}", lambda x: F.softmax(x, 2), x=a)
+        ops.case(f"layer_norm_{t}", lambda x, w, b: F.layer_norm(x, shape[2:], w, b), x=a, w=torch.randn(shape[2]).to(dtype), b=torch.randn(shape[2]).to(dtype))
+    large = torch.full((700, 3), 100.0).to(dtype)
+    ops.case(f"mean_of_many_{t}", lambda x: torch.mean(x, 0), x=large)
+for t, dtype in {"i64": torch.int64, "i32": torch.int32, "u8": torch.uint8}.items():
+    a, b = torch.randint(0, 250, (3, 7)).to(dtype), torch.randint(1, 250, (3, 7)).to(dtype)
+    for name in ("add", "subtract", "multiply", "maximum", "minimum", "divide"):
+        ops.case(f"{name}_{t}", binary[name], differentiated=False, a=a, b=b)
+    ops.case(f"widened_sum_{t}", lambda a, b: (a + b).float(), differentiated=False, a=a, b=b)
+    ops.case(f"sum_{t}", lambda x: torch.sum(x, 1), differentiated=False, x=a)
+    ops.case(f"amax_{t}", lambda x: torch.amax(x, 1), differentiated=False, x=a)
+a, b = (torch.tensor(v) for v in zip(*itertools.product([False, True], [False, True])))
+for name, f in {"add": torch.add, "multiply": torch.mul, "maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
+                "less_equal": torch.le, "equal": torch.eq, "logical_and": torch.logical_and, "logical_or": torch.logical_or}.items():
+    ops.case(name + "_bool", f, differentiated=False, a=a, b=b)
+flags = torch.tensor([[False, False], [False, True], [True, False], [True, True]])
+ops.case("amax_bool", lambda x: torch.amax(x, 1), differentiated=False, x=flags)
+ops.case("amin_bool", lambda x: torch.amin(x, 1), differentiated=False, x=flags)
+ops.save("types")
+
+# Optimisers: five steps of each on tensors of odd size, with the gradients given.
+ops = family()
+optimizers = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1), "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01), "adam_decay": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01)}
+for name, make in optimizers.items():
+    for size in (1, 13, 60, 129):
+        start, gradients = torch.randn(size), torch.randn(5, size)
+        p = torch.nn.Parameter(start.clone())
+        optimizer = make([p])
+        ends = []
+        for g in gradients:
+            p.grad = g.clone()
+            optimizer.step()
+            ends.append(p.detach().clone())
+        number = ops.counts[name] = ops.counts.get(name, -1) + 1
+        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
+            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+for limit in (0.0, 0.5, 100.0):
+    g = torch.randn(7, 3)
+    p = torch.nn.Parameter(torch.zeros(7, 3))
+    p.grad = g.clone()
+    norm = torch.nn.utils.clip_grad_norm_([p], limit)
+    number = ops.counts["clip_grad_norm"] = ops.counts.get("clip_grad_norm", -1) + 1
+    for k, v in {"limit": torch.tensor(limit), "gradient": g, "norm": norm, "y": p.grad}.items():
+        ops.tensors[f"clip_grad_norm/{number}/{k}"] = v.contiguous().clone()
+schedules = {"schedule_step": lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=3, gamma=0.5),
+             "schedule_cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=19),
+             "schedule_warmup": lambda o: torch.optim.lr_scheduler.SequentialLR(o, [
+                 torch.optim.lr_scheduler.LinearLR(o, start_factor=1 / 5, total_iters=4),
+                 torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=15)], milestones=[5])}
+for name, make in schedules.items():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler, rates = make(optimizer), []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
+ops.save("optimizers")

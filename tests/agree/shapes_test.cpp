@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// Reductions and movement along every dim are PyTorch's, with their derivatives, for extents of 0, 1 and primes.
+#include "cases.hpp"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+const io::stored_tensors& cases() {
+  static const io::stored_tensors all = file("shapes");
+  return all;
+}
+
+/// Each case has one operand x of order 3.
+template <class F>
+void of_x(const std::string& name, F f) {
+  for_each_case(cases(), name, [&](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    c.agrees([&] { return f(x); }, 1e-5, 1, "x", x);
+  });
+}
+
+template <index_t... D>
+void reductions(const std::string& key) {
+  of_x("sum_" + key, [](const auto& x) { return sum(x, dims<D...>); });
+  of_x("mean_" + key, [](const auto& x) { return mean(x, dims<D...>, keepdim); });
+  of_x("logsumexp_" + key, [](const auto& x) { return logsumexp(x, dims<D...>); });
+  of_x("amax_" + key, [](const auto& x) { return amax(x, dims<D...>); });
+  of_x("amin_" + key, [](const auto& x) { return amin(x, dims<D...>); });
+}
+
+template <index_t Dim>
+void along() {
+  const std::string key = std::to_string(Dim);
+  of_x("softmax_" + key, [](const auto& x) { return softmax<Dim>(x); });
+  of_x("log_softmax_" + key, [](const auto& x) { return log_softmax<Dim>(x); });
+  of_x("argmax_" + key, [](const auto& x) { return argmax<Dim>(x); });
+  of_x("argmin_" + key, [](const auto& x) { return argmin<Dim>(x); });
+}
+
+}  // namespace
+
+TEST_CASE("reductions of one dim") {
+  reductions<0>("0");
+  reductions<1>("1");
+  reductions<2>("2");
+}
+TEST_CASE("reductions of several dims") {
+  reductions<0, 2>("02");
+  reductions<1, 2>("12");
+  reductions<0, 1, 2>("all");
+}
+TEST_CASE("softmax and positions of extrema along each dim") {
+  along<0>();
+  along<1>();
+  along<2>();
+}
+
+TEST_CASE("movement") {
+  of_x("transpose", [](const auto& x) { return transpose<0, 2>(x); });
+  of_x("permute", [](const auto& x) { return permute<1, 2, 0>(x); });
+  of_x("flip", [](const auto& x) { return flip<1>(x); });
+  of_x("flatten", [](const auto& x) { return flatten<0, 1>(x); });
+  of_x("unsqueeze", [](const auto& x) { return unsqueeze<2>(x); });
+  for_each_case(cases(), "concat", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x"), z = c.variable<float, order3>("z");
+    c.agrees([&] { return concat<1>(x, z, x); }, 1e-5, 1, "x", x, "z", z);
+  });
+  for_each_case(cases(), "stack", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x"), z = c.variable<float, order3>("z");
+    c.agrees([&] { return stack<-1>(x, z); }, 1e-5, 1, "x", x, "z", z);
+  });
+  of_x("slice", [](const auto& x) { return slice<1>(x, x.extent(1) / 3, x.extent(1)); });
+  of_x("column_of_slice", [](const auto& x) { return sum(slice<2, 0, 1>(x), dims<2>) * 2.f; });
+  of_x("sum_of_flipped", [](const auto& x) { return sum(flip<1>(x), dims<0, 1>) + 1.f; });
+}
+
+TEST_CASE("movement of static extents") {
+  using fixed = extents<6, 10>;
+  const auto of_fixed = [](const char* name, auto f) {
+    for_each_case(cases(), name, [&](const stored_case& c) {
+      auto x = c.variable<float, fixed>("x");
+      c.agrees([&] { return f(x); }, 1e-5, 1, "x", x);
+    });
+  };
+  of_fixed("slice_with_step", [](const auto& x) { return slice<1, 1, 9, 3>(x); });
+  of_fixed("pad", [](const auto& x) { return pad<1, 2, 3>(x); });
+  of_fixed("reshape", [](const auto& x) { return reshape<4, 15>(transpose(x)); });
+  of_fixed("unflatten", [](const auto& x) { return unflatten<1, 5>(x); });
+  of_fixed("chunk", [](const auto& x) { return chunk<1, 5, 3>(x) * chunk<1, 5, 0>(x); });
+}

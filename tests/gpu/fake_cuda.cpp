@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT
+// A CUDA driver with two devices that computes on the CPU: for tests, as libcuda.so.1. It counts calls, fails where it
+// is told to, and notes what is done against the driver's rules. Memory ends where a page ends that cannot be read,
+// holds NaN at first, and cannot be read after it was freed. A kernel is a shared object (fake_nvrtc.cpp); its items
+// are fibers, and those of a group meet at barriers.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+struct CUctx_st {
+  int device;
+  int holders = 0;
+};
+struct CUstream_st {
+  CUcontext context;
+};
+struct CUfunc_st {
+  void (*entry)(void** arguments) = nullptr;
+  struct place {
+    unsigned item, items, group, groups;
+  }* place = nullptr;
+  void (**barrier)() = nullptr;
+};
+struct CUmod_st {
+  CUcontext context;
+  void* library;
+  int file;
+  CUfunc_st function;
+};
+
+namespace {
+
+struct failure {
+  int code = 0, times = 0;
+};
+struct block {
+  std::size_t bytes;
+  char* pages;
+  std::size_t page_bytes;
+  CUcontext context;
+};
+
+std::mutex state;
+std::map<std::string, long> calls;
+std::map<std::string, failure> failures;
+std::string misuse;
+CUctx_st contexts[2] = {{0}, {1}};
+std::map<CUdeviceptr, block> memory;
+long streams = 0, modules = 0;
+thread_local CUcontext current = nullptr;
+
+/// What no test asked about fails the program.
+struct at_end {
+  ~at_end() {
+    if (misuse.empty()) return;
+    std::fprintf(stderr, "the fake driver was misused:\n%s", misuse.c_str());
+    std::_Exit(70);
+  }
+} end;
+
+void note(const std::string& what) { misuse += what + "\n"; }
+
+/// Counts a call; its result if it ends here.
+CUresult enter(const char* name, bool in_context = true) {
+  ++calls[name];
+  failure& f = failures[name];
+  if (f.times != 0) {
+    if (f.times > 0) --f.times;
+    return static_cast<CUresult>(f.code);
+  }
+  if (in_context && (!current || current->holders == 0)) {
+    note(std::string(name) + ": no context is current");
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult belongs(const char* name, CUcontext owner) {
+  if (owner == current) return CUDA_SUCCESS;
+  note(std::string(name) + ": another context is current");
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult in_memory(const char* name, CUdeviceptr address, std::size_t bytes) {
+  auto after = memory.upper_bound(address);
+  if (after == memory.begin() || (--after, address + bytes > after->first + after->second.bytes)) {
+    note(std::string(name) + ": no such memory");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return belongs(name, after->second.context);
+}
+
+/// The items of one group at a time. Only one thread runs kernels.
+struct group_of_items {
+  struct fiber {
+    ucontext_t at;
+    bool done = false;
+    std::unique_ptr<char[]> stack{new char[stack_bytes]};
+  };
+  static constexpr std::size_t stack_bytes = 256 << 10;
+  std::vector<fiber> fibers;
+  ucontext_t scheduler;
+  fiber* running = nullptr;
+  CUfunction function = nullptr;
+  void** arguments = nullptr;
+
+  static void start();
+  static void wait();
+
+  /// False if some items wait at a barrier that others do not reach.
+  bool run(unsigned items) {
+    if (fibers.size() < items) fibers.resize(items);
+    for (unsigned i = 0; i < items; ++i) {
+      fiber& f = fibers[i];
+      f.done = false;
+      getcontext(&f.at);
+      f.at.uc_stack.ss_sp = f.stack.get();
+      f.at.uc_stack.ss_size = stack_bytes;
+      f.at.uc_link = &scheduler;
+      makecontext(&f.at, &start, 0);
+    }
+    for (unsigned left = items; left > 0;) {
+      left = 0;
+      for (unsigned i = 0; i < items; ++i) {
+        if (fibers[i].done) return false;
+        running = &fibers[i];
+        function->place->item = i;
+        swapcontext(&scheduler, &running->at);
+        left += !running->done;
+      }
+      if (left != 0 && left != items) return false;
+    }
+    return true;
+  }
+} group;
+std::mutex launching;
+
+void group_of_items::start() {
+  group.function->entry(group.arguments);
+  group.running->done = true;
+}
+void group_of_items::wait() { swapcontext(&group.running->at, &group.scheduler); }
+
+}  // namespace
+
+extern "C" {
+
+void fake_cuda_fail(const char* name, int code, int times) {
+  const std::lock_guard lock(state);
+  failures[name] = {code, times};
+}
+long fake_cuda_calls(const char* name) {
+  const std::lock_guard lock(state);
+  return calls[name];
+}
+const char* fake_cuda_misuse() {
+  static std::string told;
+  const std::lock_guard lock(state);
+  told = std::move(misuse);
+  misuse.clear();
+  return told.c_str();
+}
+long fake_cuda_held() {
+  const std::lock_guard lock(state);
+  return contexts[0].holders + contexts[1].holders + streams + modules + static_cast<long>(memory.size());
+}
+
+CUresult cuInit(unsigned) {
+  const std::lock_guard lock(state);
+  return enter("cuInit", false);
+}
+CUresult cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuDeviceGet", false)) return r;
+  if (ordinal < 0 || ordinal > 1) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetName(char* name, int size, CUdevice) {
+  std::strncpy(name, "a CPU that plays a GPU", static_cast<std::size_t>(size));
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuDevicePrimaryCtxRetain", false)) return r;
+  *context = &contexts[device];
+  ++(*context)->holders;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuDevicePrimaryCtxRelease", false)) return r;
+  if (--contexts[device].holders < 0) note("cuDevicePrimaryCtxRelease: nobody holds it");
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuCtxSetCurrent", false)) return r;
+  current = context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamCreate")) return r;
+  *stream = new CUstream_st{current};
+  ++streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamDestroy")) return r;
+  if (const CUresult r = belongs("cuStreamDestroy", stream->context)) return r;
+  delete stream;
+  --streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamSynchronize")) return r;
+  return belongs("cuStreamSynchronize", stream->context);
+}
+
+CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemAlloc")) return r;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t page = 4096, used = (bytes + page - 1) / page * page;
+  void* const pages = mmap(nullptr, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  char* const end = static_cast<char*>(pages) + used;
+  mprotect(end, page, PROT_NONE);
+  std::memset(pages, 0xff, used);
+  *address = reinterpret_cast<CUdeviceptr>(end) - (bytes + 63) / 64 * 64;
+  memory[*address] = {bytes, static_cast<char*>(pages), used, current};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr address) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemFree")) return r;
+  const auto found = memory.find(address);
+  if (found == memory.end()) {
+    note("cuMemFree: no such memory");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult r = belongs("cuMemFree", found->second.context)) return r;
+  mmap(found->second.pages, found->second.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  memory.erase(found);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemcpyHtoDAsync")) return r;
+  if (const CUresult r = belongs("cuMemcpyHtoDAsync", stream->context)) return r;
+  if (const CUresult r = in_memory("cuMemcpyHtoDAsync", to, bytes)) return r;
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemcpyDtoHAsync")) return r;
+  if (const CUresult r = belongs("cuMemcpyDtoHAsync", stream->context)) return r;
+  if (const CUresult r = in_memory("cuMemcpyDtoHAsync", from, bytes)) return r;
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemsetD8Async")) return r;
+  if (const CUresult r = belongs("cuMemsetD8Async", stream->context)) return r;
+  if (const CUresult r = in_memory("cuMemsetD8Async", to, bytes)) return r;
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuModuleLoadData")) return r;
+  std::uint64_t size = 0;
+  if (std::memcmp(image, "FAKECODE", 8) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  std::memcpy(&size, static_cast<const char*>(image) + 8, sizeof size);
+  const int file = memfd_create("kernel", MFD_CLOEXEC);
+  if (write(file, static_cast<const char*>(image) + 16, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_INVALID_IMAGE;
+  void* const library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return CUDA_ERROR_INVALID_IMAGE;
+  CUfunc_st f;
+  f.entry = reinterpret_cast<decltype(f.entry)>(dlsym(library, "fake_entry"));
+  f.place = static_cast<decltype(f.place)>(dlsym(library, "fake_place"));
+  f.barrier = static_cast<decltype(f.barrier)>(dlsym(library, "fake_barrier"));
+  *module = new CUmod_st{current, library, file, f};
+  ++modules;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuModuleUnload")) return r;
+  if (const CUresult r = belongs("cuModuleUnload", module->context)) return r;
+  dlclose(module->library);
+  close(module->file);  // not before: the loader knows libraries by their names
+  delete module;
+  --modules;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuModuleGetFunction")) return r;
+  if (std::strcmp(name, "weft_kernel") != 0) return CUDA_ERROR_NOT_FOUND;
+  *function = &module->function;
+  return belongs("cuModuleGetFunction", module->context);
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned items, unsigned items_y,
+                        unsigned items_z, unsigned shared, CUstream stream, void** arguments, void** extra) {
+  {
+    const std::lock_guard lock(state);
+    if (const CUresult r = enter("cuLaunchKernel")) return r;
+    if (const CUresult r = belongs("cuLaunchKernel", stream->context)) return r;
+    if (x < 1 || x > 0x7fffffff || y != 1 || z != 1 || items < 1 || items > 1024 || items_y != 1 || items_z != 1 ||
+        shared > 48 << 10 || extra) {
+      note("cuLaunchKernel: not such a grid");
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  const std::lock_guard lock(launching);
+  group.function = function;
+  group.arguments = arguments;
+  *function->barrier = &group_of_items::wait;
+  for (unsigned g = 0; g < x; ++g) {
+    *function->place = {0, items, g, x};
+    if (!group.run(items)) {
+      const std::lock_guard noted(state);
+      note("cuLaunchKernel: not every item of a group reaches a barrier");
+      return CUDA_ERROR_LAUNCH_FAILED;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult code, const char** text) {
+  *text = code == CUDA_ERROR_ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
+          : code == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+          : code == CUDA_ERROR_INVALID_CONTEXT ? "invalid device context" : nullptr;
+  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // extern "C"

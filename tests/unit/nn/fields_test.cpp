@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// Numbers that optimisers, schedules and scalers are given: PyTorch's bounds, checked before anything is updated.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <weft/optim/loss_scale.hpp>
+#include <weft/optim/schedule.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+struct model {
+  parameter<extents<2>> weight = make_parameter(extents<2>{}, init::constant(1));
+};
+template <class Optimizer>
+void step(Optimizer o) {
+  model m;
+  tape steps;
+  steps.backward(steps.eval(sum(m.weight)));
+  try {
+    o.step(m);
+  } catch (...) {
+    CHECK(m.weight.to_vector() == std::vector<float>{1, 1});
+    throw;
+  }
+}
+}  // namespace
+
+TEST_CASE("optimisers: fields out of range are named") {
+  const double nan = std::nan("");
+  CHECK_THROWS_WITH_AS(step(sgd{.lr = -1}), "weft: sgd: lr is -1.000000, not 0 or more", value_error);
+  CHECK_THROWS_AS(step(sgd{.lr = nan}), value_error);
+  CHECK_THROWS_AS(step(sgd{.momentum = -0.1}), value_error);
+  CHECK_THROWS_AS(step(sgd{.weight_decay = -1}), value_error);
+  CHECK_THROWS_AS(step(sgd{.nesterov = true}), value_error);
+  CHECK_THROWS_AS(step(sgd{.steps = -1}), value_error);
+  CHECK_THROWS_WITH_AS(step(adamw{.beta1 = 1}), "weft: adamw: beta1 is 1.000000, not in [0, 1)", value_error);
+  CHECK_THROWS_AS(step(adamw{.beta2 = -0.1}), value_error);
+  CHECK_THROWS_AS(step(adamw{.beta2 = nan}), value_error);
+  CHECK_THROWS_AS(step(adamw{.lr = nan}), value_error);
+  CHECK_THROWS_AS(step(adamw{.eps = -1e-8}), value_error);
+  CHECK_THROWS_AS(step(adamw{.weight_decay = nan}), value_error);
+  CHECK_THROWS_AS(step(adamw{.steps = -2}), value_error);
+  CHECK_NOTHROW(step(sgd{.lr = 0}));
+  CHECK_NOTHROW(step(sgd{.momentum = 5}));
+  CHECK_NOTHROW(step(adamw{.beta1 = 0, .eps = 0}));
+}
+
+TEST_CASE("schedule: fields and steps out of range are named") {
+  using enum schedule::shape;
+  CHECK_THROWS_WITH_AS(schedule({.kind = step, .every = 0}).at(3), "weft: schedule: every is 0.000000, not 1 or more", value_error);
+  CHECK_THROWS_AS(schedule({.kind = step, .every = -1}).at(3), value_error);
+  CHECK_THROWS_AS(schedule{}.at(-1), value_error);
+  CHECK_THROWS_AS(schedule({.lr = -1}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.lr = std::nan("")}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.warmup = -1}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.kind = cosine, .steps = -1}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.kind = step, .gamma = std::nan("")}).at(0), value_error);
+  CHECK(schedule({.kind = step, .lr = 1, .every = 2}).at(2) == doctest::Approx(0.1));
+}
+
+TEST_CASE("loss_scaler: fields out of range are named") {
+  CHECK_THROWS_AS(loss_scaler{.scale = 0}.took(true), value_error);
+  CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.took(true), value_error);
+}
+
+TEST_CASE("bind, step, threads, slices of a loss: sizes that make no sense") {
+  model m;
+  sgd o;
+  self_communicator alone;
+  CHECK_THROWS_WITH_AS(bind(m, o, alone, {.local_steps = 0}), "weft: bind: local_steps is 0", usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.shard_ranks = -1}), usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.prefetch = -1}), usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.bucket_bytes = -1}), usage_error);
+  auto run = bind(m, o, alone, {});
+  CHECK_THROWS_WITH_AS(run.step({.micro_batches = 0}), "weft: step: 0 micro-batches", value_error);
+  CHECK_THROWS_AS(executor(-1), value_error);
+  auto x = ones<float>(extents<2, 3>{});
+  auto w = ones<float>(extents<3, 3>{});
+  CHECK_THROWS_AS(linear_cross_entropy(x, w, zeros<std::int64_t>(extents<2>{}), 0), value_error);
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+// Tensors of a module are found whatever holds them, and copied with what ties them.
+#include <doctest/doctest.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+using layer = linear<2, 3>;
+
+struct holder {
+  std::optional<layer> maybe, nothing;
+  std::shared_ptr<layer> shared = std::make_shared<layer>();
+  std::unique_ptr<layer> owned = std::make_unique<layer>();
+  std::vector<layer> list = std::vector<layer>(2);
+  std::array<layer, 1> fixed;
+  std::deque<layer> queue = std::deque<layer>(1);
+  std::map<std::string, layer> by_name{{"b", {}}, {"a", {}}};
+  std::unordered_map<int, layer> by_number{{30, {}}, {4, {}}, {100, {}}};
+  std::pair<layer, float> pair;
+  std::tuple<int, layer> tuple;
+  std::string name = "holder";
+  std::function<float(float)> f;
+  std::vector<std::string> words{"x"};
+  device where = default_device();
+  tensor<float, extents<2>> buffer{shape{1, {2}}};
+};
+
+std::string names_of(const auto& m) {
+  std::string all;
+  for (const auto& [name, t] : state_dict(m))
+    if (!name.ends_with("bias")) all += name + " ";
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("containers are walked, by PyTorch's names") {
+  holder m;
+  m.maybe.emplace();
+  CHECK(names_of(m) ==
+        "maybe.weight shared.weight owned.weight list.0.weight list.1.weight fixed.0.weight queue.0.weight "
+        "by_name.a.weight by_name.b.weight by_number.4.weight by_number.30.weight by_number.100.weight "
+        "pair.0.weight tuple.1.weight buffer ");
+  CHECK(parameters_of(m).size() == 2 * 14);
+  CHECK(named_buffers(m).size() == 1);
+  static_assert(module<holder>);
+}
+
+TEST_CASE("an optimiser changes what containers hold") {
+  struct {
+    std::optional<layer> maybe = layer{};
+    std::map<std::string, std::unique_ptr<layer>> by_name;
+  } m;
+  m.by_name["a"] = std::make_unique<layer>();
+  const auto x = ones<float>(extents<4, 2>{});
+  const auto before = m.by_name["a"]->weight.to_vector(), before_maybe = m.maybe->weight.to_vector();
+  tape steps;
+  steps.backward(steps.eval(sum((*m.maybe)(x)) + sum((*m.by_name["a"])(x))));
+  sgd{.lr = 0.5}.step(m);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    CHECK(m.by_name["a"]->weight.to_vector()[i] == doctest::Approx(before[i] - 2));
+    CHECK(m.maybe->weight.to_vector()[i] == doctest::Approx(before_maybe[i] - 2));
+  }
+}
+
+namespace {
+struct many {
+  layer a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad, ae, af;
+};
+class with_children {
+ public:
+  explicit with_children(int n) : number_(n) {}
+  int number() const { return number_; }
+  auto children() { return std::tie(first_, second_); }
+  auto children() const { return std::tie(first_, second_); }
+
+ private:
+  layer first_, second_;
+  int number_;
+};
+}  // namespace
+
+TEST_CASE("a struct has up to 32 members") {
+  many m;
+  const auto all = state_dict(m);
+  REQUIRE(all.size() == 64);
+  CHECK(all[2].first == "b.weight");
+  CHECK(all[62].first == "af.weight");
+  CHECK(all[62].second == m.af.weight.state());
+}
+
+TEST_CASE("a class with private members says what it holds") {
+  CHECK(names_of(with_children(3)) == "0.weight 1.weight ");
+  CHECK(clone(with_children(3)).number() == 3);
+}
+
+namespace {
+class counter {  // neither copied nor a plain struct
+ public:
+  counter() = default;
+
+ private:
+  std::mutex mutex_;
+};
+struct counted_layer {
+  layer inner;
+  std::shared_ptr<counter> calls = std::make_shared<counter>();
+};
+}  // namespace
+template <>
+inline constexpr bool weft::holds_no_tensors<counter> = true;
+
+TEST_CASE("a class of which only its author knows is told about") {
+  counted_layer m;
+  CHECK(names_of(m) == "inner.weight ");
+  const auto copy = clone(m);
+  CHECK(copy.inner.weight.state() != m.inner.weight.state());
+}
+
+TEST_CASE("clone: tensors of its own, equal elements") {
+  holder m;
+  m.maybe.emplace();
+  m.buffer.copy_from({5, 6});
+  for (const auto& p : parameters_of(m)) p->grad = make_state(p->where, p->extents, p->type);
+  m.list[0].weight.on_gradient([](auto) {});
+  const auto copy = clone(m);
+  CHECK(names_of(copy) == names_of(m));
+  const auto from = state_dict(m), to = state_dict(copy);
+  REQUIRE(from.size() == to.size());
+  const auto elements = [](const tensor_state& t) {
+    std::vector<float> v(static_cast<std::size_t>(t.extents.size()));
+    detail::download_to(t, v.data());
+    return v;
+  };
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    CHECK(to[i].second != from[i].second);
+    CHECK(to[i].second->memory.data() != from[i].second->memory.data());
+    CHECK(elements(*to[i].second) == elements(*from[i].second));
+    CHECK(to[i].second->grad == nullptr);
+    CHECK(to[i].second->gradient_hooks.empty());
+    CHECK(to[i].second->init.scale == from[i].second->init.scale);
+  }
+  CHECK(copy.shared != m.shared);
+  CHECK(copy.name == "holder");
+  CHECK_FALSE(copy.nothing.has_value());
+}
+
+TEST_CASE("clone: what is shared stays shared") {
+  struct {
+    layer head;
+    parameter<extents<3, 2>> tied = head.weight;
+    std::shared_ptr<layer> one = std::make_shared<layer>(), same = one, null;
+  } m;
+  auto copy = clone(m);
+  CHECK(copy.tied.state() == copy.head.weight.state());
+  CHECK(copy.tied.state() != m.tied.state());
+  CHECK(copy.one == copy.same);
+  CHECK(copy.one != m.one);
+  CHECK(copy.null == nullptr);
+  const auto kept = m.head.weight.to_vector();
+  copy.head.weight.copy_from(std::vector<float>(6, 9.0f));
+  CHECK(m.head.weight.to_vector() == kept);
+}
+
+TEST_CASE("clone: sequences, repeats, classes with children, tensors, other devices") {
+  const device other(std::make_shared<cpu::cpu_backend>(1));
+  sequential model{linear<2, 3>{}, [](auto x) { return relu(x); }, linear<3, 2>{}};
+  repeat<layer> blocks{std::vector<layer>(3)};
+  with_children by_hand(3);
+  to(blocks, other);
+  const auto check = [](const auto& m, const device& where) {
+    const auto copy = clone(m);
+    const auto from = state_dict(m), to = state_dict(copy);
+    REQUIRE(from.size() == to.size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      CHECK(from[i].second != to[i].second);
+      CHECK(to[i].second->where == where);
+    }
+  };
+  check(model, default_device());
+  check(blocks, other);
+  check(by_hand, default_device());
+  const auto x = from(extents<2>{}, std::vector<float>{1, 2});
+  auto y = clone(x);
+  y.copy_from({3, 4});
+  CHECK(x.to_vector() == std::vector<float>{1, 2});
+  CHECK_FALSE(clone(tensor<float, extents<2>>()).defined());
+  CHECK(clone(zeros<float>(extents<0, 3>{})).extents() == shape{2, {0, 3}});
+}
+
+TEST_CASE("a step that would change nothing is an error") {
+  layer m;
+  sgd optimizer{.lr = 1};
+  CHECK_THROWS_WITH_AS(optimizer.step(m), doctest::Contains("no parameter has a gradient"), usage_error);
+  linear<> not_made;
+  CHECK_THROWS_WITH_AS(optimizer.step(not_made), doctest::Contains("no parameter with elements"), usage_error);
+  CHECK(optimizer.steps == 0);
+  adamw other;
+  CHECK_THROWS_AS(other.step(m), usage_error);
+  // Parameters that the loss does not depend on stay as they are.
+  tape steps;
+  steps.backward(steps.eval(sum(m.bias * 2.0f)));
+  const auto weight = m.weight.to_vector(), bias = m.bias.to_vector();
+  optimizer.step(m);
+  CHECK(m.weight.to_vector() == weight);
+  CHECK(m.bias.to_vector() != bias);
+}

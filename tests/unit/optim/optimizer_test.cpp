@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// Clipping and optimisers on parameters of every floating type, alone and mixed, against plain loops.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <weft/optim/optimizer.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+/// Parameters of four types; their elements and gradients have few bits, so that each type holds them.
+struct mixed {
+  parameter<extents<3, 5>> a;
+  parameter<extents<7>, double> b;
+  parameter<extents<9>, bfloat16> c;
+  parameter<extents<11>, float16> d;
+};
+
+template <class P>
+void fill(P& p, double first) {
+  using T = typename P::value_type;
+  std::vector<T> v;
+  for (index_t i = 0; i < p.size(); ++i) v.push_back(static_cast<T>(static_cast<float>(first + 0.125 * static_cast<double>(i))));
+  p.copy_from(v);
+}
+template <class P>
+void set_gradient(P& p, double first) {
+  using T = typename P::value_type;
+  tensor<T, typename P::extents_type> g(p.extents());
+  fill(g, first);
+  p.state()->grad = g.state();
+}
+mixed make() {
+  mixed m{parameter<extents<3, 5>>(extents<3, 5>{}), parameter<extents<7>, double>(extents<7>{}),
+          parameter<extents<9>, bfloat16>(extents<9>{}), parameter<extents<11>, float16>(extents<11>{})};
+  for_each_parameter(m, [](const std::string&, auto& p) {
+    fill(p, 1);
+    set_gradient(p, -0.5);
+  });
+  return m;
+}
+
+/// Calls f(element, its old value, its gradient) for all parameters of `m`, changed from make().
+template <class F>
+void for_each_change(mixed& m, F f) {
+  for_each_parameter(m, [&](const std::string& name, auto& p) {
+    CAPTURE(name);
+    using T = typename std::remove_cvref_t<decltype(p)>::value_type;
+    const auto now = p.to_vector();
+    for (std::size_t i = 0; i < now.size(); ++i) f(T(now[i]), 1 + 0.125 * static_cast<double>(i), -0.5 + 0.125 * static_cast<double>(i));
+  });
+}
+template <class T>
+double step_of() {
+  return std::is_same_v<T, double> ? 1e-14 : std::is_same_v<T, float> ? 3e-7 : std::is_same_v<T, bfloat16> ? 0x1p-8 : 0x1p-11;
+}
+template <class T>
+bool near(T got, double want) {
+  return std::abs(static_cast<double>(got) - want) <= step_of<T>() * (1 + std::abs(want));
+}
+
+/// The 2-norm of the gradients of make().
+double norm_of_gradients() {
+  double squares = 0;
+  for (int size : {15, 7, 9, 11})
+    for (int i = 0; i < size; ++i) squares += (-0.5 + 0.125 * i) * (-0.5 + 0.125 * i);
+  return std::sqrt(squares);
+}
+
+template <class F>
+void for_each_gradient(mixed& m, F f) {
+  for_each_parameter(m, [&](const std::string& name, auto& p) {
+    CAPTURE(name);
+    const auto g = p.grad().to_vector();
+    for (std::size_t i = 0; i < g.size(); ++i) f(g[i], -0.5 + 0.125 * static_cast<double>(i));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("clip_grad_norm: gradients of mixed types have one norm") {
+  mixed m = make();
+  const double norm = norm_of_gradients();
+  CHECK(gradient_norm(parameters_of(m)) == doctest::Approx(norm).epsilon(1e-6));
+  CHECK(clip_grad_norm(m, 2 * norm) == doctest::Approx(norm).epsilon(1e-6));
+  for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == whole); });
+  CHECK(clip_grad_norm(m, 0.25) == doctest::Approx(norm).epsilon(1e-6));
+  for_each_gradient(m, [&](auto g, double whole) { CHECK(near(g, whole * 0.25 / (norm + 1e-6))); });
+}
+
+TEST_CASE("clip_grad_norm: limits and norms at the edge are as in PyTorch") {
+  mixed m = make();
+  clip_grad_norm(m, 0);
+  for_each_gradient(m, [](auto g, double) { CHECK(static_cast<double>(g) == 0); });
+  m = make();
+  CHECK_THROWS_AS(clip_grad_norm(m, -1.0), value_error);
+  CHECK_THROWS_AS(clip_grad_norm(m, NAN), value_error);
+  CHECK_THROWS_AS(clip_grad_value(m, -1.0), value_error);
+  for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == whole); });
+  m.d.state()->grad = full<float16>(extents<11>{}, float16(NAN)).state();
+  CHECK(std::isnan(clip_grad_norm(m, 1.0)));
+  for_each_gradient(m, [](auto g, double) { CHECK(std::isnan(static_cast<double>(g))); });
+  CHECK(std::isnan(clip_factor(NAN, 1.0)));
+  CHECK(clip_factor(1.0, 0.0) == 0);
+  CHECK(clip_factor(0.0, 1.0) == 1);
+}
+
+TEST_CASE("clip_grad_norm: a gradient that stands twice in a model counts once") {
+  struct tied {
+    parameter<extents<2>> a, b;
+  } m{parameter<extents<2>>(full<float>(extents<2>{}, 1.0f)), {}};
+  m.b = m.a;
+  m.a.state()->grad = full<float>(extents<2>{}, 3.0f).state();
+  CHECK(clip_grad_norm(m, 1.0) == doctest::Approx(3 * std::sqrt(2.0)));
+  CHECK(m.a.grad().to_vector()[0] == doctest::Approx(1 / std::sqrt(2.0)));
+}
+
+TEST_CASE("clip_grad_value and scale_gradients: every type") {
+  mixed m = make();
+  clip_grad_value(m, 0.25);
+  for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == std::clamp(whole, -0.25, 0.25)); });
+  m = make();
+  scale_gradients(parameters_of(m), 0.5);
+  for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == 0.5 * whole); });
+}
+
+TEST_CASE("sgd: every type, with and without momentum") {
+  for (const bool nesterov : {false, true}) {
+    mixed m = make();
+    sgd optimizer{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = nesterov};
+    optimizer.step(m);
+    for_each_change(m, [&]<class T>(T now, double p, double grad) {
+      const double g = grad + 0.01 * p;
+      CHECK(near(now, p - 0.1 * (nesterov ? g + 0.9 * g : g)));
+    });
+  }
+  mixed m = make();
+  sgd{.lr = 0.5}.step(m);
+  for_each_change(m, [&]<class T>(T now, double p, double grad) { CHECK(near(now, p - 0.5 * grad)); });
+}
+
+TEST_CASE("adamw: every type; two steps, with state in the type that is computed with") {
+  mixed m = make();
+  adamw optimizer{.lr = 0.01};
+  optimizer.step(m);
+  const double after_one = m.b.to_vector()[0];
+  for_each_change(m, [&]<class T>(T now, double p, double g) { CHECK(near(now, p * (1 - 0.01 * 0.01) - 0.01 * g / (std::abs(g) + 1e-8))); });
+  CHECK(optimizer.state.find("exp_avg", "b")->type == dtype::f64);
+  CHECK(optimizer.state.find("exp_avg", "c")->type == dtype::f32);
+  set_gradient(m.b, 0.25);
+  optimizer.step(m);
+  const double m2 = 0.9 * 0.1 * -0.5 + 0.1 * 0.25, v2 = 0.999 * 0.001 * 0.25 + 0.001 * 0.0625;
+  const double step = 0.01 / (1 - 0.81) * m2 / (std::sqrt(v2 / (1 - 0.999 * 0.999)) + 1e-8);
+  CHECK(m.b.to_vector()[0] == doctest::Approx(after_one * (1 - 1e-4) - step).epsilon(1e-13));
+}
+
+TEST_CASE("optimisers: what cannot be updated is named before anything has changed") {
+  mixed m = make();
+  adamw optimizer;
+  const std::vector<float> before = m.a.to_vector();
+  const state_dict_t named = named_parameters(m);
+  CHECK_THROWS_WITH_AS(optimizer.step_all(named, 1, default_context()), "weft: optimizer: parameter b is f64, not f32", value_error);
+  CHECK(m.a.to_vector() == before);
+  CHECK(m.a.grad().defined());
+  CHECK(optimizer.steps == 0);
+  optimizer.state.set("exp_avg", "a", full<double>(extents<3, 5>{}, 0.0).state());
+  CHECK_THROWS_WITH_AS(optimizer.step(m), "weft: optimizer: exp_avg of a is f64 [3, 5], not f32 [3, 5]", value_error);
+}
