@@ -899,8 +899,9 @@ attributes with_sizes(attributes at, const given_size* sizes, int count) {
 
 array leaf(const tensor_state& t, const environment& e) {
   const auto found = e.given->leaves.find(&t);
-  if (found != e.given->leaves.end() && !e.detached) return found->second;
-  return read(t);
+  array elements = found != e.given->leaves.end() && !e.detached ? found->second : read(t);
+  if (e.given->disturb) e.given->disturb(elements);
+  return elements;
 }
 
 array variable(const char* identity, const environment& e) {
