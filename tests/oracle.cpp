@@ -265,6 +265,15 @@ array unflatten(const call& c) {
   }
   return reshaped(c, to);
 }
+array unsqueeze(const call& c) {
+  const shape& s = c.operands[0].extents;
+  shape to;
+  for (int d = 0; d <= s.order; ++d) {
+    if (d == c.at[0]) to.append(1);
+    if (d < s.order) to.append(s[d]);
+  }
+  return reshaped(c, to);
+}
 array permute(const call& c) {
   const array& x = c.operands[0];
   const int order = x.extents.order;
@@ -309,6 +318,14 @@ array sliced(const call& c, int along, index_t start, index_t stop, index_t step
 }
 array slice(const call& c) {
   return sliced(c, dim(c, c.at[0], c.operands[0].extents.order), c.at[1], c.at[2], c.at[3]);
+}
+/// Element v1 of dim v0, without the dim.
+array select(const call& c) {
+  const int along = dim(c, c.at[0], c.operands[0].extents.order);
+  array out = sliced(c, along, c.at[1], c.at[1] + 1, 1);
+  for (int d = along; d + 1 < out.extents.order; ++d) out.extents[d] = out.extents[d + 1];
+  --out.extents.order;
+  return out;
 }
 array chunk(const call& c) {
   const int along = dim(c, c.at[0], c.operands[0].extents.order);
@@ -612,6 +629,20 @@ array scatter_sum(const call& c) {
     else store(out, j, out.i[static_cast<std::size_t>(j)]);
   return out;
 }
+/// Operand 0 and, at the indices along dim v0, the elements of operand 2.
+array scatter_add(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  call added{c.op, {{along, x.extents[along]}, 2}, c.type, false, {c.operands[1], c.operands[2]}};
+  array out = scatter_sum(added);
+  require(c, out.extents == x.extents && out.type == x.type, "operand and sums differ");
+  for (index_t j = 0; j < out.size(); ++j) {
+    const auto at = static_cast<std::size_t>(j);
+    if (out.floating()) store(c, out, j, out.f[at] + x.f[at]);
+    else store(out, j, wrapping(bits(out.i[at]) + bits(x.i[at])));
+  }
+  return out;
+}
 /// The first of the largest (v1: smallest) elements along dim v0; NaN is larger and smaller than all.
 array arg_extremum(const call& c) {
   const array& x = c.operands[0];
@@ -703,6 +734,7 @@ constexpr definition definitions[] = {
     {"negate", [](const call& c) { return arithmetic(c, REAL(-x[0]), INTEGER(wrapping(0 - bits(n[0]))), nullptr); }},
     {"maximum", [](const call& c) { return arithmetic(c, REAL(larger(x[0], x[1])), INTEGER(std::max(n[0], n[1])), INTEGER(n[0] || n[1])); }},
     {"minimum", [](const call& c) { return arithmetic(c, REAL(smaller(x[0], x[1])), INTEGER(std::min(n[0], n[1])), INTEGER(n[0] && n[1])); }},
+    {"clamp", [](const call& c) { return arithmetic(c, REAL(smaller(larger(x[0], x[1]), x[2])), INTEGER(std::min(std::max(n[0], n[1]), n[2])), nullptr); }},
     {"pow", [](const call& c) { return real(c, REAL(std::pow(x[0], x[1]))); }},
     {"exp", [](const call& c) { return real(c, REAL(std::exp(x[0]))); }},
     {"log", [](const call& c) { return real(c, REAL(std::log(x[0]))); }},
@@ -738,6 +770,8 @@ constexpr definition definitions[] = {
     {"detach", [](const call& c) { return c.operands[0]; }},
     {"tap", [](const call& c) { return c.operands[0]; }},
     {"reshape", reshape},
+    {"unsqueeze", unsqueeze},
+    {"select", select},
     {"permute", permute},
     {"expand", expand},
     {"slice", slice},
@@ -762,6 +796,7 @@ constexpr definition definitions[] = {
     {"take_rows", take_rows},
     {"gather", gather},
     {"scatter_sum", scatter_sum},
+    {"scatter_add", scatter_add},
     {"arg_extremum", arg_extremum},
     {"one_hot", one_hot},
     {"attention", attention},
@@ -864,8 +899,9 @@ attributes with_sizes(attributes at, const given_size* sizes, int count) {
 
 array leaf(const tensor_state& t, const environment& e) {
   const auto found = e.given->leaves.find(&t);
-  if (found != e.given->leaves.end() && !e.detached) return found->second;
-  return read(t);
+  array elements = found != e.given->leaves.end() && !e.detached ? found->second : read(t);
+  if (e.given->disturb) e.given->disturb(elements);
+  return elements;
 }
 
 array variable(const char* identity, const environment& e) {

@@ -89,7 +89,8 @@ using replacements = std::map<const tensor_state*, array>;
 
 struct options {
   bool rounding = true;   // false: narrow floating types are computed in double throughout
-  replacements leaves;
+  replacements leaves{};
+  std::function<void(array&)> disturb{};  // called with every leaf and every result: to see what small errors come to
 };
 
 /// What a walk knows: the options, and the variables of the enclosing lets.
@@ -151,7 +152,9 @@ array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment
   e.detached = detached || c.op == "detach";
   std::apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); }, n.operands);
   e.detached = detached;
-  return compute(c);
+  array result = compute(c);
+  if (e.given->disturb) e.given->disturb(result);
+  return result;
 }
 template <class Op, class Attr, class... O>
 array walk(const node<Op, Attr, O...>& n, environment& e) {

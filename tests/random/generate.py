@@ -351,6 +351,8 @@ class WithNumber(Op):
         p = {"op": g.rng.choice(("add", "subtract", "multiply", "divide", "maximum", "minimum")), "left": g.rng.random() < 0.4}
         p["number"] = (g.rng.choice((1, 2, 3, -1, -2)) if not g.value(x).floating() or g.value(x).exact or g.rng.random() < 0.3
                        else g.rng.choice((0.5, 1.5, -0.25, 0.7, -1.3, 2.0)))
+        if g.value(x).type == "u8":
+            p["number"] = abs(p["number"])
         if not g.value(x).floating() and p["op"] == "divide":
             p["op"] = "add"
         return [x], p
@@ -1242,6 +1244,10 @@ MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice
          "flatten", "chunk")
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 
+ROWS = ("matmul", "matmul", "matmul", "softmax", "softmax", "norm", "norm", "cross_entropy", "pair_loss", "embedding", "gather",
+        "scatter_add", "index_select", "attention", "cast")
+TYPED = ("cast", "cast", "cast", "compare", "compare", "logic", "one_hot", "arg", "arg", "floor", "round", "sign", "reduce", "scatter_add")
+
 
 class Generator:
     features = dict.fromkeys(FEATURES, True)
@@ -1295,7 +1301,8 @@ class Generator:
             return self.new_leaf(Value(type_, dims, low, high, True), "integer")
         if self.family == "special" and self.rng.random() < 0.7:
             return self.new_leaf(Value(type_, dims, -3, 3, False, True), "special")
-        if self.rng.random() < 0.25 and self.program.mode in ("value", "update"):
+        exact = 0.5 if self.family == "types" else 0.2
+        if self.rng.random() < exact and self.program.mode in ("value", "update"):
             return self.new_leaf(Value(type_, dims, -4, 4, True), "integer")
         low, high = self.rng.choice(((-2.0, 2.0), (-2.0, 2.0), (0.3, 2.5)))
         return self.new_leaf(Value(type_, dims, low, high), "real")
@@ -1352,7 +1359,8 @@ class Generator:
         rest = [n for n in OPS if n not in REFUSALS]
         for _ in range(20 * count):
             group = self.rng.random()
-            names = MOVES if group < 0.45 else ARITHMETIC if group < 0.75 or special else rest
+            names = (MOVES if group < 0.38 else ARITHMETIC if group < 0.6 or special else
+                     TYPED if group < 0.85 and self.family == "types" else ROWS if group < 0.85 else rest)
             count -= self.step(names)
             if count <= 0:
                 break
@@ -1405,16 +1413,26 @@ class Generator:
             self.program.statements.clear()
             self.values = {n: leaf.value for n, leaf in self.program.leaves.items()}
             v = self.values[x]
-            square = [(i, j) for i in range(v.order()) for j in range(i) if v.dims[i].size == v.dims[j].size]
-            if square and self.rng.random() < 0.5:
-                self.program.statements["v0"] = Statement("transpose", [x], {"dims": list(square[0])})
-            else:
-                self.program.statements["v0"] = Statement("flip", [x], {"dim": self.rng.randrange(v.order()), "order": v.order(),
-                                                                              "right": False})
-            self.program.statements["v1"] = Statement("add", ["v0", x] if self.rng.random() < 0.5 else ["v0", "v0"], {})
+            name = x
+            for i in range(self.rng.randint(1, 3)):  # views that keep the shape
+                name, last = f"v{i}", name
+                self.program.statements[name] = self.turned(last, v)
+            result = self.program.statements
+            result[f"v{len(result)}"] = Statement("add", self.rng.choice(([name, x], [x, name], [name, name])), {})
             same = [x]
         target = self.rng.choice(same)
         self.program.leaves = {target: self.program.leaves[target], **self.program.leaves}
+
+    def turned(self, x, v):
+        """A statement whose result has the shape of its operand x, and other elements at most places."""
+        square = [(i, j) for i in range(v.order()) for j in range(i) if v.dims[i].size == v.dims[j].size]
+        choice = self.rng.random()
+        if square and choice < 0.5:
+            return Statement("transpose", [x], {"dims": list(self.rng.choice(square))})
+        dim = self.rng.randrange(v.order())
+        if choice < 0.6:
+            return Statement("number", [x], {"op": "multiply", "left": False, "number": 2})
+        return Statement("flip", [x], {"dim": dim, "order": v.order(), "right": False})
 
     def finish_refused(self):
         for _ in range(60):

@@ -116,6 +116,7 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"logical_and", [](const double* x) { return double(x[0] != 0 && x[1] != 0); }},
       {"logical_or", [](const double* x) { return double(x[0] != 0 || x[1] != 0); }},
       {"logical_not", [](const double* x) { return double(x[0] == 0); }},
+      {"clamp", [](const double* x) { return std::min(std::max(x[0], x[1]), x[2]); }},
       {"where", [](const double* x) { return x[0] != 0 ? x[1] : x[2]; }},
       {"contiguous", [](const double* x) { return x[0]; }},
       {"detach", [](const double* x) { return x[0]; }},
@@ -151,6 +152,15 @@ inline array folded(std::string_view op, const array& x, index_t first, index_t 
     else out.at[to] = op == "reduce_max" ? std::max(out.at[to], e) : std::min(out.at[to], e);
     begun[to] = 1;
   });
+  return out;
+}
+
+/// The extremum over a set of dims, at[0], which stay if at[1].
+inline array extremum(std::string_view op, const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+  array out = x;
+  for (index_t d = 0; d < static_cast<index_t>(x.order()); ++d)
+    if (at[0] >> d & 1) out = folded(op == "amax" ? "reduce_max" : "reduce_min", out, d, d + 1);
+  out.extents = extents;
   return out;
 }
 
@@ -263,6 +273,7 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
     return detail::elementwise(f, in, extents);
   }
   if (op.starts_with("reduce_")) return detail::folded(op, *in[0], at[0], at[1]);
+  if (op == "amax" || op == "amin") return detail::extremum(op, *in[0], at, extents);
   if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
   if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
   if (op == "concat") return detail::joined(in, at[0], extents);
@@ -287,7 +298,7 @@ inline std::vector<array> interpreted(const graph::compute_graph& g, const given
     array result(extents);
     if (op == "leaf") result = v.leaves.at(static_cast<std::size_t>(at[0]));
     else if (op == "argument") result.at[0] = v.numbers.at(static_cast<std::size_t>(at[0]));
-    else if (op == "constant") result.at[0] = number_of(n.at);
+    else if (op == "constant") result.at[0] = is_floating(n.result.type) ? number_of(n.at) : static_cast<double>(n.at[0]);
     else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
     else if (op == "coordinate") result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
     else result = computed(op, n.result.type, at, in, extents);

@@ -253,7 +253,8 @@ class builder {
       e.resize(std::min<std::size_t>(e.size(), 2));
       const known index = indices(e, extents[0]);
       e.insert(e.end(), extents.begin() + 1, extents.end());
-      return add(take_rows_of(x.in_graph, index.in_graph), truth("take_rows", {}, {&x.elements, &index.elements}, e));
+      const attributes reader{{static_cast<index_t>(cpu::index_reader::embedding)}, 1};
+      return add(g.apply<op::take_rows>(reader, x.in_graph, index.in_graph), truth("take_rows", {}, {&x.elements, &index.elements}, e));
     }
     if (chance(50)) {
       if (size == 0) return 0;
@@ -486,7 +487,8 @@ struct examiner {
       if (e.where == lower::storage::leaf) leaves[static_cast<std::size_t>(e.source)] = tensor_of(where, v.leaves[static_cast<std::size_t>(e.source)], e.result.type);
     for (std::size_t i = 0; i < leaves.size(); ++i)
       if (!leaves[i]) leaves[i] = tensor_of(where, v.leaves[i], dtype::f64);
-    const recycled_vector<double> numbers(v.numbers.begin(), v.numbers.end());
+    recycled_vector<any_number> numbers;
+    for (double x : v.numbers) numbers.push_back(any_number::of(x));  // floating arguments alone
     const run::symbol_values symbols = run::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
     run::instance at(view, {}, symbols);
     std::vector<std::byte> arena(at.arena_bytes() + 64, std::byte{0xFF});  // NaN
