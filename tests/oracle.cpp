@@ -688,7 +688,7 @@ array one_hot(const call& c) {
 // Losses.
 
 /// v0: the label that does not count; v1: bits of the label smoothing.
-array negative_log_likelihood(const call& c) {
+array cross_entropy(const call& c) {
   const array &logits = c.operands[0], &labels = indices(c, 1);
   shape expected = labels.extents;
   expected.append(logits.extents.last());
@@ -791,7 +791,7 @@ constexpr definition definitions[] = {
     {"log_softmax", [](const call& c) { return rows(c, log_softmax); }},
     {"standardize", [](const call& c) { return rows(c, standardized); }},
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
-    {"negative_log_likelihood", negative_log_likelihood},
+    {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
     {"take_rows", take_rows},
     {"gather", gather},

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <weft/expr/expression.hpp>
+#include <weft/expr/shared.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
@@ -133,6 +134,8 @@ template <expression E>
 array walk(const E& t, environment& e) {
   return leaf(*t.state(), e);
 }
+template <class Tag, class E>
+array walk(const shared_node<Tag, E>& s, environment& e);
 template <class Tag, class Value, class Body>
 array walk(const let_node<Tag, Value, Body>& l, environment& e);
 template <class Op, class Attr, class... O>
@@ -143,6 +146,11 @@ array walk(const sized_node<Op, Attr, Sizes, O...>& n, environment& e);
 template <class F, class X, class Labels>
 array walk(const slices_node<F, X, Labels>& n, environment& e) {
   return walk(n.f(n.operand, n.labels), e);
+}
+
+template <class Tag, class E>
+array walk(const shared_node<Tag, E>& s, environment& e) {
+  return walk(*s.operand, e);  // as often as it is written
 }
 
 template <class Op, class Attr, class... O>

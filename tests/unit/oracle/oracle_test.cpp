@@ -46,7 +46,7 @@ template <class... Ops>
 void check_defined(op::op_list<Ops...>) {
   const auto check = [](std::string_view name) {
     for (const char* left_out : {"coordinate", "reduce_sum", "reduce_max", "reduce_min", "leaf", "argument", "constant", "extent_value", "result",
-                                 "contract", "put_rows", "attention_backward",   // users do not write them
+                                 "contract", "put_rows", "attention_backward", "checked_index",  // users do not write them
                                  "uniform_like", "dropout", "bernoulli"})        // random
       if (name == left_out) return;
     CAPTURE(std::string(name));
@@ -151,8 +151,6 @@ TEST_CASE("movement") {
   CHECK(is(unflatten<1>(x, 3), dtype::f32, {3, {2, 3, 1}}, {0, 1, 2, 3, 4, 5}));
   CHECK(is(chunk<1, 3, 2>(x), dtype::f32, {2, {2, 1}}, {2, 5}));
   CHECK(is(permute<2, 0, 1>(counting<float>(extents<1, 2, 3>{})), dtype::f32, {3, {3, 1, 2}}, {0, 3, 1, 4, 2, 5}));
-  CHECK_THROWS_AS(oracle::value(slice<1>(x, 1, 4)), oracle::undefined);
-  CHECK_THROWS_AS(oracle::value(slice<1>(x, -2, 2)), oracle::undefined);
   CHECK_THROWS_AS(oracle::value(unflatten<1>(counting<float>(extents<2, dyn>{2, 3}), 2)), oracle::undefined);
 }
 
@@ -171,7 +169,7 @@ TEST_CASE("reductions") {
   CHECK(is(logsumexp(sample), dtype::f64, {}, {3.43933452909531967}, 1e-15));
   CHECK(is(sum(counting<float>(extents<0, 2>{}), dims<0>), dtype::f32, {1, {2}}, {0, 0}));
   CHECK(is(mean(counting<float>(extents<0>{})), dtype::f32, {}, {NaN}));
-  CHECK_THROWS_AS(oracle::value(amax(counting<float>(extents<0>{}))), oracle::undefined);
+  CHECK_THROWS_AS(oracle::value(amax(counting<float>(extents<dyn>{0}))), oracle::undefined);
 }
 
 TEST_CASE("functions of rows and elements, by PyTorch") {
