@@ -97,6 +97,7 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
     n.operand[i] = v[i].id;
     forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
+  if (is_formula && !op.widens) return {this, op.expand(*this, n)};
   const inferred law = op.infer(dims, at, forms);
   if (!law.holds || !law.types_fit)
     throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
