@@ -207,11 +207,9 @@ void check_casts(context& c, const device& d, const std::vector<From>& a) {
   CAPTURE(name_of(dtype_of<From>));
   const auto size = static_cast<index_t>(a.size());
   const auto x = on<From>(d, line{size}, a);
-  const std::tuple<tensor<To, line>...> stored{tensor<To, line>(line{size}, d)...};
-  const std::tuple<tensor<as_seen<To>, line>...> seen{tensor<as_seen<To>, line>(line{size}, d)...};
-  update(c, {std::get<tensor<To, line>>(stored).state()...}, bundled(cast<To>(x)...));
-  const auto seen_states = std::apply([](const auto&... t) { return tensor_list{t.state()...}; }, seen);
-  update(c, seen_states, bundled(cast<as_seen<To>>(cast<To>(x))...));
+  const tensor_list stored{make_state(d, line{size}, dtype_of<To>)...}, seen{make_state(d, line{size}, dtype_of<as_seen<To>>)...};
+  update(c, stored, bundled(cast<To>(x)...));
+  update(c, seen, bundled(cast<as_seen<To>>(cast<To>(x))...));
   std::size_t at = 0;
   const auto check = [&]<class T>(T) {
     CAPTURE(name_of(dtype_of<T>));
@@ -221,8 +219,8 @@ void check_casts(context& c, const device& d, const std::vector<From>& a) {
       to.push_back(cast_of<T>(v));
       wider.push_back(static_cast<as_seen<T>>(cast_of<T>(v)));
     }
-    CHECK(same(std::get<tensor<T, line>>(stored), to));
-    CHECK(same(tensor<as_seen<T>, line>(seen_states[at++]), wider));
+    CHECK(same(tensor<T, line>(stored[at]), to));
+    CHECK(same(tensor<as_seen<T>, line>(seen[at++]), wider));
   };
   (check(To{}), ...);
 }
@@ -267,7 +265,9 @@ void check_folds(context& c, const device& d) {
     for (double s : from) to.push_back(S(static_cast<wide<S>>(s)));
     return to;
   };
-  tensor<T, line> of_rows[] = {{line{rows}, d}, {line{rows}, d}}, of_columns[] = {{line{columns}, d}, {line{columns}, d}};
+  using values = tensor<T, line>;
+  const values of_rows[] = {values(line{rows}, d), values(line{rows}, d)};
+  const values of_columns[] = {values(line{columns}, d), values(line{columns}, d)};
   tensor<S, line> row_sum(line{rows}, d), column_sum(line{columns}, d);
   update(c, {of_rows[0].state(), of_rows[1].state(), row_sum.state()}, bundled(amax(x, dims<1>), amin(x, dims<1>), sum(x, dims<1>)));
   update(c, {of_columns[0].state(), of_columns[1].state(), column_sum.state()}, bundled(amax(x, dims<0>), amin(x, dims<0>), sum(x, dims<0>)));
@@ -408,11 +408,17 @@ TEST_CASE("types: rows that an index names often are added in f32") {
     tape steps(c);
     steps.backward(steps.eval(sum(embedding(table, index))));
     CHECK(same(table.grad(), {bfloat16(0.f), bfloat16(0.f), bfloat16(0.f), bfloat16(600.f), bfloat16(600.f), bfloat16(600.f)}));
-    const auto zeros = full<float16>(extents<2>{}, float16(0.0f), d), ones = full<float16>(extents<3000>{}, float16(1.0f), d);
+    const auto zeros = full<float16>(extents<2>{}, float16(0.0f), d);
+    const auto ones = full<float16>(extents<3000>{}, float16(1.0f), d);
     const auto places = full<i64>(extents<3000>{}, 1, d);
     CHECK(same(eval(scatter_add<0>(zeros, places, ones), c), {float16(0.f), float16(3000.f)}));
   });
 }
+
+using bits = tensor<bool, line>;
+static_assert(!accepts<op::subtract, attr<>, bits, bits> && !accepts<op::negate, attr<>, bits> && !accepts<op::abs, attr<>, bits>);
+static_assert(!accepts<op::relu, attr<>, bits> && !accepts<op::square, attr<>, bits> && !accepts<op::arg_extremum, attr<0, 0>, bits>);
+static_assert(accepts<op::subtract, attr<>, bits, tensor<i32, line>> && accepts<op::sign, attr<>, bits>);
 
 TEST_CASE("types: a handle of another element type is refused by name") {
   const auto floats = full<float>(extents<4>{}, 1.0f);
@@ -425,7 +431,8 @@ TEST_CASE("types: a handle of another element type is refused by name") {
 }
 
 TEST_CASE("types: sums of gradients name types and shapes that do not fit") {
-  const auto f = full<float>(extents<4>{}, 1.0f), shorter = full<float>(extents<3>{}, 1.0f);
+  const auto f = full<float>(extents<4>{}, 1.0f);
+  const auto shorter = full<float>(extents<3>{}, 1.0f);
   const auto b = full<bfloat16>(extents<4>{}, bfloat16(1.0f));
   backend& cpu = *default_device();
   CHECK_THROWS_WITH_AS(run::add(cpu, *f.state(), *b.state(), *f.state()), "weft: add: elements of f32 and bf16", value_error);
