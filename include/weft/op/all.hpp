@@ -41,7 +41,7 @@ struct all {
             checked_index, take_rows, put_rows, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
-            clamp, negative_log_likelihood, count_labels, bce_with_logits,             // losses
+            clamp, cross_entropy, count_labels, bce_with_logits,             // losses
                        uniform_like, dropout, bernoulli,                                   // random
             tap>;
 };

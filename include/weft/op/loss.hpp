@@ -21,7 +21,7 @@ struct cross_entropy_type_law {
 };
 
 /// -log(softmax(logits)[label]) per row. v0: label to ignore. v1: bits of the label smoothing.
-struct negative_log_likelihood : composed<2> {
+struct cross_entropy : composed<2> {
   static constexpr auto name = "cross_entropy";
   template <bool Holds, class... Extents>
   using law = cross_entropy_law<Holds, Extents...>;
@@ -119,7 +119,7 @@ namespace weft {
 
 /// Whether cross_entropy takes these logits and labels.
 template <class Logits, class Labels>
-concept cross_entropy_compatible = accepts<op::negative_log_likelihood, attr<0, 0>, Logits, Labels>;
+concept cross_entropy_compatible = accepts<op::cross_entropy, attr<0, 0>, Logits, Labels>;
 
 enum class reduction_kind { mean, sum, none };
 
@@ -149,11 +149,11 @@ constexpr auto cross_entropy(X logits, Y labels) {
     return cast<T>(cross_entropy<How, Ignore, Smoothing>(cast<float>(std::move(logits)), std::move(labels)));
   } else if constexpr (How == reduction_kind::mean) {
     auto count = apply<op::count_labels, attr<Ignore, type>>(labels);
-    return sum(apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels))) /
+    return sum(apply<op::cross_entropy, at>(std::move(logits), std::move(labels))) /
            std::move(count);
   } else {
     return detail::reduced<How>(
-        apply<op::negative_log_likelihood, at>(std::move(logits), std::move(labels)));
+        apply<op::cross_entropy, at>(std::move(logits), std::move(labels)));
   }
 }
 

@@ -75,10 +75,11 @@ inline void checked_index(const native_call& call) {
   const strided &index = call.in[0], &out = call.out[0];
   const char* const op = reader_name<1>(call.at);
   const index_t classes = call.at[0], code = call.at[2], ignored = code % 2 ? -(code / 2) - 1 : code / 2;
+  const bool contiguous = detail::rows_contiguous(index, 0);
   const index_t tasks = index.size() < 65536 ? 1 : 16;
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
     for (index_t i = index.size() * task / tasks; i < index.size() * (task + 1) / tasks; ++i) {
-      const index_t x = detail::index_at(index, i);
+      const index_t x = contiguous ? detail::index_value(index, i) : detail::index_at(index, i);
       const bool skipped = call.at[3] != 0 && x == ignored;
       out.data<std::int32_t>()[i] = skipped ? -1 : static_cast<std::int32_t>(detail::checked(op, x, i, classes));
     }
@@ -162,8 +163,10 @@ inline index_t line_offset(const strided& t, int dim, index_t before, index_t af
 /// Checked index number `i` of a line of `index`, which begins at offset `line`.
 inline index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before, index_t after,
                              index_t i, index_t extent) {
-  const index_t position = (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after;
-  return checked(op, index_value(index, line + i * index.stride[dim]), position, extent);
+  const index_t x = index_value(index, line + i * index.stride[dim]);
+  if (x < 0 || x >= extent)
+    refuse_index(op, x, (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after, extent);
+  return x;
 }
 
 }  // namespace detail
