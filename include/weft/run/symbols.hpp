@@ -69,7 +69,7 @@ template <class Number>
 }
 
 /// A size or bound that an expression carries.
-inline index_t given_size(index_t size) {
+inline index_t non_negative(index_t size) {
   if (size < 0) throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
   return size;
 }
@@ -95,7 +95,7 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   const auto value = [&](const symbol& s) -> index_t {
     switch (s.kind) {
       case symbol_kind::leaf_extent: return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
-      case symbol_kind::given: return detail::given_size(sizes[static_cast<std::size_t>(s.a)]);
+      case symbol_kind::given: return detail::non_negative(sizes[static_cast<std::size_t>(s.a)]);
       case symbol_kind::add:
       case symbol_kind::subtract:
       case symbol_kind::multiply: return detail::combined(p, s, numbers);
