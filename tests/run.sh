@@ -49,7 +49,7 @@ build() {
     -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DWEFT_WARNINGS_AS_ERRORS=ON "$@" >/dev/null
   cmake --build "build/$name" -j "$jobs" -- --no-print-directory >"build/$name/build.log" 2>&1 ||
     { tail -n 60 "build/$name/build.log"; return 1; }
-  ctest --test-dir "build/$name" --output-on-failure -j "$jobs"
+  WEFT_TEST_DEVICE=opencl ctest --test-dir "build/$name" --output-on-failure -j "$jobs"  # one that is not found is a failure
 }
 
 # Every header compiles alone, and two units that include everything link.
@@ -90,7 +90,7 @@ check_arm() {
   mkdir -p build/arm
   for test in unit/device/gemm unit/device/math unit/run/sizes agree/pytorch; do
     aarch64-linux-gnu-g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-psabi -static -Iinclude "-DWEFT_TEST_DATA=\"$PWD/tests/agree/data\"" \
-      tests/${test}_test.cpp tests/main.cpp -o build/arm/test
+      tests/${test}_test.cpp tests/{main,oracle,compare}.cpp -o build/arm/test
     qemu-aarch64 build/arm/test | tail -n 2
   done
 }
@@ -216,10 +216,11 @@ check_train_gpt() {
   for comm in gloo mpi; do
     for ((round = 0; round < (full ? 20 : 1); ++round)); do
       rm -rf $at/supervised*
+      : >$at/kills
       (
         sleep 1.$((RANDOM % 10))
         for kills in 1 2; do
-          pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n || true  # the youngest of the ranks
+          pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n && echo killed >>$at/kills  # the youngest of the ranks
           sleep 3.$((RANDOM % 10))
         done
       ) &
@@ -227,7 +228,9 @@ check_train_gpt() {
         --strategy zero2 --checkpoint $at/supervised --checkpoint-every 20 --log $at/supervised.jsonl 2>$at/supervised.log ||
         { cat $at/supervised.log; return 1; }
       wait
-      grep "going on" $at/supervised.log || true
+      echo "$(wc -l <$at/kills) ranks were killed"
+      [ -s $at/kills ] || { echo "the run ended before a rank was killed"; return 1; }
+      grep "going on" $at/supervised.log
       python3 tests/structure/check_logs.py $at/undisturbed.jsonl $at/supervised.jsonl
     done
   done

@@ -3,13 +3,12 @@
 // reports as skipped. WEFT_TEST_DEVICE=opencl makes a missing device a failure.
 #pragma once
 
-#include <cstdlib>
 #include <string>
 
 namespace weft::test {
 
-/// Notes that something is left out, and why; fails the test case if WEFT_TEST_DEVICE names what is missing.
-void skip(const std::string& why);
+/// Notes that what needs `what` is left out, and why; fails the test case if WEFT_TEST_DEVICE is `what`.
+void skip(const std::string& what, const std::string& why);
 
 /// The exit code of a program that left something out and in which nothing failed.
 inline constexpr int skipped = 77;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Agreement with PyTorch on stored tensors; tests/agree/make_data.py writes them.
 //
-// The error of a tensor is max|a - b| / max|b|.
+// Elements differ by at most a part of the largest of their tensor.
 #include <doctest/doctest.h>
 
 #include <weft/io/safetensors.hpp>
 #include <weft/weft.hpp>
 
 #include "../../examples/gpt2.hpp"
+#include "../compare.hpp"
 
 using namespace weft;
+namespace oracle = test::oracle;
 
 namespace {
 
@@ -25,15 +27,10 @@ tensor<T, Extents> stored(const io::stored_tensors& file, const std::string& nam
   return t;
 }
 
-template <class T>
-double relative_error(const std::vector<T>& a, const std::vector<T>& b) {
-  REQUIRE(a.size() == b.size());
-  double difference = 0, largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
-  }
-  return difference / largest;
+/// Within a part of the largest element; NaN and infinities in the same places.
+template <class T, class Extents, bool Tracked>
+test::comparison near(const tensor<T, Extents, Tracked>& ours, const oracle::array& theirs, double part = 1e-5) {
+  return test::matches(ours, theirs, {.of_largest = part});
 }
 
 using order0 = extents<>;
@@ -48,13 +45,13 @@ void agrees(const io::stored_tensors& file, F f, const std::pair<const char*, Va
   tape steps;
   auto y = steps.eval(f());
   using result = decltype(y);
-  CHECK(relative_error(y.to_vector(), stored<float, typename result::extents_type>(file, "y").to_vector()) < 1e-5);
+  CHECK(near(y, oracle::read(stored<float, typename result::extents_type>(file, "y"))));
   steps.backward(y, stored<float, typename result::extents_type>(file, "weights"));
   const auto check = [&](const auto& v) {
     CAPTURE(v.first);
     using variable_type = std::remove_cvref_t<decltype(v.second)>;
     const auto expected = stored<float, typename variable_type::extents_type>(file, std::string("grad.") + v.first);
-    CHECK(relative_error(v.second.grad().to_vector(), expected.to_vector()) < 1e-5);
+    CHECK(near(v.second.grad(), oracle::read(expected)));
   };
   (check(named), ...);
 }
@@ -142,7 +139,7 @@ TEST_CASE("GPT-2: logits, all gradients, ten steps of AdamW with clipping") {
   const auto parameters = state_dict(model);
   for (const auto& [name, p] : parameters) io::restore("data", name, file.tensors.at("start." + name), *p);
   auto tokens = stored<std::int32_t, order2>(file, "tokens"), targets = stored<std::int32_t, order2>(file, "targets");
-  CHECK(relative_error(eval(model(tokens, 12)).to_vector(), stored<float, order3>(file, "logits").to_vector()) < 1e-5);
+  CHECK(near(eval(model(tokens, 12)), oracle::read(stored<float, order3>(file, "logits"))));
   const auto losses = stored<double, order1>(file, "losses").to_vector();
   adamw optimizer{.lr = 1e-3, .beta2 = 0.95, .weight_decay = 0.1, .decay_from_order = 2};
   for (int step = 0; step < 10; ++step) {
@@ -156,9 +153,7 @@ TEST_CASE("GPT-2: logits, all gradients, ten steps of AdamW with clipping") {
         const auto& expected = file.tensors.at("grad." + name);
         tensor_state e(p->where, p->extents, dtype::f32);
         io::restore("data", name, expected, e);
-        const auto ours = flat_view<float>(p->grad).to_vector();
-        const auto theirs = flat_view<float>(std::make_shared<tensor_state>(e)).to_vector();
-        CHECK(relative_error(ours, theirs) < 1e-5);
+        CHECK(test::matches(oracle::read(*p->grad), oracle::read(e), {.of_largest = 1e-5}));
       }
     clip_grad_norm(model, 1.0);
     optimizer.step(model);
@@ -167,6 +162,6 @@ TEST_CASE("GPT-2: logits, all gradients, ten steps of AdamW with clipping") {
     CAPTURE(name);
     tensor_state e(p->where, p->extents, dtype::f32);
     io::restore("data", name, file.tensors.at("end." + name), e);
-    CHECK(relative_error(flat_view<float>(p).to_vector(), flat_view<float>(std::make_shared<tensor_state>(e)).to_vector()) < 2e-3);
+    CHECK(test::matches(oracle::read(*p), oracle::read(e), {.of_largest = 2e-3}));
   }
 }

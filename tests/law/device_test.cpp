@@ -31,7 +31,7 @@ const device* tested_device() {
       return new device(open_device(name ? name : "opencl"));
     } catch (const device_error& e) {
       if (name) throw;
-      test::skip(e.what());
+      test::skip("opencl", e.what());
       return nullptr;
     }
   }();
@@ -87,7 +87,7 @@ const device* compiling_device() {
     try {
       return new device(std::make_shared<compile_only>());
     } catch (const device_error& e) {
-      MESSAGE("kernels are not compiled for GPUs: ", e.what());
+      test::skip("nvrtc", e.what());
       return nullptr;
     }
   }();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The reference back end: interprets canonical codes one element at a time.
 //
-// Slow and plain: the oracle that vector kernels are tested against. It shares the scalar formulas
-// of the instructions and nothing else: no vectors, no threads, no template for a code.
+// Slow and plain: no vectors, no threads, no template for a code. It shares with the CPU back end the
+// scalar formulas of instructions, products, look-ups and attention, so it is no proof of these.
 #pragma once
 
 #include <vector>

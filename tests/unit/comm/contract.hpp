@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <weft/base/dtype.hpp>
 #include <weft/comm/communicator.hpp>
-#include <weft/comm/reduce.hpp>
 
 namespace contract {
 
@@ -28,18 +28,19 @@ std::string failure(F f) {
   return "";
 }
 
-/// Whether a sum of numbers that do not add exactly has the bits of the fixed tree over ranks.
+/// Whether a sum of numbers that do not add exactly has the bits of the fixed tree over ranks: neighbours are
+/// added in pairs, then pairs of neighbours, and so on; what has no neighbour waits: ((0 1) (2 3)) ((4 5) 6).
 inline bool sums_follow_the_tree(communicator& ranks) {
-  std::vector<float> x(5), each;
   const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
-  std::vector<const void*> sources;
-  for (int r = 0; r < ranks.size(); ++r) each.push_back(number(r));
-  for (const float& e : each) sources.push_back(&e);
-  float expected = 0;
-  detail::reduce_ranks<float>(sources, 0, 1, reduction::sum, &expected);
-  std::fill(x.begin(), x.end(), number(ranks.rank()));
+  std::vector<float> x(5, number(ranks.rank())), sums;
+  for (int r = 0; r < ranks.size(); ++r) sums.push_back(number(r));
+  while (sums.size() > 1) {
+    std::vector<float> pairs;
+    for (std::size_t i = 0; i < sums.size(); i += 2) pairs.push_back(i + 1 < sums.size() ? sums[i] + sums[i + 1] : sums[i]);
+    sums = pairs;
+  }
   ranks.all_reduce(x).wait();
-  return x == std::vector<float>(5, expected);
+  return x == std::vector<float>(5, sums[0]);
 }
 
 /// Element i of rank r, small enough that sums are exact in every type.

@@ -6,12 +6,14 @@
 #include <weft/base/philox.hpp>
 #include <weft/device/cpu/gemm.hpp>
 
+#include "../../compare.hpp"
+
 using namespace weft;
 
 namespace {
-/// The worst difference from sums in double, beyond what rounding to the result's type explains.
+/// The product beside sums in double, `rounding` and `tolerance` apart.
 template <class T, class Out>
-double worst_difference(const cpu::gemm_size& size, int form, bool add, double rounding) {
+test::comparison product_matches(const cpu::gemm_size& size, int form, bool add, double rounding, double tolerance) {
   const auto [m, n, k] = size;
   executor threads(2);
   std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1) + 1));
@@ -25,15 +27,14 @@ double worst_difference(const cpu::gemm_size& size, int form, bool add, double r
   if (form == 3) x = {a.data(), 2 * k, 2};
   if (form == 4) y = {b.data(), 2 * n, 2};
   cpu::multiply(size, x, y, cpu::result_matrix<Out>{c.data(), n, add}, threads);
-  double worst = 0;
+  std::vector<double> sums;
   for (index_t i = 0; i < m; ++i)
     for (index_t j = 0; j < n; ++j) {
       double sum = add ? 7 : 0;
       for (index_t p = 0; p < k; ++p) sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
-      const double error = std::abs(sum - double(c[static_cast<std::size_t>(i * n + j)]));
-      worst = std::max(worst, error - rounding * std::abs(sum));
+      sums.push_back(sum);
     }
-  return worst;
+  return test::matches(std::vector<double>(c.begin(), c.end()), sums, {.absolute = tolerance, .relative = rounding});
 }
 
 template <class T, class Out = T>
@@ -41,7 +42,7 @@ void check_sizes(double tolerance, double rounding = 0) {
   const index_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 16, 33, 64, 65, 130};
   const auto check = [&](const cpu::gemm_size& size, int form, bool add) {
     CAPTURE(size.m); CAPTURE(size.n); CAPTURE(size.k); CAPTURE(form); CAPTURE(add);
-    CHECK(worst_difference<T, Out>(size, form, add, rounding) < tolerance);
+    CHECK(product_matches<T, Out>(size, form, add, rounding, tolerance));
   };
   std::uint64_t n = 0;
   for (index_t m : sizes)

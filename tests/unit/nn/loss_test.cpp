@@ -6,7 +6,10 @@
 #include <weft/nn/repeat.hpp>
 #include <weft/weft.hpp>
 
+#include "../../compare.hpp"
+
 using namespace weft;
+namespace oracle = test::oracle;
 
 namespace {
 
@@ -17,79 +20,120 @@ struct net {
 };
 
 using tokens = tensor<std::int64_t, extents<dyn, dyn>>;
+constexpr index_t words = 391, width = 8;
+
+/// Two micro-batches, of which the second has labels that do not count.
+struct lesson {
+  device where{std::make_shared<cpu::cpu_backend>(1)};
+  net model{embedding_table<>::create(words, width, where), linear<>::create(width, width, where)};
+  tokens in[2] = {batch(31, 0, -1), batch(31, 0, -1)}, labels[2] = {batch(57, 5, -1), batch(57, 5, 4)};
+
+  lesson() { initialize(model, 3); }
+
+  tokens batch(std::int64_t factor, std::int64_t first, std::int64_t left_out) const {
+    tokens t(shape{2, {7, 9}}, where);
+    std::vector<std::int64_t> v;
+    for (std::int64_t i = 0; i < 63; ++i) v.push_back(left_out > 0 && i % left_out == 0 ? ignored_label : (i * factor + first) % words);
+    t.copy_from(v);
+    return t;
+  }
+  /// All logits at once.
+  auto whole(int b) const { return cross_entropy(matmul(model.features(in[b]), transpose(model.table.weight)), labels[b]); }
+};
 
 struct outcome {
-  float loss = 0;
-  std::vector<std::vector<float>> gradients;
+  double loss = 0;
+  std::vector<oracle::array> gradients;  // 64 times
   std::size_t peak = 0;
 };
 
-/// Two micro-batches, of which the second has labels that do not count. 0: all logits at once, by hand.
+/// `at_once` 0: all logits at once, by hand.
 template <class Context>
 outcome learn(index_t at_once) {
-  const device where(std::make_shared<cpu::cpu_backend>(1));
-  constexpr index_t words = 391, width = 8;
-  net model{embedding_table<>::create(words, width, where), linear<>::create(width, width, where)};
-  initialize(model, 3);
-  Context c(where);
+  const lesson l;
+  Context c(l.where);
   c.loss_scale = 64;
   outcome result;
-  for (int batch = 0; batch < 2; ++batch) {
-    tokens x(shape{2, {7, 9}}, where), y(shape{2, {7, 9}}, where);
-    std::vector<std::int64_t> in, out;
-    for (std::int64_t i = 0; i < 63; ++i) {
-      in.push_back(i * 31 % words);
-      out.push_back(batch == 1 && i % 4 == 0 ? ignored_label : (i * 57 + 5) % words);
-    }
-    x.copy_from(in);
-    y.copy_from(out);
+  for (int b = 0; b < 2; ++b) {
     tape steps(c);
     const auto loss = [&] {
-      if (at_once == 0) return steps.eval(cross_entropy(matmul(model.features(x), transpose(model.table.weight)), y));
-      return steps.eval(linear_cross_entropy(model.features(x), model.table.weight, y, at_once));
+      if (at_once == 0) return steps.eval(l.whole(b));
+      return steps.eval(linear_cross_entropy(l.model.features(l.in[b]), l.model.table.weight, l.labels[b], at_once));
     }();
-    result.loss += loss.item();
+    result.loss += static_cast<double>(loss.item());
     steps.backward(loss);
   }
-  result.peak = where.memory().figures().peak;
-  for (const auto& p : parameters_of(model)) {
-    std::vector<float> v(static_cast<std::size_t>(p->extents.size()));
-    detail::download_to(*p->grad, v.data());
-    result.gradients.push_back(v);
-  }
+  result.peak = l.where.memory().figures().peak;
+  for (const auto& p : parameters_of(l.model)) result.gradients.push_back(oracle::read(*p->grad));
   return result;
 }
 
-double difference(const outcome& a, const outcome& b) {
-  double worst = std::abs(a.loss - b.loss) / std::abs(b.loss);
-  for (std::size_t p = 0; p < a.gradients.size(); ++p) {
-    double largest = 0, apart = 0;
-    for (std::size_t i = 0; i < a.gradients[p].size(); ++i) {
-      largest = std::max(largest, std::abs(double(b.gradients[p][i])));
-      apart = std::max(apart, std::abs(double(a.gradients[p][i]) - double(b.gradients[p][i])));
-    }
-    worst = std::max(worst, apart / largest);
+/// What the definition says: the loss, and for each parameter the derivative along a few directions.
+struct expected {
+  double loss = 0;
+  std::vector<std::vector<oracle::array>> directions;
+  std::vector<std::vector<double>> slopes;
+
+  expected() {
+    const lesson l;
+    for (int b = 0; b < 2; ++b) loss += oracle::value(l.whole(b)).number(0);
+    const auto both = l.whole(0) + l.whole(1);
+    add(both, l.model.table.weight);
+    add(both, l.model.in.weight);
+    add(both, l.model.in.bias);
   }
-  return worst;
+  template <class E, class P>
+  void add(const E& e, const P& parameter) {
+    directions.emplace_back();
+    slopes.emplace_back();
+    for (std::uint64_t k = 0; k < 12; ++k) {  // dense ones, and ones in which one element moves
+      oracle::array v = oracle::read(randn<float>(extents<dyn>{parameter.size()}, {.seed = k}));
+      v.extents = parameter.extents();
+      if (k >= 4)
+        for (index_t i = 0; i < parameter.size(); ++i) v.f[static_cast<std::size_t>(i)] = i == static_cast<index_t>(k * 2654435761u) % parameter.size();
+      const auto d = oracle::slope(e, parameter, v);
+      REQUIRE(converged(d));
+      directions.back().push_back(v);
+      slopes.back().push_back(d.value.number(0));
+    }
+  }
+};
+
+void check(const outcome& part, const expected& whole, double tolerance) {
+  CHECK(part.loss == doctest::Approx(whole.loss).epsilon(tolerance));
+  REQUIRE(part.gradients.size() == whole.directions.size());
+  for (std::size_t p = 0; p < part.gradients.size(); ++p)
+    for (std::size_t k = 0; k < whole.directions[p].size(); ++k) {
+      CAPTURE(p); CAPTURE(k);
+      const oracle::array &g = part.gradients[p], &v = whole.directions[p][k];
+      REQUIRE(g.extents == v.extents);
+      double along = 0, size = 0, largest = 0;  // elements are as exact as the largest is
+      for (std::size_t i = 0; i < g.f.size(); ++i) {
+        along += g.f[i] * v.f[i] / 64;
+        size += std::abs(g.f[i] * v.f[i]) / 64;
+        largest = std::max(largest, std::abs(g.f[i]) / 64);
+      }
+      CHECK(std::abs(along - whole.slopes[p][k]) <= tolerance * (size + largest));
+    }
 }
 
 }  // namespace
 
-TEST_CASE("linear_cross_entropy: by slices, the same value and gradients") {
+TEST_CASE("linear_cross_entropy: by slices, the value and gradients of the definition") {
+  const expected all;
   const outcome whole = learn<context>(0);
+  check(whole, all, 1e-5);
   for (index_t at_once : {1, 391 * 10, 391 * 62, 391 * 63, 1 << 20}) {
     CAPTURE(at_once);
-    const outcome part = learn<context>(at_once);
-    CHECK(part.gradients.size() == 3);
-    CHECK(difference(part, whole) < 2e-6);
+    check(learn<context>(at_once), all, 1e-5);
   }
   CHECK(learn<context>(391 * 8).peak < whole.peak - 63 * 391 * 4);  // less than one of the two
 }
 
 TEST_CASE("linear_cross_entropy: in lower precision") {
-  const outcome whole = learn<context>(0);
-  CHECK(difference(learn<context_in<precision::bf16>>(391 * 10), whole) < 3e-2);
-  CHECK(difference(learn<context_in<precision::f16>>(391 * 10), whole) < 4e-3);
+  const expected all;
+  check(learn<context_in<precision::bf16>>(391 * 10), all, 3e-2);
+  check(learn<context_in<precision::f16>>(391 * 10), all, 4e-3);
 }
 
 TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record") {
@@ -99,7 +143,7 @@ TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record")
   std::vector<std::int32_t> labels;
   for (int i = 0; i < 20; ++i) labels.push_back(i * 7 % 11);
   y.copy_from(labels);
-  const float whole = eval(cross_entropy(matmul(x, transpose(w)), y)).item();
+  const double whole = oracle::value(cross_entropy(matmul(x, transpose(w)), y)).number(0);
   CHECK(eval(linear_cross_entropy(x, w, y, 11 * 3)).item() == doctest::Approx(whole).epsilon(1e-6));
   tape steps;
   const no_grad quiet(steps);

@@ -50,10 +50,10 @@ TEST_CASE("selective recompute: the same bits in less memory, under every strate
 TEST_CASE("in lower precision nearly the same is learned") {
   const outcome whole = train_on(1, {}, 4, 20);
   const outcome bf16 = train_on<precision::bf16>(1, {}, 4, 20), f16 = train_on<precision::f16>(1, {}, 4, 20, false, 1024);
-  CHECK(difference(bf16.losses, whole.losses) < 2e-2);
-  CHECK(difference(bf16.losses, whole.losses) > 1e-5);
-  CHECK(difference(f16.losses, whole.losses) < 4e-3);
-  CHECK(difference(f16.losses, whole.losses) > 1e-7);
+  CHECK(largest_relative_difference(bf16.losses, whole.losses) < 2e-2);
+  CHECK(largest_relative_difference(bf16.losses, whole.losses) > 1e-5);
+  CHECK(largest_relative_difference(f16.losses, whole.losses) < 4e-3);
+  CHECK(largest_relative_difference(f16.losses, whole.losses) > 1e-7);
 }
 
 TEST_CASE("f16: a gradient that is not finite changes the scale and nothing else, on all ranks") {
@@ -100,15 +100,15 @@ TEST_CASE("parameters and gradients travel in half the bytes") {
       const parallel_options plain{.divide = stage}, half{.divide = stage, .param_dtype = gathers ? t : dtype::f32, .reduce_dtype = t};
       const outcome all = train_on(2, plain, 2, 20), less = train_on(2, half, 2, 20);
       INFO("stage " << static_cast<int>(stage) << ", " << name_of(t));
-      CHECK(difference(less.losses, whole.losses) < 2e-2);
-      CHECK(difference(less.losses, whole.losses) > 1e-7);
+      CHECK(largest_relative_difference(less.losses, whole.losses) < 2e-2);
+      CHECK(largest_relative_difference(less.losses, whole.losses) > 1e-7);
       CHECK(2 * less.sent[0] == all.sent[0]);  // all_reduce
       CHECK(2 * less.sent[1] == all.sent[1]);  // reduce_scatter
       CHECK((gathers ? 2 : 1) * less.sent[2] == all.sent[2]);
       CHECK(!half.keeps_bits(2, 2));
     }
   const outcome hybrid = train_on(4, {.divide = sharding::parameters, .shard_ranks = 2, .param_dtype = dtype::bf16, .reduce_dtype = dtype::bf16}, 1, 20);
-  CHECK(difference(hybrid.losses, whole.losses) < 2e-2);
+  CHECK(largest_relative_difference(hybrid.losses, whole.losses) < 2e-2);
   run_ranks(2, [](communicator& ranks) {
     net model = net::create(default_device());
     adamw optimizer;

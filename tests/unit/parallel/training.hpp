@@ -13,6 +13,8 @@
 #include <weft/parallel/hook.hpp>
 #include <weft/weft.hpp>
 
+#include "../../compare.hpp"
+
 namespace training {
 
 using namespace weft;
@@ -127,11 +129,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
   return of[0];
 }
 
-inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double d = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) d = std::max(d, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return d;
-}
+using test::largest_relative_difference;
 
 inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters};
 

@@ -3,8 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <weft/gpu/open.hpp>
-#include <weft/lower/reference.hpp>
 #include <weft/weft.hpp>
+
+#include "../../skip.hpp"
 
 namespace {
 
@@ -94,7 +95,7 @@ TEST_CASE("an opaque op runs on a device that it has a text for, and is refused 
   try {
     gpu = std::make_unique<device>(open_device("opencl"));
   } catch (const device_error& e) {
-    MESSAGE("skipped: ", e.what());
+    test::skip("opencl", e.what());
     return;
   }
   context c(*gpu);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sizes at their limits, and numbers of threads: what an expression gives depends on neither.
+// Sizes at their limits, and numbers of threads: what an expression gives is what its definition says.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -10,7 +10,11 @@
 #include <weft/nn/transformer.hpp>
 #include <weft/weft.hpp>
 
+#include "../../compare.hpp"
+
 using namespace weft;
+using test::matches;
+namespace oracle = test::oracle;
 
 namespace {
 
@@ -20,21 +24,18 @@ matrix numbers(index_t rows, index_t columns, std::uint64_t seed) {
   return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
 }
 
-/// The same on vectors, fused, and element by element on the reference back end.
+/// What the definition says, on vectors and, if `plain`, on the reference back end.
 template <expression E>
-void check_against_reference(const std::string& what, E e) {
-  context c, plain;
-  lower::reference_backend reference;
-  plain.play_on(&reference);
-  const auto fast = eval(e, c), slow = eval(e, plain);
+void check(const std::string& what, E e, bool plain) {
   CAPTURE(what);
-  REQUIRE(fast.extents() == slow.extents());
-  const auto x = fast.to_vector(), y = slow.to_vector();
-  double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i)
-    if (std::isfinite(static_cast<double>(y[i]))) worst = std::max(worst, std::abs(double(x[i]) - double(y[i])) / (1 + std::abs(double(y[i]))));
-    else if (std::isnan(double(x[i])) != std::isnan(double(y[i])) || (!std::isnan(double(x[i])) && x[i] != y[i])) worst = 1;
-  CHECK(worst < 2e-5);
+  const oracle::array expected = oracle::value(e);
+  const test::tolerance near{.absolute = 2e-5, .relative = 2e-5, .of_largest = 1e-6};  // sums of a thousand in f32
+  CHECK(matches(eval(e), expected, near));
+  if (!plain) return;
+  context c;
+  lower::reference_backend reference;
+  c.play_on(&reference);
+  CHECK(matches(eval(e, c), expected, near));
 }
 
 struct net {
@@ -54,26 +55,31 @@ TEST_CASE("extents of 0, of 1 and primes") {
     const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2), square = numbers(columns, columns, 4);
     const variable<float, extents<dyn>> row(randn<float>(extents<dyn>{columns}, {.seed = 3}));
     CAPTURE(rows); CAPTURE(columns);
-    check_against_reference("chain", gelu(x * y + row) * sigmoid(x) + sin(y));
-    check_against_reference("sums", sum(x * y, dims<0>));
-    check_against_reference("means", mean(x, dims<1>));
-    check_against_reference("sum", sum(x * x));
-    check_against_reference("softmax", softmax(x));
-    check_against_reference("log_softmax of columns", log_softmax<0>(x));
-    check_against_reference("normalised", layer_norm(x, row, row));
-    check_against_reference("product", matmul(x, square));
-    check_against_reference("transposed product", matmul(transpose(x), y));
-    check_against_reference("product with a transposed matrix", matmul(x, transpose(y)));
-    check_against_reference("movement", concat<1>(transpose(x) * 2, flip<0>(square)));
-    check_against_reference("compared", cast<float>(x < y));
+    check("chain", gelu(x * y + row) * sigmoid(x) + sin(y), true);
+    check("sums", sum(x * y, dims<0>), true);
+    check("means", mean(x, dims<1>), true);
+    check("sum", sum(x * x), true);
+    check("softmax", softmax(x), true);
+    check("log_softmax of columns", log_softmax<0>(x), true);
+    check("normalised", layer_norm(x, row, row), true);
+    check("product", matmul(x, square), true);
+    check("transposed product", matmul(transpose(x), y), true);
+    check("product with a transposed matrix", matmul(x, transpose(y)), true);
+    check("movement", concat<1>(transpose(x) * 2, flip<0>(square)), true);
+    check("compared", cast<float>(x < y), true);
 
     tape steps;  // and backward
-    const auto loss = steps.eval(sum(softmax(matmul(x, square)) * y + layer_norm(x, row, row)));
-    steps.backward(loss);
-    CHECK(x.grad().extents() == x.extents());
-    CHECK(square.grad().extents() == square.extents());
-    const auto g = square.grad().to_vector();
-    CHECK(std::all_of(g.begin(), g.end(), [](float e) { return std::isfinite(e); }));
+    const auto total = sum(softmax(matmul(x, square)) * y + layer_norm(x, row, row));
+    steps.backward(steps.eval(total));
+    if (rows * columns > 600 || columns == 1) {  // too many differences; and a row of one has a variance of 0, whose derivative is steep
+      const auto g = square.grad().to_vector();
+      CHECK(square.grad().extents() == square.extents());
+      CHECK(std::all_of(g.begin(), g.end(), [](float e) { return std::isfinite(e); }));
+    } else {
+      CHECK(matches(x.grad(), oracle::gradient(total, x), {.absolute = 1e-6, .of_largest = 1e-4}));
+      CHECK(matches(square.grad(), oracle::gradient(total, square), {.absolute = 1e-6, .of_largest = 1e-4}));
+      CHECK(matches(row.grad(), oracle::gradient(total, row), {.absolute = 1e-6, .of_largest = 1e-4}));
+    }
   }
 }
 
@@ -81,20 +87,20 @@ TEST_CASE("long rows and many rows are folded by blocks") {
   constexpr std::pair<index_t, index_t> sizes[] = {{1, 65536}, {1, 65537}, {1, 200003}, {3, 131072}, {70, 65600}, {9001, 3}, {8193, 130}, {4097, 1}};
   for (const auto& [rows, columns] : sizes) {
     const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2);
-    const auto wide = cast<double>(x);  // the reference adds one by one: in f32 it is the less exact of both
+    const auto wide = cast<double>(x);
     const auto counted = cast<std::int32_t>(x * 100);
     CAPTURE(rows); CAPTURE(columns);
-    check_against_reference("sum", sum(wide * wide));
-    check_against_reference("chain", x * y + variable<float, extents<dyn>>(randn<float>(extents<dyn>{columns}, {.seed = 3})));
-    check_against_reference("largest", amax(x * y));
-    check_against_reference("sums of rows", sum(wide * wide, dims<1>));
-    check_against_reference("smallest of rows", amin(x, dims<1>));
-    check_against_reference("logsumexp of rows", logsumexp(x, dims<1>));
-    check_against_reference("softmax", softmax(x));
-    check_against_reference("normalised", (wide - mean(wide, dims<1>, keepdim)) * rsqrt(mean(wide * wide, dims<1>, keepdim) + 1.0));
-    check_against_reference("sums of columns", sum(wide * wide, dims<0>));
-    check_against_reference("largest of columns", amax(x - y, dims<0>));
-    check_against_reference("strided", sum(transpose(wide) * transpose(wide), dims<1>));
+    check("sum", sum(wide * wide), false);
+    check("chain", x * y + variable<float, extents<dyn>>(randn<float>(extents<dyn>{columns}, {.seed = 3})), false);
+    check("largest", amax(x * y), false);
+    check("sums of rows", sum(wide * wide, dims<1>), false);
+    check("smallest of rows", amin(x, dims<1>), false);
+    check("logsumexp of rows", logsumexp(x, dims<1>), false);
+    check("softmax", softmax(x), false);
+    check("normalised", (wide - mean(wide, dims<1>, keepdim)) * rsqrt(mean(wide * wide, dims<1>, keepdim) + 1.0), false);
+    check("sums of columns", sum(wide * wide, dims<0>), false);
+    check("largest of columns", amax(x - y, dims<0>), false);
+    check("strided", sum(transpose(wide) * transpose(wide), dims<1>), false);
     CHECK(eval(sum(counted)).item() == [&] {
       std::int32_t all = 0;
       for (std::int32_t v : eval(counted).to_vector()) all += v;
@@ -128,9 +134,9 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
   const auto values = x.to_vector();
   const auto along_rows = eval(gather<1>(x, index), c).to_vector(), along_columns = eval(gather<0>(x, index), c).to_vector();
   const tensor<float, extents<rows, dyn>> sized(x);
-  const auto added = eval(scatter_add<0>(sized, index, x), c).to_vector();
+  const auto added = eval(scatter_add<0>(sized, index, x), c);
   const auto largest = eval(argmax<0>(x), c).to_vector(), smallest = eval(argmin<1>(x), c).to_vector();
-  std::vector<float> sums = values;
+  std::vector<double> sums(values.begin(), values.end());
   for (index_t r = 0; r < rows; ++r)
     for (index_t col = 0; col < columns; ++col) {
       const index_t i = chosen[at(r, col)];
@@ -138,11 +144,9 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
       REQUIRE(along_columns[at(r, col)] == values[at(i, col)]);
       REQUIRE(values[at(r, col)] <= values[at(largest[static_cast<std::size_t>(col)], col)]);
       REQUIRE(values[at(r, col)] >= values[at(r, smallest[static_cast<std::size_t>(r)])]);
-      sums[at(i, col)] += values[at(r, col)];
+      sums[at(i, col)] += double(values[at(r, col)]);
     }
-  double worst = 0;
-  for (std::size_t i = 0; i < sums.size(); ++i) worst = std::max(worst, std::abs(double(sums[i]) - double(added[i])));
-  CHECK(worst < 1e-5);
+  CHECK(matches(added, oracle::numbers(dtype::f32, {2, {rows, columns}}, sums), {.absolute = 1e-5}));
   chosen[at(200, 3)] = rows;
   index.copy_from(chosen);
   CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c), "weft: gather: index 301 is outside of [0, 301)", value_error);
