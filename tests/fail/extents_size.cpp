@@ -2,4 +2,4 @@
 // within 12: the number of elements of these extents does not fit into 64 bits
 #include <weft/weft.hpp>
 using namespace weft;
-void f(tensor<float, extents<9>> x) { auto y = tensor<float, extents<index_t{1} << 40, index_t{1} << 40>>(x.state()); }
+void f() { auto x = extents<index_t{1} << 40, index_t{1} << 40>{}; }

@@ -31,7 +31,7 @@ class view_layouts {
   constexpr description describe(const compute_graph& g, const node& n) {
     description d;
     const view_kind kind = view_kind_of(n);
-    if (kind == view_kind::none || (kind == view_kind::reshape && is_noted_contiguous(n.operand[0]))) return d;
+    if (kind == view_kind::reshape && is_noted_contiguous(n.operand[0])) return d;
     d.at = layout_of(g, n.operand[0]);
     d.legal = make_view(dims_, kind, n.at, dims_.canonical(n.result.extents), d.at);
     d.is_contiguous = is_contiguous(dims_, d.at);

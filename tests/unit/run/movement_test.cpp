@@ -44,7 +44,8 @@ bool throws_with(const F& f, const std::vector<std::string>& words) {
 }  // namespace
 
 TEST_CASE("views: what a reshape reads is the view, not its operand") {
-  const auto x = counted(extents<3, 4>{}), d = counted(extents<dyn, 4>{3});
+  const auto x = counted(extents<3, 4>{});
+  const auto d = counted(extents<dyn, 4>{3});
   const auto c = counted(extents<4, 1>{});
   check(reshape<3>(slice<1, 1, 2>(x)), {1, {3}}, {1, 5, 9});
   check(sum(slice<1, 1, 2>(x), dims<1>) + 1.0f, {1, {3}}, {2, 6, 10});
