@@ -481,7 +481,7 @@ struct examiner {
     static const device where(std::make_shared<lower::reference_backend>());
     name_products(p);
     const lower::plan_view view{table(p.values), table(p.steps), table(p.operands), table(p.kernels), table(p.words),
-                                table(p.symbols), table(p.checks), table(p.outputs), p.leaves};
+                                table(p.symbols), table(p.checks), table(p.laws), table(p.outputs), p.leaves};
     tensor_list leaves(static_cast<std::size_t>(p.leaves)), results(static_cast<std::size_t>(p.outputs.size()));
     for (const lower::value_entry& e : p.values)
       if (e.where == lower::storage::leaf) leaves[static_cast<std::size_t>(e.source)] = tensor_of(where, v.leaves[static_cast<std::size_t>(e.source)], e.result.type);
