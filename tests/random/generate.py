@@ -1310,7 +1310,9 @@ class Generator:
     def first_leaf(self):
         if self.family == "types" and self.rng.random() < 0.15:  # many large f16: their sum is not one
             dims = tuple(Dim(n, self.rng.random() < 0.6) for n in self.rng.choice(((7, 60), (3, 2, 60), (400,), (13, 31))))
-            return self.new_leaf(Value("f16", dims, 300.0, 900.0), "real")
+            name = self.new_leaf(Value("f16", dims, 300.0, 900.0), "real")
+            self.step(("reduce",))
+            return name
         dims, order = [], self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
         for _ in range(order):
             room = MAX_ELEMENTS // 2 // max(math.prod(d.size for d in dims), 1)
