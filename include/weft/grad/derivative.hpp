@@ -28,6 +28,8 @@ struct gradient_node : expression_base {
 namespace detail {
 template <class Tag, class Point, class Body>
 inline constexpr unsigned parts_of<gradient_node<Tag, Point, Body>> = (parts_of<Point> | parts_of<Body>) & shared_part;
+template <class Tag, class Point, class Body>
+struct types_in<gradient_node<Tag, Point, Body>> : listed_types<gradient_node<Tag, Point, Body>, Point, Body> {};
 }  // namespace detail
 
 template <bool Holds, class Extents>

@@ -48,6 +48,7 @@ constexpr value compute_graph::extent(index_t e, dtype t) {
 }
 
 constexpr value compute_graph::coordinate(index_t extent, dtype t) {
+  if (extent == 1) return expand_to(constant(0, t), {1, {1}});  // may be a value of rows, which have no position
   node n;
   n.op = &info_of<op::coordinate>;
   n.at = {{extent}, 1};

@@ -118,7 +118,7 @@ struct flattener<sized_node<Op, Attr, Sizes, Operands...>> {
 /// Appends the expression `E` to `g` and gives its value.
 template <expression E>
 constexpr value flatten(compute_graph& g) {
-  (void)sizeof(written_out_law<can_be_compiled<E>>);
+  (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);
   detail::scope s;
   return detail::flatten_in<E>(g, s);
 }

@@ -321,7 +321,8 @@ class tape : public tape_entries {
   /// Computes an expression that is one program.
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
-    if constexpr (!can_be_compiled<E>) return (void)sizeof(written_out_law<can_be_compiled<E>>), evaluated<E, true>();
+    if constexpr (!can_be_compiled<E>(most_operands_to_differentiate))
+      return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // states that its ops have derivatives
       return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),

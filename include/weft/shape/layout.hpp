@@ -64,15 +64,20 @@ constexpr bool is_empty(const shape& s) {
 constexpr layout contiguous_layout(symbol_table& dims, const shape& extents) {
   layout l{extents, {}, 0};
   stride_term s{1, 1};
-  for (int i = extents.order; i-- > 0; s = times_extent(dims, s, extents[i])) l.stride[i] = s;
+  for (int i = extents.order; i-- > 0;) {
+    l.stride[i] = s;
+    if (i > 0) s = times_extent(dims, s, extents[i]);
+  }
   return l;
 }
 
 constexpr bool is_contiguous(symbol_table& dims, const layout& l) {
   if (is_empty(l.extents)) return true;
   stride_term s{1, 1};
-  for (int i = l.extents.order; i-- > 0; s = times_extent(dims, s, l.extents[i]))
+  for (int i = l.extents.order; i-- > 0;) {
     if (l.extents[i] != 1 && l.stride[i] != s) return false;
+    if (i > 0) s = times_extent(dims, s, l.extents[i]);
+  }
   return true;
 }
 
@@ -140,9 +145,10 @@ constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int la
 
 /// Gives dims of extent 1 the strides they would have in contiguous memory, which is what libraries expect.
 constexpr void set_free_strides(symbol_table& dims, layout& l) {
-  stride_term next{1, 1};
-  for (int d = l.extents.order; d-- > 0; next = times_extent(dims, l.stride[d], l.extents[d]))
-    if (l.extents[d] == 1) l.stride[d] = next;
+  for (int d = l.extents.order; d-- > 0;) {
+    if (l.extents[d] != 1) continue;
+    l.stride[d] = d + 1 < l.extents.order ? times_extent(dims, l.stride[d + 1], l.extents[d + 1]) : stride_term{1, 1};
+  }
 }
 
 /// Groups of dims of equal products: those of `from` must merge, and the result divides them anew.
@@ -154,7 +160,10 @@ constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l
     if (g.i == from.extents.order && g.j == to.order) break;
     stride_term s;
     if (!find_group(dims, from.extents, to, g) || !merge_dims(dims, from, g.i, g.i_end, s)) return false;
-    for (int j = g.j_end; j-- > g.j; s = times_extent(dims, s, to[j])) l.stride[j] = s;
+    for (int j = g.j_end; j-- > g.j;) {
+      l.stride[j] = s;
+      if (j > g.j) s = times_extent(dims, s, to[j]);
+    }
   }
   set_free_strides(dims, l);
   return true;

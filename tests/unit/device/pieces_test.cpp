@@ -62,7 +62,7 @@ index_t differences(F f) {
     for (index_t first = 0; first + count <= whole_size; ++first) {
       targets.clear();
       for (int i = 0; i < Count; ++i) {
-        std::fill_n(got[static_cast<std::size_t>(i)].data(), whole_size, untouched);
+        std::fill_n(got[static_cast<std::size_t>(i)].mutable_data(), whole_size, untouched);
         targets.push_back(part(got[static_cast<std::size_t>(i)], first, count).state());
       }
       update(default_context(), targets, f(part(x, first, count), part(y, first, count), part(z, first, count)));
@@ -164,7 +164,7 @@ std::vector<float> trained(Optimizer optimizer, index_t first, index_t count, st
   }
   std::vector<float> all = own.to_vector();
   for (const char* kind : kinds) {
-    const auto more = line<float>(optimizer.state.get(kind, "p", *own.state())).to_vector();
+    const auto more = line<float>(optimizer.state.find(kind, "p")).to_vector();
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

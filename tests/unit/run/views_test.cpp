@@ -149,7 +149,7 @@ struct program {
       if (s.kind == lower::step_kind::contraction) s.native = &op::product_code<float>;
     const auto span = [](const auto& s) { return std::span(s.begin(), static_cast<std::size_t>(s.size())); };
     const lower::plan_view view{span(p.values), span(p.steps), span(p.operands), span(p.kernels), span(p.words),
-                                span(p.symbols), span(p.checks), span(p.outputs), p.leaves};
+                                span(p.symbols), span(p.checks), span(p.laws), span(p.outputs), p.leaves};
     context c;
     static lower::reference_backend reference;
     c.play_on(&reference);
