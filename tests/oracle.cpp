@@ -900,7 +900,7 @@ attributes with_sizes(attributes at, const given_size* sizes, int count) {
 array leaf(const tensor_state& t, const environment& e) {
   const auto found = e.given->leaves.find(&t);
   array elements = found != e.given->leaves.end() && !e.detached ? found->second : read(t);
-  if (e.given->disturb) e.given->disturb(elements);
+  if (e.given->disturb) e.given->disturb("leaf", elements);
   return elements;
 }
 

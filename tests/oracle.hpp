@@ -91,7 +91,7 @@ using replacements = std::map<const tensor_state*, array>;
 struct options {
   bool rounding = true;   // false: narrow floating types are computed in double throughout
   replacements leaves{};
-  std::function<void(array&)> disturb{};  // called with every leaf and every result: to see what small errors come to
+  std::function<void(std::string_view op, array&)> disturb{};  // called with every result, and with leaves as op "leaf"
 };
 
 /// What a walk knows: the options, and the variables of the enclosing lets.
@@ -161,7 +161,7 @@ array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment
   std::apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); }, n.operands);
   e.detached = detached;
   array result = compute(c);
-  if (e.given->disturb) e.given->disturb(result);
+  if (e.given->disturb) e.given->disturb(c.op, result);
   return result;
 }
 template <class Op, class Attr, class... O>

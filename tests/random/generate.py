@@ -984,6 +984,7 @@ class PairLoss(Op):
 
 
 def index_leaf(g, dims, count):
+    need(count > 0)
     return g.new_leaf(Value(g.rng.choice(INTEGERS), dims, 0, count - 1, True), "integer")
 
 
