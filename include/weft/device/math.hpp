@@ -70,6 +70,7 @@ WEFT_INLINE V abs(V x) {
 /// Rounded as IEEE wants, so that any instruction will do; not std::sqrt, which branches to set errno.
 template <class V>
 WEFT_INLINE V sqrt(V x) {
+  if constexpr (std::is_integral_v<lane<V>>) return map_lanes(x, [](auto e) { return std::sqrt(e); });  // compiled, not called
 #if __has_builtin(__builtin_elementwise_sqrt)
   return __builtin_elementwise_sqrt(x);
 #else
