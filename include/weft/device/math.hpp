@@ -70,9 +70,8 @@ WEFT_INLINE V abs(V x) {
 /// Rounded as IEEE wants, so that any instruction will do; not std::sqrt, which branches to set errno.
 template <class V>
 WEFT_INLINE V sqrt(V x) {
-  if constexpr (std::is_integral_v<lane<V>>) return map_lanes(x, [](auto e) { return std::sqrt(e); });  // compiled, not called
 #if __has_builtin(__builtin_elementwise_sqrt)
-  return __builtin_elementwise_sqrt(x);
+  if constexpr (!std::is_integral_v<lane<V>>) return __builtin_elementwise_sqrt(x);
 #else
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
@@ -87,8 +86,8 @@ WEFT_INLINE V sqrt(V x) {
   if constexpr (std::is_same_v<V, vec<double, 2>>) return __builtin_ia32_sqrtpd(x);
   if constexpr (lane_count<V> == 1) return sqrt(vec<V, 16 / sizeof(V)>{x})[0];
 #endif
-  return map_lanes(x, [](auto e) { return std::sqrt(e); });
 #endif
+  return map_lanes(x, [](auto e) { return std::sqrt(e); });
 }
 
 template <class V>
