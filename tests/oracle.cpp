@@ -324,7 +324,7 @@ array select(const call& c) {
   const int along = dim(c, c.at[0], c.operands[0].extents.order);
   array out = sliced(c, along, c.at[1], c.at[1] + 1, 1);
   for (int d = along; d + 1 < out.extents.order; ++d) out.extents[d] = out.extents[d + 1];
-  --out.extents.order;
+  out.extents[--out.extents.order] = 0;
   return out;
 }
 array chunk(const call& c) {
