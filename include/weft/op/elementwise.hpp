@@ -188,7 +188,7 @@ struct erf : floating_primitive<1> {
 
 struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
-  static constexpr auto text = "a < 0 ? -a : a";
+  static constexpr auto text = "a <= 0 ? 0 - a : a";  // -0 becomes 0
   template <class V> static WEFT_INLINE V lane(V a) { return math::abs(a); }
   static constexpr auto vjp(auto g, auto, auto a) { return g * weft::sign(a); }
 };
