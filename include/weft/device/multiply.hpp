@@ -20,7 +20,8 @@ namespace detail {
 template <class V>
 WEFT_INLINE V of_unknown_origin(V x) {
 #if defined(__x86_64__)
-  if constexpr (sizeof(V) <= vector_bytes) asm("" : "+v"(x));
+  constexpr bool is_register = lane_count<V> == 1 || (sizeof(V) >= 16 && sizeof(V) <= vector_bytes);
+  if constexpr (is_register) asm("" : "+v"(x));
   else asm("" : "+m"(x));
 #elif defined(__aarch64__)
   if constexpr (sizeof(V) <= vector_bytes) asm("" : "+w"(x));
