@@ -36,12 +36,12 @@ class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
   static_assert(((Extents >= 0 || Extents == dyn) && ...),
                 "weft: an extent is a number of elements, or dyn");
-  static_assert(detail::has_countable_size({sizeof...(Extents), {Extents...}}),
-                "weft: the number of elements of these extents does not fit into 64 bits");
 
  public:
   static constexpr int order = sizeof...(Extents);
   static constexpr shape static_shape{order, {Extents...}};
+  static_assert(detail::has_countable_size(static_shape),
+                "weft: the number of elements of these extents does not fit into 64 bits");
   static constexpr int dynamic_count = (0 + ... + (Extents == dyn));
 
   constexpr extents()
