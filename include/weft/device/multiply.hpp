@@ -52,7 +52,7 @@ WEFT_INLINE V fused(V a, V b, V c) {
   if constexpr (std::is_same_v<V, vec<float, 16>>)
     return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<short>(-1), current_rounding);
   if constexpr (std::is_same_v<V, vec<double, 8>>)
-    return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<char>(-1), current_rounding);
+    return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<unsigned char>(0xff), current_rounding);
 #endif
   if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_vfmaddps256(a, b, c);
   if constexpr (std::is_same_v<V, vec<double, 4>>) return __builtin_ia32_vfmaddpd256(a, b, c);

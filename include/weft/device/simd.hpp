@@ -278,7 +278,7 @@ template <class V, class F>
 WEFT_INLINE V map_lanes(V v, F f) {
   if constexpr (lane_count<V> == 1) return static_cast<V>(f(v));
   else {
-    for (int i = 0; i < lane_count<V>; ++i) v[i] = f(v[i]);
+    for (int i = 0; i < lane_count<V>; ++i) v[i] = static_cast<lane<V>>(f(v[i]));
     return v;
   }
 }

@@ -160,7 +160,7 @@ constexpr auto cross_entropy(X logits, Y labels) {
 /// Mean (or sum, or elements) of (x - y)^2.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
-  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(square(x - y)); }, std::move(x), std::move(y));
+  return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); }, std::move(x), std::move(y));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1].

@@ -285,7 +285,7 @@ constexpr auto reshape(X x, extents<To...> to) {
   if constexpr (dynamic == 0) {
     return apply<op::reshape, attr<To...>>(std::move(x));
   } else {
-    index_t sizes[dynamic];
+    index_t sizes[std::size_t{dynamic}];
     detail::take_dynamic(to, sizes);
     return detail::apply_sized<op::reshape, attr<To...>>(sizes, std::move(x));
   }
@@ -329,7 +329,7 @@ constexpr auto expand(X x, extents<To...> to) {
   if constexpr (dynamic == 0) {
     return apply<op::expand, attr<To...>>(std::move(x));
   } else {
-    index_t sizes[dynamic];
+    index_t sizes[std::size_t{dynamic}];
     detail::take_dynamic(to, sizes);
     return detail::apply_sized<op::expand, attr<To...>>(sizes, std::move(x));
   }

@@ -110,8 +110,8 @@ using default_epsilon = per_million<10>;
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dim.
 template <class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto layer_norm(X x, W weight, B bias) {
-  const auto norm = [](auto x, auto w, auto b) {
-    return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(x)) * std::move(w) + std::move(b);
+  const auto norm = [](auto of, auto w, auto b) {
+    return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w) + std::move(b);
   };
   return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
 }
@@ -119,8 +119,8 @@ constexpr auto layer_norm(X x, W weight, B bias) {
 /// x / sqrt(mean(x^2) + epsilon) * weight over the last dim.
 template <class Epsilon = default_epsilon, expression X, expression W>
 constexpr auto rms_norm(X x, W weight) {
-  const auto norm = [](auto x, auto w) {
-    return apply<op::rms_standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(x)) * std::move(w);
+  const auto norm = [](auto of, auto w) {
+    return apply<op::rms_standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w);
   };
   return detail::rounded_once(norm, std::move(x), std::move(weight));
 }

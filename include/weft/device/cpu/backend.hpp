@@ -240,8 +240,8 @@ class cpu_backend : public backend {
 
     template <class Bits>
     void copy_row(index_t t, index_t f, index_t count) const {
-      constexpr index_t few = 16, width = sizeof(Bits);
-      if (is_contiguous() && count > few) {
+      constexpr index_t short_row = 16, width = sizeof(Bits);
+      if (is_contiguous() && count > short_row) {
         std::memcpy(to + t * width, from + f * width, static_cast<std::size_t>(count * width));
         return;
       }
