@@ -59,7 +59,7 @@ constexpr value compute_graph::coordinate(index_t extent, dtype t) {
 namespace detail {
 
 /// The first operand that has to do with the type of the result: the condition of `where` stays bool.
-constexpr int first_number(const op_info& op) { return &op == &info_of<op::where> ? 1 : 0; }
+constexpr int first_number(const op_info& op) { return op.number == op::number_of_op<op::where> ? 1 : 0; }
 
 /// Operands in the type that an element-wise instruction computes with.
 constexpr void convert_operands(const op_info& op, value* v, int count) {
@@ -84,7 +84,7 @@ constexpr bool widen_operands(const op_info& op, value* v, int count) {
 
 /// What the op says of its operands; what it finds out at run time is reported under its name.
 constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
-  dims.begin_law(op.native && op.native->reader ? op.native->reader(at) : op.name, operands, count);
+  dims.begin_law(op.has_reader ? op.native->reader(at) : op.name, operands, count);
   const inferred law = op.infer(dims, at, operands);
   dims.end_law();
   if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");

@@ -80,6 +80,10 @@ constexpr inferred infer(symbol_table& dims, const attributes& at, const form* o
   return Op::infer(dims, at, operands);
 }
 
+/// Asked by a name: that a function is not null is no constant for g++ with -fsanitize=undefined.
+template <class Op>
+inline constexpr bool has_reader = requires { Op::names_reader; };
+
 template <class Op>
 constexpr op_info make_info() {
   op_info info{};
@@ -97,7 +101,10 @@ constexpr op_info make_info() {
     info.has_vjp = has_vjp<Op>;
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
-    if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
+    if constexpr (Op::kind == op::op_kind::native) {
+      info.native = &Op::code;
+      info.has_reader = has_reader<Op>;
+    }
     if constexpr (Op::results > 1) info.result_form = &Op::result_form;
   }
   return info;

@@ -10,6 +10,8 @@
 //   softmax of a row:  sweep  0: load a0  1: max 0  end   sweep  2: load a0  3: subtract 2 1 ...
 #pragma once
 
+#include <utility>
+
 #include <weft/device/kernel.hpp>
 #include <weft/graph/fuse.hpp>
 
@@ -204,7 +206,8 @@ class coder {
   }
 
   constexpr void emit_sweep(int p) {
-    for_each_target(p, [&](int target) { emit_row_operands(target, p); });
+    sequence<bool> seen(g_.size(), false);
+    for_each_target(p, [&](int target) { emit_row_operands(target, p, seen); });
     emit({sweep});
     for_each_target(p, [&](int target) { emit_value(target, p); });
     for (int m : group_.nodes) {
@@ -224,14 +227,15 @@ class coder {
   }
 
   /// Numbers and row values from memory that sweep `p` needs are read before it starts.
-  constexpr void emit_row_operands(int id, int p) {
+  constexpr void emit_row_operands(int id, int p, sequence<bool>& seen) {
+    if (std::exchange(seen[id], true)) return;
     if (!member_[id]) {
       if (is_number(id) || is_row(id)) emit_value(id, -1);
       return;
     }
     if (is_row(id) || folds(g_[id])) return;
     if (level_[id] < p && (stored_[id] >= 0 || spilled_[id] >= 0)) return;
-    for (int k = 0; k < g_[id].operands; ++k) emit_row_operands(g_[id].operand[k], p);
+    for (int k = 0; k < g_[id].operands; ++k) emit_row_operands(g_[id].operand[k], p, seen);
   }
 
   /// The register of `id` in sweep `p`, or between sweeps if p is -1.

@@ -28,6 +28,7 @@ constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || 
 /// A step of its own: the row kernels that read its result have no way to report an error.
 struct checked_index : rule<1> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool names_reader = true;
   static constexpr auto name = "checked_index";
   static constexpr native_code code{&cpu::checked_index, R"(
     long index = in0_load(in0_offset(item)), ignored = attribute(2);
@@ -49,6 +50,7 @@ struct take_rows;
 /// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which op.
 struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool names_reader = true;
   static constexpr bool widens = true;
   static constexpr auto name = "put_rows";
   static constexpr native_code code{&cpu::put_rows, R"(
@@ -76,6 +78,7 @@ struct put_rows : rule<2> {
 /// Row index[i...] of the table, for every index. v0: for which op (cpu::index_reader).
 struct take_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool names_reader = true;
   static constexpr auto name = "take_rows";
   static constexpr native_code code{&cpu::take_rows, R"(
     long size = 1;
@@ -232,6 +235,7 @@ struct arg_extremum_law {
 /// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which goes.
 struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
+  static constexpr bool names_reader = true;
   static constexpr auto name = "arg_extremum";
   static constexpr native_code code{&cpu::arg_extremum, R"(
     int dim = (int)attribute(0);
