@@ -150,7 +150,7 @@ inline index_t extent_after(const shape& s, int dim) {
 /// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to do.
 template <class F>
 void for_each_line(const native_call& call, const shape& s, int dim, F f) {
-  const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
+  const index_t after = extent_after(s, dim), lines = s[dim] > 0 ? extent_before(s, dim) * after : 0;
   const index_t tasks = lines * s[dim] < 65536 ? 1 : std::min<index_t>(lines, 4 * call.threads.threads());
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
     for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line) f(line / after, line % after);
