@@ -182,6 +182,7 @@ inline bool is_exact(std::string_view op) {
 }
 
 /// Adds small random errors where results depend on how they are computed, and to leaves, whose sums do. Small integers are exact.
+/// Without a seed it only looks.
 struct disturbance {
   std::uint64_t state = 0;
   double largest = 0;     // of all values on the way
@@ -193,7 +194,8 @@ struct disturbance {
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     if (leaf ? narrow : is_exact(op)) return;
     computes = computes || !leaf;
-    const double eps = state ? epsilon_of(a.type) : 0;
+    if (!state) return;
+    const double eps = epsilon_of(a.type);
     for (double& x : a.f)
       if (x != std::rint(x) || std::abs(x) > 256) x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
   }
