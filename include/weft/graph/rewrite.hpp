@@ -61,17 +61,20 @@ constexpr bool holds_extents(const node& n) {
 /// `g` with every symbol replaced by the extent it was unified with, so that equal shapes compare
 /// equal.
 constexpr compute_graph with_canonical_extents(const compute_graph& g) {
-  return rewritten(g, [](compute_graph& to, node n) {
+  compute_graph canonical = rewritten(g, [](compute_graph& to, node n) {
     n.result.extents = to.dims.canonical(n.result.extents);
     if (holds_extents(n))
       for (int i = 0; i < n.at.count; ++i) n.at[i] = to.dims.canonical(n.at[i]);
     return to.intern(n).id;
   });
+  canonical.dims.unified = 0;
+  return canonical;
 }
 
-/// `g` with composed ops as their formulas and without what only differentiation reads.
+/// `g` with composed ops as their formulas and without what only differentiation reads. Where derivatives or formulas have
+/// unified extents, nodes that were made before are written anew.
 constexpr compute_graph expanded(const compute_graph& g) {
-  return rewritten(g, [](compute_graph& to, const node& n) {
+  compute_graph formulas = rewritten(g, [](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];
     if (n.op->kind != op::op_kind::composed) {
       const int simpler = n.op->arity > 0 ? simplified(to, n) : -1;
@@ -79,6 +82,8 @@ constexpr compute_graph expanded(const compute_graph& g) {
     }
     return cast_to({&to, n.op->expand(to, n)}, n.result.type).id;
   });
+  if (formulas.dims.unified) return expanded(with_canonical_extents(formulas));
+  return formulas;
 }
 
 }  // namespace weft::graph

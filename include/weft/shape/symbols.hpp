@@ -90,6 +90,7 @@ class symbol_table {
   sequence<extent_check> checks;
   sequence<applied_law> laws;  // those that emitted checks
   sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
+  int unified = 0;            // symbols that nodes made so far may hold though another extent stands for them
 
   /// Checks and quotients until `end_law` are those of `op` on these operands.
   constexpr void begin_law(const char* op, const form* operands, int count) {
@@ -136,17 +137,10 @@ class symbol_table {
   constexpr bool unify(index_t a, index_t b, index_t& out) {
     a = canonical(a);
     b = canonical(b);
-    out = a;
-    if (a == b) return true;
-    if (a >= 0 && b >= 0) return false;
-    checks.push_back({check_kind::equal, a, b, current_law()});
-    if (a >= 0 || (b < 0 && a > b)) {  // a number, or the older symbol, stands for both
-      same_as[number_of(b)] = a;
-    } else {
-      same_as[number_of(a)] = b;
-      out = b;
-    }
-    return !(is_symbol(a) && is_symbol(b)) || unify_quotients(symbols[number_of(a)], symbols[number_of(b)]);
+    if (a != b && (is_symbol(a) || is_symbol(b))) checks.push_back({check_kind::equal, a, b, current_law()});
+    const bool holds = identify(a, b);
+    out = canonical(a);
+    return holds;
   }
   constexpr bool require_elements(index_t a) {
     a = canonical(a);
@@ -230,11 +224,35 @@ class symbol_table {
     return law_;
   }
 
-  /// Where x / n = y / n without rest, x = y.
-  constexpr bool unify_quotients(symbol a, symbol b) {
-    if (a.kind != symbol_kind::divide || b.kind != symbol_kind::divide || canonical(a.b) != canonical(b.b)) return true;
-    index_t same = 0;
-    return unify(a.a, b.a, same);
+  /// From here on `a` and `b` are one extent; false if they cannot be. What follows needs no check of its own.
+  constexpr bool identify(index_t a, index_t b) {
+    a = canonical(a);
+    b = canonical(b);
+    if (a == b) return true;
+    if (a >= 0 && b >= 0) return false;
+    const bool kept = a >= 0 || (b < 0 && a > b);  // a number, or the older symbol, stands for both
+    const index_t stays = kept ? a : b, goes = kept ? b : a;
+    same_as[number_of(goes)] = stays;
+    ++unified;
+    const symbol s = symbols[number_of(goes)];
+    return stays >= 0 ? identify_operand(s, stays) : identify_operands(s, symbols[number_of(stays)]);
+  }
+
+  /// Where x n = m, x / n = m or x + n = m of numbers n and m, x is a number too.
+  constexpr bool identify_operand(symbol s, index_t m) {
+    const index_t n = canonical(s.b);
+    if (n < 0) return true;
+    index_t product = 0;
+    if (s.kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(s.a, m / n);
+    if (s.kind == symbol_kind::divide) return !detail::multiply_checked(m, n, product) || identify(s.a, product);
+    if (s.kind == symbol_kind::add) return m >= n && identify(s.a, m - n);
+    return true;
+  }
+  /// Where x n = y n or x / n = y / n without rest, x = y.
+  constexpr bool identify_operands(symbol s, symbol t) {
+    const bool product = s.kind == symbol_kind::multiply && s.b > 0;
+    if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b)) return true;
+    return identify(s.a, t.a);
   }
 
   constexpr index_t intern(symbol s) {

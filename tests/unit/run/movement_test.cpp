@@ -208,6 +208,28 @@ TEST_CASE("update: a target of another shape or type is refused before anything 
   CHECK(m.to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
 }
 
+TEST_CASE("an extent given at run time that only one number fits is that number to what follows") {
+  variable<float, extents<2>> x(counted(extents<2>{}));
+  const auto rows = [](auto v) { return expand<2, 6>(reshape(stack<0>(v, v, v), extents<dyn, 6>(1))); };
+  check(rows(x), {2, {2, 6}}, {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
+  tape steps;
+  steps.backward(steps.eval(sum(rows(x))));
+  CHECK(x.grad().to_vector() == std::vector<float>{6, 6});
+  CHECK(throws_with<shape_error>([&] { eval(reshape(stack<0>(x, x, x), extents<dyn, 6>(2))); }, {"reshape", "[3, 2]", "6 and 12"}));
+}
+
+TEST_CASE("an extent that only the derivative knows: nodes made before see it too") {
+  variable<float, extents<1>> x(from(extents<1>{}, std::vector<float>{3}));
+  tape steps;
+  const auto y = steps.eval([](auto v) {
+    const auto least = amin(unflatten<0>(v, 1), dims<1>, keepdim);  // [given, 1 / given]; the product says that given is 1
+    return matmul(least, least);
+  }(x));
+  CHECK(y.to_vector() == std::vector<float>{9});
+  steps.backward(steps.eval(sum(y)));
+  CHECK(x.grad().to_vector() == std::vector<float>{6});
+}
+
 namespace {
 template <class T>
 void check_copies(cpu::cpu_backend& device, dtype type) {
