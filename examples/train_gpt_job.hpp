@@ -39,7 +39,8 @@ struct forecast {
 struct unit {
   std::string precision, recompute;
   int (*train)(const settings&, weft::communicator&);               // as one of the ranks; the exit code
-  forecast (*forecast_of)(const settings&, int rank, int ranks);  // without a device, in milliseconds
+  /// Without a device, in milliseconds. Whether the device is to hold messages: backend::holds_messages.
+  forecast (*forecast_of)(const settings&, int rank, int ranks, bool holds_messages);
 };
 inline std::vector<unit>& units() {
   static std::vector<unit> all;

@@ -137,8 +137,8 @@ void set_memory_limit(const settings& s, const device& where) {
 /// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
 /// are not there: the first makes the optimiser's state, the second holds it from the start.
 template <class... Choices>
-forecast forecast_of(const settings& s, int rank, int ranks) {
-  const auto counts = std::make_shared<counting_backend>();
+forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages) {
+  const auto counts = std::make_shared<counting_backend>(holds_messages);
   const device nowhere(counts);
   set_memory_limit(s, nowhere);
   counting_communicator others(rank, ranks);
@@ -256,7 +256,7 @@ int train(const settings& s, communicator& ranks) {
   if (s.resume) at = saves->load().value_or(run_position{});
   batches.seek(at.samples);
   json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
-  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size()) : forecast{};
+  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(), where->holds_messages()) : forecast{};
   if (first)
     std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
                  static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), recomputed(s).c_str(), where->description().c_str(),

@@ -177,11 +177,11 @@ libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   WEFT_TEST_DEVICE=cuda stage law 180 "$at/weft_test_law_device_test" || true
   check "every kind of program as on the reference" says law SUCCESS
 }
-gpu=(--device cuda)
+gpu=(--device cuda --deterministic)
 [ $quick -eq 1 ] && job=("${small[@]}") steps=16 || { job=(); steps=100; }
 train one "${job[@]}" "${gpu[@]}" --steps $steps || true
 train two "${job[@]}" "${gpu[@]}" --steps $steps || true
-train host "${job[@]}" --device cpu --steps $steps || true
+train host "${job[@]}" --device cpu --deterministic --steps $steps || true
 train half "${job[@]}" "${gpu[@]}" --steps $((steps / 2)) --checkpoint "$out/checkpoint" || true
 train resumed "${job[@]}" "${gpu[@]}" --steps $steps --checkpoint "$out/checkpoint" --resume || true
 tail -n $((steps / 2)) "$out/one.jsonl" >"$out/second_half.jsonl" || true

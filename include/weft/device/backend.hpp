@@ -30,6 +30,8 @@ class backend {
   virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;
   /// Whether the host may read and write that memory directly.
   virtual bool host_accessible() const = 0;
+  /// Whether messages between ranks may lie in that memory; otherwise they lie in memory of the host.
+  virtual bool holds_messages() const { return host_accessible(); }
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
 

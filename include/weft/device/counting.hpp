@@ -6,6 +6,9 @@
 //   const device nowhere(counts);
 //   ... build the model and play a step there ...
 //   nowhere.memory().figures().peak; counts->work().operations
+//
+// It stands for a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` for one whose messages
+// lie on the host, as those of GPUs.
 #pragma once
 
 #include <cstring>
@@ -24,9 +27,12 @@ struct device_work {
 
 class counting_backend : public backend {
  public:
+  explicit counting_backend(bool holds_messages = true) : holds_messages_(holds_messages) {}
+
   const char* name() const override { return "nowhere"; }
   bool computes() const override { return false; }
   bool host_accessible() const override { return false; }
+  bool holds_messages() const override { return holds_messages_; }
 
   void* allocate(std::size_t bytes) override {
     const std::uintptr_t address = next_;
@@ -73,6 +79,7 @@ class counting_backend : public backend {
     touch(static_cast<double>(size_of(t.type)), {t.extents.extent, static_cast<std::size_t>(t.extents.order)}, t.stride);
   }
 
+  bool holds_messages_;
   std::uintptr_t next_ = 4096;
   device_work work_;
 };

@@ -74,8 +74,11 @@ struct native_code {
   index_t (*items)(const native_operands&) = nullptr;
   /// Whether it can add its result to what the memory holds; it is asked to by `strided::adds`.
   bool adds = false;
-  /// The name for messages, where it depends on the attributes; null: the op's name.
-  const char* (*reader)(const attributes& at) = nullptr;
+  /// Names for messages, where users know the op by several: the one that attribute `named_by` counts.
+  const char* const* names = nullptr;
+  int named_by = -1;
+
+  constexpr const char* name(const char* op, const attributes& at) const { return named_by < 0 ? op : names[at[named_by]]; }
 };
 
 }  // namespace weft

@@ -229,7 +229,7 @@ inline std::string native_text(const native_code& code, const native_operands& o
 inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
   if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
-  if (code.reader) op = code.reader(operands.at);
+  op = code.name(op, operands.at);
   std::string key = std::string("native ") + op + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);

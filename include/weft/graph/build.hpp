@@ -84,7 +84,7 @@ constexpr bool widen_operands(const op_info& op, value* v, int count) {
 
 /// What the op says of its operands; what it finds out at run time is reported under its name.
 constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
-  dims.begin_law(op.has_reader ? op.native->reader(at) : op.name, operands, count);
+  dims.begin_law(op.kind == op::op_kind::native ? op.native->name(op.name, at) : op.name, operands, count);
   const inferred law = op.infer(dims, at, operands);
   dims.end_law();
   if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");

@@ -52,8 +52,8 @@ struct op_info {
   int number;
   /// The same for element-wise ops and reductions, whose number is their code in kernels; else -1.
   int instruction;
-  /// Whether the op reads indices for an op that users know by another name: native_code::reader.
-  bool has_reader;
+  /// Which attributes are extents, as bits.
+  unsigned extents;
   /// The native function per device, see device/native.hpp.
   const native_code* native;
 };

@@ -80,10 +80,6 @@ constexpr inferred infer(symbol_table& dims, const attributes& at, const form* o
   return Op::infer(dims, at, operands);
 }
 
-/// Asked by a name: that a function is not null is no constant for g++ with -fsanitize=undefined.
-template <class Op>
-inline constexpr bool has_reader = requires { Op::names_reader; };
-
 template <class Op>
 constexpr op_info make_info() {
   op_info info{};
@@ -92,6 +88,7 @@ constexpr op_info make_info() {
   info.results = Op::results;
   info.arity = Op::arity;
   info.widens = Op::widens;
+  info.extents = Op::extents;
   info.number = op::number_of_op<Op>;
   info.instruction = requires { Op::text; } || Op::kind == op::op_kind::reduce ? info.number : -1;
   if constexpr (Op::arity > 0) {
@@ -101,10 +98,7 @@ constexpr op_info make_info() {
     info.has_vjp = has_vjp<Op>;
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
-    if constexpr (Op::kind == op::op_kind::native) {
-      info.native = &Op::code;
-      info.has_reader = has_reader<Op>;
-    }
+    if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
     if constexpr (Op::results > 1) info.result_form = &Op::result_form;
   }
   return info;

@@ -52,19 +52,12 @@ constexpr compute_graph without_dead_code(const compute_graph& g) {
   return rewritten(g, [](compute_graph& to, const node& n) { return to.intern(n).id; });
 }
 
-/// Whether the attributes of `n` are dims and extents, rather than numbers of another kind.
-constexpr bool holds_extents(const node& n) {
-  return n.op->kind != op::op_kind::composed && n.op != &info_of<op::constant> &&
-         n.op != &info_of<op::leaf> && n.op != &info_of<op::argument>;
-}
-
 /// `g` with every symbol replaced by the extent it was unified with, so that equal shapes compare
 /// equal.
 constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   compute_graph canonical = rewritten(g, [](compute_graph& to, node n) {
     n.result.extents = to.dims.canonical(n.result.extents);
-    if (holds_extents(n))
-      for (int i = 0; i < n.at.count; ++i) n.at[i] = to.dims.canonical(n.at[i]);
+    n.at = to.dims.canonical(n.at, n.op->extents);
     return to.intern(n).id;
   });
   canonical.dims.unified = 0;

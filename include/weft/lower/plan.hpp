@@ -28,6 +28,7 @@ struct value_entry {
   view_kind view = view_kind::none;
   bool given = false;  // a number: given at run time, else an extent
   attributes at{};
+  unsigned extents = 0;  // which attributes are extents, as bits
   int first_step = -1, last_step = -1;
   int output = -1;  // the program output it is written to
   bool adds = false;  // an output that nothing else reads, and its step can add to what is there
@@ -41,6 +42,7 @@ struct step_entry {
   const char* op = "";
   const native_code* native = nullptr;
   attributes at{};
+  unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // kernels: what they run over
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // into operands, in this order
 };
@@ -183,6 +185,7 @@ class planner {
       v.view = graph::view_kind_of(n);
       v.given = n.op == &info_of<op::argument>;
       v.at = n.at;
+      v.extents = n.op->extents;
       if (n.op == &info_of<op::leaf>) {
         v.where = storage::leaf;
         v.source = static_cast<int>(n.at[0]);
@@ -237,6 +240,7 @@ class planner {
       s.op = n.op->name;
       s.native = n.op->native;  // of products: by type, see run/program.hpp
       s.at = n.at;
+      s.extents = n.op->extents;
       s.inputs = append_operands(i);
       plan_.operands.push_back(i);
       s.outputs = 1;

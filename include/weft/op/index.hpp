@@ -22,22 +22,19 @@ struct index_type_law {
 };
 constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || t == dtype::u8; }
 
-/// The indices as i32, each in [0, v0): others are a value_error, except the one to ignore, if v2 is encoded
-/// from it, which becomes -1. v1: for which op (cpu::index_reader).
+/// The indices as i32, each in [0, v0): others are a value_error, except v2 where v3 is 1, which becomes -1.
+/// v1: for which op (cpu::index_reader).
 ///
 /// A step of its own: the row kernels that read its result have no way to report an error.
 struct checked_index : rule<1> {
   static constexpr auto kind = op_kind::native;
-  static constexpr bool names_reader = true;
+  static constexpr unsigned extents = 0b1;
   static constexpr auto name = "checked_index";
   static constexpr native_code code{&cpu::checked_index, R"(
-    long index = in0_load(in0_offset(item)), ignored = attribute(2);
-    ignored = ignored % 2 ? -(ignored / 2) - 1 : ignored / 2;
-    int skips = attribute(3) && index == ignored;
+    long index = in0_load(in0_offset(item));
+    int skips = attribute(3) && index == attribute(2);
     if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
-    out0_store(item, skips ? -1 : (int)index);)", nullptr, false, &cpu::reader_name<1>};
-  /// Attributes hold no negative numbers: those are symbols of extents.
-  static constexpr index_t encoded(index_t ignored) { return ignored < 0 ? -2 * (ignored + 1) + 1 : 2 * ignored; }
+    out0_store(item, skips ? -1 : (int)index);)", nullptr, false, cpu::index_readers, 1};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
     return {true, {dtype::i32, operands[0].extents}, is_index(operands[0].type)};
@@ -50,7 +47,7 @@ struct take_rows;
 /// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which op.
 struct put_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
-  static constexpr bool names_reader = true;
+  static constexpr unsigned extents = 0b1;
   static constexpr bool widens = true;
   static constexpr auto name = "put_rows";
   static constexpr native_code code{&cpu::put_rows, R"(
@@ -61,7 +58,7 @@ struct put_rows : rule<2> {
       long at = row * P.items + item;
       out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
     })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }, true,
-      &cpu::reader_name<1>};
+      cpu::index_readers, 1};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
@@ -78,7 +75,6 @@ struct put_rows : rule<2> {
 /// Row index[i...] of the table, for every index. v0: for which op (cpu::index_reader).
 struct take_rows : rule<2> {
   static constexpr auto kind = op_kind::native;
-  static constexpr bool names_reader = true;
   static constexpr auto name = "take_rows";
   static constexpr native_code code{&cpu::take_rows, R"(
     long size = 1;
@@ -90,7 +86,7 @@ struct take_rows : rule<2> {
       at += rest % in0_extent(d) * in0_stride(d);
       rest /= in0_extent(d);
     }
-    out0_store(item, in0_load(at));)", nullptr, false, &cpu::reader_name<0>};
+    out0_store(item, in0_load(at));)", nullptr, false, cpu::index_readers, 0};
   template <bool Holds, class... Extents>
   using law = take_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -120,6 +116,7 @@ struct gather_law {
 /// Zeros with the extent v1 in dim v0, to which operand 1 is added at the indices of operand 0.
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
+  static constexpr unsigned extents = 0b10;
   static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
   static constexpr native_code code{&cpu::scatter_add, R"(
@@ -235,7 +232,7 @@ struct arg_extremum_law {
 /// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which goes.
 struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
-  static constexpr bool names_reader = true;
+  static constexpr const char* names[] = {"argmax", "argmin"};
   static constexpr auto name = "arg_extremum";
   static constexpr native_code code{&cpu::arg_extremum, R"(
     int dim = (int)attribute(0);
@@ -253,7 +250,7 @@ struct arg_extremum : rule<1> {
         extreme = x;
       }
     }
-    out0_store(item, best);)", nullptr, false, [](const attributes& at) { return at[1] ? "argmin" : "argmax"; }};
+    out0_store(item, best);)", nullptr, false, names, 1};
   template <bool Holds, class... Extents>
   using law = arg_extremum_law<Holds, Extents...>;
   template <bool Holds, class... Types>

@@ -16,6 +16,7 @@ struct concat_law {
 
 /// Zeros around dim v0: v1 before, v3 - 1 between elements, v2 the resulting extent.
 struct pad : rule<1> {
+  static constexpr unsigned extents = 0b110;
   static constexpr auto kind = op_kind::copy;
   static constexpr auto name = "pad";
   template <class Dims>

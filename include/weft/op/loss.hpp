@@ -79,7 +79,7 @@ struct cross_entropy : composed<2> {
   /// The class of each row, -1 where it is to be ignored.
   static constexpr auto class_of(const attributes& at, auto labels, auto logits) {
     const attributes within{{logits.extents().last(), static_cast<index_t>(cpu::index_reader::cross_entropy),
-                             checked_index::encoded(at[0]), 1}, 4};
+                             at[0], 1}, 4};
     return with_class_dim(labels.owner->template apply<checked_index>(within, labels), logits);
   }
   static constexpr auto chosen(auto logits, auto label) {

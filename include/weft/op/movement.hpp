@@ -37,6 +37,7 @@ struct view : rule<Arity> {
 
 /// The elements in the same order under other extents; attributes: the target.
 struct reshape : view<1> {
+  static constexpr unsigned extents = ~0u;
   static constexpr auto name = "reshape";
   template <bool Holds, class... Extents>
   using law = reshape_law<Holds, Extents...>;
@@ -58,7 +59,7 @@ struct permute : view<1> {
     inferred result{at.count == from.order, operands[0]};
     int seen = 0;
     for (int i = 0; i < at.count && i < from.order; ++i) {
-      const int d = static_cast<int>(at[i]);  // not from the right: in a graph, negative numbers are symbols
+      const int d = static_cast<int>(at[i]);  // not from the right
       if (d < 0 || d >= from.order || (seen >> d & 1)) return {false, operands[0]};
       seen |= 1 << d;
       result.value.extents[i] = from[d];
@@ -74,6 +75,7 @@ struct permute : view<1> {
 
 /// Repeats extents of 1, and new dims at the left; attributes: the target.
 struct expand : view<1> {
+  static constexpr unsigned extents = ~0u;
   static constexpr auto name = "expand";
   template <bool Holds, class... Extents>
   using law = expand_law<Holds, Extents...>;
@@ -96,6 +98,7 @@ struct expand : view<1> {
 /// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Bounds that are not both
 /// numbers, or of an extent that is not one, are checked when the program first sees them (run/instance.hpp).
 struct slice : view<1> {
+  static constexpr unsigned extents = 0b110;
   static constexpr auto name = "slice";
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {

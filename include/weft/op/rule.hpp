@@ -59,6 +59,9 @@ template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
+  /// Which attributes are extents, as bits: those may be symbols while a program is compiled. The others are numbers
+  /// of any sign, as the op defines them.
+  static constexpr unsigned extents = 0;
   /// Whether the op computes with what its operands hold, rather than moving it: then operands of bf16 and
   /// f16 are widened to f32, those of u8 and (but for formulas) bool to i32, and the result is
   /// converted to its type at the end.

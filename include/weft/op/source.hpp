@@ -27,12 +27,14 @@ struct constant : rule<0> {
 
 /// An extent as a number, for means over dynamic dims; v0 is the extent or its symbol.
 struct extent_value : rule<0> {
+  static constexpr unsigned extents = 0b1;
   static constexpr auto kind = op_kind::constant;
   static constexpr auto name = "extent_value";
 };
 
 /// 0, 1, 2, ... along one dim of extent v0.
 struct coordinate : rule<0> {
+  static constexpr unsigned extents = 0b1;
   static constexpr auto kind = op_kind::elementwise;
   static constexpr auto name = "coordinate";
   static constexpr auto text = "";

@@ -13,6 +13,7 @@ namespace weft::op {
 
 /// The operand; v0 is the address of the name, which must live as long as the expression.
 struct tap : rule<1> {
+  static constexpr unsigned extents = 0b1;  // the address of the name, given at run time
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "tap";
   static constexpr native_code code{};  // the engine's own: run/instance.hpp

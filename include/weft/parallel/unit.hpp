@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <weft/comm/traffic.hpp>
+#include <weft/device/counting.hpp>
 #include <weft/parallel/strategy.hpp>
 #include <weft/nn/module.hpp>
 #include <weft/run/convert.hpp>
@@ -77,10 +78,11 @@ struct message_layout {
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
   return make_state(where, shape{1, {count}}, type);
 }
-/// Where messages lie for parameters on `where`: in memory that ranks can reach.
+/// Where messages lie for parameters on `where`: there, or in memory of the host, which is counted apart.
 inline device message_device(const device& where) {
-  const bool reachable = where->host_accessible() || !where->computes();
-  return reachable ? where : device(std::make_shared<cpu::cpu_backend>(1));
+  if (where->holds_messages()) return where;
+  if (!where->computes()) return device(std::make_shared<counting_backend>());
+  return device(std::make_shared<cpu::cpu_backend>(1));
 }
 inline void check_message_type(const char* option, dtype t) {
   if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
@@ -111,7 +113,7 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
 
 /// All of `t` as elements that ranks can reach: `t` itself, or a copy on `messages`.
 inline state_ptr reachable(const device& messages, const state_ptr& t) {
-  if (t->where->host_accessible() || !t->where->computes()) return t;
+  if (t->where->holds_messages()) return t;
   const state_ptr copy = flat(messages, t->extents.size(), t->type);
   copy_rows(copy, 0, t, 0, t->extents.size());
   return copy;

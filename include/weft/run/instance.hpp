@@ -178,9 +178,9 @@ class instance {
     for (int i = 0; i < s.order; ++i) s[i] = number_of_extent(s[i]);
     return s;
   }
-  attributes resolved(attributes at) const {
+  attributes resolved(attributes at, unsigned extents) const {
     for (int i = 0; i < at.count; ++i)
-      if (symbol_table::is_symbol(at[i])) at[i] = number_of_extent(at[i]);
+      if (extents >> i & 1) at[i] = number_of_extent(at[i]);
     return at;
   }
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
@@ -205,7 +205,7 @@ class instance {
         throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
       layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
       if (v.where != storage::view) continue;
-      if (!make_view(numbers, v.view, resolved(v.at), extents, layouts_[i]))
+      if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
         throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) +
                     " cannot be a view");
       const element_range reached = range_of(layouts_[i]);
@@ -246,7 +246,7 @@ class instance {
 
   [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels, prepared& ready) {
     ready.entry = &s;
-    ready.at = resolved(s.at);
+    ready.at = resolved(s.at, s.extents);
     for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
       const int id = plan_.operands[static_cast<std::size_t>(i)];
       sources_[i] = source_of(id);

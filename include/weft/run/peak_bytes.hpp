@@ -32,10 +32,10 @@ consteval std::size_t peak_bytes() {
 }
 
 /// The most that `step(device)` ever holds of the memory of the device it is given, in bytes. That device computes nothing:
-/// this takes the time of planning the step, and is exact.
+/// this takes the time of planning the step, and is exact. `holds_messages`: as of the device that the step is for (device/counting.hpp).
 template <class Step>
-std::size_t peak_bytes(Step&& step) {
-  const device nowhere(std::make_shared<counting_backend>());
+std::size_t peak_bytes(Step&& step, bool holds_messages = true) {
+  const device nowhere(std::make_shared<counting_backend>(holds_messages));
   step(nowhere);
   return nowhere.memory().figures().peak;
 }

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <weft/base/sequence.hpp>
-#include <weft/shape/shape.hpp>
+#include <weft/shape/attributes.hpp>
 
 namespace weft {
 
@@ -121,6 +121,13 @@ class symbol_table {
   constexpr shape canonical(shape s) const {
     for (int i = 0; i < s.order; ++i) s[i] = canonical(s[i]);
     return s;
+  }
+
+  /// Of `at`, the attributes that are extents: bits of `extents`.
+  constexpr attributes canonical(attributes at, unsigned extents) const {
+    for (int i = 0; i < at.count; ++i)
+      if (extents >> i & 1) at[i] = canonical(at[i]);
+    return at;
   }
 
   /// An extent as a symbol times a number; the symbol is 1 if the extent is a number.

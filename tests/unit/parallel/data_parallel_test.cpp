@@ -162,6 +162,40 @@ TEST_CASE("what a rank holds is known beforehand: with slow messages to the byte
   }
 }
 
+namespace {
+/// Computes on the CPU, but ranks do not reach its memory, as with a GPU: messages lie in other memory.
+class distant_backend : public cpu::cpu_backend {
+ public:
+  distant_backend() : cpu_backend(1) {}
+  bool host_accessible() const override { return false; }
+};
+}  // namespace
+
+TEST_CASE("what a device holds whose messages lie on the host is known beforehand, in use and reserved, to the byte") {
+  const auto figures_of = [](communicator& ranks, const device& where, bool deterministic) {
+    net model = net::create(where);
+    adamw optimizer;
+    auto run = bind(model, optimizer, ranks, {.deterministic = deterministic});
+    for (int s = 0; s < 3; ++s) {
+      tape steps(run);
+      steps.backward(steps.eval(cross_entropy(model(batch_of(s, where, 0)), batch_of(s, where, 1))));
+      run.step();
+    }
+    const memory_figures all = where.memory().figures();
+    return std::pair(all.peak, all.reserved);
+  };
+  for (int n : {1, 2})
+    for (bool deterministic : {false, true})
+      run_ranks(n, [&](communicator& ranks) {
+        counting_communicator nowhere(ranks.rank(), n);
+        const auto forecast = figures_of(nowhere, device(std::make_shared<counting_backend>(false)), deterministic);
+        const auto found = figures_of(ranks, device(std::make_shared<distant_backend>()), deterministic);
+        INFO(n << " ranks, deterministic " << deterministic);
+        CHECK(found.first == forecast.first);
+        CHECK(found.second == forecast.second);
+      });
+}
+
 TEST_CASE("a head with its loss by slices: the same bits under every strategy") {
   const auto train = [](communicator& ranks, sharding stage) {
     const device where = one_thread();

@@ -53,6 +53,34 @@ struct running_sum : weft::op::rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return weft::apply<running_sum<!Backwards>>(g); }
 };
 
+/// Opaque, with a number of any sign and an extent among its attributes.
+struct noted : weft::op::rule<1> {
+  static constexpr auto kind = weft::op::op_kind::native;
+  static constexpr auto name = "noted";
+  static constexpr unsigned extents = 0b10;
+  static void on_cpu(const weft::native_call& call) {
+    for (weft::index_t i = 0; i < call.out[0].size(); ++i)
+      call.out[0].data<double>()[i] = static_cast<double>(call.at[0] * 100 + call.at[1]);
+  }
+  static constexpr weft::native_code code{&on_cpu};
+  template <class Dims>
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+    return {true, operands[0]};
+  }
+};
+/// Its formula, which knows the extent as a symbol.
+template <weft::index_t Number>
+struct noted_rows : weft::op::composed<1> {
+  static constexpr auto name = "noted_rows";
+  template <class Dims>
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto value(auto x) {
+    return x.owner->template apply<noted>(weft::attributes{{Number, x.extents()[0]}, 2}, x);
+  }
+};
+
 /// Has code for no device.
 struct nowhere : weft::op::rule<1> {
   static constexpr auto kind = weft::op::op_kind::native;
@@ -82,6 +110,13 @@ TEST_CASE("an opaque op has a loop of its own and a derivative") {
   variable<double, extents<5>> x(from(extents<5>{}, std::vector<double>{-2, -0.5, 0.25, 1, 3}));
   CHECK(eval(apply<running_sum<false>>(x)).to_vector() == std::vector<double>{-2, -2.5, -2.25, -1.25, 1.75});
   CHECK(gradcheck([&] { return sum(sin(apply<running_sum<false>>(x * 2.0)) * x); }, x));
+}
+
+TEST_CASE("attributes are numbers of any sign, but for those that the op says are extents") {
+  auto x = full<double>(extents<dyn>{3}, 1.0);
+  CHECK(eval(apply<noted_rows<-1>>(x)).to_vector() == std::vector<double>{-97, -97, -97});
+  CHECK(eval(apply<noted_rows<-2>>(x)).to_vector() == std::vector<double>{-197, -197, -197});
+  CHECK(eval(apply<noted_rows<-50>>(x)).to_vector() == std::vector<double>{-4997, -4997, -4997});
 }
 
 TEST_CASE("an op without code for the device is refused by name") {

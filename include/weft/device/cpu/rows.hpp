@@ -14,13 +14,7 @@ inline namespace WEFT_ISA {
 
 /// The ops that read rows by an index or check indices, as users call them; an attribute of native ops, for messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
-
-/// The name that attribute `At` holds.
-template <int At>
-constexpr const char* reader_name(const attributes& at) {
-  constexpr const char* names[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
-  return names[at[At]];
-}
+inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
 namespace detail {
 
@@ -70,11 +64,11 @@ inline index_t row_size(const strided& t, int first) {
 
 }  // namespace detail
 
-/// in: index [...]; out: the same as i32, each in [0, v0) or, if v3 is 1 and it is the one that v2 encodes, -1.
+/// in: index [...]; out: the same as i32, each in [0, v0) or, if v3 is 1 and it is v2, -1.
 inline void checked_index(const native_call& call) {
   const strided &index = call.in[0], &out = call.out[0];
-  const char* const op = reader_name<1>(call.at);
-  const index_t classes = call.at[0], code = call.at[2], ignored = code % 2 ? -(code / 2) - 1 : code / 2;
+  const char* const op = index_readers[call.at[1]];
+  const index_t classes = call.at[0], ignored = call.at[2];
   const bool contiguous = detail::rows_contiguous(index, 0);
   const index_t tasks = index.size() < 65536 ? 1 : 16;
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
@@ -90,7 +84,7 @@ inline void checked_index(const native_call& call) {
 inline void take_rows(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(table, 1);
-  detail::check_indices(reader_name<0>(call.at), index, table.extents[0]);
+  detail::check_indices(index_readers[call.at[0]], index, table.extents[0]);
   visit_type(table.type, [&]<class T>(T) {
     const bool contiguous = detail::rows_contiguous(table, 1);
     const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(count, 16);
@@ -111,7 +105,7 @@ inline void take_rows(const native_call& call) {
 inline void put_rows(const native_call& call) {
   const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(out, 1);
-  detail::check_indices(reader_name<1>(call.at), index, out.extents[0]);
+  detail::check_indices(index_readers[call.at[1]], index, out.extents[0]);
   const bool contiguous = detail::rows_contiguous(rows, 0);
   visit_type(rows.type, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {
@@ -150,7 +144,7 @@ inline index_t extent_after(const shape& s, int dim) {
 /// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to do.
 template <class F>
 void for_each_line(const native_call& call, const shape& s, int dim, F f) {
-  const index_t after = extent_after(s, dim), lines = s[dim] > 0 ? extent_before(s, dim) * after : 0;
+  const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
   const index_t tasks = lines * s[dim] < 65536 ? 1 : std::min<index_t>(lines, 4 * call.threads.threads());
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
     for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line) f(line / after, line % after);
