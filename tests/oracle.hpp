@@ -92,6 +92,7 @@ struct options {
   bool rounding = true;   // false: narrow floating types are computed in double throughout
   replacements leaves{};
   std::function<void(std::string_view op, array&)> disturb{};  // called with every result, and with leaves as op "leaf"
+  std::function<void(std::string_view op, array&)> disturb_operand{};  // called with every operand, as this op alone sees it
 };
 
 /// What a walk knows: the options, and the variables of the enclosing lets.
@@ -160,6 +161,8 @@ array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment
   e.detached = detached || c.op == "detach";
   std::apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); }, n.operands);
   e.detached = detached;
+  if (e.given->disturb_operand)
+    for (array& operand : c.operands) e.given->disturb_operand(c.op, operand);
   array result = compute(c);
   if (e.given->disturb) e.given->disturb(c.op, result);
   return result;

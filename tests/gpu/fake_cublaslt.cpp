@@ -35,6 +35,22 @@ T* real(Opaque* opaque) {
   return reinterpret_cast<T*>(opaque);
 }
 
+/// What descriptors and layouts are to users of the library: made here, counted, and destroyed.
+template <class T, class Opaque, class... Arguments>
+cublasStatus_t made(Opaque* to, Arguments... arguments) {
+  const std::lock_guard lock(state);
+  ++noted.descriptors;
+  *to = reinterpret_cast<Opaque>(new T{arguments...});
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class T, class Opaque>
+cublasStatus_t destroyed(Opaque* opaque) {
+  const std::lock_guard lock(state);
+  --noted.descriptors;
+  delete real<T>(opaque);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 double load(const void* at, cudaDataType type, std::int64_t i) {
   const auto half = [&] { return static_cast<const std::uint16_t*>(at)[i]; };
   switch (type) {
@@ -74,17 +90,9 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* to, cublasComputeType_t compute, cudaDataType_t scale) {
-  const std::lock_guard lock(state);
-  ++noted.descriptors;
-  *to = reinterpret_cast<cublasLtMatmulDesc_t>(new fake_product{compute, scale});
-  return CUBLAS_STATUS_SUCCESS;
+  return made<fake_product>(to, compute, scale);
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
-  const std::lock_guard lock(state);
-  --noted.descriptors;
-  delete real<fake_product>(product);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroyed<fake_product>(product); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
                                               const void* value, std::size_t) {
   std::int32_t* const transposed = real<fake_product>(product)->transposed;
@@ -95,17 +103,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cubl
 }
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* to, cudaDataType type, std::uint64_t rows,
                                           std::uint64_t columns, std::int64_t leading) {
-  const std::lock_guard lock(state);
-  ++noted.descriptors;
-  *to = reinterpret_cast<cublasLtMatrixLayout_t>(new fake_matrix{type, rows, columns, leading});
-  return CUBLAS_STATUS_SUCCESS;
+  return made<fake_matrix>(to, type, rows, columns, leading);
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matrix) {
-  const std::lock_guard lock(state);
-  --noted.descriptors;
-  delete real<fake_matrix>(matrix);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matrix) { return destroyed<fake_matrix>(matrix); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matrix, cublasLtMatrixLayoutAttribute_t which,
                                                 const void* value, std::size_t) {
   if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) std::memcpy(&real<fake_matrix>(matrix)->batch, value, 4);
@@ -114,17 +114,9 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matrix, c
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* to) {
-  const std::lock_guard lock(state);
-  ++noted.descriptors;
-  *to = reinterpret_cast<cublasLtMatmulPreference_t>(new fake_preference);
-  return CUBLAS_STATUS_SUCCESS;
+  return made<fake_preference>(to);
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) {
-  const std::lock_guard lock(state);
-  --noted.descriptors;
-  delete real<fake_preference>(wish);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) { return destroyed<fake_preference>(wish); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
                                                     cublasLtMatmulPreferenceAttributes_t which, const void* value, std::size_t) {
   auto& to = *real<fake_preference>(wish);

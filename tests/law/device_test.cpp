@@ -443,3 +443,14 @@ TEST_CASE("the host cannot read the memory of a device with its own") {
   const auto y = zeros<float>(extents<3>{});
   CHECK_THROWS_AS(eval(x + y), device_error);
 }
+
+TEST_CASE("what a native op of a device refuses is said when the host waits, under the name that users know") {
+  const device* d = tested_device();
+  if (!d || (*d)->host_accessible()) return;
+  context c(*d);
+  const auto p = full<float>(extents<3>{}, 1.5f, *d);
+  CHECK_THROWS_WITH_AS(eval(bernoulli(p), c).to_vector(), "weft: bernoulli: a probability is not in [0, 1]", value_error);
+  const auto index = full<std::int32_t>(extents<2>{}, 3, *d);
+  CHECK_THROWS_WITH_AS(eval(embedding(p + full<float>(extents<3, 3>{}, 0, *d), index), c).to_vector(), "weft: embedding: an index is out of range", value_error);
+  CHECK(eval(bernoulli(p - 0.5f), c).to_vector() == std::vector<float>{1, 1, 1});
+}

@@ -182,7 +182,8 @@ inline bool is_exact(std::string_view op) {
 }
 
 /// Adds small random errors where results depend on how they are computed, and to leaves, whose sums do. Small integers are exact.
-/// Without a seed it only looks.
+/// What an op computes is also taken for its result on operands that are slightly off, each element by itself: the mean of equal
+/// numbers is not one of them. Without a seed it only looks.
 struct disturbance {
   std::uint64_t state = 0;
   double largest = 0;     // of all values on the way
@@ -194,8 +195,15 @@ struct disturbance {
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     if (leaf ? narrow : is_exact(op)) return;
     computes = computes || !leaf;
+    shake(a, epsilon_of(a.type));
+  }
+  void operand(std::string_view op, test::oracle::array& a) {
+    if (!is_exact(op)) shake(a, a.type == dtype::f64 ? epsilon_of(dtype::f64) : epsilon_of(dtype::f32));
+  }
+
+ private:
+  void shake(test::oracle::array& a, double eps) {
     if (!state) return;
-    const double eps = epsilon_of(a.type);
     for (double& x : a.f)
       if (x != std::rint(x) || std::abs(x) > 256) x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
   }
@@ -205,7 +213,8 @@ struct disturbance {
 template <class E>
 expectation expected_of(const E& e, std::uint64_t seed) {
   const auto value_with = [&](disturbance& d) {
-    return from_oracle(test::oracle::value(e, {.leaves = {}, .disturb = [&](std::string_view op, test::oracle::array& a) { d(op, a); }}));
+    return from_oracle(test::oracle::value(e, {.leaves = {}, .disturb = [&](std::string_view op, test::oracle::array& a) { d(op, a); },
+                                               .disturb_operand = [&](std::string_view op, test::oracle::array& a) { d.operand(op, a); }}));
   };
   disturbance none;
   expectation right{value_with(none), {}};

@@ -78,6 +78,9 @@ struct native_code {
   const char* const* names = nullptr;
   int named_by = -1;
 
+  /// What is wrong after fault(), for messages; null: an index is out of range.
+  const char* fault = nullptr;
+
   constexpr const char* name(const char* op, const attributes& at) const { return named_by < 0 ? op : names[at[named_by]]; }
 };
 

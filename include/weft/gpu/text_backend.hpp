@@ -131,8 +131,7 @@ class text_backend : public backend {
     read(&code, fault_, sizeof code);
     if (code == 0) return;
     fill_zero(fault_, sizeof code);
-    throw value_error(std::string("weft: ") + faulty_ops_[static_cast<std::size_t>(code - 1)] +
-                      ": an index is out of range");
+    throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
   }
   /// Copies to the host after all that is queued.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
@@ -188,7 +187,7 @@ class text_backend : public backend {
   std::size_t scratch_bytes_ = 0;
   void* fault_ = nullptr;
   bool natives_pending_ = false;
-  std::vector<std::string> faulty_ops_;
+  std::vector<std::string> faults_;  // what they say, by number less 1
 };
 
 /// Operand `k` of a call, results after inputs.
@@ -245,8 +244,8 @@ inline void text_backend::call_native(const char* op, const native_code& code, c
   }
   auto& kernel = kernels_[key];
   if (!kernel) {
-    faulty_ops_.push_back(op);
-    kernel = compiled("#define FAULT " + std::to_string(faulty_ops_.size()) + "\n" +
+    faults_.push_back(std::string(op) + ": " + (code.fault ? code.fault : "an index is out of range"));
+    kernel = compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" +
                       native_text(code, operands));
   }
   const index_t items = code.items ? code.items(operands) : operands.out[0].size();

@@ -44,4 +44,23 @@ constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   return nodes;
 }
 
+/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 where there is none. A last leaf
+/// is added: the cotangent of the value.
+template <class Ops = op::all::list>
+constexpr compute_graph with_cotangents(compute_graph g) {
+  const int result = g.outputs[0];
+  graph::node seed;
+  seed.op = &graph::info_of<op::leaf>;
+  seed.at = {{g.leaves++}, 1};
+  seed.result = g[result].result;
+  const int seed_id = g.append(seed).id;
+  const sequence<int> leaves = leaf_nodes(g);
+  const sequence<int> cotangents = reverse<Ops>(g, result, seed_id);
+  for (int i = 0; i + 1 < g.leaves; ++i) {
+    const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
+    g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
+  }
+  return g;
+}
+
 }  // namespace weft::autodiff

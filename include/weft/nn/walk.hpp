@@ -176,14 +176,23 @@ void for_each_entry(Map& m, F f) {
   }
 }
 
-/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration.
+[[noreturn, gnu::cold]] inline void refuse_undefined_parameter(const std::string& path, dtype type, const shape& extents) {
+  throw value_error("weft: the parameter " + path + " of type " + name_of(type) + " " + to_string(extents) +
+                    " has no elements: give it some, or make it a std::optional if it may be absent");
+}
+
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. Throws value_error for a
+/// parameter without elements where names are asked for; buffers may be without.
 template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
   (void)sizeof(reachable_tensors_law<is_reachable<T>, T>);
   if constexpr (is_tensor<T>) {
-    if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters))
-      if (m.defined()) f(path, m);
+    if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters)) {
+      if (m.defined()) return f(path, m);
+      if constexpr (T::requires_grad && std::is_same_v<Path, named_path>)
+        refuse_undefined_parameter(path.text, dtype_of<typename T::value_type>, T::static_shape);
+    }
   } else if constexpr (content_of<T> == content::none || !is_reachable<T>) {
     return;
   } else if constexpr (map_container<T>) {

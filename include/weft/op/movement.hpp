@@ -272,6 +272,19 @@ constexpr void take_dynamic(const extents<To...>& to, index_t* sizes) {
   for (int i = 0; i < extents<To...>::order; ++i)
     if (extents<To...>::static_shape[i] == dyn) *sizes++ = to[i];
 }
+
+/// Op, whose attributes are extents, with those of `to`; the dynamic ones are given at run time.
+template <class Op, expression X, index_t... To>
+constexpr auto apply_to(X x, const extents<To...>& to) {
+  constexpr int dynamic = extents<To...>::dynamic_count;
+  if constexpr (dynamic == 0) {
+    return apply<Op, attr<To...>>(std::move(x));
+  } else {
+    index_t sizes[std::size_t{dynamic}];
+    take_dynamic(to, sizes);
+    return apply_sized<Op, attr<To...>>(sizes, std::move(x));
+  }
+}
 }  // namespace detail
 
 /// Whether `X` can be reshaped to these extents.
@@ -284,14 +297,7 @@ concept expand_compatible = accepts<op::expand, attr<To...>, X>;
 /// the form below infers one.
 template <expression X, index_t... To>
 constexpr auto reshape(X x, extents<To...> to) {
-  constexpr int dynamic = extents<To...>::dynamic_count;
-  if constexpr (dynamic == 0) {
-    return apply<op::reshape, attr<To...>>(std::move(x));
-  } else {
-    index_t sizes[std::size_t{dynamic}];
-    detail::take_dynamic(to, sizes);
-    return detail::apply_sized<op::reshape, attr<To...>>(sizes, std::move(x));
-  }
+  return detail::apply_to<op::reshape>(std::move(x), to);
 }
 
 /// The same with at most one dyn, which is inferred: reshape<dyn, 768>(x).
@@ -299,6 +305,8 @@ template <index_t... To, expression X>
 constexpr auto reshape(X x) {
   static_assert(extents<To...>::dynamic_count <= 1,
                 "weft: reshape: at most one extent may be inferred; give the others a number");
+  static_assert(extents<To...>::dynamic_count == 0 || ((To != 0) && ...),
+                "weft: reshape: beside an extent of 0 the one left open could be any: give it");
   return apply<op::reshape, attr<To...>>(std::move(x));
 }
 
@@ -328,14 +336,7 @@ constexpr auto transpose(X x) {
 /// Repeats extents of 1 to the given ones; extents that are dynamic in the operand stay, and are given too.
 template <expression X, index_t... To>
 constexpr auto expand(X x, extents<To...> to) {
-  constexpr int dynamic = extents<To...>::dynamic_count;
-  if constexpr (dynamic == 0) {
-    return apply<op::expand, attr<To...>>(std::move(x));
-  } else {
-    index_t sizes[std::size_t{dynamic}];
-    detail::take_dynamic(to, sizes);
-    return detail::apply_sized<op::expand, attr<To...>>(sizes, std::move(x));
-  }
+  return detail::apply_to<op::expand>(std::move(x), to);
 }
 
 /// The same with static extents.

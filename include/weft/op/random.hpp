@@ -39,10 +39,32 @@ struct dropout : elementwise<3> {
   }
 };
 
+/// The operand, whose elements must be in [0, 1]: others are a value_error.
+///
+/// A step of its own, as `checked_index` is: kernels have no way to report an error.
+struct checked_probability : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr const char* names[] = {"bernoulli"};
+  static constexpr auto name = "checked_probability";
+  static constexpr native_code code{&cpu::checked_probability, R"(
+    in0_t p = in0_load(in0_offset(item));
+    if (!(p >= 0 && p <= 1)) { fault(); continue; }
+    out0_store(item, p);)", nullptr, false, names, 0, "a probability is not in [0, 1]"};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+    return {true, operands[0], is_floating(operands[0].type)};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
 /// 1 with the probability that the operand holds, else 0.
 struct bernoulli : elementwise<1> {
   static constexpr auto name = "bernoulli";
-  static constexpr auto value(auto p) { return cast_to(weft::less(random_like(p), p), p.type()); }
+  static constexpr auto value(auto x) {
+    const auto p = cast_to(x, floating(x.type()));
+    const auto checked = p.owner->template apply<checked_probability>(attributes{{0}, 1}, p);
+    return cast_to(weft::less(random_like(p), checked), x.type());
+  }
 };
 
 }  // namespace weft::op
@@ -64,6 +86,7 @@ constexpr auto dropout(X x, float rate) {
   const T p = rate;
   return apply<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
+/// 1 with the probability that `p` holds, else 0, in the type of `p`. A probability outside of [0, 1] or NaN is a value_error.
 template <expression P>
 constexpr auto bernoulli(P p) {
   return apply<op::bernoulli>(std::move(p));

@@ -180,7 +180,7 @@ class instance {
   }
   attributes resolved(attributes at, unsigned extents) const {
     for (int i = 0; i < at.count; ++i)
-      if (extents >> i & 1) at[i] = number_of_extent(at[i]);
+      if ((extents >> i & 1) && symbol_table::is_symbol(at[i])) at[i] = number_of_extent(at[i]);
     return at;
   }
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }

@@ -27,23 +27,10 @@ constexpr graph::compute_graph graph_of() {
   return verified(graph::with_products_in(Options::products, graph::with_canonical_extents(g)), graph::verify_graph);
 }
 
-/// The graph of E and of its derivative: outputs are the value and the cotangent of every leaf,
-/// -1 where there is none. The last leaf is the cotangent of the value.
+/// The graph of E and of its derivative, as autodiff::with_cotangents joins them.
 template <expression E, class Options>
 constexpr graph::compute_graph joint_graph_of() {
-  graph::compute_graph g = graph_of<E, Options>();
-  const int result = g.outputs[0];
-  graph::node seed;
-  seed.op = &graph::info_of<op::leaf>;
-  seed.at = {{g.leaves++}, 1};
-  seed.result = g[result].result;
-  const int seed_id = g.append(seed).id;
-  const sequence<int> leaves = autodiff::leaf_nodes(g);
-  const sequence<int> cotangents = autodiff::reverse(g, result, seed_id);
-  for (int i = 0; i + 1 < g.leaves; ++i) {
-    const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
-    g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
-  }
+  const graph::compute_graph g = autodiff::with_cotangents(graph_of<E, Options>());
   return verified(graph::expanded(graph::with_wide_gradients(Options::products, g)), graph::verify_expanded);
 }
 

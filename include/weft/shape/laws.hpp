@@ -57,7 +57,7 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left. In types `dyn` may also be an extent
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left, which is undefined beside an extent of 0. In types `dyn` may also be an extent
 /// that is given at run time, and then several may be.
 ///
 /// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides C by
@@ -89,10 +89,8 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   }
   if (total >= 0 && known > 0 && total % known) return {false, {}};
   if (several) return {true, {dtype::f32, target}};
-  if (index_t none = 0; known == 0) {
-    target[open] = 0;
-    return {dims.unify(total, 0, none), {dtype::f32, target}};
-  }
+  if (index_t none = 0; known == 0)  // any extent fits there: in types it may be given, else nothing says which
+    return {Dims::is_static && dims.unify(total, 0, none), {dtype::f32, target}};
   target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};
 }

@@ -529,23 +529,6 @@ struct examiner {
   }
 };
 
-/// The graph with the cotangents of its leaves, as run/program.hpp joins them.
-compute_graph joint_graph(compute_graph g) {
-  const int result = g.outputs[0];
-  graph::node seed;
-  seed.op = &graph::info_of<op::leaf>;
-  seed.at = {{g.leaves++}, 1};
-  seed.result = g[result].result;
-  const int seed_id = g.append(seed).id;
-  const sequence<int> leaves = autodiff::leaf_nodes(g);
-  const sequence<int> cotangents = autodiff::reverse(g, result, seed_id);
-  for (int i = 0; i + 1 < g.leaves; ++i) {
-    const bool flows = leaves[i] >= 0 && leaves[i] < cotangents.size() && g[leaves[i]].needs_gradient;
-    g.outputs.push_back(flows ? cotangents[leaves[i]] : -1);
-  }
-  return g;
-}
-
 double dot(const array& a, const array& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.at.size(); ++i) sum += a.at[i] * b.at[i];
@@ -584,7 +567,7 @@ bool hides_gradients(const compute_graph& g) {
 }
 
 void check_joint(const examiner& look, const compute_graph& canonical, const std::vector<array>& plain) {
-  compute_graph joint = joint_graph(canonical);
+  compute_graph joint = autodiff::with_cotangents(canonical);
   given_values given = look.given;
   array seed = plain[0];
   for (std::size_t k = 0; k < seed.at.size(); ++k) seed.at[k] = std::sin(1.0 + static_cast<double>(k));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <string_view>
 
@@ -202,6 +203,28 @@ struct with_buffers {
   tensor<float, extents<dyn>> unset;
 };
 }  // namespace
+
+namespace {
+struct half_built {
+  parameter<extents<3>> scale;  // never given elements
+  std::optional<parameter<extents<3>>> shift;
+  tensor<float, extents<3>> running;  // a buffer may be without
+};
+struct half_built_stack {
+  std::vector<half_built> h{1};
+};
+}  // namespace
+
+TEST_CASE("a parameter without elements is named by its path") {
+  half_built_stack model;
+  const char* what = "weft: the parameter h.0.scale of type f32 [3] has no elements: give it some, or make it a std::optional if it may be absent";
+  sgd optimizer;
+  CHECK_THROWS_WITH_AS(state_dict(model), what, value_error);
+  CHECK_THROWS_WITH_AS(initialize(model, 1), what, value_error);
+  CHECK_THROWS_WITH_AS(optimizer.step(model), what, value_error);
+  model.h[0].scale = parameter<extents<3>>(zeros<float>(extents<3>{}));
+  CHECK(state_dict(model).size() == 1);
+}
 
 TEST_CASE("buffers are part of the state and are not trained") {
   static_assert(parameter_count<with_buffers>() == parameter_count<counted>());

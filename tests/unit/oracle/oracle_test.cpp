@@ -47,7 +47,7 @@ void check_defined(op::op_list<Ops...>) {
   const auto check = [](std::string_view name) {
     for (const char* left_out : {"coordinate", "reduce_sum", "reduce_max", "reduce_min", "leaf", "argument", "constant", "extent_value", "result",
                                  "contract", "put_rows", "attention_backward", "checked_index",  // users do not write them
-                                 "uniform_like", "dropout", "bernoulli"})        // random
+                                 "uniform_like", "dropout", "checked_probability", "bernoulli"})        // random
       if (name == left_out) return;
     CAPTURE(std::string(name));
     CHECK(oracle::is_defined(name));

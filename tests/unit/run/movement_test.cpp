@@ -99,6 +99,12 @@ TEST_CASE("views: dims from the right, several unknown extents, given sizes") {
   check(concat<-2>(x, x), {2, {4, 3}}, {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
   check(expand(counted(extents<dyn, 1>{2}), extents<dyn, dyn>{2, 3}) + 0.0f, {2, {2, 3}}, {0, 0, 0, 1, 1, 1});
   CHECK(throws_with<shape_error>([&] { eval(reshape(x, extents<dyn, dyn>{2, 4})); }, {"6", "8"}));
+  check(reshape<dyn>(full<float>(extents<>{}, 2) + 1.0f) * 2.0f, {1, {1}}, {6});
+  check(reshape<0>(zeros<float>(extents<0, 7>{})) + 1.0f, {1, {0}}, {});
+  check(reshape<0>(zeros<float>(extents<dyn, 7>{0})) + 1.0f, {1, {0}}, {});
+  CHECK(throws_with<shape_error>([&] { eval(reshape<0>(zeros<float>(extents<dyn, 7>{1}))); }, {"0", "7"}));
+  check(reshape(zeros<float>(extents<0, 7>{}), extents<dyn, 0>{3}) + 1.0f, {2, {3, 0}}, {});
+  check(reshape(zeros<float>(extents<dyn, 7>{0}), extents<0, dyn>{2}) * 2.0f, {2, {0, 2}}, {});
   CHECK(throws_with<shape_error>([&] { reshape(x, extents<dyn, dyn>{-2, -3}); }, {"-2"}));
 }
 

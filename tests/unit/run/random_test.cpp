@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -63,4 +65,21 @@ TEST_CASE("random: dropout in each block of a repeat is its own") {
   index_t twice = 0;
   for (float e : eval(h(x), c).to_vector()) twice += e == 4;
   CHECK(twice == doctest::Approx(500).epsilon(0.15));  // a quarter survives both; half would if masks were one
+}
+
+TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are none") {
+  index_t ones = 0;
+  for (float e : eval(bernoulli(full<float>(extents<dyn>{20'000}, 0.25f))).to_vector()) ones += e == 1;
+  CHECK(ones == doctest::Approx(5000).epsilon(0.05));
+  const std::vector<double> sure{0, 1, 1, 0};
+  CHECK(eval(bernoulli(from(extents<4>{}, sure))).to_vector() == sure);
+  CHECK(eval(cast<double>(bernoulli(cast<bfloat16>(from(extents<4>{}, sure))))).to_vector() == sure);
+  const auto refused = [](double p, const char* what) {
+    const auto x = from(extents<3>{}, std::vector<double>{0.5, p, 0.5});
+    CHECK_THROWS_WITH_AS(eval(bernoulli(x)), what, value_error);
+    CHECK_THROWS_AS(eval(bernoulli(cast<float>(x)) * 2.0f), value_error);
+  };
+  refused(1.5, "weft: bernoulli: a probability of 1.500000 at position 1 is not in [0, 1]");
+  refused(-0.125, "weft: bernoulli: a probability of -0.125000 at position 1 is not in [0, 1]");
+  refused(std::numeric_limits<double>::quiet_NaN(), "weft: bernoulli: a probability of nan at position 1 is not in [0, 1]");
 }

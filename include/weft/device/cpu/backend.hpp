@@ -33,9 +33,7 @@ class cpu_backend : public backend {
   bool host_accessible() const override { return true; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }
-  void fill_zero(void* memory, std::size_t bytes) override {
-    if (bytes > 0) std::memset(memory, 0, bytes);  // memory may be null
-  }
+  void fill_zero(void* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
   void synchronize() override {}
 
   void launch(const kernel_call& call) override {

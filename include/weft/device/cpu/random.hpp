@@ -76,5 +76,27 @@ inline void uniform(const native_call& call) {
   });
 }
 
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_probability(double p, index_t position) {
+  throw value_error("weft: bernoulli: a probability of " + std::to_string(p) + " at position " + std::to_string(position) +
+                    " is not in [0, 1]");
+}
+}  // namespace detail
+
+/// in: p; out: the same, each in [0, 1].
+inline void checked_probability(const native_call& call) {
+  const strided &p = call.in[0], &out = call.out[0];
+  const index_t tasks = p.size() < 65536 ? 1 : 16;
+  visit_type(p.type, [&]<class T>(T) {
+    call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+      for (index_t i = p.size() * task / tasks; i < p.size() * (task + 1) / tasks; ++i) {
+        const T x = p.data<const T>()[element_offset(p.extents, p.stride, 0, p.extents.order, i)];
+        if (!(x >= T{} && x <= T{1})) detail::refuse_probability(static_cast<double>(x), i);
+        out.data<T>()[i] = x;
+      }
+    });
+  });
+}
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu
