@@ -91,7 +91,9 @@ FUNCTION ushort f32_to_f16(float x) {
 }
 
 #define DEFINE_TRUNCATION(F, R, end, low, high) \
-  FUNCTION R F##_to_##R(F x) { return x >= (F)(end) ? (R)(high) : x <= (F)(low) ? (R)(low) : x == x ? (R)x : 0; }
+  FUNCTION R F##_to_##R(F x) { \
+    return x >= (F)(end) ? (R)(high) : x <= (F)(low) ? (R)(low) : x == x ? (R)x : 0; \
+  }
 #define DEFINE_TRUNCATIONS(F) \
   DEFINE_TRUNCATION(F, i64, 9223372036854775808.0f, (-0x7fffffffffffffffl - 1), 0x7fffffffffffffffl) \
   DEFINE_TRUNCATION(F, i32, 2147483648.0f, (-0x7fffffff - 1), 0x7fffffff) \
@@ -177,8 +179,10 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
   int row = (int)(LOCAL_ID / 8) * 4, column = (int)(LOCAL_ID % 8) * 4;
   for (long tile = GROUP_ID; tile < P.batch * tiles_m * tiles_n; tile += GROUPS) {
     long batch = tile / (tiles_m * tiles_n), m0 = tile / tiles_n % tiles_m * TILE, n0 = tile % tiles_n * TILE;
-    GLOBAL const OPERAND* a = (GLOBAL const OPERAND*)(p0 + P.at[0]) + element_offset(batch, 4, P.batches, P.batch_a);
-    GLOBAL const OPERAND* b = (GLOBAL const OPERAND*)(p1 + P.at[1]) + element_offset(batch, 4, P.batches, P.batch_b);
+    GLOBAL const OPERAND* a = (GLOBAL const OPERAND*)(p0 + P.at[0]) +
+                              element_offset(batch, 4, P.batches, P.batch_a);
+    GLOBAL const OPERAND* b = (GLOBAL const OPERAND*)(p1 + P.at[1]) +
+                              element_offset(batch, 4, P.batches, P.batch_b);
     GLOBAL RESULT* c = (GLOBAL RESULT*)(p2 + P.at[2]) + element_offset(batch, 4, P.batches, P.batch_c);
     T sum[4][4];
     for (int i = 0; i < 4; ++i)

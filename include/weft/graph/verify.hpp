@@ -73,7 +73,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
       forms[k] = {g[n.operand[k]].result.type, dims.canonical(g[n.operand[k]].result.extents)};
     }
     if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves)) return {"a leaf has no number", i};
-    if (!n.op->infer || n.op->kind == op::op_kind::result) continue;
+    if (n.op->arity == 0 || n.op->kind == op::op_kind::result) continue;
     const inferred law = n.op->infer(dims, n.at, forms);
     if (!law.holds || !law.types_fit) return {"operands do not fit the law of their op", i};
     const bool same = law.value.type == n.result.type &&

@@ -47,7 +47,8 @@ inline constexpr const char* attention_text = R"(
         } else {
           in0_t weight = exp(score - log_sum);
           for (int d = 0; d < features; ++d)
-            out0_store(y + d, out0_load(y + d) + weight * in2_load(v + j * in2_stride(1) + d * in2_stride(3)));
+            out0_store(y + d, out0_load(y + d) +
+                              weight * in2_load(v + j * in2_stride(1) + d * in2_stride(3)));
         }
       }
       log_sum = top + log(sum);
@@ -76,7 +77,8 @@ inline constexpr const char* attention_backward_text = R"(
         in0_t score = 0, through = 0, mean = 0;
         for (int d = 0; d < features; ++d) {
           in0_t from = in5_load(g + i * in5_stride(1) + d * in5_stride(3));
-          score += in0_load(q + i * in0_stride(1) + d * in0_stride(3)) * in1_load(k + j * in1_stride(1) + d * in1_stride(3));
+          score += in0_load(q + i * in0_stride(1) + d * in0_stride(3)) *
+                   in1_load(k + j * in1_stride(1) + d * in1_stride(3));
           through += from * in2_load(v + j * in2_stride(1) + d * in2_stride(3));
           mean += from * in3_load(y + i * in3_stride(1) + d * in3_stride(3));
         }
@@ -84,10 +86,13 @@ inline constexpr const char* attention_backward_text = R"(
         in0_t slope = weight * (through - mean) * scale;
         for (int d = 0; d < features; ++d) {
           if (role == 0) {
-            out0_store(to + d, out0_load(to + d) + slope * in1_load(k + j * in1_stride(1) + d * in1_stride(3)));
+            out0_store(to + d, out0_load(to + d) +
+                               slope * in1_load(k + j * in1_stride(1) + d * in1_stride(3)));
           } else {
-            out1_store(to + d, out1_load(to + d) + slope * in0_load(q + i * in0_stride(1) + d * in0_stride(3)));
-            out2_store(to + d, out2_load(to + d) + weight * in5_load(g + i * in5_stride(1) + d * in5_stride(3)));
+            out1_store(to + d, out1_load(to + d) +
+                               slope * in0_load(q + i * in0_stride(1) + d * in0_stride(3)));
+            out2_store(to + d, out2_load(to + d) +
+                               weight * in5_load(g + i * in5_stride(1) + d * in5_stride(3)));
           }
         }
       })";

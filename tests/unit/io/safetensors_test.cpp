@@ -56,8 +56,10 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       {file(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,24]}})", 24), "unsigned integer"},
       {file(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,24]}})", 24), "unsigned integer"},
       {file(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]}})", 24), "overflows"},
-      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "duplicate key"},
-      {file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "is expected"},
+      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+            R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "duplicate key"},
+      {file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+            R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "is expected"},
       {file(R"({"__metadata__":{"a":1}})", 0), "is not a string"},
       {file(R"({"a":7})", 0), "needs dtype"},
       {file(R"({"a":"\ud800"})", 0), "surrogate"},

@@ -217,11 +217,10 @@ struct half_built_stack {
 
 TEST_CASE("a parameter without elements is named by its path") {
   half_built_stack model;
-  const char* what = "weft: the parameter h.0.scale of type f32 [3] has no elements: give it some, or make it a std::optional if it may be absent";
-  sgd optimizer;
+  const char* what = "weft: the parameter h.0.scale of type f32 [3] has no elements: give it some (layers with a dyn size are made by `create`), "
+                     "or make it a std::optional if it may be absent";
   CHECK_THROWS_WITH_AS(state_dict(model), what, value_error);
   CHECK_THROWS_WITH_AS(initialize(model, 1), what, value_error);
-  CHECK_THROWS_WITH_AS(optimizer.step(model), what, value_error);
   model.h[0].scale = parameter<extents<3>>(zeros<float>(extents<3>{}));
   CHECK(state_dict(model).size() == 1);
 }
