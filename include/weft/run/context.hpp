@@ -98,7 +98,7 @@ class context {
       arena_ = device_.allocate(bytes);
       arena_bytes_ = bytes;
     }
-    return arena_ ? arena_.data() : nothing_;
+    return arena_.data();
   }
 
   /// Held while a program plays. Throws usage_error if another does.
@@ -132,7 +132,6 @@ class context {
   std::vector<known_instance> instances_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
-  char nothing_[1]{};  // where values without elements lie: an address to count from
 };
 
 template <class Options>

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <string>
 
 #include <weft/lower/reference.hpp>
@@ -81,6 +82,54 @@ TEST_CASE("extents of 0, of 1 and primes") {
       CHECK(matches(row.grad(), oracle::gradient(total, row), {.absolute = 1e-6, .of_largest = 1e-4}));
     }
   }
+}
+
+namespace {
+/// A CPU that knows its memory, as devices do whose addresses mean something to them alone.
+class careful_backend : public cpu::cpu_backend {
+ public:
+  careful_backend() : cpu_backend(1) {}
+  int strangers = 0;  // operands of no block
+
+  void* allocate(std::size_t bytes) override {
+    void* const block = cpu_backend::allocate(bytes);
+    blocks_[reinterpret_cast<std::uintptr_t>(block)] = bytes;
+    return block;
+  }
+  void deallocate(void* block, std::size_t bytes) noexcept override {
+    blocks_.erase(reinterpret_cast<std::uintptr_t>(block));
+    cpu_backend::deallocate(block, bytes);
+  }
+  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
+    for (const strided* t : {&a, &b, &c}) look_at(*t);
+    cpu_backend::multiply(code, a, b, c);
+  }
+  void call_native(const char* op, const native_code& code, const native_operands& operands) override {
+    for (const strided& t : operands.in) look_at(t);
+    for (const strided& t : operands.out) look_at(t);
+    cpu_backend::call_native(op, code, operands);
+  }
+
+ private:
+  void look_at(const strided& t) {
+    const auto address = reinterpret_cast<std::uintptr_t>(t.pointer);
+    auto after = blocks_.upper_bound(address);
+    strangers += after == blocks_.begin() || address - (--after)->first > after->second;
+  }
+  std::map<std::uintptr_t, std::size_t> blocks_;
+};
+}  // namespace
+
+TEST_CASE("values without elements have an address of the device") {
+  const auto backend = std::make_shared<careful_backend>();
+  const device where(backend);
+  context c(where);
+  const auto x = zeros<float>(extents<dyn, dyn>{3, 0}, where), y = zeros<float>(extents<dyn, dyn>{0, 4}, where);
+  CHECK(eval(matmul(x + 1.0f, y * 2.0f), c).to_vector() == std::vector<float>(12));
+  const auto z = full<float>(extents<dyn>{5}, 1, where), none = zeros<float>(extents<dyn>{0}, where);
+  const auto index = zeros<std::int32_t>(extents<dyn>{0}, where);
+  CHECK(eval(scatter_add<0>(z, index + 1, none * 2.0f), c).to_vector() == std::vector<float>(5, 1));
+  CHECK(backend->strangers == 0);
 }
 
 TEST_CASE("long rows and many rows are folded by blocks") {
