@@ -2,7 +2,7 @@
 // Reads the recordings that ranks have left: flight_report FOLDER.
 #include <cstdio>
 
-#include <weft/comm/flight_recorder.hpp>
+#include <weft/comm/flight_report.hpp>
 
 int main(int count, char** values) {
   if (count != 2) return std::fputs("flight_report FOLDER: what ranks did last, and which one others wait for\n", stderr), 2;

@@ -154,15 +154,15 @@ check_races() {
   ctest --test-dir build/races --output-on-failure -R '^(comm/|parallel/|gpu/cuda$)' -E '_ranks$'
 }
 
-# Bytes that are no files, and no requests: the readers say so. check_fuzz SECONDS
+# Bytes that are no files, requests, calls or recordings: the readers say so. check_fuzz SECONDS
 check_fuzz() {
   echo "== fuzz"
   local at=build/fuzz target
-  mkdir -p $at/files.corpus $at/store.corpus
+  mkdir -p $at/files.corpus
+  python3 tests/fuzz/seeds.py $at
   printf 'A\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/safetensors
   printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
-  printf '\24\1\0\0\0\0\0\0\0\0\1\0\0\0k\2\0\0\0vv\22\2\0\0\0\0\0\0\0\1\1\0\0\0\1\0\0\0k' >$at/store.corpus/set_get
-  for target in files store; do
+  for target in files store rpc flight; do
     clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude tests/fuzz/$target.cpp -o $at/$target
     $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||
       { tail -n 40 $at/$target.log; return 1; }

@@ -1,35 +1,78 @@
 // SPDX-License-Identifier: MIT
-// Requests to a TCP store made of arbitrary bytes: every one is answered or ends its connection,
-// and none is answered twice. Frames of the input: a length byte and so many bytes.
+// Requests to a TCP store made of arbitrary bytes: each is answered once or ends its connection, limits hold,
+// and nothing is left when all keys are deleted, all queues empty and all clients gone. The input: a byte
+// that chooses the client and whether it leaves, a length byte, and so many bytes.
 #include <cstdint>
 #include <map>
+#include <set>
 
-#include <weft/comm/store_protocol.hpp>
+#include <weft/comm/store_table.hpp>
+
+namespace {
+
+using namespace weft::detail;
+
+void check(bool good) {
+  if (!good) __builtin_trap();
+}
+
+/// Clients as their connections are: who has no answer yet, and what is on its way.
+struct clients {
+  store_table& server;
+  std::map<std::uint64_t, std::set<std::int64_t>> open{};
+
+  void ask(std::uint64_t client, const std::string& bytes) {
+    const std::optional<store_request> q = parse_store_request(bytes);
+    if (q && q->what != store_operation::withdraw) open[client].insert(q->number);
+    for (const store_reply& reply : server.handle(client, bytes)) {
+      if (!reply.head) {
+        leave(reply.client);
+        continue;
+      }
+      frame_reader r(*reply.head + (reply.body ? reply.body->bytes : ""));
+      open[reply.client].erase(r.number());
+      check(r.byte() <= static_cast<std::uint8_t>(store_status::absent));
+      r.text();
+      check(r.at_end() && r.good());
+    }
+    check(server.waiters() <= 4);
+    for (const auto& [c, numbers] : open) check(numbers.size() <= 1);  // the one that waits
+  }
+  void leave(std::uint64_t client) {
+    server.forget(client);
+    open.erase(client);
+  }
+};
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace weft::detail;
-  store_server_state server;
-  std::map<std::uint64_t, int> open;  // requests of each client that have no answer
-  std::uint64_t client = 0;
-  for (std::size_t at = 0; at < size;) {
-    const std::size_t n = std::min<std::size_t>(data[at], size - at - 1);
-    ++at;
-    client = (client + 1) % 3;
-    ++open[client];
-    for (const auto& reply : server.handle(client, std::string(reinterpret_cast<const char*>(data + at), n))) {
-      if (--open[reply.client] < 0) __builtin_trap();
-      if (reply.bytes) {
-        frame_reader r(*reply.bytes);
-        r.number();
-        r.byte();
-        r.text();
-        if (!r.at_end()) __builtin_trap();
-      } else {
-        server.forget(reply.client);
-        open[reply.client] = 0;
-      }
-    }
-    at += n;
+  const weft::tcp_store_limits limits{.bytes = 2000, .waiting = 1000};
+  store_table server(limits);
+  clients all{server};
+  std::set<std::string> names;
+  for (std::size_t at = 0; at + 2 <= size;) {
+    const std::uint64_t client = data[at] % 4;
+    const bool leaves = data[at] >= 224;
+    const std::size_t n = std::min<std::size_t>(data[at + 1], size - at - 2);
+    const std::string bytes(reinterpret_cast<const char*>(data + at + 2), n);
+    if (const auto q = parse_store_request(bytes))
+      for (const std::string& text : q->texts) names.insert(text);
+    leaves ? all.leave(client) : all.ask(client, bytes);
+    check(server.memory().used() <= limits.bytes);
+    check(server.waiting_bytes() <= limits.waiting);
+    at += 2 + n;
   }
+  for (std::uint64_t client = 0; client < 4; ++client) all.leave(client);
+  check(server.waiters() == 0 && server.waiting_bytes() == 0);
+  const auto request = [](store_operation what, const std::string& name) {
+    return frame_writer().number(1).byte(static_cast<std::uint8_t>(what)).text(name).take();
+  };
+  for (const std::string& name : names) {
+    server.handle(9, request(store_operation::delete_key, name));
+    while (server.handle(9, request(store_operation::pop, name)).size() == 1) {}
+    server.forget(9);
+  }
+  check(server.memory().used() == 0);
   return 0;
 }

@@ -5,7 +5,7 @@
 #include <weft/weft.hpp>
 
 #include <weft/comm/file_store.hpp>
-#include <weft/comm/flight_recorder.hpp>
+#include <weft/comm/flight_report.hpp>
 #include <weft/comm/rpc.hpp>
 #include <weft/comm/tcp_store.hpp>
 #include <weft/comm/threads.hpp>

@@ -6,7 +6,7 @@
 //   ...
 //   std::puts(flight_report("flight").c_str());     // afterwards, on any machine that sees the folder
 //
-// A file is untrusted: flight_report says which ones are no recordings.
+// Reading them: flight_report.hpp.
 #pragma once
 
 #include <fcntl.h>
@@ -17,11 +17,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <string>
-#include <vector>
 
 #include <weft/base/error.hpp>
 
@@ -47,17 +43,15 @@ struct flight_file {
   flight_record at[flight_records];
 };
 
-inline std::string flight_path(const std::string& folder, int rank) { return folder + "/rank-" + std::to_string(rank) + ".flight"; }
+inline std::string flight_path(const std::string& folder, int rank) {
+  return folder + "/rank-" + std::to_string(rank) + ".flight";
+}
 
 template <std::size_t N>
 void set_text(char (&to)[N], const std::string& from) {
   const std::size_t n = std::min(from.size(), N - 1);
   std::memcpy(to, from.data(), n);
   std::memset(to + n, 0, N - n);
-}
-template <std::size_t N>
-std::string text_of(const char (&from)[N]) {
-  return std::string(from, strnlen(from, N));
 }
 
 }  // namespace detail
@@ -71,10 +65,15 @@ class flight_recorder {
     std::filesystem::create_directories(folder, failed);
     const std::string path = detail::flight_path(folder, rank);
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
-    const bool sized = file >= 0 && ::ftruncate(file, sizeof(detail::flight_file)) == 0;
-    void* memory = sized ? ::mmap(nullptr, sizeof(detail::flight_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    // The disk's blocks are taken now: a write to memory that the disk has no place for ends the process.
+    const int failure = file < 0 ? errno : ::posix_fallocate(file, 0, sizeof(detail::flight_file));
+    if (failure) errno = failure;
+    void* memory =
+        failure ? MAP_FAILED
+                : ::mmap(nullptr, sizeof(detail::flight_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const std::string why = std::strerror(errno);
     if (file >= 0) ::close(file);
-    if (memory == MAP_FAILED) throw io_error("weft: " + path + ": cannot record there: " + std::strerror(errno));
+    if (memory == MAP_FAILED) throw io_error("weft: " + path + ": cannot record there: " + why);
     file_ = static_cast<detail::flight_file*>(memory);
     file_->rank = rank;
     file_->records = detail::flight_records;
@@ -104,61 +103,12 @@ class flight_recorder {
 
  private:
   static std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
   }
   detail::flight_file* file_;
   std::atomic<std::uint64_t> last_ = 0;
 };
-
-/// What the recordings in a folder tell: what each rank did last, and which rank others wait for.
-inline std::string flight_report(const std::string& folder) {
-  struct rank_record {
-    detail::flight_record last;                          // begun last
-    std::map<std::string, std::uint64_t> begun_in;       // highest number by group
-    std::vector<detail::flight_record> under_way;
-  };
-  std::map<int, rank_record> ranks;
-  std::string report;
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
-    if (entry.path().extension() != ".flight") continue;
-    std::ifstream in(entry.path(), std::ios::binary);
-    std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
-    detail::flight_file file;
-    if (bytes.size() != sizeof file || std::memcmp(bytes.data(), detail::flight_magic, sizeof detail::flight_magic) != 0) {
-      report += entry.path().string() + ": is no recording\n";
-      continue;
-    }
-    std::memcpy(&file, bytes.data(), sizeof file);
-    rank_record& r = ranks[file.rank];
-    for (const detail::flight_record& one : file.at) {
-      if (one.order == 0) continue;
-      if (one.order > r.last.order) r.last = one;
-      std::uint64_t& most = r.begun_in[detail::text_of(one.group)];
-      most = std::max(most, one.number);
-      if (one.ended == 0) r.under_way.push_back(one);
-    }
-  }
-  if (ranks.empty()) return report + folder + ": no recordings\n";
-  const auto described = [](const detail::flight_record& r) {
-    return detail::text_of(r.group) + " #" + std::to_string(r.number) + " " + detail::text_of(r.text);
-  };
-  for (const auto& [rank, r] : ranks) {
-    report += "rank " + std::to_string(rank) + ": ";
-    if (r.last.order == 0) report += "no operation yet\n";
-    else report += (r.last.ended ? "ended " : "waits in ") + described(r.last) + "\n";
-  }
-  std::string behind;
-  for (const auto& [rank, r] : ranks)
-    for (const detail::flight_record& waits : r.under_way)
-      for (const auto& [other, o] : ranks) {
-        const auto found = o.begun_in.find(detail::text_of(waits.group));
-        const bool takes_part = found != o.begun_in.end();
-        if (other == rank || !takes_part || found->second >= waits.number) continue;
-        const std::string line = "rank " + std::to_string(other) + " has not begun " + described(waits) + "\n";
-        if (behind.find(line) == behind.npos) behind += line;
-      }
-  return report + behind;
-}
 
 }  // namespace weft

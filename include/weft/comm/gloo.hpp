@@ -20,6 +20,7 @@
 
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/gloo_network.hpp>
+#include <weft/comm/gloo_proof.hpp>
 #include <weft/comm/reduce.hpp>
 #include <weft/comm/store.hpp>
 
@@ -75,14 +76,17 @@ struct gloo_operation {
 /// What the rank of a group shares with its thread.
 class gloo_group {
  public:
-  gloo_group(std::shared_ptr<store> s, int rank, int size, std::shared_ptr<::gloo::transport::Device> device, std::chrono::milliseconds limit)
-      : store_(std::move(s)), rank_(rank), ranks_(size), device_(std::move(device)) {
+  gloo_group(std::shared_ptr<store> s, int rank, int size, std::shared_ptr<::gloo::transport::Device> device,
+             std::string token, std::chrono::milliseconds limit)
+      : store_(std::move(s)), rank_(rank), ranks_(size), device_(std::move(device)), token_(std::move(token)) {
     const without_sigpipe quiet;
     try {
       auto context = std::make_shared<::gloo::rendezvous::Context>(rank, size);
       context->setTimeout(limit);
       gloo_rendezvous rendezvous(store_, limit);
+      const gloo_proof proof(*store_, token_, rank);
       context->connectFullMesh(rendezvous, device_);
+      proof.exchange(*context, limit);
       context_ = context;
     } catch (const ::gloo::Exception& e) {
       throw comm_error("weft: gloo: rank " + std::to_string(rank) + " of " + std::to_string(size) + " could not be connected: " + e.what());
@@ -112,6 +116,7 @@ class gloo_group {
   int size() const { return ranks_; }
   const std::shared_ptr<store>& shared_store() const { return store_; }
   const std::shared_ptr<::gloo::transport::Device>& device() const { return device_; }
+  const std::string& token() const { return token_; }
 
   std::shared_ptr<gloo_operation> post(operation o) {
     const without_sigpipe quiet;
@@ -364,6 +369,7 @@ class gloo_group {
   std::shared_ptr<store> store_;
   int rank_, ranks_;
   std::shared_ptr<::gloo::transport::Device> device_;
+  std::string token_;
   std::shared_ptr<::gloo::Context> context_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -393,7 +399,7 @@ class gloo_communicator : public communicator {
   /// Meets the others in `s`. Throws comm_error or timeout_error.
   gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
-      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, detail::device_on(network), limit)) {}
+      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, detail::device_on(network), network.token, limit)) {}
   explicit gloo_communicator(std::shared_ptr<detail::gloo_group> group) : group_(std::move(group)) {}
 
   const char* name() const override { return "gloo"; }
@@ -414,7 +420,7 @@ class gloo_communicator : public communicator {
     const auto own = std::find(members.begin(), members.end(), std::pair<std::int64_t, int>(key, rank()));
     const auto inner = std::make_shared<prefix_store>("split" + std::to_string(number) + "." + std::to_string(color), group_->shared_store());
     return std::make_shared<gloo_communicator>(std::make_shared<detail::gloo_group>(
-        inner, static_cast<int>(own - members.begin()), static_cast<int>(members.size()), group_->device(), limit));
+        inner, static_cast<int>(own - members.begin()), static_cast<int>(members.size()), group_->device(), group_->token(), limit));
   }
 
   void abort(const std::string& reason) override { group_->give_up("weft: rank " + std::to_string(rank()) + " gave up: " + reason); }

@@ -24,6 +24,7 @@ namespace weft {
 struct gloo_network {
   std::string address = "127.0.0.1";  // one of this machine
   std::string interface{};            // "eth0": its address instead, if it is given
+  std::string token{};                // of the job: ranks prove to each other that they know it
 };
 
 namespace detail {

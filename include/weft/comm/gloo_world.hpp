@@ -30,6 +30,7 @@ class gloo_world {
       if (me.rank == 0) server_ = std::make_unique<tcp_store_server>(me.address, me.port, token);
       const auto client = std::make_shared<tcp_store>(me.address, me.port, token, limit);
       network.address = client->local_address();
+      network.token = token;
       store_ = client;
     }
     ranks_ = std::make_unique<gloo_communicator>(store_, me.rank, me.size, network, limit);

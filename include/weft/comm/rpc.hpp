@@ -8,72 +8,83 @@
 //
 // Arguments and results are numbers, structs that can be copied as bytes, strings, and vectors of
 // these; what a call sends must have the types that the function takes. For control and small data:
-// a call takes about as long as four requests to the store.
+// a call takes about as long as four requests to the store. An agent that is not called sends nothing.
 #pragma once
 
 #include <atomic>
-#include <cstring>
-#include <functional>
+#include <condition_variable>
 #include <future>
-#include <map>
-#include <mutex>
 #include <thread>
-#include <tuple>
 
-#include <weft/comm/store_protocol.hpp>
+#include <weft/comm/rpc_protocol.hpp>
+#include <weft/comm/store.hpp>
 
 namespace weft {
 
 namespace detail {
 
-template <class T>
-inline constexpr bool is_vector = false;
-template <class T>
-inline constexpr bool is_vector<std::vector<T>> = true;
+/// The calls of an agent that have no answer yet.
+class rpc_calls {
+ public:
+  explicit rpc_calls(std::shared_ptr<store> s) : store_(std::move(s)) {}
 
-template <class T>
-void write_value(frame_writer& to, const T& value) {
-  if constexpr (std::is_convertible_v<T, std::string>) {
-    to.text(value);
-  } else if constexpr (is_vector<T>) {
-    to.number(static_cast<std::int64_t>(value.size()));
-    for (const auto& v : value) write_value(to, v);
-  } else {
-    static_assert(std::is_trivially_copyable_v<T>, "weft: rpc: a type that cannot be copied as bytes");
-    to.text(std::string(reinterpret_cast<const char*>(&value), sizeof(T)));
+  std::int64_t begin() {
+    const std::lock_guard lock(mutex_);
+    answers_[++last_];
+    return last_;
   }
-}
-
-template <class T>
-T read_value(frame_reader& from) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    return from.text();
-  } else if constexpr (is_vector<T>) {
-    T all;
-    const std::int64_t n = from.number();
-    for (std::int64_t i = 0; i < n && from.good(); ++i) all.push_back(read_value<typename T::value_type>(from));
-    return all;
-  } else {
-    const std::string bytes = from.text();
-    T value{};
-    if (bytes.size() != sizeof(T)) throw comm_error("weft: rpc: an argument or a result is of another type");
-    std::memcpy(&value, bytes.data(), sizeof(T));
-    return value;
+  /// Sends call `number` of `function` to rank `to`; its result as bytes.
+  std::string finish(std::int64_t number, store::milliseconds limit, int to, const std::string& function,
+                     const std::string& request) {
+    const auto until = std::chrono::steady_clock::now() + limit;
+    const finished over{*this, number};
+    store_->push("rpc/to/" + std::to_string(to), request);
+    const std::string who = function + " on rank " + std::to_string(to);
+    std::unique_lock lock(mutex_);
+    const auto found = answers_.find(number);
+    if (!changed_.wait_until(lock, until, [&] { return found->second || !over_.empty(); }))
+      throw timeout_error("weft: rpc: rank " + std::to_string(to) + " has not answered " + function +
+                          " within " + std::to_string(limit.count()) + " ms");
+    if (!found->second) throw comm_error("weft: rpc: " + who + ": " + over_);
+    frame_reader r(*std::move(found->second));
+    const bool good = r.byte() == 1;
+    std::string text = r.text();
+    if (!good) throw comm_error("weft: rpc: " + who + ": " + text);
+    return text;
   }
-}
+  /// An answer has come: to a call that still waits, or too late.
+  void answered(std::string bytes) {
+    frame_reader r(std::move(bytes));
+    const std::int64_t number = r.number();
+    const std::lock_guard lock(mutex_);
+    if (const auto found = answers_.find(number); found != answers_.end()) found->second = r.rest();
+    changed_.notify_all();
+  }
+  /// No more answers come.
+  void end(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (over_.empty()) over_ = why;
+    changed_.notify_all();
+  }
+  store& out() { return *store_; }
 
-/// The types that a function or lambda takes and gives.
-template <class F>
-struct signature : signature<decltype(&F::operator())> {};
-template <class R, class... A>
-struct signature<R (*)(A...)> {
-  using result = R;
-  using arguments = std::tuple<std::decay_t<A>...>;
+ private:
+  struct finished {
+    rpc_calls& of;
+    std::int64_t number;
+    ~finished() {
+      const std::lock_guard lock(of.mutex_);
+      of.answers_.erase(number);
+    }
+  };
+
+  std::shared_ptr<store> store_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::int64_t, std::optional<std::string>> answers_;
+  std::int64_t last_ = 0;
+  std::string over_;  // why there are no more
 };
-template <class C, class R, class... A>
-struct signature<R (C::*)(A...) const> : signature<R (*)(A...)> {};
-template <class C, class R, class... A>
-struct signature<R (C::*)(A...)> : signature<R (*)(A...)> {};
 
 }  // namespace detail
 
@@ -82,34 +93,27 @@ class rpc_agent {
   using connect = std::function<std::shared_ptr<store>()>;
   using milliseconds = std::chrono::milliseconds;
 
-  /// `to_store` gives ways to one store: the same one if it may be used by several threads that wait.
-  rpc_agent(connect to_store, int rank, int size) : connect_(std::move(to_store)), rank_(rank), size_(size), incoming_(connect_()) {
-    thread_ = std::thread([this] { answer_calls(); });
+  /// `to_store` gives ways to one store: the same one if it may be used by several threads that wait. Asks
+  /// for three. One agent a rank.
+  rpc_agent(const connect& to_store, int rank, int size)
+      : rank_(rank), size_(size), calls_(std::make_shared<detail::rpc_calls>(to_store())) {
+    answers_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_answers(*from, stop); });
+    requests_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_requests(*from, stop); });
   }
   rpc_agent(const rpc_agent&) = delete;
   rpc_agent& operator=(const rpc_agent&) = delete;
-  ~rpc_agent() {
-    ending_ = true;
-    thread_.join();
-  }
+  /// Waits for a function that runs; calls without an answer fail.
+  ~rpc_agent() { calls_->end("the agent that called has ended"); }
 
   /// What other ranks may call. A function runs on the agent's thread, one call after the other.
   template <class F>
   void serve(const std::string& name, F f) {
-    using s = detail::signature<F>;
-    const std::lock_guard lock(mutex_);
-    functions_[name] = [f](detail::frame_reader& in) mutable {
-      typename s::arguments arguments = read_all<typename s::arguments>(in);
-      if (!in.at_end()) throw comm_error("weft: rpc: a call has other arguments than the function takes");
-      detail::frame_writer out;
-      if constexpr (std::is_void_v<typename s::result>) std::apply(f, std::move(arguments));
-      else detail::write_value(out, std::apply(f, std::move(arguments)));
-      return out.take();
-    };
+    functions_.serve(name, std::move(f));
   }
 
-  /// Calls `function` on rank `to`. The future throws comm_error if it threw or is not served there,
-  /// timeout_error if no answer came in time.
+  /// Calls `function` on rank `to`. The future throws comm_error if it threw, is not served there, or gives
+  /// what the store does not take; timeout_error if no answer came in time (it may run all the same);
+  /// value_error if the store does not take the call.
   template <class R, class... A>
   std::future<R> call(int to, const std::string& function, const A&... arguments) {
     return call_within<R>(store::default_limit, to, function, arguments...);
@@ -117,86 +121,58 @@ class rpc_agent {
   template <class R, class... A>
   std::future<R> call_within(milliseconds limit, int to, const std::string& function, const A&... arguments) {
     if (to < 0 || to >= size_) throw value_error("weft: rpc: there is no rank " + std::to_string(to));
-    const std::string answer_at = "rpc/answer/" + std::to_string(rank_) + "/" + std::to_string(++calls_);
-    detail::frame_writer w;
-    w.text(answer_at).text(function);
-    (detail::write_value(w, arguments), ...);
-    return std::async(std::launch::async, [this, limit, to, function, answer_at, bytes = w.take()] {
-      const std::shared_ptr<store> s = connect_();
-      const std::string queue = "rpc/to/" + std::to_string(to) + "/";
-      s->set(queue + std::to_string(s->add(queue + "count", 1)), bytes);
-      std::string answer;
-      try {
-        answer = s->get(answer_at, limit);
-      } catch (const timeout_error&) {
-        throw timeout_error("weft: rpc: rank " + std::to_string(to) + " has not answered " + function + " within " +
-                            std::to_string(limit.count()) + " ms");
-      }
-      s->delete_key(answer_at);
-      detail::frame_reader r(answer);
-      const bool good = r.byte() == 1;
-      if (!good) throw comm_error("weft: rpc: " + function + " on rank " + std::to_string(to) + ": " + r.text());
-      if constexpr (!std::is_void_v<R>) {
-        R value = detail::read_value<R>(r);
-        if (!r.at_end()) throw comm_error("weft: rpc: " + function + " on rank " + std::to_string(to) + " gives another type");
-        return value;
-      }
-    });
+    const std::int64_t number = calls_->begin();
+    return std::async(std::launch::async,
+                      [calls = calls_, number, limit, to, function,
+                       bytes = detail::rpc_request(rank_, number, function, arguments...)] {
+                        detail::frame_reader r(calls->finish(number, limit, to, function, bytes));
+                        const std::string who = function + " on rank " + std::to_string(to);
+                        if constexpr (!std::is_void_v<R>) {
+                          R value = detail::read_value<R>(r);
+                          if (!r.at_end()) throw comm_error("weft: rpc: " + who + " gives another type");
+                          return value;
+                        }
+                      });
   }
 
  private:
-  template <class Tuple>
-  static Tuple read_all(detail::frame_reader& in) {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Tuple{detail::read_value<std::tuple_element_t<I, Tuple>>(in)...};  // in order: braces
-    }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
-  }
+  static constexpr std::chrono::hours long_enough{24};  // then it waits again
 
-  void answer_calls() {
-    const std::string queue = "rpc/to/" + std::to_string(rank_) + "/";
-    for (std::int64_t next = 1; !ending_;) {
-      const std::string key = queue + std::to_string(next);
-      std::string request;
+  void take_answers(store& from, std::stop_token stop) try {
+    while (!stop.stop_requested())
+      if (std::optional<std::string> a = from.pop("rpc/answers/" + std::to_string(rank_), long_enough, stop))
+        calls_->answered(*std::move(a));
+  } catch (const std::exception& e) {
+    calls_->end(e.what());
+  }
+  void take_requests(store& from, std::stop_token stop) try {
+    while (!stop.stop_requested()) {
+      std::optional<std::string> request = from.pop("rpc/to/" + std::to_string(rank_), long_enough, stop);
+      if (!request) continue;
+      std::optional<detail::rpc_answer> a = functions_.answer(*std::move(request), size_);
+      if (a) send(*a);
+    }
+  } catch (const std::exception& e) {  // the store is gone, and with it the job
+    calls_->end(e.what());
+  }
+  void send(detail::rpc_answer& a) {
+    const std::string queue = "rpc/answers/" + std::to_string(a.to);
+    try {
+      calls_->out().push(queue, a.bytes());
+    } catch (const value_error& refused) {
+      a.good = false;
+      a.text = refused.what();
       try {
-        request = incoming_->get(key, milliseconds(50));
-      } catch (const timeout_error&) {
-        continue;
-      } catch (const error&) {
-        return;  // the store is gone, and with it the job
+        calls_->out().push(queue, a.bytes());
+      } catch (const value_error&) {  // there is no place for this either: the caller's time runs out
       }
-      ++next;
-      incoming_->delete_key(key);
-      detail::frame_reader in(std::move(request));
-      const std::string answer_at = in.text(), function = in.text();
-      detail::frame_writer answer;
-      try {
-        answer.byte(1).raw(run(function, in));
-      } catch (const std::exception& e) {
-        answer = detail::frame_writer();
-        answer.byte(0).text(e.what());
-      }
-      incoming_->set(answer_at, answer.take());
     }
   }
-  std::string run(const std::string& function, detail::frame_reader& in) {
-    std::function<std::string(detail::frame_reader&)> f;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = functions_.find(function);
-      if (found == functions_.end()) throw comm_error("weft: rpc: is not served");
-      f = found->second;
-    }
-    return f(in);
-  }
 
-  connect connect_;
   int rank_, size_;
-  std::shared_ptr<store> incoming_;
-  std::mutex mutex_;
-  std::map<std::string, std::function<std::string(detail::frame_reader&)>> functions_;
-  std::atomic<std::int64_t> calls_ = 0;
-  std::atomic<bool> ending_ = false;
-  std::thread thread_;
+  std::shared_ptr<detail::rpc_calls> calls_;
+  detail::rpc_functions functions_;
+  std::jthread answers_, requests_;  // the last: they end first
 };
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A store of keys and values that ranks share while they find each other; the operations are those
-// of torch.distributed.Store.
+// A store of keys and values, and of queues, that ranks share while they find each other; the operations
+// are those of torch.distributed.Store.
 //
 //   file_store store("/shared/job-17");
 //   store.set("rank0/address", "10.0.0.1:4242");
@@ -9,15 +9,46 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <weft/base/error.hpp>
 
 namespace weft {
+
+namespace detail {
+
+/// A key or a value as a message shows it: its beginning, if it is long.
+inline std::string shown(const std::string& text) {
+  return text.size() <= 100 ? text : text.substr(0, 100) + "...";
+}
+
+/// What `key` holds, as a number, and `amount`. Throws value_error.
+inline std::int64_t stored_sum(const std::string& key, const std::string& value, std::int64_t amount) {
+  std::size_t used = 0;
+  std::int64_t n = 0;
+  try {
+    n = std::stoll(value, &used);
+  } catch (const std::logic_error&) {
+  }
+  if (value.empty() || used != value.size())
+    throw value_error("weft: store: add: " + shown(key) + " holds \"" + shown(value) +
+                      "\", which is no number");
+  if (__builtin_add_overflow(n, amount, &n))
+    throw value_error("weft: store: add: " + shown(key) + " holds " + value + ": adding " +
+                      std::to_string(amount) + " overflows");
+  return n;
+}
+
+}  // namespace detail
 
 class store {
  public:
@@ -35,7 +66,8 @@ class store {
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
   /// Sets `desired` if the value is `expected`, or if the key is not there and `expected` is empty.
   /// Gives what the key holds then, or `expected` if it is not there.
-  virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
+  virtual std::string compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) = 0;
   /// Whether the key was there.
   virtual bool delete_key(const std::string& key) = 0;
   /// Whether all keys are there now.
@@ -44,25 +76,18 @@ class store {
   /// Waits until all keys are there. Throws timeout_error, naming those that are not.
   virtual void wait(const std::vector<std::string>& keys, milliseconds limit = default_limit) = 0;
 
+  /// Appends a value to a queue. Queues and keys are apart; a queue without values takes no memory.
+  virtual void push(const std::string& queue, const std::string& value) = 0;
+  /// Takes the oldest value off a queue, as soon as there is one. None if there is none within `limit`,
+  /// or when `stop` is requested; then nothing has been taken.
+  virtual std::optional<std::string> pop(const std::string& queue, milliseconds limit = default_limit,
+                                         std::stop_token stop = {}) = 0;
+
  protected:
   static timeout_error late(const std::vector<std::string>& missing, milliseconds limit) {
     std::string text = "weft: store: nobody has set";
     for (const std::string& key : missing) text.append(" ").append(key);
     return timeout_error(text + " within " + std::to_string(limit.count()) + " ms");
-  }
-  /// What `key` holds, as a number, and `amount`.
-  static std::int64_t sum(const std::string& key, const std::string& value, std::int64_t amount) {
-    std::size_t used = 0;
-    std::int64_t n = 0;
-    try {
-      n = std::stoll(value, &used);
-    } catch (const std::logic_error&) {
-    }
-    if (value.empty() || used != value.size())
-      throw value_error("weft: store: add: " + key + " holds \"" + value + "\", which is no number");
-    if (__builtin_add_overflow(n, amount, &n))
-      throw value_error("weft: store: add: " + key + " holds " + value + ": adding " + std::to_string(amount) + " overflows");
-    return n;
   }
 };
 
@@ -82,12 +107,13 @@ class memory_store : public store {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(key);
-    const std::int64_t after = sum(key, found == values_.end() ? "0" : found->second, amount);
+    const std::int64_t after = detail::stored_sum(key, found == values_.end() ? "0" : found->second, amount);
     values_[key] = std::to_string(after);
     changed_.notify_all();
     return after;
   }
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(key);
     if (found == values_.end() ? !expected.empty() : found->second != expected)
@@ -110,7 +136,24 @@ class memory_store : public store {
   }
   void wait(const std::vector<std::string>& keys, milliseconds limit) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [&] { return missing(keys).empty(); })) throw late(missing(keys), limit);
+    if (!changed_.wait_for(lock, limit, [&] { return missing(keys).empty(); }))
+      throw late(missing(keys), limit);
+  }
+  void push(const std::string& queue, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    queues_[queue].push_back(value);
+    changed_.notify_all();
+  }
+  std::optional<std::string> pop(const std::string& queue, milliseconds limit = default_limit,
+                                 std::stop_token stop = {}) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::move(stop), limit, [&] { return queues_.contains(queue); }))
+      return std::nullopt;
+    const auto found = queues_.find(queue);
+    std::string value = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) queues_.erase(found);
+    return value;
   }
 
  private:
@@ -122,26 +165,42 @@ class memory_store : public store {
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::deque<std::string>> queues_;  // none is empty
 };
 
 /// Another store under a prefix, so that several groups can use it without meeting. Counts the keys
 /// of the whole store.
 class prefix_store : public store {
  public:
-  prefix_store(std::string prefix, std::shared_ptr<store> of) : prefix_(std::move(prefix) + "/"), of_(std::move(of)) {}
+  prefix_store(std::string prefix, std::shared_ptr<store> of)
+      : prefix_(std::move(prefix) + "/"), of_(std::move(of)) {}
 
   void set(const std::string& key, const std::string& value) override { of_->set(prefix_ + key, value); }
-  std::string get(const std::string& key, milliseconds limit) override { return of_->get(prefix_ + key, limit); }
-  std::int64_t add(const std::string& key, std::int64_t amount) override { return of_->add(prefix_ + key, amount); }
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+  std::string get(const std::string& key, milliseconds limit) override {
+    return of_->get(prefix_ + key, limit);
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return of_->add(prefix_ + key, amount);
+  }
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
     return of_->compare_set(prefix_ + key, expected, desired);
   }
   bool delete_key(const std::string& key) override { return of_->delete_key(prefix_ + key); }
   bool check(const std::vector<std::string>& keys) override { return of_->check(prefixed(keys)); }
   std::int64_t num_keys() override { return of_->num_keys(); }
-  void wait(const std::vector<std::string>& keys, milliseconds limit) override { of_->wait(prefixed(keys), limit); }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override {
+    of_->wait(prefixed(keys), limit);
+  }
+  void push(const std::string& queue, const std::string& value) override {
+    of_->push(prefix_ + queue, value);
+  }
+  std::optional<std::string> pop(const std::string& queue, milliseconds limit,
+                                 std::stop_token stop) override {
+    return of_->pop(prefix_ + queue, limit, std::move(stop));
+  }
 
  private:
   std::vector<std::string> prefixed(std::vector<std::string> keys) const {

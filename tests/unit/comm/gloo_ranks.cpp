@@ -112,6 +112,62 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
           }) == 0);
 }
 
+namespace {
+
+/// Connects to every port that rank `rank` publishes for the others, before they learn of it.
+class first_to_come : public prefix_store {
+ public:
+  first_to_come(std::shared_ptr<store> of, int rank) : prefix_store("ranks", std::move(of)), key_(std::to_string(rank)) {}
+  void set(const std::string& key, const std::string& value) override {
+    for (std::size_t at = 0; key == key_ && at + sizeof(sockaddr_in) <= value.size(); ++at) {  // each address that it holds
+      sockaddr_in to;
+      std::memcpy(&to, value.data() + at, sizeof to);
+      if (to.sin_family != AF_INET || to.sin_addr.s_addr != htonl(INADDR_LOOPBACK)) continue;
+      const int s = ::socket(AF_INET, SOCK_STREAM, 0);
+      taken_ += ::connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+    }
+    prefix_store::set(key, value);
+  }
+  int taken() const { return taken_; }
+
+ private:
+  std::string key_;
+  int taken_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a stranger who comes first to a rank's port is found before anything is sent") {
+  for (int ranks = 2; ranks <= 3; ++ranks)
+    CHECK(failures_on(ranks, [ranks](int rank, auto store) {
+            const auto meddled = std::make_shared<first_to_come>(store, rank);
+            std::vector<float> x(4, 1.0f);
+            const std::string wrong = failure([&] {
+              gloo_communicator all(meddled, rank, ranks, {.token = "secret"}, 3s);
+              all.all_reduce(x).wait();
+            });
+            if (meddled->taken() != ranks - 1) return false;
+            if (wrong.empty()) return x[0] == static_cast<float>(ranks);  // another Gloo lets strangers wait
+            return says(wrong, "weft: gloo: ") && (contract::has(wrong, "could not be connected") || says(wrong, "answers somebody else"));
+          }) == 0);
+}
+
+TEST_CASE("a rank that does not know the token is found out by the others") {
+  CHECK(failures_on(3, [](int rank, auto store) {
+          const std::string wrong = failure([&] {
+            gloo_communicator ranks(store, rank, 3, {.token = rank == 1 ? "guess" : "secret"}, 5s);
+          });
+          return says(wrong, "rank 1", "answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
+        }) == 0);
+  CHECK(failures_on(3, [](int rank, auto store) {  // and groups of them prove it anew
+          gloo_communicator ranks(store, rank, 3, {.token = "secret"});
+          const auto pair = ranks.split(rank == 2 ? -1 : 0, rank, {});
+          std::vector<float> x(4, 1.0f);
+          if (pair) pair->all_reduce(x).wait();
+          return x[0] == (rank == 2 ? 1.0f : 2.0f);
+        }) == 0);
+}
+
 TEST_CASE("an address or an interface that no machine has is an error") {
   const auto meet = [](const gloo_network& network) { gloo_communicator(std::make_shared<memory_store>(), 0, 1, network); };
   CHECK_THROWS_WITH_AS(meet({.address = "no.such.name.invalid"}), doctest::Contains("weft: gloo: cannot use the network address no.such.name.invalid"), comm_error);

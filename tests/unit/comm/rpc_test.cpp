@@ -30,26 +30,43 @@ void check_calls(const rpc_agent::connect& connect) {
   });
   one.serve("fails", [](int) -> int { throw value_error("out of range"); });
   one.serve("slow", [] { std::this_thread::sleep_for(300ms); });
+  one.serve("throws 7", [] { throw 7; });
+  one.serve("not", [](bool b) { return !b; });
+  one.serve("asks back", [&one] { return one.call<int>(0, "ask back").get() + 1; });
   zero.serve("ask back", [] { return 7; });
 
   CHECK(zero.call<int>(1, "add", 2, 3).get() == 5);
-  CHECK(zero.call<std::string>(1, "join", std::string("a"), std::vector<std::string>{"b", "", "c"}).get() == "abc");
+  CHECK(zero.call<std::string>(1, "join", std::string("a"), std::vector<std::string>{"b", "", "c"}).get() ==
+        "abc");
   CHECK(zero.call<point>(1, "mirror", point{1, 2}).get().x == 2);
   zero.call<void>(1, "count").get();
   CHECK(counted == 1);
-  CHECK(zero.call<std::vector<double>>(1, "squares", std::vector<double>{1, 2, 3}).get() == std::vector<double>{1, 4, 9});
+  CHECK(zero.call<std::vector<double>>(1, "squares", std::vector<double>{1, 2, 3}).get() ==
+        std::vector<double>{1, 4, 9});
   CHECK(one.call<int>(0, "ask back").get() == 7);
+
+  CHECK(zero.call<int>(1, "asks back").get() == 8);
+  CHECK(zero.call<bool>(1, "not", true).get() == false);
+  CHECK_THROWS_WITH_AS(zero.call<bool>(1, "not", std::uint8_t{7}).get(), doctest::Contains("of another type"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<void>(1, "throws 7").get(), doctest::Contains("no std::exception"),
+                       comm_error);
 
   std::vector<std::future<int>> many;
   for (int i = 0; i < 20; ++i) many.push_back(zero.call<int>(1, "add", i, i));
   for (int i = 0; i < 20; ++i) CHECK(many[static_cast<std::size_t>(i)].get() == 2 * i);
 
-  CHECK_THROWS_WITH_AS(zero.call<int>(1, "fails", 1).get(), "weft: rpc: fails on rank 1: out of range", comm_error);
-  CHECK_THROWS_WITH_AS(zero.call<int>(1, "nothing").get(), doctest::Contains("nothing on rank 1: weft: rpc: is not served"), comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "fails", 1).get(), "weft: rpc: fails on rank 1: out of range",
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "nothing").get(),
+                       doctest::Contains("nothing on rank 1: weft: rpc: is not served"), comm_error);
   CHECK_THROWS_WITH_AS(zero.call<int>(1, "add", 1).get(), doctest::Contains("of another type"), comm_error);
-  CHECK_THROWS_WITH_AS(zero.call<int>(1, "add", 1, 2, 3).get(), doctest::Contains("other arguments"), comm_error);
-  CHECK_THROWS_WITH_AS(zero.call<double>(1, "add", 1, 2).get(), doctest::Contains("another type"), comm_error);
-  CHECK_THROWS_WITH_AS(zero.call_within<void>(30ms, 1, "slow").get(), doctest::Contains("rank 1 has not answered slow within 30 ms"), timeout_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "add", 1, 2, 3).get(), doctest::Contains("other arguments"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<double>(1, "add", 1, 2).get(), doctest::Contains("another type"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call_within<void>(30ms, 1, "slow").get(),
+                       doctest::Contains("rank 1 has not answered slow within 30 ms"), timeout_error);
   CHECK_THROWS_AS(zero.call<int>(2, "add", 1, 2), value_error);
 }
 
@@ -63,4 +80,81 @@ TEST_CASE("calls between ranks through a store in memory") {
 TEST_CASE("calls between ranks through a store over TCP") {
   tcp_store_server server("127.0.0.1", 0, "secret");
   check_calls([&] { return std::make_shared<tcp_store>("127.0.0.1", server.port(), "secret"); });
+}
+
+namespace {
+
+/// Counts what it is asked.
+class counting_store : public memory_store {
+ public:
+  std::atomic<int> asked = 0;
+  void set(const std::string& k, const std::string& v) override { ++asked, memory_store::set(k, v); }
+  std::string get(const std::string& k, milliseconds limit) override {
+    return ++asked, memory_store::get(k, limit);
+  }
+  bool check(const std::vector<std::string>& k) override { return ++asked, memory_store::check(k); }
+  void push(const std::string& q, const std::string& v) override { ++asked, memory_store::push(q, v); }
+  std::optional<std::string> pop(const std::string& q, milliseconds limit, std::stop_token stop) override {
+    return ++asked, memory_store::pop(q, limit, std::move(stop));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an agent that is not called asks nothing, and leaves nothing in the store") {
+  const auto all = std::make_shared<counting_store>();
+  {
+    rpc_agent zero([&] { return all; }, 0, 2), one([&] { return all; }, 1, 2);
+    one.serve("slow", [] { std::this_thread::sleep_for(100ms); });
+    CHECK_THROWS_AS(zero.call_within<void>(1ms, 1, "slow").get(), timeout_error);
+    zero.call<void>(1, "slow").get();  // after the answer that came too late
+    while (all->asked < 12) std::this_thread::sleep_for(1ms);  // 4 first pops, and 4 for each call
+    std::this_thread::sleep_for(300ms);
+    CHECK(all->asked == 12);
+  }
+  CHECK(all->num_keys() == 0);
+  for (const char* queue : {"rpc/to/0", "rpc/to/1", "rpc/answers/0", "rpc/answers/1"})
+    CHECK_FALSE(all->pop(queue, 0ms, {}));
+}
+
+TEST_CASE("no call ends the process that serves it") {
+  auto server = std::make_unique<tcp_store_server>("127.0.0.1", 0, "secret",
+                                                   tcp_store_limits{.bytes = 3 << 20, .request = 2 << 20});
+  const auto connect = [&] { return std::make_shared<tcp_store>("127.0.0.1", server->port(), "secret"); };
+  rpc_agent zero(connect, 0, 2), one(connect, 1, 2);
+  one.serve("text", [](int n) { return std::string(static_cast<std::size_t>(n), 'x'); });
+  one.serve("long error", []() -> int { throw std::runtime_error(std::string(1 << 23, 'e')); });
+  one.serve("wait", [] { std::this_thread::sleep_for(1s); });
+  const auto works = [&] { return zero.call<std::string>(1, "text", 3).get() == "xxx"; };
+
+  CHECK_THROWS_WITH_AS(zero.call<std::string>(1, "text", 4 << 20).get(),
+                       doctest::Contains("text on rank 1: weft: store: push rpc/answers/0: 419"), comm_error);
+  CHECK(works());
+  CHECK_THROWS_AS(zero.call<int>(1, "long error").get(), comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "text", std::string(4 << 20, 'x')).get(),
+                       doctest::Contains("tcp_store_limits::request"), value_error);
+  CHECK(works());
+  connect()->set("fill", std::string(2000 << 10, 'x'));  // of 3 MiB: no place for an answer of 1.9
+  CHECK_THROWS_WITH_AS(zero.call<std::string>(1, "text", 1900 << 10).get(),
+                       doctest::Contains("tcp_store_limits::bytes"), comm_error);
+  CHECK(works());
+  for (const std::string& bytes :
+       {std::string(), std::string("x"), std::string(100, '\xff'), std::string(16, '\0')}) {
+    connect()->push("rpc/to/1", bytes);
+    connect()->push("rpc/answers/0", bytes);
+  }
+  CHECK(works());
+
+  std::future<void> waiting = zero.call<void>(1, "wait");
+  server.reset();
+  CHECK_THROWS_WITH_AS(waiting.get(), doctest::Contains("is lost"), comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<void>(1, "wait").get(), doctest::Contains("is lost"), comm_error);
+}
+
+TEST_CASE("calls without an answer fail when their agent ends") {
+  const auto all = std::make_shared<memory_store>();
+  auto zero = std::make_unique<rpc_agent>([&] { return all; }, 0, 2);
+  std::future<int> nobody = zero->call<int>(1, "nobody answers");
+  zero.reset();
+  CHECK_THROWS_WITH_AS(nobody.get(), doctest::Contains("the agent that called has ended"), comm_error);
 }

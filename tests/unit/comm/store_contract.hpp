@@ -10,6 +10,47 @@
 
 #include <weft/comm/store.hpp>
 
+inline void check_queues(weft::store& here, weft::store& there) {
+  using namespace std::chrono_literals;
+  const std::int64_t keys = here.num_keys();
+  here.push("q", "1");
+  there.push("q", std::string("2\0", 2));  // any bytes
+  here.push("q", "");
+  here.push("odd key/with: all sorts\n", "other");
+  CHECK(here.num_keys() == keys);  // queues are no keys
+  CHECK_FALSE(here.check({"q"}));
+  CHECK(there.pop("q") == "1");
+  CHECK(here.pop("q", 0ms) == std::string("2\0", 2));
+  CHECK(here.pop("q") == "");
+  CHECK(here.pop("q", 20ms) == std::nullopt);
+  CHECK(there.pop("odd key/with: all sorts\n") == "other");
+
+  std::stop_source stop;
+  std::thread other([&] {
+    std::this_thread::sleep_for(30ms);
+    there.push("late", "x");
+    std::this_thread::sleep_for(30ms);
+    stop.request_stop();
+  });
+  CHECK(here.pop("late", 60s) == "x");
+  CHECK(here.pop("never", 60s, stop.get_token()) == std::nullopt);
+  CHECK(here.pop("never", 60s, stop.get_token()) == std::nullopt);  // stopped before
+  other.join();
+  here.push("never", "after");  // a pop that was given up takes nothing
+  CHECK(here.pop("never", 0ms) == "after");
+
+  std::vector<std::thread> many;  // each value is taken once
+  for (int t = 0; t < 4; ++t)
+    many.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        (t % 2 ? here : there).push("work", "1");
+        while (!(t % 2 ? here : there).pop("work", 1ms)) {}  // gives up often
+      }
+    });
+  for (std::thread& t : many) t.join();
+  CHECK(here.pop("work", 0ms) == std::nullopt);
+}
+
 /// `here` and `there` are two ways to one store, as two ranks have them.
 inline void check_contract(weft::store& here, weft::store& there, bool counts_others = false) {
   using namespace weft;
@@ -62,4 +103,5 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
     });
   for (std::thread& t : many) t.join();
   CHECK(here.add("count", 0) == 400);
+  check_queues(here, there);
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// What the recordings of ranks tell: what each rank did last, and which rank others wait for.
+//
+//   std::puts(flight_report("flight").c_str());
+//
+// A file is untrusted: the report says which ones are no recordings, and shows what is no printable ASCII as
+// '?'.
+#pragma once
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <weft/comm/flight_recorder.hpp>
+
+namespace weft {
+
+namespace detail {
+
+class flight_summary {
+ public:
+  /// Whether the bytes are a recording.
+  bool add(const std::string& bytes) {
+    flight_file file;
+    if (bytes.size() != sizeof file) return false;
+    std::memcpy(&file, bytes.data(), sizeof file);
+    if (std::memcmp(file.magic, flight_magic, sizeof flight_magic) != 0) return false;
+    rank_record& r = ranks_[file.rank];
+    for (const flight_record& one : file.at) {
+      if (one.order == 0) continue;
+      if (one.order > r.last.order) r.last = one;
+      std::uint64_t& most = r.begun_in[text_of(one.group)];
+      most = std::max(most, one.number);
+      if (one.ended == 0) r.under_way.push_back(one);
+    }
+    return true;
+  }
+  bool empty() const { return ranks_.empty(); }
+
+  std::string report() const {
+    std::string text;
+    for (const auto& [rank, r] : ranks_) {
+      text += "rank " + std::to_string(rank) + ": ";
+      if (r.last.order == 0) text += "no operation yet\n";
+      else text += (r.last.ended ? "ended " : "waits in ") + described(r.last) + "\n";
+    }
+    std::set<std::string> said;
+    for (const auto& [rank, r] : ranks_)
+      for (const flight_record& waits : r.under_way)
+        for (const auto& [other, o] : ranks_) {
+          if (other == rank || !is_behind(o, waits)) continue;
+          const std::string line =
+              "rank " + std::to_string(other) + " has not begun " + described(waits) + "\n";
+          if (said.insert(line).second) text += line;
+        }
+    return text;
+  }
+
+ private:
+  struct rank_record {
+    flight_record last;                             // begun last
+    std::map<std::string, std::uint64_t> begun_in;  // highest number by group
+    std::vector<flight_record> under_way;
+  };
+
+  /// Takes part in the group, and has not come so far.
+  static bool is_behind(const rank_record& r, const flight_record& operation) {
+    const auto found = r.begun_in.find(text_of(operation.group));
+    return found != r.begun_in.end() && found->second < operation.number;
+  }
+  static std::string described(const flight_record& r) {
+    return text_of(r.group) + " #" + std::to_string(r.number) + " " + text_of(r.text);
+  }
+  template <std::size_t N>
+  static std::string text_of(const char (&from)[N]) {
+    std::string text(from, ::strnlen(from, N));
+    for (char& c : text)  // no terminal obeys it
+      if (c < ' ' || c > '~') c = '?';
+    return text;
+  }
+
+  std::map<int, rank_record> ranks_;
+};
+
+}  // namespace detail
+
+/// What the recordings in a folder tell. Never throws over what a file holds; reads only regular files, and
+/// of those no more than a recording has.
+inline std::string flight_report(const std::string& folder) {
+  detail::flight_summary all;
+  std::string report;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (entry.path().extension() != ".flight") continue;
+    std::string bytes(sizeof(detail::flight_file) + 1, '\0');
+    if (!entry.is_regular_file(none)) {
+      bytes.clear();
+    } else {
+      std::ifstream in(entry.path(), std::ios::binary);
+      in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+      bytes.resize(static_cast<std::size_t>(in.gcount()));
+    }
+    if (!all.add(bytes)) report += entry.path().string() + ": is no recording\n";
+  }
+  return report + (all.empty() ? folder + ": no recordings\n" : all.report());
+}
+
+}  // namespace weft

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// Messages as bytes: strings are a u32 length and bytes, integers are little-endian.
+//
+//   const std::string bytes = frame_writer().number(7).text("key").take();
+//   frame_reader r(bytes);
+//   r.number(), r.text();                                   // r.good() && r.at_end() afterwards
+//
+// What is read is untrusted: a reader never reads beyond the bytes and never allocates more than they hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::detail {
+
+/// Writes the fields of a frame.
+class frame_writer {
+ public:
+  frame_writer& byte(std::uint8_t b) { return bytes_ += static_cast<char>(b), *this; }
+  frame_writer& number(std::int64_t n) {
+    for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(static_cast<std::uint64_t>(n) >> 8 * i);
+    return *this;
+  }
+  frame_writer& length(std::size_t n) {
+    for (int i = 0; i < 4; ++i) bytes_ += static_cast<char>(n >> 8 * i);
+    return *this;
+  }
+  frame_writer& text(const std::string& s) {
+    length(s.size());
+    return bytes_ += s, *this;
+  }
+  frame_writer& texts(const std::vector<std::string>& all) {
+    length(all.size());
+    for (const std::string& s : all) text(s);
+    return *this;
+  }
+  frame_writer& raw(const std::string& fields) { return bytes_ += fields, *this; }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+/// Reads them; everything after something malformed is empty, and `good` says so.
+class frame_reader {
+ public:
+  explicit frame_reader(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  std::uint8_t byte() { return static_cast<std::uint8_t>(unsigned_of(1)); }
+  std::int64_t number() { return static_cast<std::int64_t>(unsigned_of(8)); }
+  std::size_t length() { return static_cast<std::size_t>(unsigned_of(4)); }
+  std::string text() {
+    const std::size_t n = length();
+    if (n > left()) return fail(), "";
+    at_ += n;
+    return bytes_.substr(at_ - n, n);
+  }
+  /// At most `most`.
+  std::vector<std::string> texts(std::size_t most) {
+    const std::size_t n = length();
+    if (n > most || n > left() / 4) return fail(), std::vector<std::string>{};
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < n && good_; ++i) all.push_back(text());
+    return all;
+  }
+  /// What has not been read.
+  std::string rest() {
+    std::string all = bytes_.substr(at_);
+    at_ = bytes_.size();
+    return all;
+  }
+  void fail() {
+    good_ = false;
+    at_ = bytes_.size();
+  }
+  std::size_t left() const { return bytes_.size() - at_; }
+  bool good() const { return good_; }
+  bool at_end() const { return good_ && left() == 0; }
+
+ private:
+  std::uint64_t unsigned_of(std::size_t size) {
+    if (!good_ || size > left()) return fail(), 0;
+    std::uint64_t n = 0;
+    for (std::size_t i = size; i-- > 0;) n = n << 8 | static_cast<unsigned char>(bytes_[at_ + i]);
+    at_ += size;
+    return n;
+  }
+
+  std::string bytes_;
+  std::size_t at_ = 0;
+  bool good_ = true;
+};
+
+}  // namespace weft::detail

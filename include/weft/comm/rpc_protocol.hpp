@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+// Calls of functions as bytes, and the table of functions that answers them: remote calls without a network.
+//
+//   detail::rpc_functions table;
+//   table.serve("add", [](int a, int b) { return a + b; });
+//   table.answer(detail::rpc_request(3, 7, "add", 2, 3), 4);       // to rank 3 of 4: call 7 gives 5
+//
+// Requests are untrusted: whatever the bytes and whatever the function does, there is an answer or none.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include <weft/base/error.hpp>
+#include <weft/comm/frames.hpp>
+
+namespace weft::detail {
+
+template <class T>
+inline constexpr bool is_vector = false;
+template <class T>
+inline constexpr bool is_vector<std::vector<T>> = true;
+
+template <class T>
+void write_value(frame_writer& to, const T& value) {
+  if constexpr (std::is_convertible_v<T, std::string>) {
+    to.text(value);
+  } else if constexpr (is_vector<T>) {
+    to.number(static_cast<std::int64_t>(value.size()));
+    for (const typename T::value_type& v : value) write_value(to, v);
+  } else {
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
+                  "weft: rpc: a type that cannot be copied as bytes");
+    to.text(std::string(reinterpret_cast<const char*>(&value), sizeof(T)));
+  }
+}
+
+/// Throws comm_error if the bytes are no value of the type. A struct is taken as it comes: its members have
+/// to be of types of which all bytes are values.
+template <class T>
+T read_value(frame_reader& from) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return from.text();
+  } else if constexpr (is_vector<T>) {
+    T all;
+    const std::int64_t n = from.number();
+    if (n < 0) from.fail();
+    for (std::int64_t i = 0; i < n && from.good(); ++i)
+      all.push_back(read_value<typename T::value_type>(from));
+    return all;
+  } else {
+    const std::string bytes = from.text();
+    T value{};
+    bool good = bytes.size() == sizeof(T);
+    if constexpr (std::is_same_v<T, bool>) good = good && static_cast<unsigned char>(bytes[0]) <= 1;
+    if (!good) throw comm_error("weft: rpc: an argument or a result is of another type");
+    std::memcpy(&value, bytes.data(), sizeof(T));
+    return value;
+  }
+}
+
+/// The types that a function or lambda takes and gives.
+template <class F>
+struct signature : signature<decltype(&F::operator())> {};
+template <class R, class... A>
+struct signature<R (*)(A...)> {
+  using result = R;
+  using arguments = std::tuple<std::decay_t<A>...>;
+};
+template <class C, class R, class... A>
+struct signature<R (C::*)(A...) const> : signature<R (*)(A...)> {};
+template <class C, class R, class... A>
+struct signature<R (C::*)(A...)> : signature<R (*)(A...)> {};
+
+/// Call `number` of rank `caller`.
+template <class... A>
+std::string rpc_request(int caller, std::int64_t number, const std::string& function, const A&... arguments) {
+  frame_writer w;
+  w.number(caller).number(number).text(function);
+  (write_value(w, arguments), ...);
+  return w.take();
+}
+
+/// What a call has led to, for rank `to`.
+struct rpc_answer {
+  int to = 0;
+  std::int64_t number = 0;
+  bool good = false;
+  std::string text{};  // the result as bytes, or what went wrong
+
+  std::string bytes() const { return frame_writer().number(number).byte(good).text(text).take(); }
+};
+
+class rpc_functions {
+ public:
+  template <class F>
+  void serve(const std::string& name, F f) {
+    using s = signature<F>;
+    const auto called = [f](frame_reader& in) mutable {
+      typename s::arguments arguments = read_all<typename s::arguments>(in);
+      if (!in.at_end()) throw comm_error("weft: rpc: a call has other arguments than the function takes");
+      frame_writer out;
+      if constexpr (std::is_void_v<typename s::result>) std::apply(f, std::move(arguments));
+      else write_value(out, std::apply(f, std::move(arguments)));
+      return out.take();
+    };
+    const std::lock_guard lock(mutex_);
+    functions_[name] = std::make_shared<function>(called);
+  }
+
+  /// None if nobody of `ranks` ranks waits for an answer.
+  std::optional<rpc_answer> answer(std::string request, int ranks) {
+    frame_reader in(std::move(request));
+    const std::int64_t caller = in.number(), number = in.number();
+    const std::string name = in.text();
+    if (!in.good() || caller < 0 || caller >= ranks) return std::nullopt;
+    rpc_answer a{static_cast<int>(caller), number};
+    try {
+      a.text = run(name, in);
+      a.good = true;
+    } catch (const std::exception& e) {
+      a.text = e.what();
+    } catch (...) {
+      a.text = "has thrown what is no std::exception";
+    }
+    constexpr std::size_t longest = 4096;
+    if (!a.good && a.text.size() > longest) a.text.resize(longest);
+    return a;
+  }
+
+ private:
+  using function = std::function<std::string(frame_reader&)>;
+
+  template <class Tuple>
+  static Tuple read_all(frame_reader& in) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return Tuple{read_value<std::tuple_element_t<I, Tuple>>(in)...};  // in order: braces
+    }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
+  }
+  std::string run(const std::string& name, frame_reader& in) {
+    std::shared_ptr<function> f;  // of its own: another may be served under the name meanwhile
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = functions_.find(name);
+      if (found == functions_.end()) throw comm_error("weft: rpc: is not served");
+      f = found->second;
+    }
+    return (*f)(in);
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<function>> functions_;
+};
+
+}  // namespace weft::detail

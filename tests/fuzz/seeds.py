@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes inputs to begin with for the fuzz targets of ranks: seeds.py FOLDER makes FOLDER/TARGET.corpus/NAME."""
+import pathlib
+import struct
+import sys
+
+SET, GET, ADD, COMPARE_SET, DELETE, CHECK, NUM_KEYS, WAIT, PUSH, POP, WITHDRAW = range(11)
+
+
+def text(s):
+    return struct.pack("<I", len(s)) + s
+
+
+def texts(*all):
+    return struct.pack("<I", len(all)) + b"".join(map(text, all))
+
+
+def request(number, what, *fields):
+    return struct.pack("<qB", number, what) + b"".join(fields)
+
+
+def session(*steps):
+    """Steps (client, bytes), as tests/fuzz/store.cpp reads them."""
+    return b"".join(bytes([client, len(bytes_)]) + bytes_ for client, bytes_ in steps)
+
+
+def number(n):
+    return struct.pack("<q", n)
+
+
+def record(order, begun, ended, count, group, what):
+    return struct.pack("<QqqQ24s136s", order, begun, ended, count, group, what)
+
+
+store = {
+    "set_get": session((0, request(1, SET, text(b"k"), text(b"vv"))), (1, request(2, GET, texts(b"k"))),
+                       (0, request(3, NUM_KEYS)), (2, request(4, CHECK, texts(b"k", b"a"))), (0, request(5, DELETE, text(b"k")))),
+    "wait": session((0, request(1, WAIT, texts(b"a", b"b"))), (1, request(1, GET, texts(b"a"))), (2, request(1, SET, text(b"b"), text(b""))),
+                    (2, request(2, ADD, text(b"a"), number(7))), (0, request(2, ADD, text(b"a"), number(2**63 - 1)))),
+    "queue": session((0, request(1, POP, text(b"q"))), (1, request(1, POP, text(b"q"))), (0, request(2, WITHDRAW)),
+                     (2, request(1, PUSH, text(b"q"), text(b"x"))), (2, request(2, PUSH, text(b"q"), text(b"y"))), (225, b"")),
+    "swap": session((0, request(1, COMPARE_SET, text(b"k"), text(b""), text(b"1"))), (1, request(1, COMPARE_SET, text(b"k"), text(b"1"), text(b"2"))),
+                    (2, request(1, COMPARE_SET, text(b"none"), text(b"1"), text(b"2")))),
+    "full": session(*((i % 3, request(i, PUSH, text(b"q"), text(b"x" * 200))) for i in range(9))),
+}
+rpc = {
+    "request": b"\0" + number(2) + number(1) + text(b"0") + text(struct.pack("<i", 3)) + text(number(4)),
+    "sum": b"\x40" + text(struct.pack("<i", 3)) + text(number(4)),
+    "texts": b"\x41" + text(b"a") + number(2) + text(b"b") + text(b""),
+    "points": b"\x42" + number(1) + text(struct.pack("<dii", 1.5, 2, 0)),
+    "bools": b"\x43" + text(b"\1") + number(2) + text(b"\0") + text(b"\1"),
+    "nested": b"\x44" + number(2) + number(1) + text(b"x") + number(0),
+    "throws": b"\x45" + text(struct.pack("<f", 1)),
+    "error": b"\x46" + text(b"why"),
+    "nothing": b"\x47",
+    "answer": b"\xc0" + number(1) + b"\1" + text(text(struct.pack("<i", 5))),
+}
+flight = {
+    "behind": bytes([0, 1, 2, 1]) + record(9, 5, 0, 9, b"world", b"all_reduce") + record(8, 3, 4, 8, b"world", b"barrier") + bytes(6 * 192)
+              + record(8, 3, 4, 8, b"world", b"barrier"),
+    "escape": bytes([255, 128, 3, 0]) + record(2**64 - 1, -1, 0, 2**64 - 1, b"\x1b[31m" * 4, b"\n" * 136),
+    "nothing": bytes([0, 0, 0, 2]),
+}
+
+for target, inputs in {"store": store, "rpc": rpc, "flight": flight}.items():
+    folder = pathlib.Path(sys.argv[1]) / f"{target}.corpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, bytes_ in inputs.items():
+        (folder / name).write_bytes(bytes_)
