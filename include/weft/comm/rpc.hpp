@@ -14,6 +14,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <future>
+#include <map>
 #include <thread>
 
 #include <weft/comm/rpc_protocol.hpp>

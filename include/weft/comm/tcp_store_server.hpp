@@ -173,6 +173,8 @@ class store_session : public std::enable_shared_from_this<store_session> {
       frame_reader r(incoming_);
       const std::int64_t number = r.number();
       const auto what = static_cast<store_operation>(r.byte());
+      using enum store_operation;
+      if (what == get || what == wait || what == check) r.length();  // of the list: its first key is shown
       const std::size_t key = std::min(r.length(), r.left());
       const std::string text =
           std::string("weft: store: ") + name_of(what) + " " + shown(r.rest().substr(0, key)) + ": " + why;
