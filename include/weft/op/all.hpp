@@ -42,7 +42,7 @@ struct all {
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
             clamp, cross_entropy, count_labels, bce_with_logits,             // losses
-                       checked_probability, uniform_like, dropout, bernoulli,                                   // random
+                       checked_probability, uniform_like, dropout, bernoulli,              // random
             tap>;
 };
 

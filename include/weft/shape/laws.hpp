@@ -57,8 +57,8 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left, which is undefined beside an extent of 0. In types `dyn` may also be an extent
-/// that is given at run time, and then several may be.
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left; beside an extent of 0 it could be
+/// any. In types `dyn` may also be an extent that is given at run time, and then several may be.
 ///
 /// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides C by
 /// the heads and says nothing about B and T.
