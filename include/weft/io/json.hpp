@@ -1,232 +1,100 @@
 // SPDX-License-Identifier: MIT
-// JSON as far as file headers need it: objects, arrays, strings, numbers, literals.
+// JSON as RFC 8259 says it, as far as headers of files need it.
 //
-// Input is untrusted: depth and size are bounded, duplicate keys are refused, and every error says
-// at which byte it is.
+//   const io::json index(text, "index.json");
+//   if (const auto step = index.root().find("step")) std::cout << step->text();
+//
+// Input is untrusted: nothing beyond the grammar is taken, depth is bounded, keys of an object are different, strings
+// are UTF-8, and every error says at which byte it is. Time grows as the text (n log n in the keys of one object);
+// memory is the text and at most six times as much.
 #pragma once
 
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <weft/base/error.hpp>
+#include <weft/io/json_parser.hpp>
 
 namespace weft::io {
 
-struct json {
-  enum class kind { null, boolean, number, string, array, object };
-  kind type = kind::null;
-  bool boolean = false;
-  double number = 0;
-  std::string string;  // of a number: as written
-  std::vector<json> items;        // elements of an array, or values of an object
-  std::vector<std::string> keys;  // of an object, in the order of the text
+class json;
 
-  const json* find(std::string_view key) const {
-    for (std::size_t i = 0; i < keys.size(); ++i)
-      if (keys[i] == key) return &items[i];
-    return nullptr;
-  }
-};
-
-namespace detail {
-
-class json_parser {
+/// A value of a parsed text, which must outlive it.
+class json_value {
  public:
-  json_parser(std::string_view text, std::string what) : text_(text), what_(std::move(what)) {}
-
-  json parse() {
-    json value = parse_value(0);
-    skip_space();
-    if (at_ != text_.size()) fail("text after the value");
-    return value;
+  json_kind kind() const;
+  /// Of a string: decoded. Of a number or literal: as written.
+  std::string_view text() const;
+  /// Elements of an array, members of an object.
+  std::size_t size() const;
+  /// The number if it is an integer of 64 bits, written without a fraction or an exponent.
+  std::optional<std::int64_t> integer() const {
+    std::int64_t n = 0;
+    const std::string_view t = text();
+    const auto r = std::from_chars(t.data(), t.data() + t.size(), n);
+    if (kind() != json_kind::number || r.ec != std::errc() || r.ptr != t.data() + t.size()) return {};
+    return n;
   }
+  /// The member of an object; none if it is not there or this is no object. Time grows with the members.
+  std::optional<json_value> find(std::string_view key) const {
+    std::optional<json_value> found;
+    for_each_member([&](std::string_view k, const json_value& v) {
+      if (k == key) found = v;
+    });
+    return found;
+  }
+  /// Calls f(value) for the elements of an array, none of others.
+  template <class F>
+  void for_each_item(F f) const;
+  /// Calls f(key, value) for the members of an object in the order of the text, none of others.
+  template <class F>
+  void for_each_member(F f) const;
 
  private:
-  [[noreturn]] void fail(const std::string& why) const {
-    throw io_error("weft: " + what_ + ": JSON at byte " + std::to_string(at_) + ": " + why);
-  }
-  void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
-      ++at_;
-  }
-  char peek() {
-    skip_space();
-    if (at_ == text_.size()) fail("unexpected end");
-    return text_[at_];
-  }
-  void expect(char c) {
-    if (peek() != c) fail(std::string("expected '") + c + "'");
-    ++at_;
-  }
+  friend json;
+  json_value(const json& of, std::size_t token) : of_(&of), token_(token) {}
+  const detail::json_token& token() const;
 
-  json parse_value(int depth) {
-    if (depth > 32) fail("nested too deeply");
-    const char c = peek();
-    if (c == '{') return parse_object(depth);
-    if (c == '[') return parse_array(depth);
-    json value;
-    if (c == '"') {
-      value.type = json::kind::string;
-      value.string = parse_string();
-    } else if (c == '-' || (c >= '0' && c <= '9')) {
-      parse_number(value);
-    } else {
-      parse_literal(value);
-    }
-    return value;
-  }
-
-  json parse_object(int depth) {
-    json value;
-    value.type = json::kind::object;
-    expect('{');
-    if (peek() == '}') return ++at_, value;
-    for (;;) {
-      if (peek() != '"') fail("expected a key");
-      std::string key = parse_string();
-      if (value.find(key)) fail("duplicate key \"" + key + "\"");
-      expect(':');
-      value.keys.push_back(std::move(key));
-      value.items.push_back(parse_value(depth + 1));
-      if (peek() == '}') return ++at_, value;
-      expect(',');
-    }
-  }
-
-  json parse_array(int depth) {
-    json value;
-    value.type = json::kind::array;
-    expect('[');
-    if (peek() == ']') return ++at_, value;
-    for (;;) {
-      value.items.push_back(parse_value(depth + 1));
-      if (peek() == ']') return ++at_, value;
-      expect(',');
-    }
-  }
-
-  void parse_number(json& value) {
-    const std::size_t begin = at_;
-    while (at_ < text_.size() && std::string_view("+-.eE0123456789").find(text_[at_]) != std::string_view::npos) ++at_;
-    value.type = json::kind::number;
-    value.string = text_.substr(begin, at_ - begin);
-    const char* end = value.string.data() + value.string.size();
-    const auto result = std::from_chars(value.string.data(), end, value.number);
-    if (result.ec != std::errc() || result.ptr != end) fail("malformed number");
-  }
-
-  void parse_literal(json& value) {
-    for (const auto& [word, type, truth] :
-         {std::tuple{std::string_view("null"), json::kind::null, false},
-          std::tuple{std::string_view("true"), json::kind::boolean, true},
-          std::tuple{std::string_view("false"), json::kind::boolean, false}})
-      if (text_.substr(at_, word.size()) == word) {
-        at_ += word.size();
-        value.type = type;
-        value.boolean = truth;
-        return;
-      }
-    fail("unexpected character");
-  }
-
-  unsigned parse_hex() {
-    unsigned code = 0;
-    for (int i = 0; i < 4; ++i) {
-      if (at_ == text_.size()) fail("unexpected end");
-      const char c = text_[at_++];
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-      if (digit < 0) fail("malformed \\u escape");
-      code = code * 16 + static_cast<unsigned>(digit);
-    }
-    return code;
-  }
-
-  static void append_utf8(std::string& to, unsigned code) {
-    if (code < 0x80) {
-      to += static_cast<char>(code);
-    } else if (code < 0x800) {
-      to += static_cast<char>(0xC0 | code >> 6);
-      to += static_cast<char>(0x80 | (code & 0x3F));
-    } else if (code < 0x10000) {
-      to += static_cast<char>(0xE0 | code >> 12);
-      to += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-      to += static_cast<char>(0x80 | (code & 0x3F));
-    } else {
-      to += static_cast<char>(0xF0 | code >> 18);
-      to += static_cast<char>(0x80 | (code >> 12 & 0x3F));
-      to += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-      to += static_cast<char>(0x80 | (code & 0x3F));
-    }
-  }
-
-  std::string parse_string() {
-    std::string value;
-    expect('"');
-    for (;;) {
-      if (at_ == text_.size()) fail("string without end");
-      const char c = text_[at_++];
-      if (c == '"') return value;
-      if (static_cast<unsigned char>(c) < 0x20) fail("control character in a string");
-      if (c != '\\') {
-        value += c;
-        continue;
-      }
-      if (at_ == text_.size()) fail("string without end");
-      parse_escape(text_[at_++], value);
-    }
-  }
-
-  void parse_escape(char c, std::string& value) {
-    constexpr std::string_view from = "\"\\/bfnrt", to = "\"\\/\b\f\n\r\t";
-    if (const auto i = from.find(c); i != from.npos) {
-      value += to[i];
-      return;
-    }
-    if (c != 'u') fail("unknown escape");
-    unsigned code = parse_hex();
-    if (code >= 0xD800 && code < 0xDC00) {  // the first of a surrogate pair
-      if (text_.substr(at_, 2) != "\\u") fail("half of a surrogate pair");
-      at_ += 2;
-      const unsigned low = parse_hex();
-      if (low < 0xDC00 || low > 0xDFFF) fail("half of a surrogate pair");
-      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-    }
-    append_utf8(value, code);
-  }
-
-  std::string_view text_;
-  std::string what_;
-  std::size_t at_ = 0;
+  const json* of_;
+  std::size_t token_;
 };
 
-}  // namespace detail
+/// A parsed text.
+class json {
+ public:
+  /// Throws io_error if `text` is not JSON; `what` names it there.
+  json(std::string text, const std::string& what)
+      : text_(std::move(text)), tokens_(detail::json_parser(text_, what).parse()) {}
 
-/// Parses `text`; `what` names it in errors.
-inline json parse_json(std::string_view text, const std::string& what) {
-  return detail::json_parser(text, what).parse();
+  json_value root() const { return {*this, 0}; }
+
+ private:
+  friend json_value;
+  std::string text_;
+  std::vector<detail::json_token> tokens_;
+};
+
+inline const detail::json_token& json_value::token() const { return of_->tokens_[token_]; }
+inline json_kind json_value::kind() const { return token().kind(); }
+inline std::string_view json_value::text() const {
+  const bool written = kind() < json_kind::array;
+  return written ? std::string_view(of_->text_).substr(token().begin, token().size) : std::string_view();
 }
-
-/// `text` as a JSON string with quotes.
-inline std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (u < 0x20) {
-      constexpr char digits[] = "0123456789abcdef";
-      out += "\\u00";
-      out += digits[u >> 4];
-      out += digits[u & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+inline std::size_t json_value::size() const { return kind() < json_kind::array ? 0 : token().size; }
+template <class F>
+void json_value::for_each_item(F f) const {
+  if (kind() != json_kind::array) return;
+  for (std::size_t i = token_ + 1; i < token().next(); i = of_->tokens_[i].next()) f(json_value(*of_, i));
+}
+template <class F>
+void json_value::for_each_member(F f) const {
+  if (kind() != json_kind::object) return;
+  for (std::size_t i = token_ + 1; i < token().next(); i = of_->tokens_[i + 1].next())
+    f(json_value(*of_, i).text(), json_value(*of_, i + 1));
 }
 
 }  // namespace weft::io

@@ -88,6 +88,9 @@ class optimizer_state {
     else insert(place, kind, name, std::move(t));
   }
 
+  /// Forgets all of them, as before the first step.
+  void clear() { slots_.clear(); }
+
   /// Where tensors are between updates, other than with their parameters.
   void keep_on(const device& home) {
     home_ = home;

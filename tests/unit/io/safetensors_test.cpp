@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <sstream>
+#include <fstream>
 
 #include <weft/io/safetensors.hpp>
 #include <weft/weft.hpp>
@@ -16,8 +16,7 @@ std::string file(const std::string& header, std::size_t data) {
   return bytes + header + std::string(data, 'x');
 }
 io::stored_tensors read(const std::string& bytes) {
-  std::istringstream in(bytes);
-  return io::detail::safetensors_reader(in, bytes.size(), "test").read(true);
+  return io::parse_safetensors(bytes, "test");
 }
 const std::string good = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
 std::string temporary(const char* name) { return (std::filesystem::temp_directory_path() / name).string(); }
@@ -63,6 +62,11 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       {file(R"({"__metadata__":{"a":1}})", 0), "is not a string"},
       {file(R"({"a":7})", 0), "needs dtype"},
       {file(R"({"a":"\ud800"})", 0), "surrogate"},
+      {file(R"({"a":{"dtype":"F32","shape":[01],"data_offsets":[0,4]}})", 4), "malformed number"},
+      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,9223372036854775808]}})", 4), "unsigned integer of 63 bits"},
+      {file(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})", 0), "is expected"},
+      {file("", 0), "does not start with {"},
+      {file("{\"\xff\":1}", 0), "is not UTF-8"},
       {file(std::string(100, '{'), 0), "expected a key"},
       {file("{\"a\":" + std::string(100, '['), 0), "nested too deeply"}};
   for (const auto& [bytes, words] : bad) {
@@ -74,6 +78,25 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       CHECK(std::string(e.what()).find(words) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("safetensors: a file of another kind, or a bool that is none, is named; the file that is there stays") {
+  const std::string path = temporary("weft_kind.safetensors");
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directory(path);
+  CHECK_THROWS_WITH_AS(io::read_safetensors(path), doctest::Contains("is a folder, not a file"), io_error);
+  CHECK_THROWS_WITH_AS(io::write_safetensors(path, {}), doctest::Contains("is a folder, not a file"), io_error);
+  CHECK_THROWS_WITH_AS(io::write_safetensors("/dev/null", {}), doctest::Contains("/dev/null: is a device"), io_error);
+  std::filesystem::remove(path);
+  io::stored_tensors file;
+  file.tensors["flag"] = {dtype::boolean, {1, {2}}, {1, 7}};
+  io::write_safetensors(path, file);
+  const auto flag = make_state(default_device(), {1, {2}}, dtype::boolean);
+  CHECK_THROWS_WITH_AS(io::load(path, {{"flag", flag}}), doctest::Contains("has bytes other than 0 and 1"), io_error);
+  file.tensors["flag"].bytes.pop_back();
+  CHECK_THROWS_WITH_AS(io::write_safetensors(path, file), doctest::Contains("tensor flag has 1 bytes, its shape needs 2"), io_error);
+  CHECK(io::read_safetensors(path).tensors.at("flag").bytes.size() == 2);
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothing changes") {

@@ -139,15 +139,16 @@ TEST_CASE("groups that hold copies write one") {
   const folder f("weft_checkpoint_hybrid");
   const std::vector<float> straight =
       saved_by(f.name(), 4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true});
-  CHECK(std::distance(fs::directory_iterator(f.path / "step-3"), {}) == 3);  // two ranks and the index
+  CHECK(std::distance(fs::directory_iterator(f.path / "step-3.1"), {}) == 3);  // two ranks and the index
   CHECK(resumed_by(f.name(), 1, {.deterministic = true}) == straight);
 }
 
 TEST_CASE("what is damaged or of another model is refused by name, a half-written one does not count") {
   const folder f("weft_checkpoint_bad");
   CHECK(failure(f.name()) == "");  // nothing there: nothing loaded
+  CHECK(!fs::exists(f.path / "step-3.1"));
   saved_by(f.name(), 2, {.divide = sharding::parameters});
-  const fs::path file = f.path / "step-3" / "rank-1.safetensors";
+  const fs::path file = f.path / "step-3.1" / "rank-1.safetensors";
   std::ifstream in(file, std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(in), {}};
   const auto put = [&](const std::string& bytes) { std::ofstream(file, std::ios::binary) << bytes; };
@@ -163,19 +164,28 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
   put(good);
   CHECK(failure(f.name()) == "");
 
-  fs::create_directories(f.path / "step-9");  // killed before its index was written
-  std::ofstream(f.path / "step-9" / "rank-0.safetensors.partial") << "half";
+  fs::create_directories(f.path / "step-9.2.partial");  // killed while it was written
+  std::ofstream(f.path / "step-9.2.partial" / "rank-0.safetensors.partial") << "half";
   CHECK(failure(f.name()) == "");
+  CHECK(!fs::exists(f.path / "step-9.2.partial"));
 
   linear<3, 2> other;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(other, optimizer);
   CHECK_THROWS_WITH_AS(checkpointer(f.name(), run).load(), doctest::Contains("is of another model: it has 6 parameters and buffers, this one has 2"),
                        io_error);
-  std::ofstream(f.path / "step-3" / "index.json") << "{\"version\": 99, \"parts\": 1}";
-  CHECK(has(failure(f.name()), "later version of weft"));
-  std::ofstream(f.path / "latest") << "../elsewhere\n";
-  CHECK(has(failure(f.name()), "names no folder of this place"));
+  const std::string later = detail::sealed(", \"version\": 99");
+  std::ofstream(f.path / "step-3.1" / "index.json") << later;
+  CHECK(has(failure(f.name()), "is not the index that `latest` names") == false);  // the version is looked at first
+  CHECK(has(failure(f.name()), "later version of weft: format 99"));
+  for (const char* name : {"../elsewhere", "step-3", "step-3.1.partial", "step--1.1", "step-3.1/../step-3.1"}) {
+    std::ofstream(f.path / "latest") << detail::sealed(std::string(", \"folder\": \"") + name + "\", \"index_xxh64\": \"0123456789abcdef\"");
+    CHECK(has(failure(f.name()), "latest: names no folder of this place"));
+  }
+  for (const char* text : {"", "step-3\n", "{}"}) {
+    std::ofstream(f.path / "latest") << text;
+    CHECK(has(failure(f.name()), "latest: is damaged, or not of this version of weft"));
+  }
 }
 
 TEST_CASE("a full disk is an error, and the last good state stays") {
@@ -197,29 +207,35 @@ TEST_CASE("a full disk is an error, and the last good state stays") {
     } catch (const io_error& e) {
       text = e.what();
     }
-    ::_exit(has(text, "step-9/rank-0.safetensors: writing failed; is the disk full?") ? 0 : 1);
+    ::_exit(has(text, "step-9.2.partial/rank-0.safetensors.partial: writing failed: ") && has(text, "; is the disk full?") ? 0 : 1);
   }
   int status = 1;
   ::waitpid(child, &status, 0);
   CHECK(status == 0);
-  CHECK(fs::is_empty(f.path / "step-9"));
+  CHECK(!fs::exists(f.path / "step-9.2"));
+  CHECK(!fs::exists(f.path / "step-9.2.partial"));
   CHECK(resumed_by(f.name(), 1, {}) == later);
 }
 
-TEST_CASE("a folder that cannot be written is an error at the next save, older ones are deleted") {
+TEST_CASE("a folder that cannot be written is an error at once, older checkpoints are deleted") {
   net model;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(model, optimizer);
-  checkpointer nowhere("/proc/weft", run);
-  nowhere.save({1, 1});
-  CHECK_THROWS_AS(nowhere.save({2, 2}), io_error);
+  CHECK_THROWS_WITH_AS(checkpointer("/proc/weft", run), doctest::Contains("/proc/weft: cannot be made: "), io_error);
+  CHECK_THROWS_AS(checkpointer("/dev/null", run), io_error);
+  CHECK_THROWS_AS(checkpointer("/tmp", run, {.keep = 0}), usage_error);
   const folder f("weft_checkpoint_keep");
   checkpointer saves(f.name(), run, {.keep = 2});
   for (int step = 1; step <= 4; ++step) saves.save({step, step});
   saves.finish();
-  CHECK(!fs::exists(f.path / "step-2"));
-  CHECK(fs::exists(f.path / "step-3"));
+  CHECK(!fs::exists(f.path / "step-2.2"));
+  CHECK(fs::exists(f.path / "step-3.3"));
   CHECK(saves.load()->step == 4);
+  for (const run_position& wrong : {run_position{-1, 0}, run_position{0, -1}, run_position{(std::int64_t{1} << 53) + 1, 0}})
+    CHECK_THROWS_AS(saves.save(wrong), value_error);
+  checkpointer reads(f.name(), run, {.read_only = true});  // beside the job that holds the folder
+  CHECK(reads.load()->step == 4);
+  CHECK_THROWS_AS(reads.save({5, 5}), usage_error);
 }
 
 TEST_CASE("what must happen before an update happens, all of it and once") {

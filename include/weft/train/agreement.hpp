@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Failures that only some ranks have seen, made known to all: whoever goes on, all do, and whoever stops, all do.
+//
+//   on_all_ranks(ranks, o, [&] { read my file; });     // io_error on every rank if it throws on one
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <weft/base/error.hpp>
+#include <weft/comm/communicator.hpp>
+
+namespace weft {
+
+namespace detail {
+
+/// The text of rank `root`, on all ranks. Collective.
+inline std::string text_of_rank(communicator& ranks, std::string text, int root, const comm_options& o) {
+  if (ranks.size() == 1) return text;
+  std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
+  ranks.broadcast(size, root, o).wait();
+  std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  bytes.resize(static_cast<std::size_t>(size[0]));
+  if (!bytes.empty()) ranks.broadcast(bytes, root, o).wait();
+  return {bytes.begin(), bytes.end()};
+}
+
+/// The message of the first rank that has one, on all ranks; empty if none has. Collective.
+inline std::string agree(communicator& ranks, const std::string& message, const comm_options& o) {
+  if (ranks.size() == 1) return message;
+  std::vector<std::int32_t> first{message.empty() ? 0 : ranks.size() - ranks.rank()};
+  ranks.all_reduce(first, reduction::maximum, o).wait();
+  if (first[0] == 0) return {};
+  const int rank = ranks.size() - first[0];
+  const std::string said = text_of_rank(ranks, message, rank, o), prefix = "weft: ";
+  return prefix + "rank " + std::to_string(rank) + ": " +
+         (said.starts_with(prefix) ? said.substr(prefix.size()) : said);
+}
+
+/// What f throws, as text; empty if it does not.
+template <class F>
+std::string message_of(F f) {
+  try {
+    f();
+    return {};
+  } catch (const std::exception& e) {
+    return e.what()[0] ? e.what() : "weft: failed";
+  }
+}
+
+}  // namespace detail
+
+/// Calls f() on every rank; if it throws on one, io_error with the message on all. f does not communicate. Collective.
+template <class F>
+void on_all_ranks(communicator& ranks, const comm_options& o, F f) {
+  const std::string message = detail::agree(ranks, detail::message_of(f), o);
+  if (!message.empty()) throw io_error(message);
+}
+
+}  // namespace weft

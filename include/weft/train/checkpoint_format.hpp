@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+// What is written into a checkpoint, as bytes: docs/checkpoints.md. Nothing here touches a file.
+//
+// Every byte is under a checksum: of `latest` and index.json it stands at their beginning, the index has those of the
+// headers of the shards, a header has those of the pieces of tensors.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <weft/base/xxh64.hpp>
+#include <weft/io/json.hpp>
+
+namespace weft::detail {
+
+inline constexpr std::int64_t checkpoint_version = 2;
+/// The largest number in a checkpoint: what any reader of JSON takes without rounding.
+inline constexpr std::int64_t max_count = std::int64_t{1} << 53;
+inline constexpr std::int64_t max_parts = 1 << 20;
+
+inline std::string hex_of(std::uint64_t n) {
+  std::string text(16, '0');
+  for (std::size_t i = 16; i-- > 0; n >>= 4) text[i] = "0123456789abcdef"[n & 15];
+  return text;
+}
+/// Of exactly what `hex_of` makes.
+inline std::optional<std::uint64_t> parse_hex(std::string_view text) {
+  std::uint64_t n = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), n, 16);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || hex_of(n) != text) return {};
+  return n;
+}
+/// A decimal number of [0, most] and nothing else.
+inline std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most = max_count) {
+  std::int64_t n = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || n < 0 || n > most ||
+      std::to_string(n) != text)
+    return {};
+  return n;
+}
+
+/// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. While it is written, and while it
+/// is deleted, a suffix follows; without one it is whole.
+struct checkpoint_name {
+  std::int64_t step = 0, serial = 0;
+  std::string suffix{};
+
+  std::string text() const { return "step-" + std::to_string(step) + "." + std::to_string(serial) + suffix; }
+  static std::optional<checkpoint_name> parsed(std::string_view text) {
+    const std::size_t dot = text.find('.'), end = std::min(text.find('.', dot + 1), text.size());
+    if (!text.starts_with("step-") || dot == text.npos) return {};
+    const auto step = parse_count(text.substr(5, dot - 5)),
+               serial = parse_count(text.substr(dot + 1, end - dot - 1));
+    if (!step || !serial) return {};
+    return checkpoint_name{*step, *serial, std::string(text.substr(end))};
+  }
+};
+
+/// An object of JSON whose first member is the checksum of all that follows it. `members`: ", \"a\": 1".
+inline std::string sealed(const std::string& members) {
+  const std::string rest = members + "}\n";
+  return "{\"xxh64\": \"" + hex_of(xxh64(rest)) + "\"" + rest;
+}
+/// The parsed text if it is what `sealed` makes; io_error, naming `path`, if it is not.
+inline io::json unsealed(const std::string& text, const std::string& path) {
+  constexpr std::string_view begin = "{\"xxh64\": \"";
+  const std::string_view all = text;
+  const auto sum = all.size() > begin.size() + 17 ? parse_hex(all.substr(begin.size(), 16)) : std::nullopt;
+  if (!sum || !all.starts_with(begin) || all[begin.size() + 16] != '"')
+    throw io_error("weft: " + path +
+                   ": is damaged, or not of this version of weft: it does not begin with its checksum");
+  if (xxh64(all.substr(begin.size() + 17)) != *sum)
+    throw io_error("weft: " + path + ": is damaged: its checksum is another");
+  return io::json(text, path);
+}
+
+/// The member `key` of an object, within [least, most].
+inline std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
+                              std::int64_t least = 0, std::int64_t most = max_count) {
+  const auto value = object.find(key);
+  if (!value) throw io_error("weft: " + path + ": has no " + key);
+  const auto n = value->integer();
+  if (!n || *n < least || *n > most)
+    throw io_error("weft: " + path + ": " + key + " is " + std::string(value->text().substr(0, 40)) +
+                   ", not an integer from " + std::to_string(least) + " to " + std::to_string(most));
+  return *n;
+}
+inline std::string text_of(const io::json_value& object, const char* key, const std::string& path) {
+  const auto value = object.find(key);
+  if (!value || value->kind() != io::json_kind::string) throw io_error("weft: " + path + ": has no " + key);
+  return std::string(value->text());
+}
+/// A member that `hex_of` has made.
+inline std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path) {
+  const auto n = parse_hex(text_of(object, key, path));
+  if (!n) throw io_error("weft: " + path + ": " + key + " is not 16 hexadecimal digits");
+  return *n;
+}
+
+/// Which checkpoint a file belongs to. A run is what was begun from new parameters; an attempt, a process group that
+/// worked on it until it ended.
+struct checkpoint_id {
+  std::uint64_t run = 0, attempt = 0;
+  checkpoint_name name{};
+
+  std::string text() const { return hex_of(run) + " " + hex_of(attempt) + " " + name.text(); }
+};
+
+/// The file of one part.
+struct checkpoint_shard {
+  std::int64_t bytes = 0;
+  std::uint64_t header = 0;  // XXH64 of all that comes before the data
+};
+
+struct checkpoint_index {
+  checkpoint_id id;
+  std::int64_t samples = 0, optimizer_steps = 0;
+  std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
+  std::vector<checkpoint_shard> shards;  // by part
+
+  std::string text() const {
+    const auto number = [](const char* key, std::int64_t n) {
+      return std::string(", \"") + key + "\": " + std::to_string(n);
+    };
+    std::string t = number("version", checkpoint_version) + ", \"run\": \"" + hex_of(id.run) +
+                    "\", \"attempt\": \"" + hex_of(id.attempt) + "\"" + number("step", id.name.step) +
+                    number("serial", id.name.serial) + number("samples", samples) +
+                    number("optimizer_steps", optimizer_steps) + number("loss_scale_log2", loss_scale_log2) +
+                    number("growth_tracker", growth_tracker) + ", \"shards\": [";
+    for (std::size_t p = 0; p < shards.size(); ++p)
+      t += std::string(p ? ", " : "") + "{\"bytes\": " + std::to_string(shards[p].bytes) +
+           ", \"header_xxh64\": \"" + hex_of(shards[p].header) + "\"}";
+    return sealed(t + "]");
+  }
+
+  /// Throws io_error, naming `path`, if `text` is not a whole index, or a number is out of range.
+  static checkpoint_index parsed(const std::string& text, const std::string& path) {
+    const io::json json = unsealed(text, path);
+    const io::json_value root = json.root();
+    const std::int64_t version = number_of(root, "version", path);
+    if (version != checkpoint_version)
+      throw io_error("weft: " + path + ": was written by " +
+                     (version > checkpoint_version ? "a later" : "an earlier") + " version of weft: format " +
+                     std::to_string(version) + ", this one reads " + std::to_string(checkpoint_version));
+    checkpoint_index i;
+    i.id = {sum_of(root, "run", path),
+            sum_of(root, "attempt", path),
+            {number_of(root, "step", path), number_of(root, "serial", path)}};
+    i.samples = number_of(root, "samples", path);
+    i.optimizer_steps = number_of(root, "optimizer_steps", path);
+    i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // what loss_scaler keeps to
+    i.growth_tracker = number_of(root, "growth_tracker", path);
+    const auto list = root.find("shards");
+    if (!list || list->size() < 1 || list->size() > static_cast<std::size_t>(max_parts))
+      throw io_error("weft: " + path + ": has no list of 1 to " + std::to_string(max_parts) + " shards");
+    list->for_each_item([&](const io::json_value& shard) {
+      i.shards.push_back({number_of(shard, "bytes", path), sum_of(shard, "header_xxh64", path)});
+    });
+    if (i.shards.empty()) throw io_error("weft: " + path + ": shards is no list");
+    return i;
+  }
+};
+
+/// What `latest` says: the folder of the checkpoint to go on from, and the checksum of its index.
+struct latest_checkpoint {
+  checkpoint_name name;
+  std::uint64_t index = 0;
+
+  std::string text() const {
+    return sealed(", \"folder\": \"" + name.text() + "\", \"index_xxh64\": \"" + hex_of(index) + "\"");
+  }
+  static latest_checkpoint parsed(const std::string& text, const std::string& path) {
+    const io::json json = unsealed(text, path);
+    const auto name = checkpoint_name::parsed(text_of(json.root(), "folder", path));
+    if (!name || !name->suffix.empty()) throw io_error("weft: " + path + ": names no folder of this place");
+    return {*name, sum_of(json.root(), "index_xxh64", path)};
+  }
+};
+
+/// What the header of a shard says of a tensor: "3/11 0123456789abcdef", the first row that the shard has, the rows of
+/// the whole tensor, and XXH64 of the bytes.
+struct piece_note {
+  std::int64_t first_row = 0, rows = 0;
+  std::uint64_t sum = 0;
+
+  std::string text() const {
+    return std::to_string(first_row) + "/" + std::to_string(rows) + " " + hex_of(sum);
+  }
+  static std::optional<piece_note> parsed(std::string_view text) {
+    const std::size_t slash = std::min(text.find('/'), text.size()),
+                      space = std::min(text.find(' '), text.size());
+    if (slash >= space || space == text.size()) return {};
+    const auto first = parse_count(text.substr(0, slash)),
+               rows = parse_count(text.substr(slash + 1, space - slash - 1));
+    const auto sum = parse_hex(text.substr(space + 1));
+    if (!first || !rows || !sum) return {};
+    return piece_note{*first, *rows, *sum};
+  }
+};
+
+}  // namespace weft::detail

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include <weft/io/files.hpp>
+#include <weft/train/line_log.hpp>
+
+using namespace weft;
+namespace fs = std::filesystem;
+
+namespace {
+struct folder {
+  fs::path path = fs::temp_directory_path() / ("weft-files-" + std::to_string(::getpid()));
+  folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~folder() { fs::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+std::string failure(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const io_error& e) {
+    return e.what();
+  }
+  return "";
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+/// Something else than a file at `path`, and how it is called.
+const std::pair<const char*, void (*)(const std::string&)> others[] = {
+    {"a folder", [](const std::string& path) { fs::create_directory(path); }},
+    {"a FIFO", [](const std::string& path) { ::mkfifo(path.c_str(), 0600); }},
+    {"a device", [](const std::string& path) { fs::create_symlink("/dev/zero", path); }},
+    {"a symbolic link", [](const std::string& path) { fs::create_symlink(path + "-elsewhere", path); }}};
+}  // namespace
+
+TEST_CASE("a file is read, what is none is named at once") {
+  const folder f;
+  CHECK(has(failure([&] { io::input_file(f / "none"); }),
+            f / "none" + ": cannot be opened: No such file or directory"));
+  for (const auto& [name, make] : others) {
+    make(f / "x");
+    const std::string said = failure([&] { io::input_file(f / "x"); });
+    CAPTURE(said);
+    CHECK(has(said, f / "x"));
+    CHECK((has(said, std::string("is ") + name + ", not a file") || has(said, "No such file")));
+    fs::remove(f / "x");
+  }
+  std::ofstream(f / "x") << "0123456789";
+  const io::input_file in(f / "x");
+  char four[4];
+  in.read(6, four, 4);
+  CHECK(std::string(four, 4) == "6789");
+  CHECK(in.text() == "0123456789");
+  CHECK(has(failure([&] { in.read(7, four, 4); }), "ends early"));
+  CHECK(has(failure([&] { in.read(~std::uint64_t{0}, four, 4); }), "ends early"));
+  CHECK(has(failure([&] { in.text(9); }), "has 10 bytes, more than the 9"));
+  fs::resize_file(f / "x", 3);
+  CHECK(has(failure([&] { in.text(); }), "became shorter"));
+}
+
+TEST_CASE("a file is replaced whole, and only a file") {
+  const folder f;
+  const auto replace = [&](const char* name, const char* text) {
+    return failure([&] { io::replace_file(io::system_calls(), f / name, {text, "!"}); });
+  };
+  CHECK(replace("x", "one") == "");
+  CHECK(replace("x", "two") == "");
+  CHECK(io::input_file(f / "x").text() == "two!");
+  for (const auto& [name, make] : others) {
+    make(f / "y");
+    CHECK((has(replace("y", "text"), std::string("is ") + name) ||
+           has(replace("y", "text"), "is a symbolic link")));
+    fs::remove(f / "y");
+    if (std::string(name) == "a folder") continue;
+    make(f / "y.partial");  // is in nobody's way, and not followed
+    CHECK(replace("y", "text") == "");
+    CHECK(fs::is_regular_file(fs::symlink_status(f / "y")));
+    CHECK(!fs::exists(f / "y.partial-elsewhere"));
+    fs::remove(f / "y");
+  }
+  fs::create_directory(f / "y.partial");
+  CHECK(has(replace("y", "text"), f / "y.partial" + ": is in the way: Is a directory"));
+  CHECK(has(replace("none/x", "text"), "cannot be written: No such file or directory"));
+  CHECK(std::distance(fs::directory_iterator(f.path), {}) == 2);  // x and y.partial: no leftovers
+}
+
+TEST_CASE("folders are made, trees deleted, links in them not followed") {
+  const folder f;
+  io::make_folders(io::system_calls(), f / "a/b/c");
+  io::make_folders(io::system_calls(), f / "a/b/c/");
+  CHECK(fs::is_directory(f / "a/b/c"));
+  std::ofstream(f / "a/file") << "x";
+  CHECK(has(failure([&] { io::make_folders(io::system_calls(), f / "a/file"); }), "is a file, not a folder"));
+  CHECK(has(failure([&] { io::make_folders(io::system_calls(), f / "a/file/b"); }), "a/file"));
+  fs::create_directories(f / "kept/below");
+  fs::create_directory_symlink(f / "kept", f / "a/b/link");
+  io::remove_tree(io::system_calls(), f / "a");
+  CHECK(!fs::exists(f / "a"));
+  CHECK(fs::exists(f / "kept/below"));
+  io::remove_tree(io::system_calls(), f / "a");
+}
+
+TEST_CASE("a log: lines whole or not, errors named") {
+  const folder f;
+  line_log().line("nowhere");
+  {
+    line_log log(f / "log", false);
+    log.line("one");
+    log.line("two");
+  }
+  line_log(f / "log", true).line("three");
+  CHECK(io::input_file(f / "log").text() == "one\ntwo\nthree\n");
+  line_log(f / "log", false).line("four");
+  CHECK(io::input_file(f / "log").text() == "four\n");
+  CHECK(has(failure([&] { line_log("/dev/full", true).line("x"); }),
+            "/dev/full: a line cannot be written: No space left on device"));
+  CHECK(has(failure([&] { line_log(f.path.string(), true); }), "cannot be written: Is a directory"));
+  ::mkfifo((f / "fifo").c_str(), 0600);
+  CHECK(has(failure([&] { line_log(f / "fifo", true); }),
+            "fifo: cannot be written: "));  // nobody reads it: at once
+  struct rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  line_log log(f / "log", true);
+  const struct rlimit small{12, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  CHECK(has(failure([&] { log.line("longer than that"); }), "log: a line cannot be written: "));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(io::input_file(f / "log").text() == "four\n");  // nothing of it
+  log.line("five");
+  CHECK(io::input_file(f / "log").text() == "four\nfive\n");
+}
