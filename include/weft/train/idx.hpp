@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <weft/io/files.hpp>
 #include <weft/train/loader.hpp>
 
 namespace weft {
@@ -20,32 +20,39 @@ struct idx_array {
   std::vector<std::uint8_t> bytes;
 };
 
-/// Throws io_error, naming the file, if it is not an IDX file of unsigned bytes of its full size.
-inline idx_array read_idx(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
+namespace detail {
+
+/// The extents of an IDX file of unsigned bytes that begins with `head`. Throws io_error, naming it `path`.
+inline shape idx_extents(std::string_view head, std::uint64_t size, const std::string& path) {
   const auto fail = [&](const std::string& why) -> void { throw io_error("weft: " + path + ": " + why); };
-  if (!in) fail("cannot be opened");
-  std::uint8_t head[4]{};
-  in.read(reinterpret_cast<char*>(head), 4);
-  if (in && head[0] == 0x1f && head[1] == 0x8b) fail("is compressed; gunzip it first");
-  if (!in || head[0] || head[1]) fail("is not an IDX file");
-  if (head[2] != 8) fail("holds elements of type " + std::to_string(head[2]) + "; only unsigned bytes (8) are read");
-  if (head[3] < 1 || head[3] > max_order) fail("has " + std::to_string(head[3]) + " dims");
-  std::error_code failed;
-  const auto size = static_cast<std::uint64_t>(std::filesystem::file_size(path, failed));
-  idx_array a;
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint64_t>(static_cast<unsigned char>(head[i])); };
+  if (head.size() >= 2 && byte(0) == 0x1f && byte(1) == 0x8b) fail("is compressed; gunzip it first");
+  if (head.size() < 4 || byte(0) || byte(1)) fail("is not an IDX file");
+  if (byte(2) != 8) fail("holds elements of type " + std::to_string(byte(2)) + "; only unsigned bytes (8) are read");
+  if (byte(3) < 1 || byte(3) > max_order) fail("has " + std::to_string(byte(3)) + " dims");
+  const std::size_t header = 4 + 4 * static_cast<std::size_t>(byte(3));
+  if (head.size() < header) fail("ends within its header");
+  shape extents;
   std::uint64_t count = 1;
-  for (int d = 0; d < head[3]; ++d) {
-    std::uint8_t e[4]{};
-    if (!in.read(reinterpret_cast<char*>(e), 4)) fail("ends within its header");
-    const std::uint64_t extent = std::uint64_t{e[0]} << 24 | std::uint64_t{e[1]} << 16 | std::uint64_t{e[2]} << 8 | e[3];
-    a.extents.append(static_cast<index_t>(extent));
+  for (std::size_t at = 4; at < header; at += 4) {
+    const std::uint64_t extent = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
+    extents.append(static_cast<index_t>(extent));
     count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // more than there is
   }
-  if (failed || count + 4 + 4 * std::uint64_t{head[3]} != size)
-    fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(a.extents));
-  a.bytes.resize(count);
-  if (!in.read(reinterpret_cast<char*>(a.bytes.data()), static_cast<std::streamsize>(count))) fail("cannot be read");
+  if (count + header != size) fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));
+  return extents;
+}
+
+}  // namespace detail
+
+/// Throws io_error, naming the file, if it is not an IDX file of unsigned bytes of its full size.
+inline idx_array read_idx(const std::string& path) {
+  const io::input_file file(path);
+  std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), 4 + 4 * max_order)), '\0');
+  file.read(0, head.data(), head.size());
+  idx_array a{detail::idx_extents(head, file.size(), path), {}};
+  a.bytes.resize(static_cast<std::size_t>(a.extents.size()));
+  file.read(file.size() - a.bytes.size(), reinterpret_cast<char*>(a.bytes.data()), a.bytes.size());
   return a;
 }
 

@@ -6,16 +6,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include <weft/io/files.hpp>
 #include <weft/train/loader.hpp>
 
 namespace weft {
 
-/// The bytes of files, and of all files in folders, one after the other in sorted path order.
+/// The bytes of files, and of all files in folders, one after the other in sorted path order. Throws io_error for what is
+/// no file and no folder, and usage_error if there are no bytes.
 inline std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
@@ -32,9 +32,10 @@ inline std::vector<unsigned char> read_text(const std::vector<std::string>& path
   std::sort(files.begin(), files.end());
   std::vector<unsigned char> bytes;
   for (const std::string& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw io_error("weft: " + file + ": cannot be opened");
-    bytes.insert(bytes.end(), std::istreambuf_iterator<char>(in), {});
+    const io::input_file in(file);
+    const std::size_t before = bytes.size();
+    bytes.resize(before + static_cast<std::size_t>(in.size()));
+    in.read(0, reinterpret_cast<char*>(bytes.data()) + before, bytes.size() - before);
   }
   if (bytes.empty()) throw usage_error("weft: the data is empty");
   return bytes;

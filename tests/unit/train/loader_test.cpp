@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <fstream>
+#include <limits>
 #include <set>
 
 #include <weft/train/idx.hpp>
@@ -109,6 +111,29 @@ TEST_CASE("what a dataset throws on another thread arrives; bad options are refu
   CHECK_THROWS_AS(loader(numbers{}, {.batch = 0}), usage_error);
   CHECK_THROWS_AS(loader(numbers{.count = 0}, {}), usage_error);
   CHECK_THROWS_AS(loader(numbers{}, {.batch = 11, .drop_last = true}), usage_error);
+}
+
+TEST_CASE("positions and sizes that nothing could count are refused") {
+  loader batches(numbers{}, {.batch = 4, .shuffle = true});
+  for (index_t position : {index_t{-1}, std::numeric_limits<index_t>::min(), (index_t{1} << 53) + 1, std::numeric_limits<index_t>::max()})
+    CHECK_THROWS_AS(batches.seek(position), value_error);
+  batches.seek(index_t{1} << 53);
+  CHECK(std::get<1>(batches.next()).extent(0) == 4);
+  const index_t huge = index_t{1} << 40;
+  CHECK_THROWS_AS(loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 4, .micro_batches = huge}}), usage_error);
+  CHECK_THROWS_AS(loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 1, .micro_batches = index_t{1} << 14}}), usage_error);
+}
+
+TEST_CASE("text and IDX are read from files, other things are named") {
+  const auto path = std::filesystem::temp_directory_path() / "weft-kind";
+  for (const bool fifo : {false, true}) {
+    std::filesystem::remove(path);
+    if (fifo) ::mkfifo(path.c_str(), 0600);
+    else std::filesystem::create_symlink("/dev/zero", path);
+    CHECK_THROWS_AS(read_idx(path.string()), io_error);
+    CHECK_THROWS_AS(read_text({path.string()}), io_error);
+  }
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("text: labels are the inputs one later") {

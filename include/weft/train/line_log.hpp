@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// A log of lines: each is written at once and whole, and one that cannot be written is an error, not lost in silence.
+//
+//   line_log log("run.jsonl", true);     // adds to what is there
+//   log.line("{\"step\": 1}");
+#pragma once
+
+#include <string>
+
+#include <weft/io/files.hpp>
+
+namespace weft {
+
+class line_log {
+ public:
+  /// Writes nowhere.
+  line_log() = default;
+  /// A file, a terminal, a device or a FIFO that is being read. Throws io_error if it cannot be written.
+  line_log(std::string path, bool append)
+      : path_(std::move(path)),
+        file_(::open(path_.c_str(),
+                     O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666)) {
+    if (file_.number() < 0) io::fail_at(path_, "cannot be written");
+    ::fcntl(file_.number(), F_SETFL,
+            ::fcntl(file_.number(), F_GETFL) & ~O_NONBLOCK);  // only opening does not wait
+  }
+
+  /// Throws io_error if the line cannot be written whole; then nothing of it stays in a file.
+  void line(const std::string& text) {
+    if (file_.number() < 0) return;
+    const std::string whole = text + '\n';
+    struct stat before{};
+    const bool is_file = ::fstat(file_.number(), &before) == 0 && S_ISREG(before.st_mode);
+    for (std::size_t written = 0; written < whole.size();) {
+      const ssize_t n = ::write(file_.number(), whole.data() + written, whole.size() - written);
+      if (n >= 0) {
+        written += static_cast<std::size_t>(n);
+      } else if (errno != EINTR) {
+        const int reason = errno;
+        [[maybe_unused]] const int cut =
+            is_file && written > 0 ? ::ftruncate(file_.number(), before.st_size) : 0;
+        errno = reason;
+        io::fail_at(path_, "a line cannot be written");
+      }
+    }
+  }
+
+ private:
+  std::string path_;
+  io::descriptor file_;
+};
+
+}  // namespace weft
