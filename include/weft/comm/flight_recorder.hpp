@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -59,21 +60,26 @@ void set_text(char (&to)[N], const std::string& from) {
 /// The recording of one rank.
 class flight_recorder {
  public:
-  /// Throws io_error if the file cannot be made.
+  /// Throws io_error if the file cannot be made in full: room is reserved, so that no record can fail on a full disk.
   flight_recorder(const std::string& folder, int rank) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
     const std::string path = detail::flight_path(folder, rank);
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    // A recording that is mapped elsewhere stays as it is.
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) refuse(path, errno);
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) refuse(path, errno);
     // The disk's blocks are taken now: a write to memory that the disk has no place for ends the process.
-    const int failure = file < 0 ? errno : ::posix_fallocate(file, 0, sizeof(detail::flight_file));
-    if (failure) errno = failure;
-    void* memory =
-        failure ? MAP_FAILED
-                : ::mmap(nullptr, sizeof(detail::flight_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    const std::string why = std::strerror(errno);
-    if (file >= 0) ::close(file);
-    if (memory == MAP_FAILED) throw io_error("weft: " + path + ": cannot record there: " + why);
+    int reason = ::posix_fallocate(file, 0, sizeof(detail::flight_file));
+    void* const memory =
+        reason ? MAP_FAILED
+               : ::mmap(nullptr, sizeof(detail::flight_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED && !reason) reason = errno;
+    ::close(file);
+    if (reason) {
+      ::unlink(path.c_str());
+      refuse(path, reason);
+    }
     file_ = static_cast<detail::flight_file*>(memory);
     file_->rank = rank;
     file_->records = detail::flight_records;
@@ -102,6 +108,9 @@ class flight_recorder {
   }
 
  private:
+  [[noreturn]] static void refuse(const std::string& path, int reason) {
+    throw io_error("weft: " + path + ": cannot record there: " + std::strerror(reason));
+  }
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
                std::chrono::system_clock::now().time_since_epoch())

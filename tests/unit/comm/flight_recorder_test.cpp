@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -54,6 +55,37 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
   CHECK(has(report, "rank 1: ended world #2000 all_reduce(sum, f32 x 4) for warm up"));
   CHECK(has(report, "rank 1 has not begun world #2001 all_gather(f32 x 3 = 1+1+1) for h.7"));
   CHECK_FALSE(has(report, "rank 2 has not begun"));
+}
+
+TEST_CASE("room is reserved: a disk that is full is an error at the beginning, not a signal later") {
+  const folder f;
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {  // no file may have more than 64 KB
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{65536, 65536};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    try {
+      flight_recorder(f.path.string(), 0);
+    } catch (const io_error& e) {
+      ::_exit(has(e.what(), "rank-0.flight: cannot record there: ") ? 0 : 2);
+    }
+    ::_exit(1);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(!std::filesystem::exists(f.path / "rank-0.flight"));
+  std::ofstream(f.path / "elsewhere") << "kept";
+  std::filesystem::create_symlink(f.path / "elsewhere", f.path / "rank-1.flight");  // not written through
+  flight_recorder(f.path.string(), 1).begin("world", 1, "barrier");
+  CHECK(std::filesystem::file_size(f.path / "elsewhere") == 4);
+  CHECK(std::filesystem::file_size(f.path / "rank-1.flight") == sizeof(detail::flight_file));
+  struct stat is {};
+  REQUIRE(::stat((f.path / "rank-1.flight").c_str(), &is) == 0);
+  CHECK(static_cast<std::size_t>(is.st_blocks) * 512 >= sizeof(detail::flight_file));  // not sparse: its pages cannot fail
+  ::mkfifo((f.path / "rank-2.flight").c_str(), 0600);
+  CHECK(has(flight_report(f.path.string()), "rank-2.flight: is no recording"));
 }
 
 TEST_CASE("what is no recording is said so") {
