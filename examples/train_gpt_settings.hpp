@@ -22,6 +22,8 @@ struct settings {
   std::uint64_t seed = 1;
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
+  int keep = 2;                            // checkpoints
+  std::string on_write_error = "stop";     // when a checkpoint or the log cannot be written
   int ranks = 1, timeout = 600;
   std::string comm = "threads", strategy, hook = "none", flight;
   std::string recompute;     // none or selective; empty: what --memory-limit needs
@@ -37,7 +39,7 @@ inline constexpr const char* usage =
     "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
     "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
     "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
-    "  [--checkpoint DIR --checkpoint-every 100 --resume] [--eval-every N]\n"
+    "  [--checkpoint DIR --checkpoint-every 100 --keep 2 --resume] [--on-write-error stop|continue] [--eval-every N]\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] [--memory-limit BYTES, 800M, 1.5G]\n"
@@ -132,6 +134,8 @@ inline settings parse(int count, char** values) {
   a.number<weft::index_t>("steps", s.steps, 1);
   a.number<weft::index_t>("warmup", s.warmup, 0);
   a.number<weft::index_t>("checkpoint-every", s.checkpoint_every, 1);
+  a.number<int>("keep", s.keep, 1);
+  a.choice("on-write-error", s.on_write_error, {"stop", "continue"});
   a.number<weft::index_t>("eval-every", s.eval_every, 1);
   a.number<weft::index_t>("sample", s.sample, 1);
   a.number<int>("threads", s.threads, 1);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include <weft/device/cpu/file.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/train/checkpoint.hpp>
+#include <weft/train/line_log.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
@@ -24,22 +24,29 @@ namespace {
 using namespace weft;
 using namespace job;
 
+/// The log of a rank. What cannot be written is told, and is a reason to stop or not.
 class json_log {
  public:
-  explicit json_log(const std::string& path, bool append) {
-    if (path.empty()) return;
-    out_.open(path, append ? std::ios::app : std::ios::trunc);
-    if (!out_) throw usage_error("--log " + path + ": cannot be written");
+  json_log(const std::string& path, bool append, bool goes_on) : goes_on_(goes_on) {
+    if (!path.empty()) out_ = line_log(path, append);
   }
   void line(const char* format, auto... values) {
-    if (!out_.is_open()) return;
     std::string text(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, values...)), '\0');
     std::snprintf(text.data(), text.size() + 1, format, values...);
-    out_ << text << '\n' << std::flush;
+    try {
+      out_.line(text);
+      told_ = false;
+    } catch (const io_error& e) {
+      if (!std::exchange(told_, true)) std::fprintf(stderr, "\ntrain_gpt: %s\n", e.what());
+      failed_ = !goes_on_;
+    }
   }
+  /// A line could not be written, and the run is to stop.
+  bool failed() const { return failed_; }
 
  private:
-  std::ofstream out_;
+  line_log out_;
+  bool goes_on_, told_ = false, failed_ = false;
 };
 
 /// A number as JSON knows it: the norm of gradients that overflow in f16 is none, and the step is left out.
@@ -187,12 +194,17 @@ std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms,
          ", \"activation_bytes\": " + std::to_string(peak_bytes - kept);
 }
 
-/// Whether somebody has been told to stop: all ranks answer the same.
-bool stops(communicator& ranks, const settings& s) {
-  if (ranks.size() == 1) return interrupted;
-  std::vector<std::int32_t> any{interrupted};
-  ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
-  return any[0];
+/// With which exit code the run stops now; 0 if it goes on. All ranks answer the same: a rank was told to stop, or cannot
+/// write its log.
+int stops(communicator& ranks, const settings& s, bool log_failed) {
+  std::vector<std::int32_t> any{log_failed ? 131 : interrupted ? 130 : 0};
+  if (ranks.size() > 1) ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
+  return any[0] == 131 ? 2 : any[0];
+}
+
+/// Says that a save has failed, where the run goes on nevertheless.
+void report_failed_save(const std::string& failure, bool first) {
+  if (first && !failure.empty()) std::fprintf(stderr, "\ntrain_gpt: going on without a checkpoint: %s\n", failure.c_str());
 }
 
 std::string log_of_rank(const settings& s, int rank) {
@@ -219,7 +231,11 @@ double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<
 template <class... Choices>
 int train(const settings& s, communicator& ranks) {
   const bool first = ranks.rank() == 0;
-  if (!s.flight.empty()) ranks.record_in(std::make_shared<flight_recorder>(s.flight, ranks.rank()));
+  if (!s.flight.empty()) {
+    std::shared_ptr<flight_recorder> recorder;
+    on_all_ranks(ranks, for_losses(s), [&] { recorder = std::make_shared<flight_recorder>(s.flight, ranks.rank()); });
+    ranks.record_in(recorder);
+  }
   const device where = device_of(s);
   set_memory_limit(s, where);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
@@ -252,10 +268,18 @@ int train(const settings& s, communicator& ranks) {
                       s.warmup, s.steps};
   run_position at;
   std::optional<checkpointer<decltype(run)>> saves;
-  if (!s.checkpoint.empty()) saves.emplace(s.checkpoint, run);
-  if (s.resume) at = saves->load().value_or(run_position{});
+  const bool goes_on = s.on_write_error == "continue";
+  if (!s.checkpoint.empty())
+    saves.emplace(s.checkpoint, run, checkpoint_options{.keep = s.keep, .on_failure = goes_on ? save_failure::go_on : save_failure::stop});
+  if (s.resume) {
+    const std::optional<run_position> found = saves->load();
+    if (found) at = *found;
+    else if (first) std::fprintf(stderr, "train_gpt: note: %s has no checkpoint; the run begins at step 0\n", s.checkpoint.c_str());
+  }
   batches.seek(at.samples);
-  json_log log(log_of_rank(s, ranks.rank()), at.step > 0);
+  std::optional<json_log> of_rank;  // a rank that cannot open its log tells the others
+  on_all_ranks(ranks, for_losses(s), [&] { of_rank.emplace(log_of_rank(s, ranks.rank()), s.resume, goes_on); });
+  json_log& log = *of_rank;
   const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(), where->holds_messages()) : forecast{};
   if (first)
     std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
@@ -274,7 +298,7 @@ int train(const settings& s, communicator& ranks) {
            static_cast<long long>(expected.sent_bytes));
   progress bar(s.steps);
   const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
-  bool stopped = false;
+  int stopped = 0;
   for (index_t step = at.step; step < s.steps && !stopped; ++step) {
     const double start = now_ms(), waited = run.groups().waited_ms();
     const std::size_t allocated = allocations;
@@ -300,14 +324,18 @@ int train(const settings& s, communicator& ranks) {
                           static_cast<index_t>(memory.peak)).c_str());
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
-    stopped = stops(ranks, s);
-    if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) saves->save(at);
+    stopped = stops(ranks, s, log.failed());
+    if (saves && (at.step % s.checkpoint_every == 0 || at.step == s.steps || stopped)) {
+      saves->save(at);
+      report_failed_save(saves->last_failure(), first);  // of the save before
+    }
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
       log.line("{\"evaluated_after\": %lld, \"eval_loss\": %s}", static_cast<long long>(at.step),
                json_number(evaluate(model, run, s, *held_out)).c_str());
   }
   if (saves) saves->finish();
-  if (stopped && first) {
+  if (saves) report_failed_save(saves->last_failure(), first);
+  if (stopped == 130 && first) {
     if (!saves) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
     else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
                       static_cast<long long>(at.step), s.checkpoint.c_str());
@@ -320,7 +348,7 @@ int train(const settings& s, communicator& ranks) {
     const std::string text = sample(model, s, run);
     if (first) std::printf("%s\n", text.c_str());
   }
-  return stopped ? 130 : 0;
+  return stopped ? stopped : log.failed() ? 2 : 0;
 }
 
 #define WEFT_TEXT_OF(name) #name

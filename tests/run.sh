@@ -160,8 +160,12 @@ check_fuzz() {
   local at=build/fuzz target
   mkdir -p $at/files.corpus
   python3 tests/fuzz/seeds.py $at
-  printf 'A\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/safetensors
+  printf '\6\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/safetensors
   printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
+  printf '\1{"a": [1, -2.5e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {"c": {}}}' >$at/files.corpus/json
+  printf '\2, "version": 2, "run": "0123456789abcdef", "attempt": "0123456789abcdef", "step": 1, "serial": 2, "samples": 3, "optimizer_steps": 1, "loss_scale_log2": 16, "growth_tracker": 0, "shards": [{"bytes": 9, "header_xxh64": "0123456789abcdef"}]' >$at/files.corpus/index
+  printf '\4, "folder": "step-1.2", "index_xxh64": "0123456789abcdef"' >$at/files.corpus/latest
+  printf '\5\xc8\0\0\0\0\0\0\0%-200s\1\2\3\4\5\6\7\10' '{"__metadata__":{"weft.checkpoint":"0000000000000000 0000000000000000 step-0.0","weft.part":"0/1","w":"0/2 0123456789abcdef"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/shard
   for target in files store rpc flight; do
     clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude tests/fuzz/$target.cpp -o $at/$target
     $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||
@@ -215,6 +219,17 @@ check_train_gpt() {
   $job "${common[@]}" --steps 20 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint 2>/dev/null
   $job "${common[@]}" --steps 40 --lr 3e-3 --log $at/parts.jsonl --checkpoint $at/checkpoint --resume --save $at/end.safetensors 2>/dev/null
   python3 tests/structure/check_logs.py $at/parts.jsonl $at/whole.jsonl  # every step of the whole is in the parts
+  [ "$(ls -d $at/checkpoint/step-* | wc -l)" -eq 2 ] || { echo "--keep is not 2"; return 1; }
+  local unwritable  # told on all ranks, and the run ends, or goes on to the same loss
+  for unwritable in "--log /dev/full" "--log $at" "--flight /dev/null" "--save $at/checkpoint" "--checkpoint /dev/null"; do
+    # shellcheck disable=SC2086
+    ! $job "${common[@]}" --steps 4 --ranks 2 $unwritable 2>$at/unwritable.log || { echo "$unwritable: no error"; return 1; }
+    grep -q "${unwritable#* }" $at/unwritable.log || { cat $at/unwritable.log; return 1; }
+  done
+  $job "${common[@]}" --steps 4 --log /dev/full --on-write-error continue 2>/dev/null
+  cp -r $at/checkpoint $at/damaged && : >$at/damaged/latest && cp $at/whole.jsonl $at/kept.jsonl
+  ! $job "${common[@]}" --steps 44 --checkpoint $at/damaged --resume --log $at/kept.jsonl 2>$at/damaged.log &&
+    grep -q "damaged/latest: is damaged" $at/damaged.log && cmp $at/whole.jsonl $at/kept.jsonl || { cat $at/damaged.log; return 1; }
   $job "${common[@]}" --steps 20 --lr 3e-3 --device opencl --log $at/opencl.jsonl 2>/dev/null
   python3 tests/structure/check_logs.py --within 1e-5 $at/whole.jsonl $at/opencl.jsonl
   # The same bits in less memory, with as little recomputed as fits.
@@ -318,6 +333,8 @@ check_random $((full ? 10000 : 250)) $((full ? 500 : 30))
 if [ $full -eq 1 ]; then
   WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_run_sizes_test
   WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_device_math_test
+  WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_chaos_checkpoint_test
+  WEFT_TEST_LARGE=1 build/gcc/tests/weft_test_chaos_power_test
   check_arm
   python3 tests/random/mutations.py --jobs "$jobs" --build build/mutations
   python3 tests/random/run.py --programs 300 --seed 3 --jobs "$jobs" --compiler clang++-19 --build build/random

@@ -17,6 +17,7 @@
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/idx.hpp>
 #include <weft/train/inspect.hpp>
+#include <weft/train/line_log.hpp>
 #include <weft/train/loader.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
