@@ -2,26 +2,77 @@
 // Fuzz target for the readers of files: any bytes give a value or an exception of weft, never more.
 // The first byte chooses the reader.
 #include <cstdint>
-#include <fstream>
-#include <sstream>
+#include <cstdlib>
 
 #include <weft/io/safetensors.hpp>
+#include <weft/train/checkpoint_contents.hpp>
 #include <weft/train/idx.hpp>
 
 namespace {
 
+void require(bool holds) {
+  if (!holds) __builtin_trap();
+}
+
 void read_as_safetensors(const std::string& bytes) {
-  std::istringstream in(bytes);
-  const weft::io::stored_tensors read = weft::io::detail::safetensors_reader(in, bytes.size(), "fuzz").read(true);
+  const weft::io::stored_tensors read = weft::io::parse_safetensors(bytes, "fuzz");
   for (const auto& [name, t] : read.tensors)
-    if (t.bytes.size() != static_cast<std::size_t>(t.extents.size() * weft::size_of(t.type))) __builtin_trap();
+    require(t.bytes.size() == static_cast<std::size_t>(t.extents.size() * weft::size_of(t.type)));
+  weft::io::detail::as_safetensors(read, [&](const weft::io::file_parts& parts) {
+    std::string again;
+    for (const std::string_view part : parts) again += part;
+    const weft::io::stored_tensors same = weft::io::parse_safetensors(again, "written");
+    require(same.metadata == read.metadata && same.tensors.size() == read.tensors.size());
+    for (const auto& [name, t] : read.tensors) require(same.tensors.at(name).bytes == t.bytes);
+  });
+}
+
+std::size_t values_in(const weft::io::json_value& v) {
+  std::size_t n = 1;
+  v.for_each_item([&](const weft::io::json_value& item) { n += values_in(item); });
+  v.for_each_member([&](std::string_view, const weft::io::json_value& member) { n += values_in(member); });
+  return n;
+}
+void read_as_json(const std::string& bytes) {
+  const weft::io::json j(bytes, "fuzz");
+  require(values_in(j.root()) <= bytes.size());
+  if (j.root().kind() == weft::io::json_kind::string)
+    require(weft::io::json(weft::io::json_string(j.root().text()), "written").root().text() ==
+            j.root().text());
+  (void)j.root().integer();
+}
+
+/// With the right checksum, which no fuzzer finds, where `is_sealed`.
+void read_as_index(const std::string& bytes, bool is_sealed) {
+  using weft::detail::checkpoint_index;
+  const checkpoint_index i =
+      checkpoint_index::parsed(is_sealed ? weft::detail::sealed(bytes) : bytes, "fuzz");
+  require(i.id.name.step >= 0 && i.samples >= 0 && i.optimizer_steps >= 0 && !i.shards.empty());
+  require(checkpoint_index::parsed(i.text(), "written").text() == i.text());
+}
+void read_as_latest(const std::string& bytes) {
+  const auto l = weft::detail::latest_checkpoint::parsed(weft::detail::sealed(bytes), "fuzz");
+  require(l.name.text().find('/') == std::string::npos && l.name.suffix.empty());
+}
+
+void read_as_shard(const std::string& bytes) {
+  weft::detail::checkpoint_contents c;
+  const auto data = weft::io::detail::safetensors_parser("fuzz").begin_of_data(bytes, bytes.size());
+  weft::detail::checkpoint_id id{0, 0, {0, 0}};
+  c.add("fuzz", 0, 1, id,
+        weft::io::parse_safetensors_header(std::string_view(bytes).substr(0, static_cast<std::size_t>(data)),
+                                           bytes.size(), "fuzz"));
+  c.require_whole();
+  for (const auto& [key, t] : c.tensors())
+    for (const auto& p : t.pieces)
+      require(p.first_row >= 0 && p.first_row + p.rows <= t.whole.extents[0] &&
+              p.at + p.bytes <= bytes.size());
 }
 
 void read_as_idx(const std::string& bytes) {
-  static const std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/weft-fuzz-idx";
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  const weft::idx_array read = weft::read_idx(path);
-  if (read.bytes.size() != static_cast<std::size_t>(read.extents.size())) __builtin_trap();
+  const weft::shape extents =
+      weft::detail::idx_extents(std::string_view(bytes).substr(0, 28), bytes.size(), "fuzz");
+  require(static_cast<std::size_t>(extents.size()) <= bytes.size());
 }
 
 }  // namespace
@@ -29,10 +80,17 @@ void read_as_idx(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
+  static const char* const only = std::getenv("WEFT_FUZZ_READER");  // one of "0" to "6"
   try {
-    if (data[0] % 8 == 0) read_as_idx(bytes);
-    else read_as_safetensors(bytes);
-  } catch (const weft::error&) {
-  }
+    switch (only ? only[0] - '0' : data[0] % 7) {
+      case 0: read_as_idx(bytes); break;
+      case 1: read_as_json(bytes); break;
+      case 2: read_as_index(bytes, true); break;
+      case 3: read_as_index(bytes, false); break;
+      case 4: read_as_latest(bytes); break;
+      case 5: read_as_shard(bytes); break;
+      default: read_as_safetensors(bytes);
+    }
+  } catch (const weft::error&) {}
   return 0;
 }
