@@ -34,7 +34,8 @@ int main(int count, char** values) {
   };
   for (int i = 0; i < 2; ++i) step();
   std::printf("a step takes %.0f ms\n", step());
-  checkpointer at_once(folder + "/at-once", run, {.asynchronous = false, .keep = 1}), aside(folder + "/aside", run, {.keep = 1});
+  checkpointer at_once(folder + "/at-once", run, {.asynchronous = false, .keep = 1}),
+      aside(folder + "/aside", run, {.keep = 1});
   for (int round = 0; round < 4; ++round)
     for (bool asynchronous : {false, true}) {
       auto& saves = asynchronous ? aside : at_once;
@@ -49,7 +50,8 @@ int main(int count, char** values) {
   const auto gigabytes_per_second = [](std::size_t n, auto f) {
     const auto start = std::chrono::steady_clock::now();
     f();
-    return 1e-9 * static_cast<double>(n) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return 1e-9 * static_cast<double>(n) /
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   std::uint64_t sum = 0;
   const double hashed = gigabytes_per_second(8 * bytes.size(), [&] {
@@ -57,7 +59,9 @@ int main(int count, char** values) {
   });
   const std::size_t saved = 12 * static_cast<std::size_t>(parameter_count(model));
   const double loaded = gigabytes_per_second(saved, [&] { at_once.load(); });
-  const double written = gigabytes_per_second(bytes.size(), [&] { io::replace_file(io::system_calls(), folder + "/plain", {bytes}); });
-  std::printf("GB/s: checksums %.1f (%016llx), loading %.2f, writing and syncing a file %.2f\n", hashed, static_cast<unsigned long long>(sum), loaded, written);
+  const double written = gigabytes_per_second(
+      bytes.size(), [&] { io::replace_file(io::system_calls(), folder + "/plain", {bytes}); });
+  std::printf("GB/s: checksums %.1f (%016llx), loading %.2f, writing and syncing a file %.2f\n", hashed,
+              static_cast<unsigned long long>(sum), loaded, written);
   std::filesystem::remove_all(folder);
 }

@@ -194,8 +194,8 @@ std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms,
          ", \"activation_bytes\": " + std::to_string(peak_bytes - kept);
 }
 
-/// With which exit code the run stops now; 0 if it goes on. All ranks answer the same: a rank was told to stop, or cannot
-/// write its log.
+/// With which exit code the run stops now; 0 if it goes on. All ranks answer the same: a rank was told to
+/// stop, or cannot write its log.
 int stops(communicator& ranks, const settings& s, bool log_failed) {
   std::vector<std::int32_t> any{log_failed ? 131 : interrupted ? 130 : 0};
   if (ranks.size() > 1) ranks.all_reduce(any, reduction::maximum, for_losses(s)).wait();
@@ -204,7 +204,8 @@ int stops(communicator& ranks, const settings& s, bool log_failed) {
 
 /// Says that a save has failed, where the run goes on nevertheless.
 void report_failed_save(const std::string& failure, bool first) {
-  if (first && !failure.empty()) std::fprintf(stderr, "\ntrain_gpt: going on without a checkpoint: %s\n", failure.c_str());
+  if (first && !failure.empty())
+    std::fprintf(stderr, "\ntrain_gpt: going on without a checkpoint: %s\n", failure.c_str());
 }
 
 std::string log_of_rank(const settings& s, int rank) {
@@ -233,7 +234,8 @@ int train(const settings& s, communicator& ranks) {
   const bool first = ranks.rank() == 0;
   if (!s.flight.empty()) {
     std::shared_ptr<flight_recorder> recorder;
-    on_all_ranks(ranks, for_losses(s), [&] { recorder = std::make_shared<flight_recorder>(s.flight, ranks.rank()); });
+    on_all_ranks(ranks, for_losses(s),
+                 [&] { recorder = std::make_shared<flight_recorder>(s.flight, ranks.rank()); });
     ranks.record_in(recorder);
   }
   const device where = device_of(s);
@@ -270,15 +272,20 @@ int train(const settings& s, communicator& ranks) {
   std::optional<checkpointer<decltype(run)>> saves;
   const bool goes_on = s.on_write_error == "continue";
   if (!s.checkpoint.empty())
-    saves.emplace(s.checkpoint, run, checkpoint_options{.keep = s.keep, .on_failure = goes_on ? save_failure::go_on : save_failure::stop});
+    saves.emplace(
+        s.checkpoint, run,
+        checkpoint_options{.keep = s.keep, .on_failure = goes_on ? save_failure::go_on : save_failure::stop});
   if (s.resume) {
     const std::optional<run_position> found = saves->load();
     if (found) at = *found;
-    else if (first) std::fprintf(stderr, "train_gpt: note: %s has no checkpoint; the run begins at step 0\n", s.checkpoint.c_str());
+    else if (first)
+      std::fprintf(stderr, "train_gpt: note: %s has no checkpoint; the run begins at step 0\n",
+                   s.checkpoint.c_str());
   }
   batches.seek(at.samples);
   std::optional<json_log> of_rank;  // a rank that cannot open its log tells the others
-  on_all_ranks(ranks, for_losses(s), [&] { of_rank.emplace(log_of_rank(s, ranks.rank()), s.resume, goes_on); });
+  on_all_ranks(ranks, for_losses(s),
+               [&] { of_rank.emplace(log_of_rank(s, ranks.rank()), s.resume, goes_on); });
   json_log& log = *of_rank;
   const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(), where->holds_messages()) : forecast{};
   if (first)

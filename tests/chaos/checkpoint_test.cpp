@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints on a hostile disk: damaged bytes, missing and foreign files, full disks, other jobs, and processes that are
-// killed. Loading gives an error that names the file, or the bits that were saved. WEFT_TEST_LARGE=1 tries everything.
+// Checkpoints on a hostile disk: damaged bytes, missing and foreign files, full disks, other jobs, and
+// processes that are killed. Loading gives an error that names the file, or the bits that were saved.
+// WEFT_TEST_LARGE=1 tries everything.
 #include <doctest/doctest.h>
 
 #include <sched.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Power that is lost at any moment of a save. The calls that change files are recorded, and played up to every one of them
-// with what POSIX permits a disk to have lost by then: bytes of files and names in folders that were not synced, each on
-// its own, in any combination. What is left must load, as the checkpoint before or this one.
+// Power that is lost at any moment of a save. The calls that change files are recorded, and played up to
+// every one of them with what POSIX permits a disk to have lost by then: bytes of files and names in folders
+// that were not synced, each on its own, in any combination. What is left must load, as the checkpoint before
+// or this one.
 #include <doctest/doctest.h>
 
 #include <map>

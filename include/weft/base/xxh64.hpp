@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// XXH64 (Collet, "xxHash fast digest algorithm", version 0.1.1): a checksum of 64 bits that keeps up with memory.
+// XXH64 (Collet, "xxHash fast digest algorithm", version 0.1.1): a checksum of 64 bits that keeps up with
+// memory.
 //
 //   xxh64("abc") == 0x44bc2cf5ad770999
 //
-// It finds what disks, networks and programs damage. It is no signature: who wants to can make bytes of any sum.
-// `xxhsum -H64` computes the same.
+// It finds what disks, networks and programs damage. It is no signature: who wants to can make bytes of any
+// sum. `xxhsum -H64` computes the same.
 #pragma once
 
 #include <bit>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The system calls that change files, in one place: a test puts others in their place, which fail, or which record what
-// was written in what order.
+// The system calls that change files, in one place: a test puts others in their place, which fail, or which
+// record what was written in what order.
 //
-// All return what POSIX says, -1 with errno set where they fail. Nothing is written through a symbolic link, and nothing
-// that is there is opened for writing.
+// All return what POSIX says, -1 with errno set where they fail. Nothing is written through a symbolic link,
+// and nothing that is there is opened for writing.
 #pragma once
 
 #include <fcntl.h>
@@ -32,7 +32,8 @@ class file_calls {
   virtual int close(int file) { return ::close(file); }
 
   virtual int make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
-  /// Returns when the names in a folder are on the disk. File systems that cannot do that for folders do it always.
+  /// Returns when the names in a folder are on the disk. File systems that cannot do that for folders do it
+  /// always.
   virtual int sync_folder(const std::string& path) {
     const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return -1;

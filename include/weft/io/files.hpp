@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Files that are read as what they are, and written so that they are there whole or not at all, whatever happens.
+// Files that are read as what they are, and written so that they are there whole or not at all, whatever
+// happens.
 //
-//   const io::input_file in("model.safetensors");    // an error names what is no file: a folder, FIFO or device
+//   const io::input_file in("model.safetensors");    // io_error: is a FIFO, not a file
 //   io::replace_file(io::system_calls(), "latest", {text});
 //
 // Errors are io_error, and name the file and the reason of the system.
@@ -109,7 +110,8 @@ inline std::string parent_of(const std::string& path) {
   return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Writes a new file, which is on the disk when this returns. Its name is when its folder is synced. Where it fails nothing is left.
+/// Writes a new file, which is on the disk when this returns. Its name is when its folder is synced. Where it
+/// fails nothing is left.
 inline void write_new_file(file_calls& calls, const std::string& path, const file_parts& parts) {
   const int file = calls.create(path);
   if (file < 0) fail_at(path, "cannot be written");
@@ -140,8 +142,9 @@ inline void sync_folder(file_calls& calls, const std::string& path) {
   if (calls.sync_folder(path) != 0) fail_at(path, "cannot be synced");
 }
 
-/// Writes a file so that at any moment, a loss of power included, its name stands for all of the old one or all of the new one.
-/// On the way it is called `path`.partial. Throws io_error if something else than a file is at `path`.
+/// Writes a file so that at any moment, a loss of power included, its name stands for all of the old one or
+/// all of the new one. On the way it is called `path`.partial. Throws io_error if something else than a file
+/// is at `path`.
 inline void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {
   struct stat is{};
   if (::lstat(path.c_str(), &is) == 0)

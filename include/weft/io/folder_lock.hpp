@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A folder that one process at a time works in. The lock goes with the process, however it ends.
 //
-//   const io::folder_lock mine("runs/a", std::chrono::seconds(3));     // io_error: in use by process 4711 on node3
+//   const io::folder_lock mine("runs/a", std::chrono::seconds(3));   // io_error: is in use by process 4711
 #pragma once
 
 #include <sys/file.h>
@@ -16,8 +16,8 @@ namespace weft::io {
 
 class folder_lock {
  public:
-  /// Takes the lock, the file `folder`/lock. Waits up to `patience` for one who has it, a process that is just ending for
-  /// example, and then throws io_error that names them.
+  /// Takes the lock, the file `folder`/lock. Waits up to `patience` for one who has it, a process that is
+  /// just ending for example, and then throws io_error that names them.
   folder_lock(const std::string& folder, std::chrono::milliseconds patience)
       : path_(folder + "/lock"),
         file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666)) {
@@ -39,7 +39,8 @@ class folder_lock {
       (void)!::pwrite(file_.number(), me.data(), me.size(), 0);
   }
 
-  /// Throws io_error if somebody has deleted or replaced the file, so that another process could have it, too.
+  /// Throws io_error if somebody has deleted or replaced the file, so that another process could have it,
+  /// too.
   void require_held() const {
     struct stat mine{}, there{};
     if (::fstat(file_.number(), &mine) != 0 || ::lstat(path_.c_str(), &there) != 0 ||

@@ -4,9 +4,9 @@
 //   const io::json index(text, "index.json");
 //   if (const auto step = index.root().find("step")) std::cout << step->text();
 //
-// Input is untrusted: nothing beyond the grammar is taken, depth is bounded, keys of an object are different, strings
-// are UTF-8, and every error says at which byte it is. Time grows as the text (n log n in the keys of one object);
-// memory is the text and at most six times as much.
+// Input is untrusted: nothing beyond the grammar is taken, depth is bounded, keys of an object are different,
+// strings are UTF-8, and every error says at which byte it is. Time grows as the text (n log n in the keys of
+// one object); memory is the text and at most six times as much.
 #pragma once
 
 #include <charconv>

@@ -81,7 +81,8 @@ class json_parser {
     throw io_error("weft: " + what_ + ": JSON at byte " + std::to_string(at_) + ": " + why);
   }
 
-  /// So that the tokens do not move: a token has a comma, a colon or a bracket before it, and two bytes on average.
+  /// So that the tokens do not move: a token has a comma, a colon or a bracket before it, and two bytes on
+  /// average.
   std::size_t most_tokens() const {
     std::size_t marks = 1;
     bool in_string = false;

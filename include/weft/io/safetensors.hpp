@@ -4,8 +4,8 @@
 //   io::save("model.safetensors", state_dict(model));
 //   io::load("model.safetensors", state_dict(model));
 //
-// Files are checked as safetensors_header.hpp says. What is written appears whole or not at all, a loss of power
-// included: replace_file of files.hpp.
+// Files are checked as safetensors_header.hpp says. What is written appears whole or not at all, a loss of
+// power included: replace_file of files.hpp.
 #pragma once
 
 #include <algorithm>
@@ -62,13 +62,15 @@ inline stored_tensors read_safetensors(const std::string& path) {
 
 namespace detail {
 
-/// Calls write(parts of the file): by type, widest first, then by name, as the reference implementation orders them.
+/// Calls write(parts of the file): by type, widest first, then by name, as the reference implementation
+/// orders them.
 template <class Write>
 void as_safetensors(const stored_tensors& from, Write write) {
   std::vector<tensor_entry> order;
   for (const auto& [name, t] : from.tensors) order.push_back({name, t.type, t.extents, 0, 0});
-  std::stable_sort(order.begin(), order.end(), [](const tensor_entry& a, const tensor_entry& b) {
-    return rank_of(a.type) > rank_of(b.type);
+  std::sort(order.begin(), order.end(), [](const tensor_entry& a, const tensor_entry& b) {
+    return std::pair(rank_of(b.type), std::string_view(a.name)) <
+           std::pair(rank_of(a.type), std::string_view(b.name));
   });
   const std::string beginning = safetensors_beginning(order, from.metadata);
   file_parts parts{beginning};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The header of a safetensors file: what is in it, and where.
 //
-// Format: u64 header size N, N bytes of JSON, then the data. A file is untrusted: sizes, types, offsets, holes and
-// overlaps are checked before a byte of data is used. Errors are io_error, and name the file and the tensor.
+// Format: u64 header size N, N bytes of JSON, then the data. A file is untrusted: sizes, types, offsets,
+// holes and overlaps are checked before a byte of data is used. Errors are io_error, and name the file and
+// the tensor.
 #pragma once
 
 #include <algorithm>
@@ -167,7 +168,8 @@ inline safetensors_header parse_safetensors_header(std::string_view beginning, s
   return detail::safetensors_parser(what).parse(beginning, file_size);
 }
 
-/// What comes before the data of a file with these tensors; their offsets are set. Padded so that data is aligned to 8.
+/// What comes before the data of a file with these tensors; their offsets are set. Padded so that data is
+/// aligned to 8.
 inline std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                          const std::map<std::string, std::string>& metadata) {
   std::string header = "{";

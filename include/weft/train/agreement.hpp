@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Failures that only some ranks have seen, made known to all: whoever goes on, all do, and whoever stops, all do.
+// Failures that only some ranks have seen, made known to all: whoever goes on, all do, and whoever stops, all
+// do.
 //
 //   on_all_ranks(ranks, o, [&] { read my file; });     // io_error on every rank if it throws on one
 #pragma once
@@ -50,7 +51,8 @@ std::string message_of(F f) {
 
 }  // namespace detail
 
-/// Calls f() on every rank; if it throws on one, io_error with the message on all. f does not communicate. Collective.
+/// Calls f() on every rank; if it throws on one, io_error with the message on all. f does not communicate.
+/// Collective.
 template <class F>
 void on_all_ranks(communicator& ranks, const comm_options& o, F f) {
   const std::string message = detail::agree(ranks, detail::message_of(f), o);

@@ -6,9 +6,9 @@
 //   run_position at = saves.load().value_or(run_position{});   // collective
 //   saves.save({step, samples});                               // copies and writes while training goes on
 //
-// What is in the folder, what may fail and how, and what it costs: docs/checkpoints.md. A run that is killed at any
-// moment, by a loss of power too, leaves this checkpoint or the one before, whole. A run that goes on from one computes
-// the same bits as one that never stopped. Nothing that a checksum does not cover is read.
+// What is in the folder, what may fail and how, and what it costs: docs/checkpoints.md. A run that is killed
+// at any moment, by a loss of power too, leaves this checkpoint or the one before, whole. A run that goes on
+// from one computes the same bits as one that never stopped. Nothing that a checksum does not cover is read.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@
 #include <weft/parallel/bind.hpp>
 #include <weft/train/agreement.hpp>
 #include <weft/train/checkpoint_folder.hpp>
+#include <weft/train/checkpoint_restore.hpp>
 
 namespace weft {
 
@@ -52,8 +53,8 @@ struct checkpoint_options {
 template <class Run>
 class checkpointer {
  public:
-  /// Takes the folder for this job; the one above it must be there or can be made. Throws usage_error if `keep` is less
-  /// than 1, io_error on all ranks if another job has the folder or it cannot be used.
+  /// Takes the folder for this job; the one above it must be there or can be made. Throws usage_error if
+  /// `keep` is less than 1, io_error on all ranks if another job has the folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
@@ -83,10 +84,10 @@ class checkpointer {
     writing_.wait();
   }
 
-  /// Begins to save the state after `at.step` steps. Waits for the save before, and throws io_error on all ranks
-  /// if that one failed on one. What the host can read is copied by a thread while the next forward and
-  /// backward passes read it; the run's next `step` waits until it is. Nothing else may change it
-  /// before: a tensor that was changed meanwhile is a failure of the save. Throws value_error for a position that is
+  /// Begins to save the state after `at.step` steps. Waits for the save before, and throws io_error on all
+  /// ranks if that one failed on one. What the host can read is copied by a thread while the next forward and
+  /// backward passes read it; the run's next `step` waits until it is. Nothing else may change it before: a
+  /// tensor that was changed meanwhile is a failure of the save. Throws value_error for a position that is
   /// negative or above 2^53. Collective.
   void save(const run_position& at) {
     const stopwatch time(*held_up_);
@@ -107,8 +108,9 @@ class checkpointer {
   /// How long saves have held up this rank, in milliseconds: in `save`, and in the steps after.
   double held_up_ms() const { return *held_up_; }
 
-  /// Waits until the last save is on the disk, and throws io_error on all ranks if it failed on one (or notes it:
-  /// save_failure::go_on); comm_error if a rank is gone. Collective; does nothing if there is nothing to wait for.
+  /// Waits until the last save is on the disk, and throws io_error on all ranks if it failed on one (or notes
+  /// it: save_failure::go_on); comm_error if a rank is gone. Collective; does nothing if there is nothing to
+  /// wait for.
   void finish() {
     if (!std::exchange(pending_, false)) return;
     communicator& ranks = run_->ranks();
@@ -127,9 +129,10 @@ class checkpointer {
   /// Why the last save that was waited for failed, the same on all ranks; empty if it did not.
   const std::string& last_failure() const { return failure_; }
 
-  /// Restores the checkpoint that `latest` names. None if there is none. Throws io_error on all ranks, naming file and
-  /// tensor, if it is damaged, incomplete or of another model; the run must not go on then, as it may have some of it.
-  /// Each rank reads the headers of all shards, and the pieces that it has rows of. Collective.
+  /// Restores the checkpoint that `latest` names. None if there is none. Throws io_error on all ranks, naming
+  /// file and tensor, if it is damaged, incomplete or of another model; the run must not go on then, as it
+  /// may have some of it. Each rank reads the headers of all shards, and the pieces that it has rows of.
+  /// Collective.
   std::optional<run_position> load() {
     finish();
     communicator& ranks = run_->ranks();
@@ -141,19 +144,14 @@ class checkpointer {
     text = detail::text_of_rank(ranks, text, 0, options());
     if (text.empty()) return {};
     detail::checkpoint_index index = detail::checkpoint_index::parsed(text, folder_.path());
-    on_all_ranks(ranks, options(), [&] { restore(index); });
+    on_all_ranks(ranks, options(),
+                 [&] { detail::checkpoint_restorer(*run_, folder_.place_of(index.id.name)).restore(index); });
     run_->reload();
     id_.run = index.id.run;
     return run_position{index.id.name.step, index.samples};
   }
 
  private:
-  /// A local tensor to be filled.
-  struct wanted {
-    std::shared_ptr<tensor_state> to;
-    index_t first_row;
-  };
-
   struct stopwatch {
     explicit stopwatch(double& ms) : to(ms) {}
     stopwatch(const stopwatch&) = delete;
@@ -299,83 +297,6 @@ class checkpointer {
   detail::checkpoint_index index_at(const run_position& at) const {
     const loss_scaler& scaler = run_->scaler();
     return {id_, at.samples, run_->optimizer().steps, std::ilogb(scaler.scale), scaler.growth_tracker, {}};
-  }
-
-  /// Sets the tensors of this rank and the numbers of the run.
-  void restore(detail::checkpoint_index& index) {
-    const std::string from = folder_.place_of(index.id.name);
-    const detail::checkpoint_contents contents =
-        detail::read_contents(from, index, static_cast<int>(index.shards.size()));
-    std::size_t of_model = 0;
-    for (const auto& [key, t] : contents.tensors()) of_model += key.starts_with("model.");
-    const std::size_t expected = run_->local().size() + run_->parallel().buffers().size();
-    if (of_model != expected)
-      throw io_error("weft: " + from + ": is of another model: it has " + std::to_string(of_model) +
-                     " parameters and buffers, this one has " + std::to_string(expected));
-    run_->optimizer().state.clear();
-    for (const auto& [key, t] : contents.tensors()) {
-      const std::optional<wanted> w = wanted_as(key, from);
-      if (!w) throw io_error("weft: " + from + ": is of another model: this one has no " + key);
-      fill(*w, key, t, from);
-    }
-    run_->optimizer().steps = index.optimizer_steps;
-    loss_scaler scaler = run_->scaler();
-    scaler.scale = std::ldexp(1.0, static_cast<int>(index.loss_scale_log2));
-    scaler.growth_tracker = std::min(index.growth_tracker, scaler.growth_interval - 1);
-    run_->set_scaler(scaler);
-  }
-
-  /// Where the tensor `key` of a checkpoint goes: a parameter, a buffer, or state of the optimiser, which is made.
-  std::optional<wanted> wanted_as(const std::string& key, const std::string& from) const {
-    const auto named = [&](const state_dict_t& all,
-                           const std::string& name) -> std::shared_ptr<tensor_state> {
-      const auto found = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
-      return found == all.end() ? nullptr : found->second;
-    };
-    if (key.starts_with("model.")) {
-      const std::string name = key.substr(6);
-      auto t = named(run_->local(), name);
-      if (!t) t = named(run_->parallel().buffers(), name);
-      if (!t) return {};
-      return wanted{t, run_->parallel().place_of(name).first};
-    }
-    const std::size_t dot = key.find('.', 10);
-    if (!key.starts_with("optimizer.") || dot == key.npos)
-      throw io_error("weft: " + from + ": holds " + key + ", which is no tensor of a run");
-    const std::string kind = key.substr(10, dot - 10), name = key.substr(dot + 1);
-    const auto p = named(run_->local(), name);
-    if (!p) return {};
-    auto t = make_state(p->where, p->extents, p->type);
-    run_->optimizer().state.set(kind, name, t);
-    return wanted{t, run_->parallel().place_of(name).first};
-  }
-
-  /// Copies the rows that are wanted here, from pieces whose checksums are right.
-  void fill(const wanted& w, const std::string& key, const detail::checkpoint_tensor& t,
-            const std::string& from) const {
-    const std::string name = key.starts_with("model.") ? key.substr(6) : key.substr(key.find('.', 10) + 1);
-    const shape whole = run_->parallel().place_of(name).second;
-    if (!(t.whole == form{w.to->type, whole}))
-      throw io_error("weft: " + from + ": is of another model: tensor " + key + " is of " +
-                     name_of(t.whole.type) + " " + to_string(t.whole.extents) + ", the model wants " +
-                     name_of(w.to->type) + " " + to_string(whole));
-    const index_t last = w.first_row + detail::rows_of(w.to->extents);
-    std::vector<char> bytes;
-    for (const detail::checkpoint_piece& p : t.pieces) {
-      const index_t begin = std::max(p.first_row, w.first_row), end = std::min(p.first_row + p.rows, last);
-      if (begin >= end) continue;
-      const io::input_file file(detail::checkpoint_folder::shard(from, p.part));
-      bytes.resize(static_cast<std::size_t>(p.bytes));
-      file.read(p.at, bytes.data(), bytes.size());
-      if (xxh64({bytes.data(), bytes.size()}) != p.sum)
-        throw io_error("weft: " + file.path() + ": tensor " + key + " is damaged: its checksum is another");
-      const auto row = bytes.size() / static_cast<std::size_t>(p.rows);
-      w.to->where->upload(
-          static_cast<char*>(w.to->memory.data()) + static_cast<std::size_t>(begin - w.first_row) * row,
-          bytes.data() + static_cast<std::size_t>(begin - p.first_row) * row,
-          static_cast<std::size_t>(end - begin) * row);
-    }
-    ++w.to->version;
   }
 
   detail::checkpoint_folder folder_;

@@ -32,8 +32,8 @@ struct checkpoint_tensor {
 
 class checkpoint_contents {
  public:
-  /// What the header of a shard says. Throws io_error, naming file and tensor, if it is of another checkpoint than `id`
-  /// or of another part, or does not fit to what other shards say.
+  /// What the header of a shard says. Throws io_error, naming file and tensor, if it is of another checkpoint
+  /// than `id` or of another part, or does not fit to what other shards say.
   void add(const std::string& path, int part, int parts, const checkpoint_id& id,
            const io::safetensors_header& header) {
     const auto said = [&](const char* key) {
@@ -105,8 +105,9 @@ class checkpoint_contents {
   std::vector<std::string> paths_;  // by part
 };
 
-/// What all parts of the checkpoint in `folder` hold; io_error, naming file and tensor, unless that is all of it. Headers
-/// whose checksums are in `index.shards` must have them; where there are none yet, they are put there.
+/// What all parts of the checkpoint in `folder` hold; io_error, naming file and tensor, unless that is all of
+/// it. Headers whose checksums are in `index.shards` must have them; where there are none yet, they are put
+/// there.
 inline checkpoint_contents read_contents(const std::string& folder, checkpoint_index& index, int parts) {
   checkpoint_contents contents;
   const bool known = !index.shards.empty();

@@ -6,8 +6,9 @@
 //   step-200.8.partial, step-90.6.removed    being written, being deleted
 //   latest           names the one to go on from
 //
-// A checkpoint is written under a name that is not used again, synced, renamed, and only then named in `latest`; older ones
-// go after that. So whatever is cut off, `latest` names a whole one: this or the one before.
+// A checkpoint is written under a name that is not used again, synced, renamed, and only then named in
+// `latest`; older ones go after that. So whatever is cut off, `latest` names a whole one: this or the one
+// before.
 #pragma once
 
 #include <optional>
@@ -30,7 +31,8 @@ class checkpoint_folder {
     return folder + "/rank-" + std::to_string(part) + ".safetensors";
   }
 
-  /// Keeps other jobs out, and deletes what those before left half done. By rank 0, before it calls what follows.
+  /// Keeps other jobs out, and deletes what those before left half done. By rank 0, before it calls what
+  /// follows.
   void hold(std::chrono::milliseconds patience) {
     io::make_folders(*calls_, path_);
     lock_.emplace(path_, patience);
@@ -46,8 +48,9 @@ class checkpoint_folder {
     return last + 1;
   }
 
-  /// The index of the checkpoint to go on from, verified; none if there is no checkpoint. Throws io_error if `latest` or
-  /// the index is damaged. Without `latest`, which is missing if the first save was cut off, the newest whole one counts.
+  /// The index of the checkpoint to go on from, verified; none if there is no checkpoint. Throws io_error if
+  /// `latest` or the index is damaged. Without `latest`, which is missing if the first save was cut off, the
+  /// newest whole one counts.
   std::optional<checkpoint_index> newest() const {
     struct stat is{};
     if (::stat(path_.c_str(), &is) != 0 && errno == ENOENT) return {};
@@ -79,7 +82,8 @@ class checkpoint_folder {
     return ::lstat(shard(partial_place_of(name), part).c_str(), &is) == 0;
   }
 
-  /// All shards are there: checks that they are all of one checkpoint, makes it the latest, and deletes all but `keep`.
+  /// All shards are there: checks that they are all of one checkpoint, makes it the latest, and deletes all
+  /// but `keep`.
   void commit(checkpoint_index index, int parts, int keep) const {
     lock_->require_held();
     const std::string partial = partial_place_of(index.id.name), place = place_of(index.id.name);
@@ -123,7 +127,8 @@ class checkpoint_folder {
       io::remove_tree(*calls_, place);
     } catch (const std::exception&) {}
   }
-  /// A folder loses its name for good before it loses a file, so that what has the name of a checkpoint is whole.
+  /// A folder loses its name for good before it loses a file, so that what has the name of a checkpoint is
+  /// whole.
   void remove_leftovers() const {
     std::vector<checkpoint_name> leftovers = all();
     std::erase_if(leftovers,

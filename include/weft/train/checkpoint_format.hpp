@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What is written into a checkpoint, as bytes: docs/checkpoints.md. Nothing here touches a file.
 //
-// Every byte is under a checksum: of `latest` and index.json it stands at their beginning, the index has those of the
-// headers of the shards, a header has those of the pieces of tensors.
+// Every byte is under a checksum: of `latest` and index.json it stands at their beginning, the index has
+// those of the headers of the shards, a header has those of the pieces of tensors.
 #pragma once
 
 #include <charconv>
@@ -44,8 +44,8 @@ inline std::optional<std::int64_t> parse_count(std::string_view text, std::int64
   return n;
 }
 
-/// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. While it is written, and while it
-/// is deleted, a suffix follows; without one it is whole.
+/// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. While it is written,
+/// and while it is deleted, a suffix follows; without one it is whole.
 struct checkpoint_name {
   std::int64_t step = 0, serial = 0;
   std::string suffix{};
@@ -102,8 +102,8 @@ inline std::uint64_t sum_of(const io::json_value& object, const char* key, const
   return *n;
 }
 
-/// Which checkpoint a file belongs to. A run is what was begun from new parameters; an attempt, a process group that
-/// worked on it until it ended.
+/// Which checkpoint a file belongs to. A run is what was begun from new parameters; an attempt, a process
+/// group that worked on it until it ended.
 struct checkpoint_id {
   std::uint64_t run = 0, attempt = 0;
   checkpoint_name name{};
@@ -182,8 +182,8 @@ struct latest_checkpoint {
   }
 };
 
-/// What the header of a shard says of a tensor: "3/11 0123456789abcdef", the first row that the shard has, the rows of
-/// the whole tensor, and XXH64 of the bytes.
+/// What the header of a shard says of a tensor: "3/11 0123456789abcdef", the first row that the shard has,
+/// the rows of the whole tensor, and XXH64 of the bytes.
 struct piece_note {
   std::int64_t first_row = 0, rows = 0;
   std::uint64_t sum = 0;

@@ -25,10 +25,13 @@ namespace detail {
 /// The extents of an IDX file of unsigned bytes that begins with `head`. Throws io_error, naming it `path`.
 inline shape idx_extents(std::string_view head, std::uint64_t size, const std::string& path) {
   const auto fail = [&](const std::string& why) -> void { throw io_error("weft: " + path + ": " + why); };
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint64_t>(static_cast<unsigned char>(head[i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::uint64_t>(static_cast<unsigned char>(head[i]));
+  };
   if (head.size() >= 2 && byte(0) == 0x1f && byte(1) == 0x8b) fail("is compressed; gunzip it first");
   if (head.size() < 4 || byte(0) || byte(1)) fail("is not an IDX file");
-  if (byte(2) != 8) fail("holds elements of type " + std::to_string(byte(2)) + "; only unsigned bytes (8) are read");
+  if (byte(2) != 8)
+    fail("holds elements of type " + std::to_string(byte(2)) + "; only unsigned bytes (8) are read");
   if (byte(3) < 1 || byte(3) > max_order) fail("has " + std::to_string(byte(3)) + " dims");
   const std::size_t header = 4 + 4 * static_cast<std::size_t>(byte(3));
   if (head.size() < header) fail("ends within its header");
@@ -39,7 +42,8 @@ inline shape idx_extents(std::string_view head, std::uint64_t size, const std::s
     extents.append(static_cast<index_t>(extent));
     count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // more than there is
   }
-  if (count + header != size) fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));
+  if (count + header != size)
+    fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));
   return extents;
 }
 

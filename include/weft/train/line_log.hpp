@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A log of lines: each is written at once and whole, and one that cannot be written is an error, not lost in silence.
+// A log of lines: each is written at once and whole, and one that cannot be written is an error, not lost in
+// silence.
 //
 //   line_log log("run.jsonl", true);     // adds to what is there
 //   log.line("{\"step\": 1}");

@@ -97,7 +97,8 @@ class loader {
   /// Throws value_error unless 0 <= position <= 2^53.
   void seek(index_t position) {
     if (position < 0 || position > most_samples)
-      throw value_error("weft: loader: seek: position " + std::to_string(position) + " is not within 0 and 2^53");
+      throw value_error("weft: loader: seek: position " + std::to_string(position) +
+                        " is not within 0 and 2^53");
     at_ = {position, 0};
   }
 
@@ -123,7 +124,7 @@ class loader {
 
  private:
   static constexpr std::size_t count = std::tuple_size_v<batch>;
-  static constexpr index_t most_samples = index_t{1} << 53;  // of a run, and of a step: sums of them do not overflow
+  static constexpr index_t most_samples = index_t{1} << 53;  // of a run or step: no sum overflows
   /// The next batch of this rank: the first sample of its step, and its number among the rank's.
   struct place {
     index_t step, index;
@@ -143,10 +144,11 @@ class loader {
       throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) + " with " +
                         std::to_string(s.micro_batches) + " batches a step");
     index_t in_step = 0;
-    if (__builtin_mul_overflow(s.micro_batches, index_t{s.ranks}, &in_step) || __builtin_mul_overflow(in_step, o.batch, &in_step) ||
-        in_step > most_samples)
-      throw usage_error("weft: loader: " + std::to_string(s.micro_batches) + " batches of " + std::to_string(o.batch) +
-                        " samples on each of " + std::to_string(s.ranks) + " ranks are more than 2^53 samples a step");
+    if (__builtin_mul_overflow(s.micro_batches, index_t{s.ranks}, &in_step) ||
+        __builtin_mul_overflow(in_step, o.batch, &in_step) || in_step > most_samples)
+      throw usage_error("weft: loader: " + std::to_string(s.micro_batches) + " batches of " +
+                        std::to_string(o.batch) + " samples on each of " + std::to_string(s.ranks) +
+                        " ranks are more than 2^53 samples a step");
     if (data.size() < 1 || (o.drop_last && data.size() < o.batch))
       throw usage_error("weft: loader: the dataset has " + std::to_string(data.size()) + " samples");
     return data.size();

@@ -14,8 +14,8 @@
 
 namespace weft {
 
-/// The bytes of files, and of all files in folders, one after the other in sorted path order. Throws io_error for what is
-/// no file and no folder, and usage_error if there are no bytes.
+/// The bytes of files, and of all files in folders, one after the other in sorted path order. Throws
+/// io_error for what is no file and no folder, and usage_error if there are no bytes.
 inline std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;

@@ -83,7 +83,7 @@ TEST_CASE("room is reserved: a disk that is full is an error at the beginning, n
   CHECK(std::filesystem::file_size(f.path / "rank-1.flight") == sizeof(detail::flight_file));
   struct stat is {};
   REQUIRE(::stat((f.path / "rank-1.flight").c_str(), &is) == 0);
-  CHECK(static_cast<std::size_t>(is.st_blocks) * 512 >= sizeof(detail::flight_file));  // not sparse: its pages cannot fail
+  CHECK(static_cast<std::size_t>(is.st_blocks) * 512 >= sizeof(detail::flight_file));  // not sparse
   ::mkfifo((f.path / "rank-2.flight").c_str(), 0600);
   CHECK(has(flight_report(f.path.string()), "rank-2.flight: is no recording"));
 }

@@ -154,7 +154,7 @@ TEST_CASE("JSON: depth is bounded") {
 TEST_CASE("JSON: a million keys") {
   std::string text = "{";
   for (int i = 0; i < 1'000'000; ++i)
-    text += (i ? ",\"tensor." : "\"tensor.") + std::to_string(i * 7919 % 1'000'000) + "\":0";
+    text += (i ? ",\"tensor." : "\"tensor.") + std::to_string(i * 7919L % 1'000'000) + "\":0";
   const io::json j(text + "}", "test");
   CHECK(j.root().size() == 1'000'000);
   CHECK(failure(text + ",\"tensor.77\":0}").find("duplicate key \"tensor.77\"") != std::string::npos);

@@ -63,7 +63,8 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       {file(R"({"a":7})", 0), "needs dtype"},
       {file(R"({"a":"\ud800"})", 0), "surrogate"},
       {file(R"({"a":{"dtype":"F32","shape":[01],"data_offsets":[0,4]}})", 4), "malformed number"},
-      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,9223372036854775808]}})", 4), "unsigned integer of 63 bits"},
+      {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,9223372036854775808]}})", 4),
+       "unsigned integer of 63 bits"},
       {file(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})", 0), "is expected"},
       {file("", 0), "does not start with {"},
       {file("{\"\xff\":1}", 0), "is not UTF-8"},
@@ -80,21 +81,26 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
   }
 }
 
-TEST_CASE("safetensors: a file of another kind, or a bool that is none, is named; the file that is there stays") {
+TEST_CASE(
+    "safetensors: a file of another kind, or a bool that is none, is named; the file that is there stays") {
   const std::string path = temporary("weft_kind.safetensors");
   std::filesystem::remove_all(path);
   std::filesystem::create_directory(path);
   CHECK_THROWS_WITH_AS(io::read_safetensors(path), doctest::Contains("is a folder, not a file"), io_error);
-  CHECK_THROWS_WITH_AS(io::write_safetensors(path, {}), doctest::Contains("is a folder, not a file"), io_error);
-  CHECK_THROWS_WITH_AS(io::write_safetensors("/dev/null", {}), doctest::Contains("/dev/null: is a device"), io_error);
+  CHECK_THROWS_WITH_AS(io::write_safetensors(path, {}), doctest::Contains("is a folder, not a file"),
+                       io_error);
+  CHECK_THROWS_WITH_AS(io::write_safetensors("/dev/null", {}), doctest::Contains("/dev/null: is a device"),
+                       io_error);
   std::filesystem::remove(path);
   io::stored_tensors file;
   file.tensors["flag"] = {dtype::boolean, {1, {2}}, {1, 7}};
   io::write_safetensors(path, file);
   const auto flag = make_state(default_device(), {1, {2}}, dtype::boolean);
-  CHECK_THROWS_WITH_AS(io::load(path, {{"flag", flag}}), doctest::Contains("has bytes other than 0 and 1"), io_error);
+  CHECK_THROWS_WITH_AS(io::load(path, {{"flag", flag}}), doctest::Contains("has bytes other than 0 and 1"),
+                       io_error);
   file.tensors["flag"].bytes.pop_back();
-  CHECK_THROWS_WITH_AS(io::write_safetensors(path, file), doctest::Contains("tensor flag has 1 bytes, its shape needs 2"), io_error);
+  CHECK_THROWS_WITH_AS(io::write_safetensors(path, file),
+                       doctest::Contains("tensor flag has 1 bytes, its shape needs 2"), io_error);
   CHECK(io::read_safetensors(path).tensors.at("flag").bytes.size() == 2);
   std::filesystem::remove(path);
 }

@@ -176,10 +176,13 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
                        io_error);
   const std::string later = detail::sealed(", \"version\": 99");
   std::ofstream(f.path / "step-3.1" / "index.json") << later;
-  CHECK(has(failure(f.name()), "is not the index that `latest` names") == false);  // the version is looked at first
+  CHECK(has(failure(f.name()), "is not the index that `latest` names") ==
+        false);  // the version is looked at first
   CHECK(has(failure(f.name()), "later version of weft: format 99"));
-  for (const char* name : {"../elsewhere", "step-3", "step-3.1.partial", "step--1.1", "step-3.1/../step-3.1"}) {
-    std::ofstream(f.path / "latest") << detail::sealed(std::string(", \"folder\": \"") + name + "\", \"index_xxh64\": \"0123456789abcdef\"");
+  for (const char* name :
+       {"../elsewhere", "step-3", "step-3.1.partial", "step--1.1", "step-3.1/../step-3.1"}) {
+    std::ofstream(f.path / "latest") << detail::sealed(std::string(", \"folder\": \"") + name +
+                                                       "\", \"index_xxh64\": \"0123456789abcdef\"");
     CHECK(has(failure(f.name()), "latest: names no folder of this place"));
   }
   for (const char* text : {"", "step-3\n", "{}"}) {
@@ -207,7 +210,10 @@ TEST_CASE("a full disk is an error, and the last good state stays") {
     } catch (const io_error& e) {
       text = e.what();
     }
-    ::_exit(has(text, "step-9.2.partial/rank-0.safetensors.partial: writing failed: ") && has(text, "; is the disk full?") ? 0 : 1);
+    ::_exit(has(text, "step-9.2.partial/rank-0.safetensors.partial: writing failed: ") &&
+                    has(text, "; is the disk full?")
+                ? 0
+                : 1);
   }
   int status = 1;
   ::waitpid(child, &status, 0);
@@ -221,7 +227,8 @@ TEST_CASE("a folder that cannot be written is an error at once, older checkpoint
   net model;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(model, optimizer);
-  CHECK_THROWS_WITH_AS(checkpointer("/proc/weft", run), doctest::Contains("/proc/weft: cannot be made: "), io_error);
+  CHECK_THROWS_WITH_AS(checkpointer("/proc/weft", run), doctest::Contains("/proc/weft: cannot be made: "),
+                       io_error);
   CHECK_THROWS_AS(checkpointer("/dev/null", run), io_error);
   CHECK_THROWS_AS(checkpointer("/tmp", run, {.keep = 0}), usage_error);
   const folder f("weft_checkpoint_keep");
@@ -231,7 +238,8 @@ TEST_CASE("a folder that cannot be written is an error at once, older checkpoint
   CHECK(!fs::exists(f.path / "step-2.2"));
   CHECK(fs::exists(f.path / "step-3.3"));
   CHECK(saves.load()->step == 4);
-  for (const run_position& wrong : {run_position{-1, 0}, run_position{0, -1}, run_position{(std::int64_t{1} << 53) + 1, 0}})
+  for (const run_position& wrong :
+       {run_position{-1, 0}, run_position{0, -1}, run_position{(std::int64_t{1} << 53) + 1, 0}})
     CHECK_THROWS_AS(saves.save(wrong), value_error);
   checkpointer reads(f.name(), run, {.read_only = true});  // beside the job that holds the folder
   CHECK(reads.load()->step == 4);

@@ -115,13 +115,17 @@ TEST_CASE("what a dataset throws on another thread arrives; bad options are refu
 
 TEST_CASE("positions and sizes that nothing could count are refused") {
   loader batches(numbers{}, {.batch = 4, .shuffle = true});
-  for (index_t position : {index_t{-1}, std::numeric_limits<index_t>::min(), (index_t{1} << 53) + 1, std::numeric_limits<index_t>::max()})
+  for (index_t position : {index_t{-1}, std::numeric_limits<index_t>::min(), (index_t{1} << 53) + 1,
+                           std::numeric_limits<index_t>::max()})
     CHECK_THROWS_AS(batches.seek(position), value_error);
   batches.seek(index_t{1} << 53);
   CHECK(std::get<1>(batches.next()).extent(0) == 4);
   const index_t huge = index_t{1} << 40;
-  CHECK_THROWS_AS(loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 4, .micro_batches = huge}}), usage_error);
-  CHECK_THROWS_AS(loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 1, .micro_batches = index_t{1} << 14}}), usage_error);
+  CHECK_THROWS_AS(loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 4, .micro_batches = huge}}),
+                  usage_error);
+  CHECK_THROWS_AS(
+      loader(numbers{}, {.batch = huge, .share = {.rank = 0, .ranks = 1, .micro_batches = index_t{1} << 14}}),
+      usage_error);
 }
 
 TEST_CASE("text and IDX are read from files, other things are named") {
