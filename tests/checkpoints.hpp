@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 struct folder {
   fs::path path;
-  explicit folder(const std::string& name)
-      : path(fs::temp_directory_path() / (name + "-" + std::to_string(::getpid()))) {
+  explicit folder(const std::string& name, const fs::path& in = fs::temp_directory_path())
+      : path(in / (name + "-" + std::to_string(::getpid()))) {
     fs::remove_all(path);
   }
   ~folder() { fs::remove_all(path); }
