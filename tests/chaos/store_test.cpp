@@ -105,18 +105,26 @@ class flood {
   std::jthread thread_;
 };
 
-constexpr bool sanitized =
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    true;
+#if defined(__has_feature)
+#define WEFT_TEST_HAS(sanitizer) __has_feature(sanitizer)
 #else
-    false;
+#define WEFT_TEST_HAS(sanitizer) 0
 #endif
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool addresses_checked = true;
 #else
-    false;
+constexpr bool addresses_checked = WEFT_TEST_HAS(address_sanitizer);
 #endif
+#ifdef __SANITIZE_THREAD__
+constexpr bool threads_checked = true;
+#else
+constexpr bool threads_checked = WEFT_TEST_HAS(thread_sanitizer);
+#endif
+
+void few_descriptors() {
+  const rlimit files{64, 64};
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
 
 }  // namespace
 
@@ -135,20 +143,18 @@ TEST_CASE("a flood of strangers locks nobody out") {
   CHECK(server.descriptors() < 64 + 32 + 32);
 }
 
-TEST_CASE("a server with few descriptors serves under a flood, and does not spin when it has none") {
-  const auto few = [] {
-    const rlimit files{64, 64};
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  };
-  {
-    const server_process server({}, few);
-    tcp_store early = server.client();
-    const flood silent(server.port(), 300);
-    while (silent.made < 300) std::this_thread::sleep_for(1ms);
-    for (int i = 0; i < 10; ++i) server.client().set("key", std::to_string(i));
-    CHECK(early.get("key", 60s) == "9");
-  }
-  const server_process server({}, few);
+TEST_CASE("a server with few descriptors serves under a flood") {
+  const server_process server({}, few_descriptors);
+  tcp_store early = server.client();
+  const flood silent(server.port(), 300);
+  while (silent.made < 300) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < 10; ++i) server.client().set("key", std::to_string(i));
+  CHECK(early.get("key", 60s) == "9");
+}
+
+TEST_CASE("a server without descriptors waits for one, and serves those that it has") {
+  if (addresses_checked) return;  // the checks of classes that go with it need a descriptor themselves
+  const server_process server({}, few_descriptors);
   std::deque<tcp_store> members;
   std::deque<raw_client> waiting;
   while (server.descriptors() < 64) members.emplace_back("127.0.0.1", server.port(), "secret");
@@ -197,7 +203,7 @@ TEST_CASE("clients cannot fill the memory") {
   }
   CHECK(member.get("key0", 60s) == value);
   CHECK(server.descriptors() < 320);
-  if (!sanitized) CHECK(server.memory() - before < (64u << 20));
+  if (!addresses_checked && !threads_checked) CHECK(server.memory() - before < (64u << 20));
 
   open.clear();
   for (int i = 0; i < 200; ++i) member.delete_key("key" + std::to_string(i));

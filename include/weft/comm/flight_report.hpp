@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,12 +26,14 @@ class flight_summary {
  public:
   /// Whether the bytes are a recording.
   bool add(const std::string& bytes) {
-    flight_file file;
-    if (bytes.size() != sizeof file) return false;
-    std::memcpy(&file, bytes.data(), sizeof file);
-    if (std::memcmp(file.magic, flight_magic, sizeof flight_magic) != 0) return false;
-    rank_record& r = ranks_[file.rank];
-    for (const flight_record& one : file.at) {
+    if (bytes.size() != sizeof(flight_file)) return false;
+    if (std::memcmp(bytes.data(), flight_magic, sizeof flight_magic) != 0) return false;
+    std::int32_t rank = 0;
+    std::memcpy(&rank, bytes.data() + offsetof(flight_file, rank), sizeof rank);
+    rank_record& r = ranks_[rank];
+    for (std::size_t i = 0; i < flight_records; ++i) {
+      flight_record one;
+      std::memcpy(&one, bytes.data() + offsetof(flight_file, at) + i * sizeof one, sizeof one);
       if (one.order == 0) continue;
       if (one.order > r.last.order) r.last = one;
       std::uint64_t& most = r.begun_in[text_of(one.group)];

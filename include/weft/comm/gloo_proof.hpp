@@ -30,9 +30,9 @@ class gloo_proof {
     s.set(key_of(rank), random_bytes(nonce_bytes));
   }
 
-  /// Exchanges proofs on all connections of `context`. Throws comm_error if who is connected as a rank does
-  /// not prove to be it within `limit`: on all ranks with the ranks at both ends of the first such
-  /// connection.
+  /// Exchanges proofs on all connections of `context`. Throws comm_error, on all ranks with the ranks at both ends
+  /// of the connection, if who is connected as a rank proves something else or nothing within `limit`; and
+  /// ::gloo::Exception if a connection is closed.
   void exchange(::gloo::Context& context, std::chrono::milliseconds limit) const {
     const auto until = std::chrono::steady_clock::now() + limit;
     const auto left = [&] {
@@ -63,8 +63,10 @@ class gloo_proof {
         asked = p.rank;
         p.sent->waitSend(left());
       }
-    } catch (const ::gloo::Exception& e) {
-      throw refusal(asked, std::string("it has not proved to know the job's token: ") + e.what());
+    } catch (const ::gloo::Exception&) {
+      if (store_.check({"failed"})) throw comm_error(store_.get("failed", left()));
+      if (std::chrono::steady_clock::now() >= until) throw refusal(asked, "it proves nothing");
+      throw;  // a connection is closed
     }
   }
 

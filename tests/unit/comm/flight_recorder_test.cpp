@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,8 +9,6 @@
 
 #include <weft/comm/flight_report.hpp>
 #include <weft/comm/threads.hpp>
-
-#include "skip.hpp"
 
 using namespace weft;
 using namespace std::chrono_literals;
@@ -113,26 +109,4 @@ TEST_CASE("a report of hostile files comes, and no terminal obeys it") {
   CHECK(has(report, "rank 3: waits in group #1 ?]0;title? ?1m?rank 0: ended\n"));
   for (const char* name : {"rank-1.flight", "rank-2.flight", "rank-4.flight"})
     CHECK(has(report, std::string(name) + ": is no recording"));
-}
-
-TEST_CASE("a full disk is an error when a recording begins, and not the end of the process later") {
-  const folder f;
-  std::filesystem::create_directories(f.path);
-  const pid_t child = ::fork();
-  if (child == 0) {  // a small disk of its own
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("none", f.path.c_str(), "tmpfs", 0, "size=64k") != 0)
-      ::_exit(test::skipped);
-    try {
-      flight_recorder r(f.path.string(), 0);
-      for (std::size_t i = 0; i < detail::flight_records; ++i) r.begin("group", i, "text");
-    } catch (const io_error& e) {
-      ::_exit(!has(e.what(), "rank-0.flight: cannot record there: No space left on device"));
-    }
-    ::_exit(1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == test::skipped) test::skip("a disk of its own", "mounting is not permitted");
-  else CHECK(status == 0);
 }
