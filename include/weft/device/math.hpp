@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Elementary functions on lanes: polynomials for f32, the C library lane by lane elsewhere.
+// Elementary functions on lanes: polynomials for f32 and exp of f64, the C library lane by lane elsewhere.
 //
 // Infinities, NaN and signed zeros come out as IEEE wants. The polynomials are least-squares fits
 // on Chebyshev points, weighted for relative error; tests/unit/device states their ulps.
@@ -17,19 +17,26 @@ using namespace simd;
 namespace detail {
 template <class V>
 inline constexpr bool is_f32 = std::is_same_v<lane<V>, float>;
+template <class V>
+inline constexpr bool is_f64 = std::is_same_v<lane<V>, double>;
 
 /// c[0] + c[1] x + ... by Horner's rule.
-template <class V, std::size_t N>
-WEFT_INLINE V polynomial(V x, const float (&c)[N]) {
+template <class V, class T, std::size_t N>
+WEFT_INLINE V polynomial(V x, const T (&c)[N]) {
   V sum = splat<V>(c[N - 1]);
   for (std::size_t i = N - 1; i-- > 0;) sum = multiply_add(sum, x, c[i]);
   return sum;
 }
 
-/// 2 to the `n`, for n in [-126, 127].
+/// Integers as wide as the lanes of V.
 template <class V>
-WEFT_INLINE V power_of_two(rebind<V, std::int32_t> n) {
-  return bits_as<V>(static_cast<rebind<V, std::int32_t>>((n + 127) << 23));
+using integers_of = rebind<V, std::conditional_t<is_f32<V>, std::int32_t, std::int64_t>>;
+
+/// 2 to the `n`, for n that leave it a normal number.
+template <class V>
+WEFT_INLINE V power_of_two(integers_of<V> n) {
+  if constexpr (is_f32<V>) return bits_as<V>(static_cast<integers_of<V>>((n + 127) << 23));
+  else return bits_as<V>(static_cast<integers_of<V>>((n + 1023) << 52));
 }
 
 /// y, which is not negative, or -y where x has that sign.
@@ -42,19 +49,61 @@ WEFT_INLINE V with_sign_of(V x, V y) {
 /// exp(r) - 1 for |r| <= log(2) / 2.
 template <class V>
 WEFT_INLINE V expm1_reduced(V r) {
-  constexpr float c[] = {0.5000000084f,   0.1666666683f,   0.04166625154f,
-                         0.008333269981f, 0.001394734357f, 0.000199155917f};
-  return multiply_add(polynomial(r, c), r * r, r);
+  if constexpr (is_f32<V>) {
+    constexpr float c[] = {0.5000000084f,   0.1666666683f,   0.04166625154f,
+                           0.008333269981f, 0.001394734357f, 0.000199155917f};
+    return multiply_add(polynomial(r, c), r * r, r);
+  } else {  // Taylor's, up to r^13
+    constexpr double c[] = {1. / 2,       1. / 6,        1. / 24,         1. / 120,
+                            1. / 720,     1. / 5040,     1. / 40320,      1. / 362880,
+                            1. / 3628800, 1. / 39916800, 1. / 479001600., 1. / 6227020800.};
+    return multiply_add(polynomial(r, c), r * r, r);
+  }
 }
 
-/// x = n log(2) + r with |r| <= log(2) / 2; x must lie within +-200.
+/// Adding it rounds to an integer, which is in the last bits of the sum.
 template <class V>
-WEFT_INLINE V reduce_by_log2(V x, rebind<V, std::int32_t>& n) {
-  constexpr float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
-  const V shifted = multiply_add(x, 1.44269504088896341f, magic);
-  n = bits_as<rebind<V, std::int32_t>>(shifted) - bits_as<std::int32_t>(magic);
-  const V whole = shifted - magic;
-  return multiply_add(whole, 2.12194440e-4f, multiply_add(whole, -0.693359375f, x));
+inline constexpr lane<V> magic = is_f32<V> ? lane<V>(0x1.8p23) : lane<V>(0x1.8p52);
+
+/// x = whole log(2) + r with |r| <= log(2) / 2; x must lie within +-200, of f64 within +-1000.
+template <class V>
+WEFT_INLINE V reduce_by_log2(V x, V& whole) {
+  whole = multiply_add(x, lane<V>(1.44269504088896341), magic<V>) - magic<V>;
+  constexpr lane<V> high = is_f32<V> ? lane<V>(-0.693359375) : lane<V>(-6.93147180369123816490e-01);
+  constexpr lane<V> low = is_f32<V> ? lane<V>(2.12194440e-4) : lane<V>(-1.90821492927058770002e-10);
+  return multiply_add(whole, low, multiply_add(whole, high, x));
+}
+
+/// y in [1/2, 2] times 2 to the `whole`, rounded once: an integer in [-252, 254], of f64 in [-2044, 2046].
+template <class V>
+WEFT_INLINE V scaled(V y, V whole) {
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+  constexpr bool is_register = lane_count<V> == 1 || (sizeof(V) >= 16 && sizeof(V) <= 64);
+#else
+  constexpr bool is_register = false;
+#endif
+  if constexpr (is_register) {
+    if constexpr (is_f64<V> && lane_count<V> == 1) asm("vscalefsd %1, %0, %0" : "+v"(y) : "v"(whole));
+    else if constexpr (is_f64<V>) asm("vscalefpd %1, %0, %0" : "+v"(y) : "v"(whole));
+    else if constexpr (lane_count<V> == 1) asm("vscalefss %1, %0, %0" : "+v"(y) : "v"(whole));
+    else asm("vscalefps %1, %0, %0" : "+v"(y) : "v"(whole));
+    return y;
+  } else {
+    using I = integers_of<V>;
+    I n;
+    if constexpr (is_f32<V>) n = convert<std::int32_t>(whole);
+    else n = bits_as<I>(static_cast<V>(whole + magic<V>)) - bits_as<lane<I>>(magic<V>);
+    const I half = n >> 1;  // in two steps, so that results reach the subnormal numbers
+    return multiply(static_cast<V>(y * power_of_two<V>(half)), power_of_two<V>(static_cast<I>(n - half)));
+  }
+}
+
+/// exp(x) for x in [-104, 104], of f64 in [-746, 710], and NaN.
+template <class V>
+WEFT_INLINE V exp_within(V x) {
+  V whole;
+  const V r = reduce_by_log2(x, whole);
+  return scaled(static_cast<V>(expm1_reduced(r) + lane<V>(1)), whole);
 }
 }  // namespace detail
 
@@ -93,16 +142,10 @@ WEFT_INLINE V sqrt(V x) {
 template <class V>
 WEFT_INLINE V exp(V x) {
   if constexpr (detail::is_f32<V>) {
-    const V high = splat<V>(89.f);
-    V clamped = select(less(high, x), high, x);  // NaN compares false and stays
     const auto gone = less(x, splat<V>(-104.f));  // zero: not multiplied down to it, which takes a hundred times as long
-    clamped = select(gone, V{}, clamped);
-    rebind<V, std::int32_t> n;
-    const V r = detail::reduce_by_log2(clamped, n);
-    const V y = detail::expm1_reduced(r) + 1.f;
-    const auto half = n >> 1;  // in two steps, so that results reach the subnormal numbers
-    const V scaled = y * detail::power_of_two<V>(half);
-    return select(gone, V{}, multiply(scaled, detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(n - half))));
+    return select(gone, V{}, detail::exp_within(select(gone, V{}, lesser(splat<V>(89.f), x))));
+  } else if constexpr (detail::is_f64<V>) {
+    return detail::exp_within(greater(splat<V>(-746.0), lesser(splat<V>(710.0), x)));
   } else {
     return map_lanes(x, [](auto e) { return std::exp(e); });
   }
@@ -144,8 +187,8 @@ WEFT_INLINE V tanh(V x) {
     const V a = abs(x);
     const V square = a * a;
     const V small = multiply_add(detail::polynomial(square, c), square * a, a);
-    const V bounded = select(less(splat<V>(10.f), a), splat<V>(10.f), a);
-    const V large = 1.f - 2.f / (exp(bounded + bounded) + 1.f);
+    const V bounded = lesser(splat<V>(10.f), a);
+    const V large = 1.f - 2.f / (detail::exp_within(bounded + bounded) + 1.f);
     return detail::with_sign_of(x, select(less(a, splat<V>(0.65f)), small, large));
   } else {
     return map_lanes(x, [](auto e) { return std::tanh(e); });
@@ -162,9 +205,10 @@ WEFT_INLINE V erf(V x) {
     const V a = abs(x);
     const V square = x * x;
     const V small = multiply_add(detail::polynomial(square, near), x, x);
-    const V bounded = select(less(splat<V>(4.f), a), splat<V>(4.f), a);
+    const V bounded = lesser(splat<V>(4.f), a);
     const V u = 1.f / multiply_add(bounded, 0.5f, 1.f);
-    const V large = multiply_add(exp(multiply(-bounded, bounded)), -(detail::polynomial(u, far) * u), 1.f);
+    const V gauss = detail::exp_within(multiply(-bounded, bounded));
+    const V large = multiply_add(gauss, -(detail::polynomial(u, far) * u), 1.f);
     const V signed_large = select(less(x, V{}), -large, large);
     return select(less(a, splat<V>(1.f)), small, signed_large);
   } else {
@@ -188,12 +232,10 @@ WEFT_INLINE V log1p(V x) {
 template <class V>
 WEFT_INLINE V expm1(V x) {
   if constexpr (detail::is_f32<V>) {
-    const V high = splat<V>(89.f), low = splat<V>(-20.f);
-    V clamped = select(less(high, x), high, x);
-    clamped = select(less(clamped, low), low, clamped);
-    rebind<V, std::int32_t> n;
-    const V r = detail::reduce_by_log2(clamped, n);
-    const auto less_one = n - 1;  // halves, because 2 to the 128 is no number
+    const V clamped = greater(splat<V>(-20.f), lesser(splat<V>(89.f), x));
+    V whole;
+    const V r = detail::reduce_by_log2(clamped, whole);
+    const auto less_one = convert<std::int32_t>(whole) - 1;  // halves, because 2 to the 128 is no number
     const V half = detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(less_one));
     const V y = multiply(multiply_add(half, detail::expm1_reduced(r), half - 0.5f), 2.f);
     return select(equal(x, V{}), x, y);

@@ -200,6 +200,26 @@ WEFT_INLINE mask_of<V> as_mask(Comparison c) {
 }
 }  // namespace detail
 
+/// Whether one instruction makes integers R of a vector V of floats: the smallest R of NaN and of what does
+/// not fit.
+#if defined(__AVX__)
+template <class V, class R>
+inline constexpr bool truncates_to_lowest =
+    std::is_same_v<R, std::int32_t> && std::is_same_v<lane<V>, float> && lane_count<V> > 1 &&
+    sizeof(V) <= vector_bytes;
+template <class V>
+WEFT_INLINE rebind<V, std::int32_t> truncated_or_lowest(V v) {
+  rebind<V, std::int32_t> whole;
+  asm("vcvttps2dq %1, %0" : "=v"(whole) : "v"(v));
+  return whole;
+}
+#else
+template <class V, class R>
+inline constexpr bool truncates_to_lowest = false;
+template <class V>
+rebind<V, std::int32_t> truncated_or_lowest(V v);
+#endif
+
 template <class V>
 WEFT_INLINE mask_of<V> less(V a, V b) {
   return detail::as_mask<V>(a < b);
@@ -219,6 +239,30 @@ WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
   if constexpr (lane_count<V> == 1) return mask ? a : b;
   else if constexpr (sizeof(lane<V>) == 4) return mask ? a : b;
   else return __builtin_convertvector(mask, rebind<V, std::int64_t>) ? a : b;
+}
+
+// One instruction each on x86, which compilers do not always find: b where a or b is NaN.
+/// a where a < b, else b.
+template <class V>
+WEFT_INLINE V lesser(V a, V b) {
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<lane<V>, float> && lane_count<V> > 1 && sizeof(V) <= vector_bytes) {
+    asm("vminps %2, %1, %0" : "=v"(a) : "v"(a), "v"(b));
+    return a;
+  }
+#endif
+  return a < b ? a : b;
+}
+/// a where a > b, else b.
+template <class V>
+WEFT_INLINE V greater(V a, V b) {
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<lane<V>, float> && lane_count<V> > 1 && sizeof(V) <= vector_bytes) {
+    asm("vmaxps %2, %1, %0" : "=v"(a) : "v"(a), "v"(b));
+    return a;
+  }
+#endif
+  return a > b ? a : b;
 }
 
 namespace detail {

@@ -106,6 +106,33 @@ TEST_CASE("elementary functions: ulps over every float of one sign" * doctest::s
   CHECK(report("cos", worst_ulp(FUNCTION(cos), 0, negative, 1)) < 2);
 }
 
+TEST_CASE("exp of f64: ulps, vectors and single lanes alike") {
+  using doubles = simd::vec<double, vector_bytes / 8>;
+  constexpr int lanes = simd::lane_count<doubles>;
+  double worst = 0;
+  for (double x = -750; x < 715; x += 0.0137) {
+    doubles v;
+    for (int l = 0; l < lanes; ++l) v[l] = x + 0.0137 * l / lanes;
+    const doubles y = math::exp(v);
+    for (int l = 0; l < lanes; ++l) {
+      const long double right = std::exp(static_cast<long double>(v[l]));
+      CHECK(std::bit_cast<std::uint64_t>(math::exp(v[l])) == std::bit_cast<std::uint64_t>(y[l]));
+      if (right >= static_cast<long double>(std::numeric_limits<double>::max())) {
+        CHECK(std::isinf(y[l]));
+        continue;
+      }
+      const double nearest = static_cast<double>(right), ulp = std::nextafter(nearest, 1e308) - nearest;
+      worst = std::max(worst, static_cast<double>(std::abs(static_cast<long double>(y[l]) - right) / static_cast<long double>(ulp)));
+    }
+  }
+  CHECK(worst < 1);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  CHECK(math::exp(inf) == inf);
+  CHECK(math::exp(-inf) == 0);
+  CHECK(math::exp(0.0) == 1);
+  CHECK(std::isnan(math::exp(std::numeric_limits<double>::quiet_NaN())));
+}
+
 TEST_CASE("elementary functions: infinities, NaN, zeros, subnormal numbers") {
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(math::exp(inf) == inf);
