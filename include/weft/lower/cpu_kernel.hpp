@@ -69,8 +69,9 @@ WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
     else return static_cast<R>(*p);
   } else if (stride == 1) {
     if constexpr (std::is_same_v<T, bool>) {
-      const auto bytes = simd::load_some<simd::vec<std::uint8_t, lanes>>(reinterpret_cast<const std::uint8_t*>(p), n);
-      return -__builtin_convertvector(bytes, V);
+      return -simd::load_bytes<V>(reinterpret_cast<const std::uint8_t*>(p), n);
+    } else if constexpr (std::is_same_v<T, std::uint8_t>) {
+      return simd::load_bytes<V>(p, n);
     } else if constexpr (is_storage_type<T>) {
       return simd::load_stored<V>(p, n);
     } else {
@@ -108,12 +109,17 @@ template <class R, R Low, R High, class V>
 WEFT_INLINE simd::rebind<V, R> truncated(V v) {
   using F = simd::lane<V>;
   using I = simd::rebind<V, R>;
-  constexpr F end = static_cast<F>(High / 2 + 1) * 2;
-  const auto below = simd::less_equal(v, simd::splat<V>(static_cast<F>(Low)));
-  const auto above = simd::less_equal(simd::splat<V>(end), v);
-  const V inside = simd::select(below | above | ~simd::equal(v, v), V{}, v);
-  const I high = simd::select(above, simd::splat<I>(High), simd::convert<R>(inside));
-  return simd::select(below, simd::splat<I>(Low), high);
+  if constexpr (Low == 0) {  // and High is a float: NaN becomes the bound that it is compared with first
+    return simd::convert<R>(simd::lesser(simd::greater(v, V{}), simd::splat<V>(F{High})));
+  } else {
+    constexpr F end = static_cast<F>(High / 2 + 1) * 2;
+    const auto above = simd::less_equal(simd::splat<V>(end), v), is_number = simd::equal(v, v);
+    if constexpr (simd::truncates_to_lowest<V, R>) return (simd::truncated_or_lowest(v) ^ above) & is_number;
+    const auto below = simd::less_equal(v, simd::splat<V>(static_cast<F>(Low)));
+    const V inside = simd::select(below | above | ~is_number, V{}, v);
+    const I high = simd::select(above, simd::splat<I>(High), simd::convert<R>(inside));
+    return simd::select(below, simd::splat<I>(Low), high);
+  }
 }
 
 /// A register of type From as a value of type To: `converted` in base/dtype.hpp, for vectors.
@@ -361,7 +367,10 @@ class cpu_kernel {
     (begin_fold<begin + I>(folds), ...);
     index_t c = range.begin;
     for (; c + width <= range.end; c += width) sweep_part<S>(args, range, at, row, folds, c, width, words);
-    if (c < range.end) sweep_part<S>(args, range, at, row, folds, c, range.end - c, words);
+    if (const index_t rest = range.end - c; rest > 0) {
+      if (rest >= width) __builtin_unreachable();  // so that loads and stores do not ask
+      sweep_part<S>(args, range, at, row, folds, c, rest, words);
+    }
     (end_fold<begin + I>(folds, row), ...);
   }
 
