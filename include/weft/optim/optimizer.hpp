@@ -281,8 +281,9 @@ struct adamw {
     const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
     const auto b1 = static_cast<number>(beta1), rest1 = static_cast<number>(1 - beta1);
     const auto b2 = static_cast<number>(beta2), rest2 = static_cast<number>(1 - beta2);
-    const auto rate = static_cast<number>(lr / correction1);
-    const auto root = static_cast<number>(1 / std::sqrt(correction2));
+    // m / correction1 / (sqrt(v) / root + eps), written with one product less an element
+    const double root = std::sqrt(correction2);
+    const auto rate = static_cast<number>(lr * root / correction1), offset = static_cast<number>(eps * root);
     const auto& first = state.get("exp_avg", name, *p, dtype_of<number>);
     const auto& second = state.get("exp_avg_sq", name, *p, dtype_of<number>);
     const double decay = p->extents.order >= decay_from_order ? weight_decay : 0;
@@ -294,7 +295,7 @@ struct adamw {
              return let(detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) + value * coupled, [&](auto g) {
                return let(decayed_first + g * rest1, [&](auto m) {
                  return let(decayed_second + g * g * rest2, [&](auto v) {
-                   return bundled(detail::in_type<T>(value * shrink - m * rate / (sqrt(v) * root + static_cast<number>(eps))), m, v);
+                   return bundled(detail::in_type<T>(value * shrink - m * rate / (sqrt(v) + offset)), m, v);
                  });
                });
              });

@@ -36,8 +36,9 @@ namespace detail {
 inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
                                    const recycled_vector<void*>& leaves) {
   tensor_list beside;
-  recycled_vector<void*> memory;
-  for (const auto& o : outputs) memory.push_back(o ? o->memory.data() : nullptr);
+  recycled_vector<void*> memory(outputs.size());
+  for (std::size_t o = 0; o < outputs.size(); ++o)
+    if (outputs[o]) memory[o] = outputs[o]->memory.data();
   if (i.can_overwrite(leaves, memory)) return beside;
   for (const auto& o : outputs) beside.push_back(o ? make_state(c.where(), o->extents, o->type) : nullptr);
   return beside;
@@ -148,7 +149,7 @@ struct forgetful_evaluator {
       if (sum) add(in.engine(), *sum, *part.state(), *sum);
       else sum = part.state();
     });
-    return tensor<typename X::value_type, extents<>>(sum);
+    return tensor<slice_sum<typename X::value_type>, extents<>>(sum);
   }
 };
 }  // namespace run

@@ -51,6 +51,9 @@ class instance {
       : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
+    for (int i = 0; i < layouts_.size(); ++i)
+      if (value(i).where == storage::leaf) reads_.push_back(reach(i));
+    for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
     arena_ = plan_arena(p, [&](int id) {
       return weft::bytes_of(layout_of(id).extents, value(id).result.type);
     });
@@ -73,14 +76,13 @@ class instance {
   bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (!outputs[o]) continue;
-      const memory_range written = reach(plan_.outputs[o], outputs[o]);
+      const memory_range written = writes_[static_cast<int>(o)].from(outputs[o]);
       for (std::size_t other = 0; other < o; ++other)
-        if (outputs[other] && written.overlaps(reach(plan_.outputs[other], outputs[other]))) return false;
-      for (int i = 0; i < layouts_.size(); ++i) {
-        if (value(i).where != storage::leaf) continue;
-        const void* const read = leaves[static_cast<std::size_t>(value(i).source)];
-        if (written.overlaps(reach(i, read)) && !reads_what_it_writes(i, read, static_cast<int>(o), outputs[o]))
-          return false;
+        if (outputs[other] && written.overlaps(writes_[static_cast<int>(other)].from(outputs[other]))) return false;
+      for (const reached_bytes& leaf : reads_) {
+        const void* const read = leaves[static_cast<std::size_t>(leaf.source)];
+        if (!written.overlaps(leaf.from(read))) continue;
+        if (!reads_what_it_writes(leaf.id, read, static_cast<int>(o), outputs[o])) return false;
       }
     }
     return true;
@@ -139,12 +141,19 @@ class instance {
     bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
   };
 
-  /// The memory that a value reaches whose element 0 is at `data`, less its offset.
-  memory_range reach(int id, const void* data) const {
+  /// What a value reaches of the memory that its leaf, number `source` of the plan, or output has.
+  struct reached_bytes {
+    int id = 0, source = 0;
+    index_t first = 0, last = 0;
+    memory_range from(const void* data) const {
+      const auto at = reinterpret_cast<std::uintptr_t>(data);
+      return {at + static_cast<std::uintptr_t>(first), at + static_cast<std::uintptr_t>(last)};
+    }
+  };
+  reached_bytes reach(int id) const {
     const element_range r = range_of(layout_of(id));
-    const auto at = reinterpret_cast<std::uintptr_t>(data);
     const index_t bytes = size_of(value(id).result.type);
-    return {at + static_cast<std::uintptr_t>(r.first * bytes), at + static_cast<std::uintptr_t>(r.last * bytes)};
+    return {id, value(id).source, r.first * bytes, r.last * bytes};
   }
 
   /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
@@ -153,12 +162,12 @@ class instance {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
     const kernel_args& args = s.call.args;
-    const memory_range all_written = reach(plan_.outputs[static_cast<std::size_t>(o)], written);
+    const memory_range all_written = writes_[o].from(written);
     int out = s.entry->inputs;
     while (sources_[out].index != o) ++out;
     for (int a = 0; a < s.entry->inputs; ++a) {
       const int id = plan_.operands[static_cast<std::size_t>(a)];
-      if (base_of(id) != leaf || !reach(id, read).overlaps(all_written)) continue;
+      if (base_of(id) != leaf || !reach(id).from(read).overlaps(all_written)) continue;
       bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
                   size_of(value(id).result.type) == size_of(output_type(o));
       for (int d = 0; d < args.order; ++d)
@@ -403,6 +412,7 @@ class instance {
   plan_view plan_;
   symbol_values symbols_;
   sequence<layout> layouts_;   // by value
+  sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;
   sequence<source> sources_;   // by operand
   sequence<strided> tensors_;  // by operand, where the step is no kernel

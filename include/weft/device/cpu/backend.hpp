@@ -98,6 +98,7 @@ class cpu_backend : public backend {
   void launch_elements(const kernel_call& call) {
     constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
     const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
+    if (!worth_dividing(call, rows * size)) return call.function(call.args, {0, rows, 0, size, nullptr});
     const index_t parts = tasks_for(call, rows * size, rows), pieces = tasks_for(call, rows * size, parts * units) / parts;
     threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
       const index_t part = t / pieces, piece = t % pieces;
