@@ -99,6 +99,13 @@ constexpr auto cast(X x) {
 }
 
 namespace detail {
+/// `e` with elements of T, itself if it has them.
+template <element T, expression E>
+constexpr auto in_type(E e) {
+  if constexpr (std::is_same_v<T, typename E::value_type>) return e;
+  else return cast<T>(std::move(e));
+}
+
 /// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as one op is.
 template <class F, expression... X>
 constexpr auto rounded_once(F f, X... x) {

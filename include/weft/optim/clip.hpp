@@ -19,13 +19,6 @@ namespace detail {
 template <element T>
 using update_number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// `e` with elements of T, itself if it has them.
-template <element T, expression E>
-constexpr auto in_type(E e) {
-  if constexpr (std::is_same_v<T, typename E::value_type>) return e;
-  else return cast<T>(std::move(e));
-}
-
 using state_ref = const std::shared_ptr<tensor_state>&;
 
 // Of one gradient, whose type is named here once; the views check it.

@@ -17,7 +17,7 @@ inline constexpr std::array add_words{
     lower::word{lower::end}.encoded()};
 template <dtype T>
 inline constexpr std::array scale_words{
-    lower::word{lower::load_row, T, 1}.encoded(),
+    lower::word{lower::load_row, compute_type(T), 1}.encoded(),
     lower::word{lower::argument, compute_type(T), 0}.encoded(),
     lower::word{op::number_of_op<op::multiply>, compute_type(T), 0, 1}.encoded(),
     lower::word{lower::sweep}.encoded(),
@@ -26,11 +26,12 @@ inline constexpr std::array scale_words{
     lower::word{lower::store, T, 2, 5}.encoded(),
     lower::word{lower::end}.encoded()};
 
-/// Throws unless all have the type and, but for a scalar, the size of the first.
-inline void require_alike(const char* what, const tensor_state& a, const tensor_state& b, bool scalar = false) {
-  if (a.type != b.type)
+/// Throws unless `b` is of this type and of so many elements.
+inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
+                         index_t size) {
+  if (b.type != type)
     throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " + name_of(b.type));
-  if ((scalar ? 1 : a.extents.size()) != b.extents.size())
+  if (b.extents.size() != size)
     throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " + to_string(b.extents));
 }
 
@@ -47,9 +48,10 @@ void visit_floating(const char* what, dtype t, F f) {
 }
 }  // namespace detail
 
-/// x *= scalar * factor, both of one floating type. Of bf16 and f16 the product is computed in f32 and rounded once.
+/// x *= scalar * factor. The scalar is of the type that x is computed with: f32 for bf16 and f16, of which
+/// the product is rounded once.
 inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
-  detail::require_alike("scale", x, scalar, true);
+  detail::require_form("scale", x, scalar, compute_type(x.type), 1);
   detail::visit_floating("scale", x.type, [&]<dtype T>(std::integral_constant<dtype, T>) {
     launch_flat<detail::scale_words<T>>(device, {&x, &scalar, &x}, {any_number::of(factor)});
   });
@@ -57,8 +59,8 @@ inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, 
 
 /// sum = a + b of one floating type and shape. Of bf16 and f16 the sum is rounded.
 inline void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
-  detail::require_alike("add", a, b);
-  detail::require_alike("add", a, sum);
+  for (const tensor_state* other : {&b, static_cast<const tensor_state*>(&sum)})
+    detail::require_form("add", a, *other, a.type, a.extents.size());
   detail::visit_floating("add", a.type, [&]<dtype T>(std::integral_constant<dtype, T>) {
     launch_flat<detail::add_words<T>>(device, {&a, &b, &sum});
   });

@@ -23,10 +23,15 @@ struct boundary_node : expression_base {
   const std::vector<Block>* blocks;
 };
 
-/// The sum of f(rows of operand, labels of these rows), `rows` of them at a time: what f computes in between never exists at once.
+/// The type in which values of slices of elements T are added up: of bf16 and f16 it is f32.
+template <element T>
+using slice_sum = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
+
+/// The sum, a slice_sum, of f(rows of operand, labels of these rows), `rows` of them at a time: what f
+/// computes in between never exists at once.
 template <class F, expression X, expression Labels>
 struct slices_node : expression_base {
-  using value_type = typename X::value_type;
+  using value_type = slice_sum<typename X::value_type>;
   static constexpr shape static_shape{};
   static constexpr long node_count = X::node_count;
 

@@ -333,8 +333,9 @@ class tape : public tape_entries {
   /// See slices_node. One slice is a statement as any other; of several the gradients are computed
   /// slice by slice as soon as their values are.
   template <class X, class Labels, class F>
-  variable<typename X::value_type, extents<>> sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
-    using T = typename X::value_type;
+  variable<slice_sum<typename X::value_type>, extents<>> sum_of_slices(const X& x, const Labels& labels,
+                                                                       index_t rows, const F& f) {
+    using T = slice_sum<typename X::value_type>;
     using slices = run::row_slices<X, Labels>;
     using E = decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
     const slices of{x.state(), labels.state(), rows};
@@ -347,7 +348,7 @@ class tape : public tape_entries {
     tape_entries::slice_sums sums{unit, full<T>(extents<>{}, static_cast<T>(unit), c.where()).state()};
     if (recording()) {
       sums.leaves.push_back(x.state());
-      sums.gradients.push_back(make_state(c.where(), x.extents(), dtype_of<T>));
+      sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
       play_slice(sums, run::playable_of<run::forward_program<E, Options>>(), run::playable_of<run::backward_program<E, Options>>(),

@@ -150,3 +150,34 @@ TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record")
   CHECK(steps.eval(linear_cross_entropy(x, w, y, 11 * 3)).item() == doctest::Approx(whole).epsilon(1e-6));
   CHECK(steps.size() == 0);
 }
+
+namespace {
+/// The mean loss of `rows` equal rows, where logits are 0 and `high` and labels name the lower, and the sum of the
+/// gradient of the features.
+template <class T>
+std::pair<double, double> narrow_loss(index_t rows, float high, index_t at_once) {
+  variable<T, extents<2, 1>> w(full<T>(extents<2, 1>{}, T(0.0f)).state());
+  w.copy_from(std::vector<T>{T(0.0f), T(high)});
+  const variable<T, extents<dyn, 1>> x(full<T>(extents<dyn, 1>{rows, 1}, T(1.0f)).state());
+  const auto labels = full<std::int64_t>(extents<dyn>{rows}, 0);
+  tape steps;
+  const auto loss = steps.eval(linear_cross_entropy(x, w, labels, at_once));
+  steps.backward(loss);
+  double sum = 0;
+  for (const T g : x.grad().to_vector()) sum += static_cast<double>(g);
+  return {static_cast<double>(loss.item()), sum};
+}
+}  // namespace
+
+TEST_CASE("linear_cross_entropy: bf16 and f16 are added up and counted in f32") {
+  for (const index_t at_once : {2, 64, 1 << 20}) {
+    CAPTURE(at_once);
+    // Sums of bf16 stop growing at 256 times an addend, counts at 256; sums of f16 overflow at 65504.
+    const auto [bf16_loss, bf16_slope] = narrow_loss<bfloat16>(1003, 4.0f, at_once);
+    CHECK(bf16_loss == doctest::Approx(4 + std::log1p(std::exp(-4.0))).epsilon(4e-3));
+    CHECK(bf16_slope == doctest::Approx(4 / (1 + std::exp(-4.0))).epsilon(8e-3));
+    const auto [f16_loss, f16_slope] = narrow_loss<float16>(4099, 32.0f, at_once);
+    CHECK(f16_loss == doctest::Approx(32).epsilon(5e-4));
+    CHECK(f16_slope == doctest::Approx(32).epsilon(1e-3));
+  }
+}

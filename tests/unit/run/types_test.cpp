@@ -440,7 +440,8 @@ TEST_CASE("types: sums of gradients name types and shapes that do not fit") {
   const auto whole = full<i32>(extents<4>{}, 1);
   CHECK_THROWS_AS(run::add(cpu, *whole.state(), *whole.state(), *whole.state()), value_error);
   CHECK_THROWS_AS(run::convert(cpu, *whole.state(), *f.state()), value_error);
-  const auto two = full<bfloat16>(extents<>{}, bfloat16(2.0f));
+  CHECK_THROWS_AS(run::scale(cpu, *b.state(), *full<bfloat16>(extents<>{}, bfloat16(2.0f)).state(), 1.5), value_error);
+  const auto two = full<float>(extents<>{}, 2.0f);
   run::scale(cpu, *b.state(), *two.state(), 1.5);
   CHECK(same(b, std::vector<bfloat16>(4, bfloat16(3.0f))));
 }
