@@ -62,9 +62,10 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
-  const tensor_list given = outputs;
-  const tensor_list beside = given.empty() ? given : detail::computed_beside(c, i, given, leaf_memory);
-  for (std::size_t o = 0; o < beside.size(); ++o) outputs[o] = beside[o];
+  tensor_list given;  // what `outputs` were, if they are computed beside
+  if (!outputs.empty())
+    if (tensor_list beside = detail::computed_beside(c, i, outputs, leaf_memory); !beside.empty())
+      given = std::exchange(outputs, std::move(beside));
   outputs.resize(p.plan.outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int value = p.plan.outputs[o];
@@ -78,9 +79,9 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
     if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
   i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
-  for (std::size_t o = 0; o < beside.size(); ++o) {
-    if (!beside[o]) continue;
-    copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), beside[o]->memory.data(),
+  for (std::size_t o = 0; o < given.size(); ++o) {
+    if (!given[o]) continue;
+    copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), outputs[o]->memory.data(),
                   given[o]->extents.size());
     outputs[o] = given[o];
   }

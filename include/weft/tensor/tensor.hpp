@@ -130,7 +130,8 @@ inline index_t checked_position(const shape& s, index_t i) {
   return i < 0 ? i + s[0] : i;
 }
 /// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
-inline std::shared_ptr<tensor_state> typed_state(dtype type, const shape& fixed, std::shared_ptr<tensor_state> t) {
+inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
+                                                        const std::shared_ptr<tensor_state>& t) {
   if (!t) refuse_undefined(type, fixed);
   if (t->type != type)
     throw value_error(std::string("weft: a tensor of ") + name_of(type) + " cannot have the elements of a tensor of " + name_of(t->type));
@@ -154,8 +155,8 @@ class tensor : public expression_base {
       : state_(make_state(where, checked(s), dtype_of<T>)) {}
   /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
   /// shape_error if the type says other extents.
-  explicit tensor(std::shared_ptr<tensor_state> state) : state_(detail::typed_state(dtype_of<T>, static_shape, std::move(state))) {
-    checked(state_->extents);
+  explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
+    checked(detail::typed_state(dtype_of<T>, static_shape, state_)->extents);
   }
   /// The same elements, tracked or not, with extents known more or less exactly.
   template <class E, bool G>
