@@ -3,6 +3,7 @@
 // refuse. Expected values are PyTorch 2.13's unless the row says otherwise.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 
 #include <weft/weft.hpp>
@@ -287,4 +288,18 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
 TEST_CASE("random numbers: a default context and an unseeded key repeat") {
   CHECK(randn<float>(extents<4>{}).to_vector() == randn<float>(extents<4>{}).to_vector());
   CHECK(randn<float>(extents<4>{}, {.stream = 1}).to_vector() != randn<float>(extents<4>{}).to_vector());
+}
+
+TEST_CASE("gelu far left: the absolute error stays") {
+  const auto x = generate<float>(extents<dyn>{50'000}, [](index_t i) { return -1 - 1e-4f * static_cast<float>(i); });
+  const auto y = eval(gelu(x));
+  double absolute = 0, at_three = 0;
+  for (std::size_t i = 0; i < 50'000; ++i) {
+    const double at = static_cast<double>(x.data()[i]), right = at / 2 * std::erfc(-at * std::sqrt(0.5));
+    const double error = std::abs(static_cast<double>(y.data()[i]) - right);
+    absolute = std::max(absolute, error);
+    if (at > -3) at_three = std::max(at_three, error / std::abs(right));
+  }
+  CHECK(absolute < 1.5e-7);
+  CHECK(at_three < 2e-5);
 }
