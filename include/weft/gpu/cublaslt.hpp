@@ -25,7 +25,7 @@ class cublaslt {
   cublaslt(const cublaslt&) = delete;
   cublaslt& operator=(const cublaslt&) = delete;
   ~cublaslt() {
-    for (auto& [problem, s] : setups_) release(s);
+    for (auto& [asked, s] : setups_) release(s);
     destroy(handle_);
   }
 
@@ -110,7 +110,7 @@ class cublaslt {
     return false;
   }
 
-  void prepare(const problem& p, setup& s) {
+  [[gnu::cold]] void prepare(const problem& p, setup& s) {
     const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right, st_result,
                  al_left, al_right, al_result] = p;
     const cudaDataType_t type = type_of(static_cast<dtype>(operand)), result = type_of(static_cast<dtype>(sum));
@@ -149,14 +149,14 @@ class cublaslt {
     s.ready = true;
   }
 
-  void release(setup& s) const noexcept {
+  [[gnu::cold]] void release(setup& s) const noexcept {
     if (s.product) destroy_product(s.product);
     for (cublasLtMatrixLayout_t l : {s.left, s.right, s.result})
       if (l) destroy_layout(l);
     s = {};
   }
 
-  cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns, index_t leading, index_t batch,
+  [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns, index_t leading, index_t batch,
                                 index_t stride) {
     cublasLtMatrixLayout_t l = nullptr;
     check(create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
@@ -169,8 +169,10 @@ class cublaslt {
   }
 
   static void check(cublasStatus_t status, const char* function) {
-    if (status != CUBLAS_STATUS_SUCCESS)
-      throw device_error(std::string("weft: cuda: ") + function + " failed with code " + std::to_string(status));
+    if (status != CUBLAS_STATUS_SUCCESS) refuse(status, function);
+  }
+  [[noreturn, gnu::cold]] static void refuse(cublasStatus_t status, const char* function) {
+    throw device_error(std::string("weft: cuda: ") + function + " failed with code " + std::to_string(status));
   }
 
   library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}};

@@ -43,7 +43,11 @@ struct cuda_functions {
 #undef WEFT_NAME
 
   void check(CUresult result, const char* what) const {
-    if (result == CUDA_SUCCESS) return;
+    if (result != CUDA_SUCCESS) refuse(result, what);
+  }
+
+ private:
+  [[noreturn, gnu::cold]] void refuse(CUresult result, const char* what) const {
     const char* text = nullptr;
     error_text(result, &text);
     throw device_error(std::string("weft: cuda: ") + what + ": " + (text ? text : std::to_string(result)));
@@ -53,7 +57,7 @@ struct cuda_functions {
 /// What the driver gives a device: its context, which other parts of the process may hold too, and a queue in it.
 class cuda_queue {
  public:
-  cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
+  [[gnu::cold]] cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
     cuda_.check(cuda_.init(0), "cuInit");
     cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
     cuda_.check(cuda_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
@@ -67,7 +71,7 @@ class cuda_queue {
   }
   cuda_queue(const cuda_queue&) = delete;
   cuda_queue& operator=(const cuda_queue&) = delete;
-  ~cuda_queue() {
+  [[gnu::cold]] ~cuda_queue() {
     cuda_.set_context(context_);
     cuda_.destroy_stream(stream);
     cuda_.release_context(device);
@@ -86,11 +90,11 @@ class cuda_queue {
 class cuda_backend : public text_backend {
  public:
   /// Throws device_error if there is no such device, or no driver, compiler or cuBLASLt.
-  explicit cuda_backend(int ordinal = 0)
+  [[gnu::cold]] explicit cuda_backend(int ordinal = 0)
       : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {}
   cuda_backend(const cuda_backend&) = delete;
   cuda_backend& operator=(const cuda_backend&) = delete;
-  ~cuda_backend() override {
+  [[gnu::cold]] ~cuda_backend() override {
     try {
       cuda().wait_stream(queue_.stream);
     } catch (const device_error&) {  // nothing runs on it any more
@@ -100,7 +104,7 @@ class cuda_backend : public text_backend {
   }
 
   const char* name() const override { return "cuda"; }
-  std::string description() const override {
+  [[gnu::cold]] std::string description() const override {
     char text[256]{};
     int version = 0;
     driver_.device_name(text, sizeof text - 1, queue_.device);
@@ -153,7 +157,7 @@ class cuda_backend : public text_backend {
  protected:
   const char* vocabulary() const override { return cuda_vocabulary; }
 
-  std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
     int major = 0, minor = 0;
     driver_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device);
     driver_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, queue_.device);

@@ -14,7 +14,7 @@ namespace weft::gpu {
 class library {
  public:
   /// Opens the first of `names` that is there. Throws device_error if none is.
-  library(std::initializer_list<const char*> names) {
+  [[gnu::cold]] library(std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!handle_) throw device_error(std::string("weft: ") + *names.begin() + " is not on this machine");
@@ -26,12 +26,16 @@ class library {
 
   template <class Function>
   Function function(const char* name) const {
-    void* found = dlsym(handle_, name);
-    if (!found) throw device_error(std::string("weft: ") + name_ + " has no function " + name);
-    return reinterpret_cast<Function>(found);
+    return reinterpret_cast<Function>(find(name));
   }
 
  private:
+  [[gnu::cold]] void* find(const char* name) const {
+    void* found = dlsym(handle_, name);
+    if (!found) throw device_error(std::string("weft: ") + name_ + " has no function " + name);
+    return found;
+  }
+
   void* handle_ = nullptr;
   std::string name_;
 };

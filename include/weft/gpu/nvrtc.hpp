@@ -15,7 +15,7 @@ class nvrtc_compiler {
  public:
   /// Machine code of `text` for an architecture like "sm_90". Throws device_error with the
   /// compiler's messages.
-  std::vector<char> compile(const std::string& text, const std::string& architecture) const {
+  [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const {
     nvrtcProgram program = nullptr;
     check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
     const std::string option = "--gpu-architecture=" + architecture;
@@ -39,7 +39,7 @@ class nvrtc_compiler {
   }
 
  private:
-  void check(nvrtcResult result, const char* function) const {
+  [[gnu::cold]] void check(nvrtcResult result, const char* function) const {
     if (result != NVRTC_SUCCESS)
       throw device_error(std::string("weft: cuda: ") + function + ": " + message(result));
   }

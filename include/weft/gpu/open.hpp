@@ -18,7 +18,7 @@ namespace weft {
 
 /// "cpu", "opencl", "cuda", or "auto": the first of cuda and cpu that works. `threads` is for the
 /// CPU. Throws device_error if the device is not on this machine or not in this build.
-inline device open_device(const std::string& name, int threads = 0) {
+[[gnu::cold]] inline device open_device(const std::string& name, int threads = 0) {
   const bool any = name == "auto";
 #if WEFT_WITH_CUDA
   if (name == "cuda" || any) {

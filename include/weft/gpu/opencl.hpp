@@ -46,7 +46,7 @@ struct opencl_functions {
 class opencl_backend : public text_backend {
  public:
   /// The first GPU, or else the first device of any kind. Throws device_error if there is none.
-  opencl_backend() {
+  [[gnu::cold]] opencl_backend() {
     device_ = find_device();
     cl_int code = 0;
     context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
@@ -56,14 +56,14 @@ class opencl_backend : public text_backend {
   }
   opencl_backend(const opencl_backend&) = delete;
   opencl_backend& operator=(const opencl_backend&) = delete;
-  ~opencl_backend() override {
+  [[gnu::cold]] ~opencl_backend() override {
     release();
     if (queue_) cl_.clReleaseCommandQueue(queue_);
     if (context_) cl_.clReleaseContext(context_);
   }
 
   const char* name() const override { return "opencl"; }
-  std::string description() const override {
+  [[gnu::cold]] std::string description() const override {
     return info(CL_DEVICE_NAME) + ", " + info(CL_DRIVER_VERSION);
   }
 
@@ -108,7 +108,7 @@ class opencl_backend : public text_backend {
  protected:
   const char* vocabulary() const override { return opencl_vocabulary; }
 
-  std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
     const char* source = text.c_str();
     cl_int code = 0;
     const cl_program program = cl_.clCreateProgramWithSource(context_, 1, &source, nullptr, &code);
@@ -168,8 +168,10 @@ class opencl_backend : public text_backend {
   };
 
   static void check(cl_int code, const char* function) {
-    if (code != CL_SUCCESS)
-      throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
+    if (code != CL_SUCCESS) refuse(code, function);
+  }
+  [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function) {
+    throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
   }
 
   /// The object that holds an address; an address just behind it counts, as that of no elements.
@@ -183,7 +185,7 @@ class opencl_backend : public text_backend {
     return {object.object, address - begin};
   }
 
-  cl_device_id find_device() const {
+  [[gnu::cold]] cl_device_id find_device() const {
     cl_platform_id platforms[16];
     cl_uint count = 0;
     if (cl_.clGetPlatformIDs(16, platforms, &count) != CL_SUCCESS) count = 0;
@@ -195,7 +197,7 @@ class opencl_backend : public text_backend {
     throw device_error("weft: opencl: this machine has no OpenCL device");
   }
 
-  std::string info(cl_device_info what) const {
+  [[gnu::cold]] std::string info(cl_device_info what) const {
     char text[256]{};
     cl_.clGetDeviceInfo(device_, what, sizeof text - 1, text, nullptr);
     return text;

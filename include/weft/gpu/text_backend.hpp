@@ -71,14 +71,7 @@ class text_backend : public backend {
     if (c.adds) key += " adds";
     const std::lock_guard lock(mutex_);
     auto& kernel = kernels_[key];
-    if (!kernel)
-      kernel = compiled(std::string("#define T ") + lower::detail::register_name(a.type) + "\n#define OPERAND " +
-                        lower::detail::memory_name(a.type) + "\n#define RESULT " + lower::detail::memory_name(c.type) +
-                        "\n#define LOADED(x) " + lower::detail::loaded(a.type, "x") + "\n#define STORE(to, x) to = " +
-                        lower::detail::stored(c.type, c.adds ? "(" + lower::detail::loaded(c.type, "to") + " + (x))" : "(x)") +
-                        "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
-                        " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
-                        multiply_text);
+    if (!kernel) kernel = compiled(multiply_text_of(a, c));
     const int order = c.extents.order;
     const index_t m = c.extents[order - 2], n = c.extents[order - 1], k = a.extents[order - 1];
     index_t batch = 1;
@@ -95,11 +88,7 @@ class text_backend : public backend {
     const index_t bytes = size_of(to.type), size = to.size();
     const std::lock_guard lock(mutex_);
     auto& kernel = kernels_["copy " + std::to_string(bytes)];
-    if (!kernel) {
-      constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
-      kernel = compiled(std::string("#define T ") + types[bytes] +
-                        "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text);
-    }
+    if (!kernel) kernel = compiled(copy_text_of(bytes));
     parameters p{0, 0, size};
     append_padded(p, to.extents.extent, to.extents.order, 1, max_order);
     append_padded(p, from.stride, to.extents.order, 0, max_order);
@@ -137,7 +126,7 @@ class text_backend : public backend {
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
 
   /// Returns memory and kernels while the device is still there.
-  void release() noexcept {
+  [[gnu::cold]] void release() noexcept {
     kernels_.clear();
     if (scratch_) deallocate(scratch_, scratch_bytes_);
     if (fault_) deallocate(fault_, sizeof(std::int32_t));
@@ -150,7 +139,21 @@ class text_backend : public backend {
     for (int part : {static_cast<int>(form.division), form.order, form.folded}) key += static_cast<char>(part);
     return key;
   }
-  std::shared_ptr<compiled_kernel> compiled(const std::string& text) {
+  [[gnu::cold]] static std::string multiply_text_of(const strided& a, const strided& c) {
+    using namespace lower::detail;
+    return std::string("#define T ") + register_name(a.type) + "\n#define OPERAND " + memory_name(a.type) + "\n#define RESULT " +
+           memory_name(c.type) + "\n#define LOADED(x) " + loaded(a.type, "x") + "\n#define STORE(to, x) to = " +
+           stored(c.type, c.adds ? "(" + loaded(c.type, "to") + " + (x))" : "(x)") +
+           "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
+           " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
+           multiply_text;
+  }
+  [[gnu::cold]] static std::string copy_text_of(index_t bytes) {
+    constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
+    return std::string("#define T ") + types[bytes] + "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" +
+           copy_text;
+  }
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text) {
     return compile(std::string(vocabulary()) + "#define GROUP_SIZE " + std::to_string(group_size) +
                    common_vocabulary + text);
   }
@@ -172,7 +175,7 @@ class text_backend : public backend {
       p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
     }
   }
-  void* scratch(std::size_t bytes) {
+  [[gnu::cold]] void* scratch(std::size_t bytes) {
     if (bytes > scratch_bytes_) {
       if (scratch_) deallocate(std::exchange(scratch_, nullptr), std::exchange(scratch_bytes_, 0));
       scratch_ = allocate(bytes);
@@ -197,7 +200,7 @@ inline const strided& operand(const native_operands& operands, int k) {
 }
 
 /// The text of a native op for operands of these orders and types: its body in a loop over items.
-inline std::string native_text(const native_code& code, const native_operands& operands) {
+[[gnu::cold]] inline std::string native_text(const native_code& code, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
   std::string names, arguments;

@@ -47,13 +47,13 @@ constexpr const char* register_name(dtype t) {
 constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boolean" : name_of(t); }
 
 /// What a memory element of type `t` reads as.
-inline std::string loaded(dtype t, const std::string& element) {
+[[gnu::cold]] inline std::string loaded(dtype t, const std::string& element) {
   if (t == dtype::bf16) return "bf16_to_f32(" + element + ")";
   if (t == dtype::f16) return "f16_to_f32(" + element + ")";
   return element;
 }
 /// What is stored as an element of type `t` for the register `value`.
-inline std::string stored(dtype t, const std::string& value) {
+[[gnu::cold]] inline std::string stored(dtype t, const std::string& value) {
   if (t == dtype::bf16) return "f32_to_bf16(" + value + ")";
   if (t == dtype::f16) return "f32_to_f16(" + value + ")";
   return std::string("(") + memory_name(t) + ")" + value;
@@ -63,7 +63,7 @@ class text_writer {
  public:
   text_writer(std::span<const std::uint64_t> words, const text_form& form) : words_(words), form_(form) {}
 
-  std::string run() {
+  [[gnu::cold]] std::string run() {
     write_parameters();
     write_head();
     for (std::size_t i = 0; i < words_.size(); ++i) i += write_word(i);
@@ -72,8 +72,8 @@ class text_writer {
   }
 
  private:
-  static std::string number(std::size_t i) { return std::to_string(i); }
-  static std::string reg(int i) { return "r" + std::to_string(i); }
+  [[gnu::cold]] static std::string number(std::size_t i) { return std::to_string(i); }
+  [[gnu::cold]] static std::string reg(int i) { return "r" + std::to_string(i); }
   word at(std::size_t i) const { return word::decoded(words_[i]); }
   bool by_rows() const { return form_.division == kernel_division::rows; }
   bool by_columns() const { return form_.division == kernel_division::columns; }
@@ -81,9 +81,9 @@ class text_writer {
   int kept() const { return form_.order - 1 - form_.folded; }
   int pointers() const { return form_.arguments + (form_.scratch_rows > 0); }
 
-  void line(const std::string& text) { out_ += text + "\n"; }
+  [[gnu::cold]] void line(const std::string& text) { out_ += text + "\n"; }
 
-  void write_parameters() {
+  [[gnu::cold]] void write_parameters() {
     const auto order = std::to_string(form_.order);
     line("typedef struct {");
     line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows;");
@@ -92,7 +92,7 @@ class text_writer {
     line("} PARAMS;");
   }
 
-  void write_head() {
+  [[gnu::cold]] void write_head() {
     out_ += "KERNEL weft_kernel(";
     for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
     line("PARAMS P) {");
@@ -122,7 +122,7 @@ class text_writer {
   }
 
   /// Adds the offsets of row number `row` over dims [first, last) to those of all arguments.
-  void write_offsets(const std::string& row, int first, int last) {
+  [[gnu::cold]] void write_offsets(const std::string& row, int first, int last) {
     if (first >= last) return;
     line("{ long rest = " + row + ", i;");
     for (int d = last; d-- > first;) {
@@ -134,7 +134,7 @@ class text_writer {
     line("}");
   }
 
-  void write_tail() {
+  [[gnu::cold]] void write_tail() {
     if (by_columns()) {
       const word fold = at(words_.size() - 2);
       line("}");
@@ -145,15 +145,15 @@ class text_writer {
   }
 
   /// Element `index` of the row of argument `a`.
-  static std::string element(dtype t, int a, const char* offset, const std::string& index) {
+  [[gnu::cold]] static std::string element(dtype t, int a, const char* offset, const std::string& index) {
     const auto n = std::to_string(a);
     return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n + " + " + index + "]";
   }
-  std::string scratch_element(dtype t, int row) const {
+  [[gnu::cold]] std::string scratch_element(dtype t, int row) const {
     return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) + "))[c]";
   }
 
-  static std::string neutral(int fold, dtype t) {
+  [[gnu::cold]] static std::string neutral(int fold, dtype t) {
     if (fold == 0) return "0";
     const bool max = fold == 1;
     switch (register_type(t)) {
@@ -163,11 +163,11 @@ class text_writer {
       default: return max ? "(-0x7fffffff - 1)" : "0x7fffffff";
     }
   }
-  static std::string combined(int fold, const std::string& a, const std::string& b) {
+  [[gnu::cold]] static std::string combined(int fold, const std::string& a, const std::string& b) {
     constexpr const char* names[] = {"SUM", "LARGER", "SMALLER"};
     return std::string(names[fold]) + "(" + a + ", " + b + ")";
   }
-  static std::string bits(dtype t, std::uint64_t word) {
+  [[gnu::cold]] static std::string bits(dtype t, std::uint64_t word) {
     const any_number x{static_cast<std::int64_t>(word)};
     switch (register_type(t)) {
       case dtype::f64: return "DOUBLE_OF_BITS(" + std::to_string(word) + "ul)";
@@ -176,12 +176,12 @@ class text_writer {
     }
   }
 
-  void define(std::size_t i, const std::string& value) {
+  [[gnu::cold]] void define(std::size_t i, const std::string& value) {
     line(std::string(register_name(at(i).type)) + " r" + number(i) + " = " + value + ";");
   }
 
   /// Writes word `i`; returns how many data words follow it.
-  std::size_t write_word(std::size_t i) {
+  [[gnu::cold]] std::size_t write_word(std::size_t i) {
     const word w = at(i);
     const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
     switch (w.op) {
@@ -210,14 +210,14 @@ class text_writer {
     }
   }
 
-  std::string run_time_number(const word& w) const {
+  [[gnu::cold]] std::string run_time_number(const word& w) const {
     const std::string n = "P.number[" + std::to_string(w.a) + "]";
     if (register_type(w.type) == dtype::f64) return "DOUBLE_OF_BITS(" + n + ")";
     if (register_type(w.type) == dtype::f32) return "FLOAT_OF_BITS(" + n + ")";
     return std::string("(") + register_name(w.type) + ")" + n;
   }
 
-  void begin_sweep(std::size_t i) {
+  [[gnu::cold]] void begin_sweep(std::size_t i) {
     if (!by_rows()) {
       line("{");
       return;
@@ -226,7 +226,7 @@ class text_writer {
       if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
     line("for (long c = LOCAL_ID; c < P.size; c += GROUP_SIZE) {");
   }
-  void end_sweep(std::size_t i) {
+  [[gnu::cold]] void end_sweep(std::size_t i) {
     line("}");
     if (!by_rows()) return;
     constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
@@ -243,7 +243,7 @@ class text_writer {
   static bool is_fold(const word& w) { return w.op >= fold_sum && w.op <= fold_min; }
 
   /// The text of an instruction with its registers in the place of a, b and c.
-  std::string instruction(const word& w) const {
+  [[gnu::cold]] std::string instruction(const word& w) const {
     if (w.op == op::number_of_op<op::cast>) return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
     const std::string text = instruction_texts<op::all::list>::at[w.op];
     const bool integer = !is_floating(w.type) && wraps(w.op);
@@ -269,7 +269,7 @@ class text_writer {
   }
 
   /// The register w.a, of type `from`, as a value of type w.type: `converted` in base/dtype.hpp.
-  static std::string cast(dtype from, const word& w) {
+  [[gnu::cold]] static std::string cast(dtype from, const word& w) {
     const std::string x = reg(w.a);
     if (w.type == dtype::boolean) return "(" + x + " != 0)";
     if (is_narrow(w.type)) return loaded(w.type, stored(w.type, "(f32)" + x));
@@ -296,7 +296,7 @@ inline text_form text_form_of(const kernel_call& call) {
 }
 
 /// The kernel as text: a struct PARAMS and the function weft_kernel.
-inline std::string kernel_text(std::span<const std::uint64_t> words, const text_form& form) {
+[[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> words, const text_form& form) {
   return detail::text_writer(words, form).run();
 }
 

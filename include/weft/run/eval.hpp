@@ -33,7 +33,7 @@ namespace detail {
 }
 
 /// New memory for those of `outputs` that the program must not write at once; null for the others.
-inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
+[[gnu::cold]] inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
                                    const recycled_vector<void*>& leaves) {
   tensor_list beside;
   recycled_vector<void*> memory(outputs.size());

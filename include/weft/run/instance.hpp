@@ -73,7 +73,7 @@ class instance {
 
   /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program does
   /// not read, or that one kernel reads element by element, each just before it writes the same one.
-  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
+  [[gnu::cold]] bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (!outputs[o]) continue;
       const memory_range written = writes_[static_cast<int>(o)].from(outputs[o]);
@@ -150,7 +150,7 @@ class instance {
       return {at + static_cast<std::uintptr_t>(first), at + static_cast<std::uintptr_t>(last)};
     }
   };
-  reached_bytes reach(int id) const {
+  [[gnu::cold]] reached_bytes reach(int id) const {
     const element_range r = range_of(layout_of(id));
     const index_t bytes = size_of(value(id).result.type);
     return {id, value(id).source, r.first * bytes, r.last * bytes};
@@ -158,7 +158,7 @@ class instance {
 
   /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
   /// touch them.
-  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+  [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
     const kernel_args& args = s.call.args;
@@ -206,7 +206,7 @@ class instance {
 
   [[gnu::cold]] void lay_out() {
     symbol_table numbers;  // no symbols: all extents are known
-    detail::check_slices(plan_, [&](index_t e) { return number_of_extent(e); });
+    detail::check_slices(plan_, symbols_);
     for (int i = 0; i < layouts_.size(); ++i) {
       const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);

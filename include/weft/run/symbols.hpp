@@ -53,9 +53,9 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
   return a / b + (a % b > 0);
 }
 
-/// The first slice of a plan that reaches beyond its operand. `number(e)` is the extent e as a number.
-template <class Number>
-[[gnu::cold]] void check_slices(const plan_view& p, const Number& number) {
+/// Throws shape_error for the first slice of a plan that reaches beyond its operand.
+[[gnu::cold]] inline void check_slices(const plan_view& p, const symbol_values& numbers) {
+  const auto number = [&](index_t e) { return number_of(numbers, e); };
   for (const lower::value_entry& v : p.values) {
     if (v.view != view_kind::slice) continue;
     shape from = p.values[static_cast<std::size_t>(v.source)].result.extents;
@@ -107,7 +107,7 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
     const index_t a = number(c.a), b = number(c.b);
     const bool holds = c.kind == check_kind::equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
     if (holds) continue;
-    if (c.kind == check_kind::equal) detail::check_slices(p, number);  // a bound that is out of range says more
+    if (c.kind == check_kind::equal) detail::check_slices(p, numbers);  // a bound that is out of range says more
     detail::refuse_check(p, c, numbers);
   }
   return numbers;

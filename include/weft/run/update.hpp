@@ -14,7 +14,7 @@ namespace run {
 
 namespace detail {
 /// Whether the dims of `value` are those of `target`, or neighbours of them merged, as in a flat view.
-inline bool merges_dims_of(const shape& target, const shape& value) {
+[[gnu::cold]] inline bool merges_dims_of(const shape& target, const shape& value) {
   if (target.size() != value.size() || value.size() == 0) return target.size() == value.size();
   int d = 0;
   for (int i = 0; i < value.order; ++i) {
@@ -26,9 +26,9 @@ inline bool merges_dims_of(const shape& target, const shape& value) {
   return d == target.order;
 }
 
-inline void check_target(const tensor_state& target, std::size_t number, const shape& extents, dtype type) {
-  if (target.type != type || !merges_dims_of(target.extents, extents))
-    throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) +
+[[gnu::cold]] inline void check_target(const tensor_state& target, std::size_t number, const shape& extents, dtype type) {
+  if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
+  throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) +
                       " and type " + name_of(target.type) + " cannot take a value of shape " + to_string(extents) +
                       " and type " + name_of(type));
 }

@@ -32,7 +32,7 @@ struct layout {
 };
 
 /// The stride over `extent` elements that are `s` apart.
-constexpr stride_term times_extent(symbol_table& dims, stride_term s, index_t extent) {
+[[gnu::cold]] constexpr stride_term times_extent(symbol_table& dims, stride_term s, index_t extent) {
   if (s.times == 0) return s;
   const auto [of, times] = dims.term_of(extent);
   s.times = wrapping_product(s.times, times);  // overflows beside an extent of 0 alone
@@ -61,7 +61,7 @@ constexpr bool is_empty(const shape& s) {
 }
 
 /// Row-major elements without gaps.
-constexpr layout contiguous_layout(symbol_table& dims, const shape& extents) {
+[[gnu::cold]] constexpr layout contiguous_layout(symbol_table& dims, const shape& extents) {
   layout l{extents, {}, 0};
   stride_term s{1, 1};
   for (int i = extents.order; i-- > 0;) {
@@ -71,7 +71,7 @@ constexpr layout contiguous_layout(symbol_table& dims, const shape& extents) {
   return l;
 }
 
-constexpr bool is_contiguous(symbol_table& dims, const layout& l) {
+[[gnu::cold]] constexpr bool is_contiguous(symbol_table& dims, const layout& l) {
   if (is_empty(l.extents)) return true;
   stride_term s{1, 1};
   for (int i = l.extents.order; i-- > 0;) {
@@ -97,7 +97,7 @@ struct dim_group {
 
 /// The smallest group that begins at dims i and j, neither of which has extent 1. False if products of extents are not
 /// known to meet.
-constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to, dim_group& g) {
+[[gnu::cold]] constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to, dim_group& g) {
   index_t products[2][max_order]{};
   int counts[2] = {0, 0};
   const auto grow = [&](int side) {
@@ -127,7 +127,7 @@ constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to
 }
 
 /// The stride of dims [first, last) walked as one.
-constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int last, stride_term& merged) {
+[[gnu::cold]] constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int last, stride_term& merged) {
   merged = {1, 1};
   index_t inner_extent = 1;
   stride_term inner{1, 1};
@@ -144,7 +144,7 @@ constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int la
 }
 
 /// Gives dims of extent 1 the strides they would have in contiguous memory, which is what libraries expect.
-constexpr void set_free_strides(symbol_table& dims, layout& l) {
+[[gnu::cold]] constexpr void set_free_strides(symbol_table& dims, layout& l) {
   for (int d = l.extents.order; d-- > 0;) {
     if (l.extents[d] != 1) continue;
     l.stride[d] = d + 1 < l.extents.order ? times_extent(dims, l.stride[d + 1], l.extents[d + 1]) : stride_term{1, 1};
@@ -152,7 +152,7 @@ constexpr void set_free_strides(symbol_table& dims, layout& l) {
 }
 
 /// Groups of dims of equal products: those of `from` must merge, and the result divides them anew.
-constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l) {
+[[gnu::cold]] constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l) {
   const shape& to = l.extents;
   for (dim_group g{};; g.i = g.i_end, g.j = g.j_end) {
     while (g.i < from.extents.order && from.extents[g.i] == 1) ++g.i;
@@ -172,7 +172,7 @@ constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l
 }  // namespace detail
 
 /// Whether strides can follow a reshape; if so, `l` becomes its layout.
-constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
+[[gnu::cold]] constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
   if (is_contiguous(dims, l)) {
     const index_t offset = l.offset;
     l = contiguous_layout(dims, to);
@@ -187,7 +187,7 @@ constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
 
 /// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if no strides describe
 /// it: a reshape that must copy.
-constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents,
+[[gnu::cold]] constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents,
                          layout& l) {
   if (is_empty(extents)) {
     l = contiguous_layout(dims, extents);
@@ -223,7 +223,7 @@ struct element_range {
 };
 
 /// The part of its base that a view reaches.
-constexpr element_range range_of(const layout& l) {
+[[gnu::cold]] constexpr element_range range_of(const layout& l) {
   if (is_empty(l.extents)) return {};
   element_range r{l.offset, l.offset + 1};
   for (int d = 0; d < l.extents.order; ++d)

@@ -71,7 +71,7 @@ struct form {
 };
 
 /// "[32, 784]"; extents that are not numbers print as "?".
-inline std::string to_string(const shape& s) {
+[[gnu::cold]] inline std::string to_string(const shape& s) {
   std::string text = "[";
   for (int i = 0; i < s.order; ++i) {
     if (i) text += ", ";
@@ -84,14 +84,15 @@ namespace detail {
 inline void refuse_size(const shape& s) {
   throw shape_error("weft: the number of elements of shape " + to_string(s) + " does not fit into 64 bits");
 }
+[[noreturn, gnu::cold]] inline void refuse_bytes(const shape& s, dtype t) {
+  throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) + " do not fit into 64 bits");
+}
 }  // namespace detail
 
 /// Number of bytes of elements of type `t`. Throws shape_error if they exceed what 64 bits can count.
 inline std::size_t bytes_of(const shape& s, dtype t) {
   index_t bytes = 0;
-  if (!detail::multiply_checked(s.size(), size_of(t), bytes))
-    throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) +
-                      " do not fit into 64 bits");
+  if (!detail::multiply_checked(s.size(), size_of(t), bytes)) detail::refuse_bytes(s, t);
   return static_cast<std::size_t>(bytes);
 }
 

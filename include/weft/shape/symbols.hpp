@@ -141,7 +141,7 @@ class symbol_table {
     return {e, 1};
   }
 
-  constexpr bool unify(index_t a, index_t b, index_t& out) {
+  [[gnu::cold]] constexpr bool unify(index_t a, index_t b, index_t& out) {
     a = canonical(a);
     b = canonical(b);
     if (a != b && (is_symbol(a) || is_symbol(b))) checks.push_back({check_kind::equal, a, b, current_law()});
@@ -149,19 +149,19 @@ class symbol_table {
     out = canonical(a);
     return holds;
   }
-  constexpr bool require_elements(index_t a) {
+  [[gnu::cold]] constexpr bool require_elements(index_t a) {
     a = canonical(a);
     if (is_symbol(a)) checks.push_back({check_kind::has_elements, a, 0, current_law()});
     return a != 0;
   }
-  constexpr bool require_at_most(index_t a, index_t b) {
+  [[gnu::cold]] constexpr bool require_at_most(index_t a, index_t b) {
     a = canonical(a);
     b = canonical(b);
     if (a >= 0 && b >= 0) return a <= b;
     if (a != b) checks.push_back({check_kind::at_most, a, b, current_law()});
     return true;
   }
-  constexpr index_t add(index_t a, index_t b) {
+  [[gnu::cold]] constexpr index_t add(index_t a, index_t b) {
     if (a == 0) return b;
     if (b == 0) return a;
     if (a >= 0 && b >= 0) return a + b;
@@ -171,7 +171,7 @@ class symbol_table {
     }
     return intern({symbol_kind::add, a, b});
   }
-  constexpr index_t subtract(index_t a, index_t b) {
+  [[gnu::cold]] constexpr index_t subtract(index_t a, index_t b) {
     if (b == 0) return a;
     if (a >= 0 && b > a) throw shape_error("weft: an extent would be negative");
     if (a >= 0 && b >= 0) return a - b;
@@ -188,7 +188,7 @@ class symbol_table {
     return intern({symbol_kind::subtract, a, b});
   }
   /// Numbers gather on the right, and a quotient meets its divisor again.
-  constexpr index_t multiply(index_t a, index_t b) {
+  [[gnu::cold]] constexpr index_t multiply(index_t a, index_t b) {
     if (index_t n = 0; a >= 0 && b >= 0) {
       if (!detail::multiply_checked(a, b, n)) throw shape_error("weft: a product of extents does not fit into 64 bits");
       return n;
@@ -204,7 +204,7 @@ class symbol_table {
       return symbols[number_of(b)].a;
     return intern({symbol_kind::multiply, a, b});
   }
-  constexpr index_t divide(index_t a, index_t b) {
+  [[gnu::cold]] constexpr index_t divide(index_t a, index_t b) {
     if (b == 1) return a;
     if (a >= 0 && b > 0) return a / b;
     if (a == b) return 1;
@@ -215,14 +215,14 @@ class symbol_table {
     }
     return intern({symbol_kind::divide, a, b, current_law()});
   }
-  constexpr index_t divide_up(index_t a, index_t b) {
+  [[gnu::cold]] constexpr index_t divide_up(index_t a, index_t b) {
     if (b == 1) return a;
     return a >= 0 && b > 0 ? a / b + (a % b > 0) : intern({symbol_kind::divide_up, a, b, current_law()});
   }
 
  private:
   /// Number of the law that is being read, -1 if none is.
-  constexpr int current_law() {
+  [[gnu::cold]] constexpr int current_law() {
     if (!reading_ || law_ >= 0) return law_;
     applied_law l{reading_, count_, {}};
     for (int i = 0; i < count_ && i < applied_law::shapes; ++i) l.operand[i] = operands_[i].extents;
@@ -232,7 +232,7 @@ class symbol_table {
   }
 
   /// From here on `a` and `b` are one extent; false if they cannot be. What follows needs no check of its own.
-  constexpr bool identify(index_t a, index_t b) {
+  [[gnu::cold]] constexpr bool identify(index_t a, index_t b) {
     a = canonical(a);
     b = canonical(b);
     if (a == b) return true;
@@ -246,7 +246,7 @@ class symbol_table {
   }
 
   /// Where x n = m, x / n = m or x + n = m of numbers n and m, x is a number too.
-  constexpr bool identify_operand(symbol s, index_t m) {
+  [[gnu::cold]] constexpr bool identify_operand(symbol s, index_t m) {
     const index_t n = canonical(s.b);
     if (n < 0) return true;
     index_t product = 0;
@@ -256,13 +256,13 @@ class symbol_table {
     return true;
   }
   /// Where x n = y n or x / n = y / n without rest, x = y.
-  constexpr bool identify_operands(symbol s, symbol t) {
+  [[gnu::cold]] constexpr bool identify_operands(symbol s, symbol t) {
     const bool product = s.kind == symbol_kind::multiply && s.b > 0;
     if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b)) return true;
     return identify(s.a, t.a);
   }
 
-  constexpr index_t intern(symbol s) {
+  [[gnu::cold]] constexpr index_t intern(symbol s) {
     for (int i = 0; i < symbols.size(); ++i)
       if (symbols[i] == s) return canonical(-2 - i);
     symbols.push_back(s);
