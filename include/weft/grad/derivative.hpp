@@ -83,7 +83,8 @@ struct flattener<gradient_node<Tag, Point, Body>> {
     const value y = flatten_in<Body>(g, s);
     s.unbind();
     const value one = g.constant(1, y.type());
-    const int cotangent = autodiff::reverse(g, y.id, one.id)[x.id];
+    const sequence<int> cotangents = autodiff::reverse(g, y.id, one.id);
+    const int cotangent = cotangents[x.id];
     return cotangent >= 0 ? value(&g, cotangent)
                           : expand_to(g.constant(0, x.type()), x.extents());
   }

@@ -26,13 +26,15 @@ inline constexpr std::array scale_words{
     lower::word{lower::store, T, 2, 5}.encoded(),
     lower::word{lower::end}.encoded()};
 
+[[noreturn, gnu::cold]] inline void refuse_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type) {
+  if (b.type != type)
+    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " + name_of(b.type));
+  throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " + to_string(b.extents));
+}
 /// Throws unless `b` is of this type and of so many elements.
 inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
                          index_t size) {
-  if (b.type != type)
-    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " + name_of(b.type));
-  if (b.extents.size() != size)
-    throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " + to_string(b.extents));
+  if (b.type != type || b.extents.size() != size) refuse_form(what, a, b, type);
 }
 
 /// Calls f(std::integral_constant<dtype, T>) for the floating type `t`; throws value_error for another.
@@ -48,9 +50,12 @@ void visit_floating(const char* what, dtype t, F f) {
 }
 }  // namespace detail
 
+// Templates, so that programs that differentiate nothing compile no kernels for it.
+
 /// x *= scalar * factor. The scalar is of the type that x is computed with: f32 for bf16 and f16, of which
 /// the product is rounded once.
-inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
+template <class = void>
+void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
   detail::require_form("scale", x, scalar, compute_type(x.type), 1);
   detail::visit_floating("scale", x.type, [&]<dtype T>(std::integral_constant<dtype, T>) {
     launch_flat<detail::scale_words<T>>(device, {&x, &scalar, &x}, {any_number::of(factor)});
@@ -58,7 +63,8 @@ inline void scale(backend& device, tensor_state& x, const tensor_state& scalar, 
 }
 
 /// sum = a + b of one floating type and shape. Of bf16 and f16 the sum is rounded.
-inline void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
+template <class = void>
+void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
   for (const tensor_state* other : {&b, static_cast<const tensor_state*>(&sum)})
     detail::require_form("add", a, *other, a.type, a.extents.size());
   detail::visit_floating("add", a.type, [&]<dtype T>(std::integral_constant<dtype, T>) {

@@ -21,12 +21,14 @@
 
 namespace weft {
 
-/// What a tape remembers, and how it is played back: the same for all options.
-class tape_entries {
+/// What a tape remembers, and how it is played back: the same for all options. A template, so that programs without a
+/// tape compile none of it.
+template <class = void>
+class basic_tape_entries {
  public:
-  explicit tape_entries(context& c) : context_(&c) {}
-  tape_entries(const tape_entries&) = delete;
-  tape_entries& operator=(const tape_entries&) = delete;
+  explicit basic_tape_entries(context& c) : context_(&c) {}
+  basic_tape_entries(const basic_tape_entries&) = delete;
+  basic_tape_entries& operator=(const basic_tape_entries&) = delete;
 
   /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
   /// parameters and tracked tensors it depends on. The tape is empty afterwards. Throws usage_error if
@@ -304,6 +306,8 @@ class tape_entries {
   tensor_list hooked_;  // tensors with hooks that this backward has met
   bool recording_ = true;
 };
+
+using tape_entries = basic_tape_entries<>;
 
 template <class Options = program_options<>>
 class tape : public tape_entries {
