@@ -7,7 +7,7 @@
 #include <weft/comm/self.hpp>
 #include <weft/comm/threads.hpp>
 #if WEFT_WITH_MPI
-#include <weft/comm/mpi.hpp>
+#include <weft/comm/mpi_world.hpp>
 #endif
 #if WEFT_WITH_GLOO
 #include <weft/comm/gloo_world.hpp>
@@ -48,14 +48,45 @@ int threads_per_rank(int ranks) {
   return std::max(1, std::min(cores / ranks, hardware_threads()));
 }
 
+/// Says what went wrong, and returns the exit code for it.
+int report(const std::exception_ptr& what) {
+  const auto say = [](const char* why, int code) { return std::fprintf(stderr, "train_gpt: %s\n", why), code; };
+  try {
+    std::rethrow_exception(what);
+  } catch (const usage_error& e) {
+    return say(e.what(), exit_codes::bad_use);
+  } catch (const io_error& e) {
+    return say(e.what(), exit_codes::bad_use);
+  } catch (const comm_error& e) {
+    return say(e.what(), exit_codes::others_failed);
+  } catch (const std::bad_alloc&) {
+    return say("the host has no more memory", exit_codes::failed);
+  } catch (const std::exception& e) {
+    return say(e.what(), exit_codes::failed);
+  }
+}
+
+/// `train`; what goes wrong here is told to the others.
+[[maybe_unused]] int train_among_others(const settings& s, communicator& ranks) {
+  try {
+    return train(s, ranks);
+  } catch (const comm_error&) {
+    throw;  // they know
+  } catch (const std::exception& e) {
+    ranks.abort(e.what());
+    throw;
+  }
+}
+
 /// Runs `train` on all ranks and returns the worst exit code.
 int train_on_ranks(settings s, int count, char** values) {
   if (s.comm == "mpi") {
 #if WEFT_WITH_MPI
-    boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);
-    mpi_communicator ranks{boost::mpi::communicator{}};
-    if (s.threads == 0) s.threads = threads_per_rank(launch_from_environment().local_size);
-    return train(s, ranks);
+    const auto body = [&](communicator& ranks) {
+      if (s.threads == 0) s.threads = threads_per_rank(launch_from_environment().local_size);
+      return train(s, ranks);
+    };
+    return run_under_mpirun(count, values, body, report);
 #else
     (void)count, (void)values;
     throw usage_error("--comm mpi: this program was built without MPI");
@@ -66,7 +97,7 @@ int train_on_ranks(settings s, int count, char** values) {
     const launch me = launch_from_environment();
     gloo_world world(me, std::chrono::seconds(s.timeout));
     if (s.threads == 0) s.threads = threads_per_rank(me.local_size);
-    return train(s, world.ranks());
+    return train_among_others(s, world.ranks());
 #else
     throw usage_error("--comm gloo: this program was built without Gloo");
 #endif
@@ -87,19 +118,14 @@ int train_on_ranks(settings s, int count, char** values) {
 }  // namespace
 
 int main(int count, char** values) {
-  std::signal(SIGINT, [](int) { job::interrupted = 1; });
+  for (const int asked : {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which passes on the last alone
+    std::signal(asked, [](int) { job::interrupted = 1; });
+  std::signal(SIGPIPE, SIG_IGN);  // who reads our messages may have gone
   try {
     const settings s = parse(count, values);
     if (s.help) return std::fputs(usage, stdout), 0;
     return train_on_ranks(s, count, values);
-  } catch (const usage_error& e) {
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return 2;
-  } catch (const io_error& e) {
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return 2;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return 1;
+  } catch (...) {
+    return report(std::current_exception());
   }
 }

@@ -46,7 +46,7 @@ inline constexpr const char* usage =
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] [--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
-    "--batch and --threads are of each rank; mpirun and launch.sh say --ranks.\n";
+    "--batch and --threads are of each rank; mpirun and launch say --ranks.\n";
 
 /// Sets what `--hook` says, "powersgd:4" for example.
 inline void set_hook(const std::string& text, weft::parallel_options& o) {

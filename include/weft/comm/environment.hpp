@@ -25,6 +25,11 @@ struct launch {
   int port = 0;
 };
 
+/// Exit codes of a rank that launchers know: examples/launch.
+namespace exit_codes {
+inline constexpr int done = 0, failed = 1, bad_use = 2, others_failed = 3, interrupted = 130;
+}
+
 /// A variable's value, or null: std::getenv, or something else in a test.
 using variable_lookup = std::function<const char*(const char*)>;
 

@@ -6,57 +6,33 @@
 //
 // An operation is a list of transfers: ranks tell each other what they mean, exchange parts, add
 // what is theirs to add in the order of the tree, exchange sums. A thread of the group waits for
-// transfers in the order of operations. When something goes wrong, the first rank that knows leaves
-// the reason in the store, and closes its connections; the others find it there.
+// transfers in the order of operations; whoever waits for an operation keeps the time. A rank that
+// is late, or whose connection breaks, is not blamed here: the watch over all ranks finds out who is
+// gone (watch.hpp), and then fails every group and closes its connections.
 #pragma once
 
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <thread>
 
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/gloo_network.hpp>
 #include <weft/comm/gloo_proof.hpp>
+#include <weft/comm/gloo_rendezvous.hpp>
+#include <weft/comm/gloo_transfers.hpp>
 #include <weft/comm/reduce.hpp>
-#include <weft/comm/store.hpp>
+#include <weft/comm/watch.hpp>
 
 namespace weft {
 
 namespace detail {
 
-/// A store as Gloo's rendezvous asks for it.
-class gloo_rendezvous : public ::gloo::rendezvous::Store {
- public:
-  gloo_rendezvous(std::shared_ptr<store> of, std::chrono::milliseconds limit) : of_(std::move(of)), limit_(limit) {}
-  void set(const std::string& key, const std::vector<char>& data) override { of_->set(key, {data.begin(), data.end()}); }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = of_->get(key, limit_);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override { of_->wait(keys, limit_); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& limit) override { of_->wait(keys, limit); }
-
- private:
-  std::shared_ptr<store> of_;
-  std::chrono::milliseconds limit_;
-};
-
-/// Bytes to or from another rank.
-struct transfer {
-  int peer;
-  bool sends;
-  void* data;
-  std::size_t bytes;
-};
-
-/// What performs an operation: memory of its own and the buffers that transfers are in. Where one
-/// fails, both stay until the reason is in the store: a buffer that goes takes its connection along.
+/// What performs an operation: memory of its own and the buffers that transfers are in.
 struct gloo_attempt {
-  std::chrono::steady_clock::time_point until;
   int peer = -1;  // that it waits for
   std::deque<std::vector<char>> memory = {};
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers = {};
@@ -69,85 +45,175 @@ struct gloo_operation {
   operation what;
   std::uint64_t number = 0;
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers;  // of a message: posted at once
+  bool refused = false;  // the same, and its connection was closed
   std::atomic<bool> over = false;
-  std::exception_ptr failure;  // valid when it is over
+  std::optional<watch_verdict> failure;  // valid when it is over
 };
 
 /// What the rank of a group shares with its thread.
-class gloo_group {
+class gloo_group : public watched_group {
  public:
-  gloo_group(std::shared_ptr<store> s, int rank, int size, std::shared_ptr<::gloo::transport::Device> device,
-             std::string token, std::chrono::milliseconds limit)
-      : store_(std::move(s)), rank_(rank), ranks_(size), device_(std::move(device)), token_(std::move(token)) {
+  /// `members`: its ranks, by their numbers in the world. `id`: the same on all of them, and on no others. `token`: that of the job.
+  gloo_group(std::shared_ptr<store> s, std::shared_ptr<rank_watch> watch, std::string id, std::vector<int> members, int rank,
+             std::shared_ptr<::gloo::transport::Device> device, std::string token, std::chrono::milliseconds limit)
+      : store_(std::move(s)), watch_(std::move(watch)), id_(std::move(id)), members_(std::move(members)), rank_(rank),
+        ranks_(static_cast<int>(members_.size())), device_(std::move(device)), token_(std::move(token)) {
     const without_sigpipe quiet;
+    watch_->add(*this);
     try {
-      auto context = std::make_shared<::gloo::rendezvous::Context>(rank, size);
-      context->setTimeout(limit);
-      gloo_rendezvous rendezvous(store_, limit);
-      const gloo_proof proof(*store_, token_, rank);
-      context->connectFullMesh(rendezvous, device_);
-      proof.exchange(*context, limit);
-      context_ = context;
-    } catch (const ::gloo::Exception& e) {
-      throw comm_error("weft: gloo: rank " + std::to_string(rank) + " of " + std::to_string(size) + " could not be connected: " + e.what());
+      connect(limit);
+    } catch (...) {
+      watch_->remove(*this);
+      throw;
     }
-    gloo_operation all_there;  // none may leave, and close its connections, before all have theirs
-    all_there.what.kind = collective::barrier;
-    all_there.what.timeout = limit;
-    perform(all_there);
-    if (all_there.failure) std::rethrow_exception(all_there.failure);
     collectives_ = std::thread([this] { work_through(collective_queue_); });
     messages_ = std::thread([this] { work_through(message_queue_); });
+    try {  // none may leave, and close its connections, before all have theirs
+      const auto all_there = post({.kind = collective::barrier}, meeting_number);
+      wait(*all_there, limit);
+      if (all_there->failure) fail_with(*all_there->failure, *all_there);
+    } catch (...) {
+      end();
+      throw;
+    }
   }
   gloo_group(const gloo_group&) = delete;
   gloo_group& operator=(const gloo_group&) = delete;
-  ~gloo_group() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-      changed_.notify_all();
-      if (!collective_queue_.empty() || !message_queue_.empty()) context_->closeConnections();
-    }
-    collectives_.join();
-    messages_.join();
-  }
+  ~gloo_group() override { end(); }
 
   int rank() const { return rank_; }
   int size() const { return ranks_; }
+  const std::string& id() const { return id_; }
+  const std::vector<int>& members() const { return members_; }
+  const std::shared_ptr<rank_watch>& watch() const { return watch_; }
   const std::shared_ptr<store>& shared_store() const { return store_; }
   const std::shared_ptr<::gloo::transport::Device>& device() const { return device_; }
   const std::string& token() const { return token_; }
 
-  std::shared_ptr<gloo_operation> post(operation o) {
-    const without_sigpipe quiet;
-    const std::lock_guard lock(mutex_);
-    if (failure_) std::rethrow_exception(failure_);
-    auto op = std::make_shared<gloo_operation>();
-    op->what = std::move(o);
-    if (is_message(op->what.kind)) {
-      begin_message(*op);
-      message_queue_.push_back(op);
-    } else {
-      op->number = number_++;
-      collective_queue_.push_back(op);
-    }
-    changed_.notify_all();
-    return op;
-  }
+  std::shared_ptr<gloo_operation> post(operation o) { return post(std::move(o), number_); }
 
-  void wait(const gloo_operation& op) {
+  /// Over when the operation is. After `limit` the watch finds out why it is not, and it fails.
+  void wait(const gloo_operation& op, std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return op.over.load(); });
+    waiting_.push_back(&op);
+    const auto over = [&] { return op.over.load(); };
+    if (!changed_.wait_for(lock, std::min<std::chrono::milliseconds>(limit, for_ever), over)) {
+      const rank_wait w = wait_of(op);
+      lock.unlock();
+      watch_->report_late(w, limit);
+      lock.lock();
+      changed_.wait(lock, over);
+    }
+    std::erase(waiting_, &op);
   }
 
+  /// Everything fails on all ranks.
   void give_up(const std::string& reason) {
-    fail(reason);
-    context_->closeConnections();
+    watch_->give_up(reason);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_.has_value(); });
+  }
+
+  void describe(rank_standing& s) override {
+    const std::lock_guard lock(mutex_);
+    s.posted[id_] = static_cast<std::int64_t>(number_);
+    if (connecting_) s.waits = connecting();
+    else if (!waiting_.empty()) s.waits = wait_of(*waiting_.front());
+    if (last_) s.last = doing(*last_);
+  }
+  void fail(const watch_verdict& why) override {
+    std::shared_ptr<::gloo::Context> context;
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = why;
+      for (const auto& [buffer, sends] : blocked_)
+        if (sends) buffer->abortWaitSend();
+        else buffer->abortWaitRecv();
+      changed_.notify_all();
+      context = context_;
+    }
+    if (context) context->closeConnections();
+  }
+
+  [[noreturn]] void fail_with(watch_verdict why, const gloo_operation& op) const {
+    const std::string here = doing(op);
+    if (why.text.find(op.what.text()) == std::string::npos) why.text += "; rank " + std::to_string(own()) + " is in " + here;
+    throw_verdict(why);
   }
 
  private:
   using queue = std::deque<std::shared_ptr<gloo_operation>>;
   static constexpr std::size_t text_bytes = 512;
+  static constexpr std::chrono::hours for_ever{24 * 365};
+  static constexpr std::chrono::seconds connecting_limit{60};
+  static constexpr std::uint64_t meeting_number = std::uint64_t{1} << 58;  // of the barrier at the start
+  struct given_up {};
+
+  void connect(std::chrono::milliseconds limit) {
+    try {
+      auto context = std::make_shared<::gloo::rendezvous::Context>(rank_, ranks_);
+      constexpr int longer = 5;  // Gloo waits so many times as long for a connection
+      context->setTimeout(std::max(std::min<std::chrono::milliseconds>(limit, connecting_limit) / longer, std::chrono::milliseconds(1)));
+      gloo_rendezvous rendezvous(store_, *watch_, limit);
+      const gloo_proof proof(*store_, token_, rank_);
+      context->connectFullMesh(rendezvous, device_);
+      proof.exchange(*context, limit);
+      const std::lock_guard lock(mutex_);
+      context_ = context;
+      connecting_ = false;
+      if (!failure_) return;
+    } catch (const timeout_error&) {
+      watch_->report_late(connecting(), limit);
+    } catch (const comm_error& e) {
+      watch_->give_up(e.what());
+    } catch (const std::exception&) {  // Gloo does not say which rank it is about
+      watch_->report_late(connecting(), limit);
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_.has_value(); });
+    throw_verdict(*failure_);
+  }
+  void end() {
+    watch_->remove(*this);
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+      changed_.notify_all();
+    }
+    collectives_.join();
+    messages_.join();
+  }
+
+  int own() const { return members_[static_cast<std::size_t>(rank_)]; }
+  rank_wait connecting() const { return {id_, rank_wait::connecting, members_, "the start of " + std::to_string(ranks_) + " ranks"}; }
+  static std::string doing(const gloo_operation& op) {
+    const bool counts = !is_message(op.what.kind) && op.number != meeting_number;
+    return (counts ? "#" + std::to_string(op.number) + " " : "") + op.what.text();
+  }
+  rank_wait wait_of(const gloo_operation& op) const {
+    if (op.number == meeting_number) return connecting();
+    if (is_message(op.what.kind)) return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what.root)]}, doing(op)};
+    return {id_, static_cast<std::int64_t>(op.number), members_, doing(op)};
+  }
+
+  std::shared_ptr<gloo_operation> post(operation o, std::uint64_t number) {
+    const without_sigpipe quiet;
+    const std::lock_guard lock(mutex_);
+    auto op = std::make_shared<gloo_operation>();
+    op->what = std::move(o);
+    op->number = number;
+    if (failure_) fail_with(*failure_, *op);
+    if (is_message(op->what.kind)) {
+      begin_message(*op);
+      message_queue_.push_back(op);
+    } else {
+      number_ += number == number_;
+      collective_queue_.push_back(op);
+    }
+    last_ = op;
+    changed_.notify_all();
+    return op;
+  }
 
   void work_through(queue& q) {
     for (;;) {
@@ -157,9 +223,8 @@ class gloo_group {
         changed_.wait(lock, [&] { return ending_ || !q.empty(); });
         if (q.empty()) return;
         op = q.front();
-        op->failure = failure_;
       }
-      if (!op->failure) perform(*op);
+      perform(*op);
       op->buffers.clear();
       const std::lock_guard lock(mutex_);
       q.pop_front();
@@ -169,34 +234,22 @@ class gloo_group {
   }
 
   void perform(gloo_operation& op) {
-    gloo_attempt attempt{.until = std::chrono::steady_clock::now() + op.what.timeout};
+    gloo_attempt attempt;
     try {
       if (is_message(op.what.kind)) finish_message(op, attempt);
       else perform_collective(op, attempt);
-    } catch (const ::gloo::Exception&) {
-      const bool late = std::chrono::steady_clock::now() >= attempt.until;
-      const std::string doing = "rank " + std::to_string(rank_) + " in #" + std::to_string(op.number) + " " + op.what.text();
-      const std::string who = "rank " + std::to_string(attempt.peer);
-      if (late) fail<timeout_error>("weft: " + doing + " waited " + std::to_string(op.what.timeout.count()) + " ms; not there: " + who);
-      else fail("weft: " + who + " is gone; " + doing + " waits for it");
-      op.failure = failure_;
+      return;
+    } catch (const given_up&) {
     } catch (const comm_error& e) {
-      fail(e.what());
-      op.failure = failure_;
+      watch_->give_up(e.what());
+    } catch (const std::bad_alloc&) {
+      watch_->give_up("weft: rank " + std::to_string(own()) + " gave up: no memory for " + doing(op));
+    } catch (const std::exception&) {  // of Gloo, not only gloo::Exception
+      watch_->report_lost(members_[static_cast<std::size_t>(attempt.peer)], wait_of(op));
     }
-  }
-
-  /// Everything fails from now on: with the reason of the first rank that knew one.
-  template <class Error = comm_error>
-  void fail(const std::string& reason) {
-    std::string first = reason;
-    try {
-      first = store_->compare_set("failed", "", reason);
-    } catch (const error&) {  // the store may be gone with its rank
-    }
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = first == reason ? std::make_exception_ptr(Error(reason)) : std::make_exception_ptr(comm_error(first));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_.has_value(); });
+    op.failure = failure_;
   }
 
   void exchange(std::uint64_t slot, const std::vector<transfer>& transfers, gloo_attempt& attempt) {
@@ -208,15 +261,32 @@ class gloo_group {
     }
     for (std::size_t i = 0; i < transfers.size(); ++i) {
       attempt.peer = transfers[i].peer;
-      wait_for(*attempt.buffers[i], transfers[i].sends, attempt.until);
+      wait_for(*attempt.buffers[i], transfers[i].sends);
     }
     attempt.buffers.clear();
   }
-  static void wait_for(::gloo::transport::UnboundBuffer& b, bool sends, std::chrono::steady_clock::time_point until) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());  // not early
-    const auto limit = std::max(left, std::chrono::milliseconds(1));
-    if (sends) b.waitSend(limit);
-    else b.waitRecv(limit);
+  /// Throws given_up if the group fails meanwhile. Gloo keeps no time: where it is late, it closes all
+  /// connections without a word.
+  void wait_for(::gloo::transport::UnboundBuffer& b, bool sends) {
+    const std::pair<::gloo::transport::UnboundBuffer*, bool> entry(&b, sends);
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) throw given_up();
+      blocked_.push_back(entry);
+    }
+    const auto forget = [&] {
+      const std::lock_guard lock(mutex_);
+      std::erase(blocked_, entry);
+    };
+    bool done = false;
+    try {
+      done = sends ? b.waitSend(std::chrono::milliseconds(for_ever)) : b.waitRecv(std::chrono::milliseconds(for_ever));
+    } catch (...) {
+      forget();
+      throw;
+    }
+    forget();
+    if (!done) throw given_up();
   }
 
   void begin_message(gloo_operation& op) {
@@ -229,13 +299,14 @@ class gloo_group {
     try {
       if (sends) op.buffers[0]->send(o.root, slot);
       else op.buffers[0]->recv(o.root, slot);
-    } catch (const ::gloo::Exception& e) {
-      throw comm_error("weft: rank " + std::to_string(o.root) + " is gone: " + o.text());
+    } catch (const std::exception&) {
+      op.refused = true;  // its thread finds out why
     }
   }
   void finish_message(gloo_operation& op, gloo_attempt& attempt) {
     attempt.peer = op.what.root;
-    wait_for(*op.buffers[0], op.what.kind == collective::send, attempt.until);
+    if (op.refused) throw ::gloo::IoException("the connection is closed");
+    wait_for(*op.buffers[0], op.what.kind == collective::send);
   }
 
   void perform_collective(gloo_operation& op, gloo_attempt& attempt) {
@@ -243,7 +314,7 @@ class gloo_group {
     agree(op, attempt);
     const std::uint64_t slot = 4 * op.number;
     if (!is_reduction(o.kind)) {
-      exchange(slot + 1, moves(o), attempt);
+      exchange(slot + 1, moves(o, rank_, ranks_), attempt);
       return;
     }
     // Parts to those who add them.
@@ -289,10 +360,6 @@ class gloo_group {
       std::memcpy(static_cast<char*>(o.out.data) + static_cast<std::size_t>(at) * size, sums, part);
   }
 
-  static void add_transfer(std::vector<transfer>& to, int peer, bool sends, void* data, std::size_t bytes) {
-    if (bytes > 0) to.push_back({peer, sends, data, bytes});
-  }
-
   /// Each rank tells each other which operation it means.
   void agree(const gloo_operation& op, gloo_attempt& attempt) {
     char* const meant = attempt.allocate(text_bytes * static_cast<std::size_t>(ranks_));
@@ -311,62 +378,10 @@ class gloo_group {
     if (const std::string wrong = disagreement(texts, op.number); !wrong.empty()) throw comm_error(wrong);
   }
 
-  /// The transfers of an operation that adds nothing; what stays on the rank is copied at once.
-  std::vector<transfer> moves(const operation& o) const {
-    std::vector<transfer> all;
-    const auto size = static_cast<std::size_t>(size_of(o.type()));
-    const auto bytes = [&](index_t count) { return static_cast<std::size_t>(count) * size; };
-    char* const in = const_cast<char*>(static_cast<const char*>(o.in.data));
-    char* const out = static_cast<char*>(o.out.data);
-    const auto count = [](const rank_counts& c, int r) { return c[static_cast<std::size_t>(r)]; };
-    index_t sent = 0, received = 0;
-    for (int r = 0; r < ranks_; ++r) {
-      const bool self = r == rank_;
-      switch (o.kind) {
-        case collective::broadcast:
-          if (self) break;
-          if (rank_ == o.root) add_transfer(all, r, true, in, bytes(o.in.count));
-          else if (r == o.root) add_transfer(all, r, false, out, bytes(o.out.count));
-          break;
-        case collective::all_gather: case collective::gather: {
-          const bool all_want = o.kind == collective::all_gather;
-          if (!self && (all_want || r == o.root)) add_transfer(all, r, true, in, bytes(o.in.count));
-          if (all_want || rank_ == o.root) {
-            if (self) copy(out + bytes(received), in, bytes(o.in.count));
-            else add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));
-          }
-          received += count(o.out_counts, r);
-          break;
-        }
-        case collective::scatter:
-          if (rank_ == o.root) {
-            if (self) copy(out, in + bytes(sent), bytes(count(o.in_counts, r)));
-            else add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
-          } else if (r == o.root) {
-            add_transfer(all, r, false, out, bytes(o.out.count));
-          }
-          sent += count(o.in_counts, r);
-          break;
-        case collective::all_to_all:
-          if (self) {
-            copy(out + bytes(received), in + bytes(sent), bytes(count(o.in_counts, r)));
-          } else {
-            add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
-            add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));
-          }
-          sent += count(o.in_counts, r);
-          received += count(o.out_counts, r);
-          break;
-        default: break;  // a barrier, a split: all have agreed
-      }
-    }
-    return all;
-  }
-  static void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes && to != from) std::memmove(to, from, bytes);
-  }
-
   std::shared_ptr<store> store_;
+  std::shared_ptr<rank_watch> watch_;
+  std::string id_;
+  std::vector<int> members_;
   int rank_, ranks_;
   std::shared_ptr<::gloo::transport::Device> device_;
   std::string token_;
@@ -375,8 +390,11 @@ class gloo_group {
   std::condition_variable changed_;
   queue collective_queue_, message_queue_;
   std::uint64_t number_ = 0;
-  std::exception_ptr failure_;
-  bool ending_ = false;
+  std::vector<const gloo_operation*> waiting_;  // that somebody waits for
+  std::vector<std::pair<::gloo::transport::UnboundBuffer*, bool>> blocked_;  // that threads wait for, and whether it sends
+  std::shared_ptr<gloo_operation> last_;
+  std::optional<watch_verdict> failure_;
+  bool connecting_ = true, ending_ = false;
   std::thread collectives_, messages_;
 };
 
@@ -384,8 +402,15 @@ class gloo_state : public work::state {
  public:
   gloo_state(std::shared_ptr<gloo_group> g, std::shared_ptr<gloo_operation> o) : group_(std::move(g)), operation_(std::move(o)) {}
   bool poll() override { return operation_->over; }
-  void wait(std::chrono::milliseconds) override { group_->wait(*operation_); }  // its thread keeps the time
-  std::exception_ptr failure() const override { return operation_->over ? operation_->failure : nullptr; }
+  void wait(std::chrono::milliseconds limit) override { group_->wait(*operation_, limit); }
+  std::exception_ptr failure() const override {
+    if (!operation_->over || !operation_->failure) return nullptr;
+    try {
+      group_->fail_with(*operation_->failure, *operation_);
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
 
  private:
   std::shared_ptr<gloo_group> group_;
@@ -399,7 +424,7 @@ class gloo_communicator : public communicator {
   /// Meets the others in `s`. Throws comm_error or timeout_error.
   gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
-      : group_(std::make_shared<detail::gloo_group>(std::move(s), rank, size, detail::device_on(network), network.token, limit)) {}
+      : group_(world(std::move(s), rank, size, network, limit)) {}
   explicit gloo_communicator(std::shared_ptr<detail::gloo_group> group) : group_(std::move(group)) {}
 
   const char* name() const override { return "gloo"; }
@@ -413,17 +438,20 @@ class gloo_communicator : public communicator {
     all_gather(mine, all, {}, std::move(o)).wait();
     const int number = splits_++;
     if (color < 0) return nullptr;
-    std::vector<std::pair<std::int64_t, int>> members;
+    std::vector<std::pair<std::int64_t, int>> members;  // key, rank
     for (int r = 0; r < size(); ++r)
       if (all[2 * static_cast<std::size_t>(r)] == color) members.emplace_back(all[2 * static_cast<std::size_t>(r) + 1], r);
     std::sort(members.begin(), members.end());
     const auto own = std::find(members.begin(), members.end(), std::pair<std::int64_t, int>(key, rank()));
-    const auto inner = std::make_shared<prefix_store>("split" + std::to_string(number) + "." + std::to_string(color), group_->shared_store());
+    std::vector<int> in_world;
+    for (const auto& [k, r] : members) in_world.push_back(group_->members()[static_cast<std::size_t>(r)]);
+    const std::string name = "split" + std::to_string(number) + "." + std::to_string(color);
     return std::make_shared<gloo_communicator>(std::make_shared<detail::gloo_group>(
-        inner, static_cast<int>(own - members.begin()), static_cast<int>(members.size()), group_->device(), group_->token(), limit));
+        std::make_shared<prefix_store>(name, group_->shared_store()), group_->watch(), group_->id() + "/" + name, std::move(in_world),
+        static_cast<int>(own - members.begin()), group_->device(), group_->token(), limit));
   }
 
-  void abort(const std::string& reason) override { group_->give_up("weft: rank " + std::to_string(rank()) + " gave up: " + reason); }
+  void abort(const std::string& reason) override { group_->give_up("weft: rank " + std::to_string(in_world()) + " gave up: " + reason); }
 
  protected:
   work start(operation o) override {
@@ -432,6 +460,16 @@ class gloo_communicator : public communicator {
   }
 
  private:
+  static std::shared_ptr<detail::gloo_group> world(std::shared_ptr<store> s, int rank, int size, const gloo_network& network,
+                                                   std::chrono::milliseconds limit) {
+    const auto device = detail::device_on(network);
+    const auto watch = std::make_shared<detail::rank_watch>(*s, rank, size, detail::address_on(network), limit);
+    std::vector<int> all(static_cast<std::size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    return std::make_shared<detail::gloo_group>(std::move(s), watch, "world", std::move(all), rank, device, network.token, limit);
+  }
+  int in_world() const { return group_->members()[static_cast<std::size_t>(rank())]; }
+
   std::shared_ptr<detail::gloo_group> group_;
   int splits_ = 0;
 };

@@ -56,14 +56,23 @@ class without_sigpipe {
   bool waited_;
 };
 
-inline bool has_address(const std::string& interface) {
+/// The address of this machine on the network, as a number. Throws comm_error if there is none.
+inline std::string address_on(const gloo_network& network) {
+  if (network.interface.empty()) return network.address;
   ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return false;
-  bool found = false;
-  for (const ifaddrs* i = all; i; i = i->ifa_next)
-    found |= i->ifa_name == interface && i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
-  ::freeifaddrs(all);
-  return found;
+  char text[NI_MAXHOST] = "";
+  if (::getifaddrs(&all) == 0) {
+    for (const ifaddrs* i = all; i && !*text; i = i->ifa_next) {
+      if (i->ifa_name != network.interface || !i->ifa_addr) continue;
+      const auto family = i->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (::getnameinfo(i->ifa_addr, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) *text = 0;
+    }
+    ::freeifaddrs(all);
+  }
+  if (!*text) throw comm_error("weft: gloo: cannot use the network interface " + network.interface + ": it has no address");
+  return text;
 }
 
 /// Throws comm_error if there is no such network.
@@ -80,7 +89,7 @@ inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& 
     ::freeaddrinfo(found);
     how.hostname = network.address;
   } else {
-    if (!has_address(network.interface)) throw refuse("it has no address");  // Gloo says so too, and leaks
+    address_on(network);  // Gloo would say so too, and leak
     how.iface = network.interface;
   }
   try {

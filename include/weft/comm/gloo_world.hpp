@@ -17,8 +17,7 @@ class gloo_world {
   /// on the network on which they reach MASTER_ADDR. Throws usage_error if the first two are not set
   /// and there is more than one rank.
   explicit gloo_world(const launch& me, std::chrono::milliseconds limit = default_timeout,
-                      const variable_lookup& look_up = [](const char* n) { return std::getenv(n); })
-      : me_(me) {
+                      const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
     const auto text = [&](const char* name) { return std::string(look_up(name) ? look_up(name) : ""); };
     gloo_network network{.interface = text("GLOO_SOCKET_IFNAME")};
     if (me.size == 1) {
@@ -28,7 +27,7 @@ class gloo_world {
         throw usage_error("weft: gloo: MASTER_ADDR and MASTER_PORT must be set: where rank 0 listens");
       const std::string token = text("WEFT_JOB_TOKEN");
       if (me.rank == 0) server_ = std::make_unique<tcp_store_server>(me.address, me.port, token);
-      const auto client = std::make_shared<tcp_store>(me.address, me.port, token, limit);
+      const auto client = connect(me, token, limit);
       network.address = client->local_address();
       network.token = token;
       store_ = client;
@@ -38,21 +37,19 @@ class gloo_world {
   gloo_world(const gloo_world&) = delete;
   gloo_world& operator=(const gloo_world&) = delete;
 
-  /// Rank 0 stays until the others have left, so that they can still read why a run has failed.
-  ~gloo_world() {
-    try {
-      store_->add("left", 1);
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-      while (server_ && store_->add("left", 0) < me_.size && std::chrono::steady_clock::now() < until)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    } catch (const error&) {  // the others will find out
-    }
-  }
-
   communicator& ranks() { return *ranks_; }
 
  private:
-  launch me_;
+  static std::shared_ptr<tcp_store> connect(const launch& me, const std::string& token, std::chrono::milliseconds limit) {
+    try {
+      return std::make_shared<tcp_store>(me.address, me.port, token, limit);
+    } catch (const timeout_error& e) {
+      throw timeout_error(std::string("weft: rank 0, which serves the store: ") + e.what());
+    } catch (const comm_error& e) {
+      throw comm_error(std::string("weft: rank 0, which serves the store: ") + e.what());
+    }
+  }
+
   std::unique_ptr<tcp_store_server> server_;
   std::shared_ptr<store> store_;
   std::unique_ptr<gloo_communicator> ranks_;

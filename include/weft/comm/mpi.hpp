@@ -16,12 +16,12 @@
 #include <boost/mpi/environment.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <limits>
 #include <thread>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/comm/mpi_watch.hpp>
 #include <weft/comm/reduce.hpp>
 
 namespace weft {
@@ -40,7 +40,7 @@ class mpi_operation {
   mpi_operation& operator=(const mpi_operation&) = delete;
 
   bool over() const { return stage_ == stage::over; }
-  std::exception_ptr failure;
+  std::string failure;  // why it was refused, if it was
 
   /// Moves on as far as it goes without waiting.
   void advance() {
@@ -58,20 +58,9 @@ class mpi_operation {
     return true;
   }
 
-  /// What a rank that waited too long knows.
-  std::string late_report(std::chrono::milliseconds limit) const {
-    std::string t = "weft: rank " + std::to_string(rank_) + " waited " + std::to_string(limit.count()) + " ms in #" +
-                    std::to_string(number_) + " " + what_.text();
-    if (stage_ != stage::agree) return t + "; all ranks are there, the data is not";
-    t += "; not there:";
-    for (int r = 0; r < ranks_; ++r) {
-      if (r == rank_) continue;
-      int there = 0;
-      MPI_Request_get_status(requests_[static_cast<std::size_t>(2 * r)], &there, MPI_STATUS_IGNORE);
-      if (!there) t += " rank " + std::to_string(r);
-    }
-    return t;
-  }
+  const operation& what() const { return what_; }
+  std::string doing() const { return (is_message(what_.kind) ? "" : "#" + std::to_string(number_) + " ") + what_.text(); }
+  std::uint64_t number() const { return number_; }
 
  private:
   enum class stage { start, agree, move, collect, over };
@@ -91,7 +80,7 @@ class mpi_operation {
         break;
       case stage::agree:
         if (const std::string wrong = disagreement({meant_.begin(), meant_.end()}, number_); !wrong.empty()) {
-          failure = std::make_exception_ptr(comm_error(wrong));
+          failure = wrong;
           stage_ = stage::over;
           return;
         }
@@ -230,23 +219,33 @@ class mpi_operation {
 /// ranks give their stages to MPI in one order; messages go beside them.
 class mpi_queue {
  public:
-  explicit mpi_queue(boost::mpi::communicator c) : data_(c, boost::mpi::comm_duplicate), control_(c, boost::mpi::comm_duplicate) {}
+  mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id, std::vector<int> members)
+      : data_(c, boost::mpi::comm_duplicate), control_(c, boost::mpi::comm_duplicate), watch_(std::move(watch)), id_(std::move(id)),
+        members_(std::move(members)) {
+    watch_->add(this, [this](rank_standing& s) { describe(s); });
+  }
 
   mpi_queue(const mpi_queue&) = delete;
   mpi_queue& operator=(const mpi_queue&) = delete;
   ~mpi_queue() {
+    watch_->remove(this);
     for (auto* queue : {&collectives_, &messages_})
       for (const auto& op : *queue)
         if (!op->withdraw()) new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
   }
 
   const boost::mpi::communicator& data() const { return data_; }
+  const std::shared_ptr<mpi_watch>& watch() const { return watch_; }
+  const std::string& id() const { return id_; }
+  const std::vector<int>& members() const { return members_; }
 
   std::shared_ptr<mpi_operation> post(operation o) {
-    if (failure_) std::rethrow_exception(failure_);
     const bool message = is_message(o.kind);
-    auto op = std::make_shared<mpi_operation>(std::move(o), data_, control_, message ? 0 : number_++);
+    auto op = std::make_shared<mpi_operation>(std::move(o), data_, control_, message ? 0 : number_);
+    if (const auto failed = failure(*op)) std::rethrow_exception(failed);
+    number_ += !message;
     (message ? messages_ : collectives_).push_back(op);
+    last_ = op;
     progress();
     return op;
   }
@@ -256,22 +255,54 @@ class mpi_queue {
       const auto first = collectives_.front();
       first->advance();
       if (!first->over()) break;
-      if (first->failure && !failure_) failure_ = first->failure;
+      if (!first->failure.empty()) watch_->give_up(first->failure);
       collectives_.pop_front();
     }
     std::erase_if(messages_, [](const auto& m) { return m->advance(), m->over(); });
+    watch_->progress();
+  }
+  void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
+    const auto deadline = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
+    waits_ = &op;
+    for (int idle = 0; progress(), !op.over() && !watch_->verdict(); ++idle) {
+      if (idle > 1000) std::this_thread::yield();
+      if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline) watch_->report_late(wait_of(op), limit);
+    }
+    waits_ = nullptr;
   }
 
-  void fail(std::exception_ptr e) {
-    if (!failure_) failure_ = std::move(e);
+  /// Of an operation that is not over: the verdict.
+  std::exception_ptr failure(const mpi_operation& op) const {
+    if (op.over() && op.failure.empty()) return nullptr;
+    if (!watch_->verdict()) return nullptr;
+    watch_verdict v = *watch_->verdict();
+    if (v.text.find(op.what().text()) == std::string::npos) v.text += "; rank " + std::to_string(watch_->rank()) + " is in " + op.doing();
+    try {
+      throw_verdict(v);
+    } catch (...) {
+      return std::current_exception();
+    }
   }
-  std::exception_ptr failure() const { return failure_; }
 
  private:
+  rank_wait wait_of(const mpi_operation& op) const {
+    if (is_message(op.what().kind)) return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what().root)]}, op.doing()};
+    return {id_, static_cast<std::int64_t>(op.number()), members_, op.doing()};
+  }
+  void describe(rank_standing& s) const {
+    s.posted[id_] = static_cast<std::int64_t>(number_);
+    if (waits_) s.waits = wait_of(*waits_);
+    if (last_) s.last = last_->doing();
+  }
+
   boost::mpi::communicator data_, control_;
+  std::shared_ptr<mpi_watch> watch_;
+  std::string id_;
+  std::vector<int> members_;  // by their numbers in the world
   std::deque<std::shared_ptr<mpi_operation>> collectives_, messages_;
+  std::shared_ptr<mpi_operation> last_;
+  const mpi_operation* waits_ = nullptr;  // that this rank waits for
   std::uint64_t number_ = 0;
-  std::exception_ptr failure_;
 };
 
 class mpi_state : public work::state {
@@ -280,19 +311,10 @@ class mpi_state : public work::state {
 
   bool poll() override {
     queue_->progress();
-    return operation_->over() || queue_->failure();
+    return operation_->over() || queue_->watch()->verdict();
   }
-  void wait(std::chrono::milliseconds limit) override {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
-    for (int idle = 0; !poll(); ++idle) {
-      if (idle > 1000) std::this_thread::yield();
-      if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline)
-        queue_->fail(std::make_exception_ptr(timeout_error(operation_->late_report(limit))));
-    }
-  }
-  std::exception_ptr failure() const override {
-    return operation_->over() && !operation_->failure ? nullptr : operation_->failure ? operation_->failure : queue_->failure();
-  }
+  void wait(std::chrono::milliseconds limit) override { queue_->wait(*operation_, limit); }
+  std::exception_ptr failure() const override { return queue_->failure(*operation_); }
 
  private:
   std::shared_ptr<mpi_queue> queue_;
@@ -303,7 +325,9 @@ class mpi_state : public work::state {
 
 class mpi_communicator : public communicator {
  public:
-  explicit mpi_communicator(const boost::mpi::communicator& c) : queue_(std::make_shared<detail::mpi_queue>(c)) {}
+  /// Of all ranks that `world` has.
+  explicit mpi_communicator(const boost::mpi::communicator& world)
+      : mpi_communicator(world, std::make_shared<detail::mpi_watch>(world), "world", all_of(world)) {}
 
   const char* name() const override { return "mpi"; }
   int rank() const override { return queue_->data().rank(); }
@@ -312,14 +336,27 @@ class mpi_communicator : public communicator {
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
     barrier(std::move(o)).wait();  // what was called before is over, and all ranks mean to split
     const boost::mpi::communicator part = queue_->data().split(color < 0 ? MPI_UNDEFINED : color, key);
-    return color < 0 ? nullptr : std::make_shared<mpi_communicator>(part);
+    const int number = splits_++;
+    if (color < 0) return nullptr;
+    std::vector<int> own = all_of(part), before(own.size()), in_world;
+    MPI_Group from = MPI_GROUP_NULL, to = MPI_GROUP_NULL;
+    MPI_Comm_group(part, &from);
+    MPI_Comm_group(queue_->data(), &to);
+    MPI_Group_translate_ranks(from, static_cast<int>(own.size()), own.data(), to, before.data());
+    MPI_Group_free(&from);
+    MPI_Group_free(&to);
+    for (const int r : before) in_world.push_back(queue_->members()[static_cast<std::size_t>(r)]);
+    return std::shared_ptr<communicator>(new mpi_communicator(
+        part, queue_->watch(), queue_->id() + "/split" + std::to_string(number) + "." + std::to_string(color), std::move(in_world)));
   }
 
-  /// Ends all processes of the job: MPI has no other way to reach ranks that do not call it.
+  /// Ranks that wait or poll learn it at once; run_under_mpirun() ends those that do not.
   void abort(const std::string& reason) override {
-    std::fprintf(stderr, "weft: rank %d gave up: %s\n", rank(), reason.c_str());
-    boost::mpi::environment::abort(1);
+    queue_->watch()->give_up("weft: rank " + std::to_string(queue_->watch()->rank()) + " gave up: " + reason);
   }
+
+  /// Waits until all ranks have called it, and makes `code` the job's: that of a rank at fault. False after `limit`.
+  bool end_together(int& code, std::chrono::milliseconds limit) { return queue_->watch()->end_together(code, limit); }
 
  protected:
   work start(operation o) override {
@@ -328,7 +365,16 @@ class mpi_communicator : public communicator {
   }
 
  private:
+  mpi_communicator(const boost::mpi::communicator& c, std::shared_ptr<detail::mpi_watch> watch, std::string id, std::vector<int> members)
+      : queue_(std::make_shared<detail::mpi_queue>(c, std::move(watch), std::move(id), std::move(members))) {}
+  static std::vector<int> all_of(const boost::mpi::communicator& c) {
+    std::vector<int> ranks;
+    for (int r = 0; r < c.size(); ++r) ranks.push_back(r);
+    return ranks;
+  }
+
   std::shared_ptr<detail::mpi_queue> queue_;
+  int splits_ = 0;
 };
 
 }  // namespace weft

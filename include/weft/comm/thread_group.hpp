@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -17,11 +18,24 @@
 
 #include <weft/base/recycled.hpp>
 #include <weft/comm/chunks.hpp>
+#include <weft/comm/standing.hpp>
 #include <weft/comm/work.hpp>
 
 namespace weft {
 
 namespace detail {
+
+class thread_group;
+struct meeting;
+struct message;
+
+/// What a rank waits in.
+struct thread_wait {
+  const thread_group* group;
+  const meeting* in;    // or
+  const message* from;  // whose other side is `peer`
+  int peer;
+};
 
 /// What the threads of a run share: one lock for all that is small, and the reason to give up.
 struct thread_world {
@@ -30,6 +44,7 @@ struct thread_world {
   std::atomic<int> sleepers = 0;  // threads that wait for a change, or are about to
   std::exception_ptr aborted;
   std::atomic<bool> gave_up = false;  // the same, without the lock
+  std::map<int, thread_wait> waits;   // of ranks that sleep; under the lock
 
   /// Without the lock: wakes those who wait for something that has been set before.
   void tell() {
@@ -46,8 +61,6 @@ struct thread_world {
     changed.notify_all();
   }
 };
-
-class thread_group;
 
 /// One collective: what each rank has posted, and the chunks of its work.
 struct meeting {
@@ -87,15 +100,18 @@ struct message {
   elements to;
   std::vector<char> copy;  // of a short message, so that its sender goes on
   std::string sender, receiver;
+  int sender_rank = 0, receiver_rank = 0;
 };
 
 /// The state of a group that its ranks share.
 class thread_group {
  public:
-  thread_group(std::shared_ptr<thread_world> world, int ranks)
-      : world_(std::move(world)), ranks_(ranks), members_(new member[static_cast<std::size_t>(ranks)]) {
-    const auto first = new meeting(ranks, none, ranks);
-    for (int r = 0; r < ranks; ++r) at(r).place = first;
+  /// Of all ranks, or of these.
+  thread_group(std::shared_ptr<thread_world> world, int ranks) : thread_group(std::move(world), first_ranks(ranks)) {}
+  thread_group(std::shared_ptr<thread_world> world, std::vector<int> members)
+      : world_(std::move(world)), ranks_(static_cast<int>(members.size())), in_world_(std::move(members)), members_(new member[in_world_.size()]) {
+    const auto first = new meeting(ranks_, none, ranks_);
+    for (int r = 0; r < ranks_; ++r) at(r).place = first;
   }
   thread_group(const thread_group&) = delete;
   thread_group& operator=(const thread_group&) = delete;
@@ -154,6 +170,8 @@ class thread_group {
       rethrow_aborted();
       queue.push_back(std::make_shared<message>());
       found = std::prev(queue.end());
+      (*found)->sender_rank = from;
+      (*found)->receiver_rank = to;
     }
     const std::shared_ptr<message> m = *found;
     (sends ? m->sent : m->wanted) = true;
@@ -209,22 +227,21 @@ class thread_group {
       const bool ready = m.at != meeting::stage::gathering;
       if (help(m, rank)) return;
       std::unique_lock lock(world_->mutex);  // if it was ready, all that is left is in the hands of others
-      const sleeper asleep(*world_);
+      const sleeper asleep(*world_, in_world(rank), {this, &m, nullptr, -1});
       const bool woken = world_->changed.wait_until(lock, deadline, [&] {
         const meeting::stage now = m.at;
         return now == meeting::stage::gathering ? world_->aborted != nullptr : now != meeting::stage::ready || !ready;
       });
-      if (!woken && m.cancel()) world_->give_up<timeout_error>(late_report(m, rank, limit));
+      if (!woken && m.cancel()) world_->give_up<timeout_error>(report_of({this, &m, nullptr, -1}, rank, limit));
     }
   }
 
   void wait(message& m, bool sends, int rank, std::chrono::milliseconds limit) {
     std::unique_lock lock(world_->mutex);
-    const sleeper asleep(*world_);
+    const thread_wait here{this, nullptr, &m, sends ? m.receiver_rank : m.sender_rank};
+    const sleeper asleep(*world_, in_world(rank), here);
     if (world_->changed.wait_for(lock, limit, [&] { return is_over(m, sends) || world_->aborted; })) return;
-    const std::string& what = sends ? m.sender : m.receiver;
-    world_->give_up<timeout_error>("weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " +
-                                   what + "; the other side has not called its part\n" + all_doing());
+    world_->give_up<timeout_error>(report_of(here, rank, limit));
   }
 
   /// With short messages the sender's part is over when it is copied.
@@ -250,14 +267,14 @@ class thread_group {
     ++gone_;
     for (const meeting* m = at(rank).place->next; m; m = m->next)
       if (m->arrived > 0) {
-        world_->give_up("weft: rank " + std::to_string(rank) + " is gone; others wait for it in #" + std::to_string(m->number) +
+        world_->give_up("weft: " + name(rank) + " is gone; others wait for it in #" + std::to_string(m->number) +
                         "; its last operation was " + what_does(rank));
         return;
       }
     for (const auto& [path, queue] : messages_)
       for (const auto& m : queue)
         if ((std::get<0>(path) == rank && !m->sent) || (std::get<1>(path) == rank && !m->wanted && m->copy.empty())) {
-          world_->give_up("weft: rank " + std::to_string(rank) + " is gone; another waits for it in " + (m->sent ? m->sender : m->receiver));
+          world_->give_up("weft: " + name(rank) + " is gone; another waits for it in " + (m->sent ? m->sender : m->receiver));
           return;
         }
   }
@@ -272,7 +289,9 @@ class thread_group {
     std::vector<std::pair<std::shared_ptr<thread_group>, int>> result(static_cast<std::size_t>(ranks_));
     for (auto& [color, members] : by_color) {
       std::sort(members.begin(), members.end());
-      const auto group = std::make_shared<thread_group>(world_, static_cast<int>(members.size()));
+      std::vector<int> ranks;
+      for (const auto& [key, r] : members) ranks.push_back(in_world(r));
+      const auto group = std::make_shared<thread_group>(world_, std::move(ranks));
       for (std::size_t i = 0; i < members.size(); ++i)
         result[static_cast<std::size_t>(members[i].second)] = {group, static_cast<int>(i)};
     }
@@ -290,6 +309,13 @@ class thread_group {
     std::atomic<bool> left = false;
   };
   member& at(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  static std::vector<int> first_ranks(int n) {
+    std::vector<int> all;
+    for (int r = 0; r < n; ++r) all.push_back(r);
+    return all;
+  }
+  int in_world(int rank) const { return in_world_[static_cast<std::size_t>(rank)]; }
+  std::string name(int rank) const { return "rank " + std::to_string(in_world(rank)); }
 
   void rethrow_aborted() const {  // with the lock held
     if (world_->aborted) std::rethrow_exception(world_->aborted);
@@ -314,7 +340,7 @@ class thread_group {
 
   /// With the lock held: nobody will come for what `rank` does.
   void give_up_on(int gone, int rank) {
-    world_->give_up("weft: rank " + std::to_string(gone) + " is gone; rank " + std::to_string(rank) + " waits for it in " +
+    world_->give_up("weft: " + name(gone) + " is gone; " + name(rank) + " waits for it in " +
                     what_does(rank));
   }
 
@@ -354,25 +380,35 @@ class thread_group {
     if (!at(rank).message.empty()) return at(rank).message;
     return last.number == none ? "nothing yet" : "#" + std::to_string(last.number) + " " + last.posted[static_cast<std::size_t>(rank)].text();
   }
-  std::string all_doing() const {
-    std::string t = "last operations:";
-    for (int r = 0; r < ranks_; ++r)
-      t += "\n  rank " + std::to_string(r) + (at(r).left ? " (gone): " : ": ") + what_does(r);
-    return t;
+  rank_wait wait_of(const thread_wait& w, int rank) const {
+    const std::string group = std::to_string(reinterpret_cast<std::uintptr_t>(w.group));
+    if (w.from) return {group, rank_wait::message, {w.group->in_world(w.peer)}, w.group->what_does(rank)};
+    return {group, static_cast<std::int64_t>(w.in->number), w.group->in_world_, w.group->what_does(rank)};
   }
 
-  std::string late_report(const meeting& m, int rank, std::chrono::milliseconds limit) const {
-    std::string t = "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit.count()) + " ms in " +
-                    m.posted[static_cast<std::size_t>(rank)].text() + "; not there:";
-    for (int r = 0; r < ranks_; ++r)
-      if (!has_posted(r, m)) t += " rank " + std::to_string(r);
-    return t + "\n" + all_doing();
+  /// Where all ranks stand: what sleeping ones wait in, and how far the members of their groups have come.
+  rank_standings standings() const {
+    rank_standings all(static_cast<std::size_t>(1 + *std::max_element(in_world_.begin(), in_world_.end())));
+    for (const auto& [rank, w] : world_->waits)
+      for (int r = 0; r < w.group->ranks_; ++r) {
+        const auto at = static_cast<std::size_t>(w.group->in_world(r));
+        if (at >= all.size()) all.resize(at + 1);
+        if (!all[at]) all[at].emplace();
+        const rank_wait here = wait_of(w, r);
+        const std::lock_guard lock(w.group->at(r).guard);
+        all[at]->posted[here.group] = static_cast<std::int64_t>(w.group->at(r).place->number + 1);
+        if (w.group->in_world(r) == rank) all[at]->waits = here;
+        all[at]->last = here.doing;
+      }
+    return all;
+  }
+  std::string report_of(const thread_wait& w, int rank, std::chrono::milliseconds limit) const {
+    return late_report(wait_of(w, rank), in_world(rank), limit.count(), standings());
   }
 
   void deliver(message& m, int from, int to) {
     if (m.from.count != m.to.count || m.from.type != m.to.type) {
-      world_->give_up("weft: rank " + std::to_string(from) + " called " + m.sender + ", but rank " + std::to_string(to) +
-                      " called " + m.receiver);
+      world_->give_up("weft: " + name(from) + " called " + m.sender + ", but " + name(to) + " called " + m.receiver);
       return;
     }
     if (m.from.count) std::memcpy(m.to.data, m.from.data, static_cast<std::size_t>(m.from.bytes()));
@@ -382,15 +418,23 @@ class thread_group {
 
   std::shared_ptr<thread_world> world_;
   int ranks_;
+  std::vector<int> in_world_;  // by rank
   std::unique_ptr<member[]> members_;
   std::atomic<int> gone_ = 0;
-  /// Counts itself among those that `tell` must wake, before it looks whether it must wait.
+  /// Counts itself among those that `tell` must wake, before it looks whether it must wait. With the lock held.
   struct sleeper {
-    explicit sleeper(thread_world& w) : world(w) { ++world.sleepers; }
+    sleeper(thread_world& w, int r, const thread_wait& in) : world(w), rank(r) {
+      ++world.sleepers;
+      world.waits.insert_or_assign(rank, in);
+    }
     sleeper(const sleeper&) = delete;
     sleeper& operator=(const sleeper&) = delete;
-    ~sleeper() { --world.sleepers; }
+    ~sleeper() {
+      --world.sleepers;
+      world.waits.erase(rank);
+    }
     thread_world& world;
+    int rank;
   };
   static constexpr int spins = 1000;                     // between two yields, which take as long as some hundred
   static constexpr std::chrono::microseconds awake{50};  // longer waits sleep

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include <weft/comm/communicator.hpp>
@@ -66,25 +67,47 @@ class threads_communicator : public communicator {
   int rank_;
 };
 
+namespace detail {
+
+/// Whether this thread is a rank of run_ranks.
+inline thread_local bool is_rank = false;
+
+}  // namespace detail
+
 /// Runs f(communicator) on `n` ranks, each a thread. Throws what went wrong first, when all ranks
-/// have ended.
+/// have ended: comm_error if the system gives no more threads. Throws usage_error if `n` is less than 1
+/// or if it is called by a rank, whose threads would wait for each other: split() makes groups of ranks.
 template <class F>
 void run_ranks(int n, F f) {
+  if (n < 1) throw usage_error("weft: run_ranks: " + std::to_string(n) + " ranks: expected 1 or more");
+  if (detail::is_rank) throw usage_error("weft: run_ranks: called by a rank; ranks.split() makes groups");
   auto world = std::make_shared<detail::thread_world>();
   const auto group = std::make_shared<detail::thread_group>(world, n);
   std::exception_ptr first;
   std::mutex guard;
+  const auto keep = [&](std::exception_ptr e) {
+    const std::lock_guard lock(guard);
+    if (!first) first = std::move(e);
+  };
   const auto rank = [&](int r) {
+    detail::is_rank = true;
     threads_communicator ranks(group, r);
     try {
       f(static_cast<communicator&>(ranks));
     } catch (...) {
-      const std::lock_guard lock(guard);
-      if (!first) first = std::current_exception();
+      keep(std::current_exception());
     }
   };
   std::vector<std::thread> threads;
-  for (int r = 0; r < n; ++r) threads.emplace_back(rank, r);
+  threads.reserve(static_cast<std::size_t>(n));
+  try {
+    for (int r = 0; r < n; ++r) threads.emplace_back(rank, r);
+  } catch (const std::system_error& e) {
+    const std::string why = "weft: run_ranks: rank " + std::to_string(threads.size()) + " of " + std::to_string(n) + " could not be started: " + e.what();
+    keep(std::make_exception_ptr(comm_error(why)));
+    const std::lock_guard lock(world->mutex);
+    world->give_up(why);
+  }
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);
 }

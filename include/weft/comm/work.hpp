@@ -4,11 +4,15 @@
 //   work w = ranks.all_reduce(gradient);
 //   ...                                   // compute something else; w.is_completed() also moves it on
 //   w.wait();                             // throws what went wrong, on every rank
+//
+// The operation uses its buffers until it is over, and so do other ranks. One that is dropped, by an
+// exception between start and wait for example, is waited for first: declare it after its buffers.
 #pragma once
 
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <utility>
 
 #include <weft/comm/flight_recorder.hpp>
 #include <weft/comm/operation.hpp>
@@ -33,6 +37,18 @@ class work {
   work() = default;
   explicit work(std::shared_ptr<state> s, std::chrono::milliseconds limit = default_timeout)
       : state_(std::move(s)), limit_(limit) {}
+  work(work&& other) noexcept = default;
+  work& operator=(work&& other) noexcept {
+    work old = std::move(*this);
+    state_ = std::move(other.state_);
+    limit_ = other.limit_;
+    waited_ = std::move(other.waited_);
+    recorder_ = std::move(other.recorder_);
+    record_ = other.record_;
+    return *this;
+  }
+  /// Waits for the operation, whatever comes of it.
+  ~work() { finish(); }
 
   bool is_completed() const {
     const bool over = !state_ || state_->poll();
@@ -52,6 +68,7 @@ class work {
   }
   /// Waits, whatever comes of it: before memory that the operation uses goes.
   void finish() const noexcept {
+    if (is_completed()) return;
     try {
       wait();
     } catch (...) {  // those who are still there are told

@@ -101,19 +101,40 @@ class context {
     return arena_.data();
   }
 
+  /// Held by a thread while it works with the context or a tape in it; again by what it calls, a hook that evaluates for
+  /// example. Throws usage_error if another thread holds it: before anything is touched, so that there is no race.
+  class use {
+   public:
+    explicit use(context& c) : of_(c) {
+      const void* holder = nullptr;
+      if (c.user_.compare_exchange_strong(holder, &this_thread, std::memory_order_acquire)) return;
+      if (holder != &this_thread) throw refusal("another thread is at work in it");
+      first_ = false;
+    }
+    use(const use&) = delete;
+    use& operator=(const use&) = delete;
+    ~use() {
+      if (first_) of_.user_.store(nullptr, std::memory_order_release);
+    }
+
+   private:
+    context& of_;
+    bool first_ = true;
+  };
+
   /// Held while a program plays. Throws usage_error if another does.
   class turn {
    public:
-    explicit turn(context& c) : of_(c) {
-      if (c.plays_.exchange(true, std::memory_order_acquire))
-        throw usage_error("weft: a context plays one program at a time, and is playing: threads, and taps that evaluate, need one of their own: "
-                          "context c; eval(e, c)");
+    explicit turn(context& c) : use_(c), of_(c) {
+      if (c.plays_) throw refusal("is playing");
+      c.plays_ = true;
     }
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
-    ~turn() { of_.plays_.store(false, std::memory_order_release); }
+    ~turn() { of_.plays_ = false; }
 
    private:
+    use use_;
     context& of_;
   };
 
@@ -121,9 +142,17 @@ class context {
   run::parameter_service* service_ = nullptr;
 
  private:
+  static inline thread_local const char this_thread = 0;  // its address tells threads apart
+
+  [[gnu::cold]] static usage_error refusal(const std::string& why) {
+    return usage_error("weft: a context plays one program at a time, and " + why +
+                       ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)");
+  }
+
   device device_;
   backend* engine_ = nullptr;
-  std::atomic<bool> plays_ = false;
+  std::atomic<const void*> user_ = nullptr;
+  bool plays_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
   struct known_instance {
     const void* identity;

@@ -71,6 +71,7 @@ class basic_tape_entries {
   /// Plays `forward` and remembers how to play `backward`.
   std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
                                              run::operands o) {
+    const context::use own(*context_);
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     n.randomness = context_->randomness();
@@ -101,6 +102,7 @@ class basic_tape_entries {
   /// Plays a slice, which begins at element `first` of all rows, forward and at once backward, so that nothing between is kept.
   void play_slice(slice_sums& sums, const run::playable& forward, const run::playable& backward, const run::operands& o,
                   const std::shared_ptr<tensor_state>& slice, index_t first) {
+    const context::use own(*context_);
     const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     tensor_list outputs, gradients;
     run::play(*context_, forward, o.leaves, o.numbers, symbols, outputs, recording_ ? run::pass::recompute : run::pass::forward);
@@ -133,6 +135,7 @@ class basic_tape_entries {
 
   /// A statement whose gradients have been computed, if this tape records.
   void remember(slice_sums& sums) {
+    const context::use own(*context_);
     sums.value->on_tape = recording_ ? recorded::kept : recorded::not_kept;
     if (!recording_) return;
     entry n;
@@ -181,6 +184,7 @@ class basic_tape_entries {
   }
 
   void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+    const context::use own(*context_);
     const auto is_y = [&](const entry& n) { return n.result == y; };
     if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
     context_->begin_backward();

@@ -165,7 +165,7 @@ inline void messages(communicator& ranks) {
     std::vector<float> a(x.size()), b(x.size());
     const work second = ranks.receive(b, before, 2), first = ranks.receive(a, before, 1);  // by tag, not by order
     const work one = ranks.send(x, after, 1), two = ranks.send(y, after, 2);
-    for (const work& w : {one, two, first, second}) w.wait();
+    for (const work* w : {&one, &two, &first, &second}) w->wait();
     CHECK(a == values<float>(before, count));
     CHECK(b == values<float>(before + 50, count));
   }

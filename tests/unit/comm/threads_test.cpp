@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "contract.hpp"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <weft/comm/self.hpp>
 #include <weft/comm/threads.hpp>
 
@@ -160,3 +164,80 @@ TEST_CASE("a group that is given up fails everywhere, subgroups too") {
   });
   for (const std::string& t : texts) CHECK(has(t, "rank 0 gave up: the disk is full"));
 }
+
+TEST_CASE("a rank that hangs is named by those who wait for others, in other groups too") {
+  const auto texts = failures(4, [](communicator& ranks) {
+    const auto pair = ranks.split(ranks.rank() / 2);  // 0 and 1, 2 and 3
+    std::vector<float> x(4);
+    if (ranks.rank() == 3) std::this_thread::sleep_for(600ms);
+    if (ranks.rank() == 2) pair->all_reduce(x).wait();  // waits for rank 3, and is waited for
+    ranks.all_reduce(x, reduction::sum, {.timeout = 200ms}).wait();
+  });
+  for (const std::string& t : texts) CHECK(has(t, "; not there: rank 3\n"));
+}
+
+TEST_CASE("ranks of a subgroup are named by their numbers in the world") {
+  const auto texts = failures(4, [](communicator& ranks) {
+    const auto upper = ranks.split(ranks.rank() >= 2);
+    std::vector<float> x(4);
+    if (ranks.rank() != 3) upper->all_reduce(x, reduction::sum, {.timeout = 100ms}).wait();
+    else std::this_thread::sleep_for(300ms);
+    ranks.barrier().wait();
+  });
+  CHECK(has(texts[2], "rank 2 waited 100 ms"));
+  CHECK(has(texts[2], "; not there: rank 3\n"));
+}
+
+TEST_CASE("an operation that an exception drops uses its buffers no longer") {
+  for (int round = 0; round < 20; ++round) {
+    const auto texts = failures(3, [&](communicator& ranks) {
+      if (ranks.rank() == 1) {
+        auto x = std::make_unique<std::vector<float>>(40'000, 1.0f);
+        const work dropped = ranks.all_reduce(*x);
+        throw value_error("between start and wait");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(round % 3));
+      std::vector<float> x(40'000, 1.0f);
+      ranks.all_reduce(x).wait();
+      CHECK(std::count(x.begin(), x.end(), 3.0f) == 40'000);
+    });
+    CHECK(texts[1] == "between start and wait");
+  }
+  run_ranks(2, [](communicator& ranks) {  // by another operation that takes its place
+    std::vector<float> x(40'000, 1.0f), y(40'000, 2.0f);
+    work w = ranks.all_reduce(x);
+    w = ranks.all_reduce(y);
+    CHECK(x[39'999] == 2);
+    w.wait();
+    CHECK(y[39'999] == 4);
+  });
+}
+
+TEST_CASE("ranks that cannot be are refused") {
+  for (int n : {0, -1}) CHECK_THROWS_WITH_AS(run_ranks(n, [](communicator&) {}), doctest::Contains("expected 1 or more"), usage_error);
+  CHECK_THROWS_WITH_AS(run_ranks(2, [](communicator&) { run_ranks(2, [](communicator&) {}); }), doctest::Contains("called by a rank"), usage_error);
+  int ran = 0;
+  run_ranks(1, [&](communicator&) { ++ran; });  // afterwards as before
+  CHECK(ran == 1);
+}
+
+#ifndef WEFT_SANITIZED
+TEST_CASE("where the system gives no more threads, those that run end, with an error") {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{256 << 20, 256 << 20};  // bytes of address space: some stacks
+    bool good = ::setrlimit(RLIMIT_AS, &few) == 0;
+    try {
+      run_ranks(1000, [](communicator& ranks) { ranks.barrier().wait(); });
+      good = false;
+    } catch (const comm_error& e) {
+      good = good && has(e.what(), "of 1000 could not be started: ");
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+}
+#endif

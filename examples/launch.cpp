@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT
+// Starts a program on many ranks, and keeps it going when ranks are lost; see the text below.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "launch_job.hpp"
+
+namespace {
+
+using namespace launcher;
+
+constexpr const char* usage =
+    "launch [-n RANKS] [-H HOST[:RANKS],...] [-c gloo|mpi] [-r RESTARTS [-m MICRO] [-b SECONDS]]\n"
+    "       [-g SECONDS] PROGRAM [ARGUMENT...]\n"
+    "\n"
+    "  launch -n 4 train_gpt --comm gloo ...                    on this machine\n"
+    "  launch -n 8 -H node1:6,node2:2 train_gpt --comm mpi ...  on several, by mpirun\n"
+    "  launch -n 4 -r 100 -m 8 train_gpt --checkpoint run ...   goes on when ranks are lost\n"
+    "\n"
+    "A rank finds in its environment who it is, WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK (under mpirun\n"
+    "its own variables), and where to meet the others: MASTER_ADDR, on the first host, MASTER_PORT,\n"
+    "WEFT_JOB_TOKEN.\n"
+    "\n"
+    "When a rank fails the others have 5 seconds to say why; then they are ended, after 5 more killed.\n"
+    "SIGINT, SIGTERM and SIGHUP ask the ranks to save and end (by SIGTERM, through mpirun by SIGUSR1); they\n"
+    "are killed after -g seconds (60), and at once when it comes again. When launch itself is killed, so are\n"
+    "the ranks.\n"
+    "\n"
+    "Exit codes of a rank: 0 done, 1 failed, 2 bad use or a disk that cannot be written, 3 failed because of\n"
+    "another rank, 130 asked to end, and saved. The job's is that of the rank at fault.\n"
+    "\n"
+    "-r: the program is started again, on the ranks that are left, with --comm C --accumulate MICRO/ranks\n"
+    "--resume, unless the code is 0, 2 or 130, it cannot be run, or all ranks fail alike. -m: micro-batches\n"
+    "of a step, which all ranks together always compute (RANKS). A lost place is used again after -b seconds\n"
+    "(300): the ranks are asked to save and end, and more are started. With -H, a host counts while\n"
+    "`ssh HOST true` works, which is looked at as often.\n";
+
+struct bad_usage : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct host {
+  std::string name;
+  int ranks;
+};
+
+struct options {
+  int ranks = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<host> hosts;
+  std::string comm = "gloo";
+  int restarts = 0, micro = 0;
+  seconds back{300}, grace{60};
+  std::vector<std::string> program;
+
+  bool supervises() const { return restarts > 0; }
+  bool by_mpirun() const { return !hosts.empty() || comm == "mpi"; }
+};
+
+int number(const std::string& flag, const std::string& text, int least) {
+  int n = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || n < least)
+    throw bad_usage(flag + " " + text + ": expected a number" +
+                    (least > 0 ? " above 0" : " that is not negative"));
+  return n;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t to = std::min(text.find(at, from), text.size());
+    if (to > from) parts.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return parts;
+}
+
+/// "node1:6,node2": hosts without a number share the ranks evenly.
+std::vector<host> parse_hosts(const std::string& text, int ranks) {
+  std::vector<host> all;
+  const std::vector<std::string> parts = split(text, ',');
+  const int each =
+      parts.empty() ? 0 : (ranks + static_cast<int>(parts.size()) - 1) / static_cast<int>(parts.size());
+  for (const std::string& p : parts) {
+    const std::size_t colon = p.find(':');
+    all.push_back(
+        {p.substr(0, colon), colon == std::string::npos ? each : number("-H", p.substr(colon + 1), 1)});
+  }
+  if (all.empty()) throw bad_usage("-H " + text + ": expected hosts");
+  return all;
+}
+
+options parse(int count, char** values) {
+  options o;
+  std::string hosts;
+  ::opterr = 0;
+  for (int flag; (flag = ::getopt(count, values, "+n:H:c:r:m:b:g:h")) != -1;) {
+    const std::string value = ::optarg ? ::optarg : "";
+    switch (flag) {
+      case 'n': o.ranks = number("-n", value, 1); break;
+      case 'H': hosts = value; break;
+      case 'c': o.comm = value; break;
+      case 'r': o.restarts = number("-r", value, 0); break;
+      case 'm': o.micro = number("-m", value, 1); break;
+      case 'b': o.back = seconds(number("-b", value, 1)); break;
+      case 'g': o.grace = seconds(number("-g", value, 1)); break;
+      case 'h': std::fputs(usage, stdout); std::exit(0);
+      default:
+        throw bad_usage(std::string("-") + static_cast<char>(::optopt) +
+                        ": unknown, or without a value; see -h");
+    }
+  }
+  o.program.assign(values + ::optind, values + count);
+  if (o.program.empty()) throw bad_usage("which program? See -h");
+  if (o.comm != "gloo" && o.comm != "mpi") throw bad_usage("-c " + o.comm + ": expected gloo or mpi");
+  if (!hosts.empty()) o.hosts = parse_hosts(hosts, o.ranks);
+  if (!o.supervises() && o.micro) throw bad_usage("-m: is for -r");
+  if (o.micro == 0) o.micro = o.ranks;
+  if (o.micro % o.ranks)
+    throw bad_usage("-m " + std::to_string(o.micro) + ": expected a multiple of " + std::to_string(o.ranks) +
+                    " ranks");
+  if (o.supervises() && std::find(o.program.begin(), o.program.end(), "--checkpoint") == o.program.end())
+    throw bad_usage("the program needs --checkpoint DIR to go on from");
+  return o;
+}
+
+/// The hosts that answer, in their order.
+std::vector<host> reachable(const std::vector<host>& hosts) {
+  const char* const agent = std::getenv("OMPI_MCA_plm_rsh_agent");
+  std::vector<std::pair<host, pid_t>> asked;
+  for (const host& h : hosts) {
+    std::vector<std::string> words = split(agent ? agent : "ssh", ' ');
+    for (const char* w : {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"}) words.emplace_back(w);
+    words.insert(words.end(), {h.name, "true"});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::vector<char*> all;
+      for (std::string& w : words) all.push_back(w.data());
+      all.push_back(nullptr);
+      const int nothing = ::open("/dev/null", O_RDWR);
+      for (const int fd : {0, 1, 2}) ::dup2(nothing, fd);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execvp(all[0], all.data());
+      ::_exit(not_found);
+    }
+    asked.emplace_back(h, child);
+  }
+  std::vector<host> there;
+  const auto until = clock::now() + seconds(10);
+  for (const auto& [h, child] : asked) {
+    int status = -1;
+    pid_t ended = 0;
+    while (child > 0 && (ended = ::waitpid(child, &status, WNOHANG)) == 0 && clock::now() < until)
+      ::usleep(10'000);
+    if (child > 0 && ended == 0) ::kill(child, SIGKILL), ::waitpid(child, &status, 0);
+    if (child > 0 && status == 0) there.push_back(h);
+  }
+  return there;
+}
+
+/// A port of this machine that is free now.
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  const bool good = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0 &&
+                    ::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0;
+  if (fd >= 0) ::close(fd);
+  if (!good) throw std::runtime_error(std::string("no port is free: ") + std::strerror(errno));
+  return ntohs(at.sin_port);
+}
+
+std::string variable_or(const char* name, const std::string& otherwise) {
+  const char* const value = std::getenv(name);
+  return value && *value ? value : otherwise;
+}
+
+std::string drawn_token() {
+  std::random_device from;
+  std::string text;
+  for (int i = 0; i < 32; ++i) text += "0123456789abcdef"[from() % 16];
+  return text;
+}
+
+/// Who asks for what.
+class supervisor {
+ public:
+  explicit supervisor(const options& o)
+      : o_(o), token_(variable_or("WEFT_JOB_TOKEN", drawn_token())), hosts_(o.hosts) {
+    ::sigemptyset(&signals_);
+    for (const int s : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals_, s);
+    ::sigprocmask(SIG_BLOCK, &signals_, nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+
+  /// The exit code.
+  int run() {
+    for (int restart = 0;; ++restart) {
+      if (o_.supervises() && !o_.hosts.empty()) hosts_ = reachable(o_.hosts);
+      if (hosts_.empty() && !o_.hosts.empty()) return say("no host can be reached"), others_failed;
+      ranks_ = ranks_for(places());
+      job now(o_.by_mpirun() ? SIGUSR1 : SIGTERM);
+      growing_ = false;
+      start(now, restart > 0);
+      watch(now);
+      const int code = now.code();
+      if (growing_ && code == interrupted && !told_to_end_) {
+        say("a place is back; going on with more than " + std::to_string(ranks_) + " ranks");
+        --restart;  // nothing was lost
+        continue;
+      }
+      const bool final =
+          code == done || code == bad_use || code == interrupted || code == cannot_run || code == not_found;
+      if (!o_.supervises() || final || told_to_end_) return code;
+      if (!o_.by_mpirun() && now.failed_as_one() && code != others_failed)
+        return say("all ranks failed alike: no rank is lost"), code;
+      if (restart == o_.restarts)
+        return say("gave up after " + std::to_string(o_.restarts) + " restarts"), code;
+      for (int i = 0; i < std::max(1, now.lost()); ++i) losses_.push_back(clock::now());
+      say("the job of " + std::to_string(ranks_) + " ranks ended with code " + std::to_string(code) +
+          "; going on from the last checkpoint with " + std::to_string(ranks_for(places())));
+    }
+  }
+
+ private:
+  static void say(const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }
+
+  /// For ranks, now: those of the hosts that are there, less what was lost a short while ago.
+  int places() {
+    std::erase_if(losses_, [&](clock::time_point t) { return clock::now() - t >= o_.back; });
+    int all = o_.hosts.empty() ? o_.ranks : 0;
+    for (const host& h : hosts_) all += h.ranks;
+    return std::min(all, o_.ranks) - static_cast<int>(losses_.size());
+  }
+  /// As many as can share the micro-batches of a step.
+  int ranks_for(int places) const {
+    if (!o_.supervises()) return o_.ranks;
+    int n = std::clamp(places, 1, o_.ranks);
+    while (o_.micro % n) --n;
+    return n;
+  }
+
+  void start(job& j, bool again) {
+    command c{o_.program, {{"WEFT_JOB_TOKEN", token_}}};
+    if (o_.supervises()) {
+      const std::string each = std::to_string(o_.micro / ranks_);
+      c.words.insert(c.words.end(), {"--comm", o_.comm, "--accumulate", each});
+      if (again) c.words.emplace_back("--resume");
+    }
+    c.variables.emplace_back(
+        "MASTER_PORT",
+        variable_or(
+            "MASTER_PORT",
+            std::to_string(o_.hosts.empty() ? free_port()
+                                            : 20'000 + static_cast<int>(std::random_device()() % 20'000))));
+    c.variables.emplace_back("MASTER_ADDR",
+                             variable_or("MASTER_ADDR", hosts_.empty() ? "127.0.0.1" : hosts_[0].name));
+    const std::string n = std::to_string(ranks_);
+    if (o_.by_mpirun()) {
+      std::vector<std::string> words{"mpirun", "-n", n};
+      std::string list;
+      for (const host& h : hosts_)
+        (list += list.empty() ? "" : ",").append(h.name).append(":").append(std::to_string(h.ranks));
+      if (list.empty()) words.emplace_back("--oversubscribe");
+      else
+        words.insert(words.end(),
+                     {"--host", list, "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "WEFT_JOB_TOKEN"});
+      c.words.insert(c.words.begin(), words.begin(), words.end());
+      j.start(c, SIGTERM);
+    } else {
+      c.variables.insert(c.variables.end(),
+                         {{"WORLD_SIZE", n}, {"LOCAL_WORLD_SIZE", n}, {"RANK", ""}, {"LOCAL_RANK", ""}});
+      for (int r = 0; r < ranks_; ++r) {
+        (c.variables.end() - 2)->second = (c.variables.end() - 1)->second = std::to_string(r);
+        j.start(c, SIGKILL);
+      }
+    }
+    j.guard(o_.by_mpirun() ? SIGTERM : SIGKILL);
+  }
+
+  /// Until all processes have ended.
+  void watch(job& j) {
+    auto looked = clock::now();
+    while (j.reap()) {
+      const timespec second{1, 0};
+      const int signal = ::sigtimedwait(&signals_, nullptr, &second);
+      if (signal > 0 && signal != SIGCHLD) {
+        if (std::exchange(told_to_end_, true)) j.kill();
+        else j.ask(o_.grace);
+      }
+      j.escalate();
+      if (!o_.supervises() || j.asked() || ranks_ == o_.ranks) continue;
+      if (!o_.hosts.empty() && clock::now() - looked >= o_.back) {
+        hosts_ = reachable(o_.hosts);
+        looked = clock::now();
+      }
+      if (ranks_for(places()) > ranks_) {
+        growing_ = true;
+        j.ask(seconds(0));
+        j.escalate();
+      }
+    }
+  }
+
+  const options& o_;
+  std::string token_;
+  std::vector<host> hosts_;
+  sigset_t signals_;
+  std::vector<clock::time_point> losses_;
+  int ranks_ = 0;
+  bool growing_ = false, told_to_end_ = false;
+};
+
+}  // namespace
+
+int main(int count, char** values) {
+  try {
+    const options o = parse(count, values);
+    return supervisor(o).run();
+  } catch (const bad_usage& e) {
+    std::fprintf(stderr, "launch: %s\n", e.what());
+    return bad_use;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "launch: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Operations that add nothing, as transfers between two ranks each.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include <weft/comm/operation.hpp>
+
+namespace weft::detail {
+
+/// Bytes to or from another rank.
+struct transfer {
+  int peer;
+  bool sends;
+  void* data;
+  std::size_t bytes;
+};
+
+inline void add_transfer(std::vector<transfer>& to, int peer, bool sends, void* data, std::size_t bytes) {
+  if (bytes > 0) to.push_back({peer, sends, data, bytes});
+}
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes && to != from) std::memmove(to, from, bytes);
+}
+
+/// The transfers of an operation that adds nothing; what stays on the rank is copied at once.
+inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
+  std::vector<transfer> all;
+  const auto size = static_cast<std::size_t>(size_of(o.type()));
+  const auto bytes = [&](index_t count) { return static_cast<std::size_t>(count) * size; };
+  char* const in = const_cast<char*>(static_cast<const char*>(o.in.data));
+  char* const out = static_cast<char*>(o.out.data);
+  const auto count = [](const rank_counts& c, int r) { return c[static_cast<std::size_t>(r)]; };
+  index_t sent = 0, received = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const bool self = r == rank;
+    switch (o.kind) {
+      case collective::broadcast:
+        if (self) break;
+        if (rank == o.root) add_transfer(all, r, true, in, bytes(o.in.count));
+        else if (r == o.root) add_transfer(all, r, false, out, bytes(o.out.count));
+        break;
+      case collective::all_gather: case collective::gather: {
+        const bool all_want = o.kind == collective::all_gather;
+        if (!self && (all_want || r == o.root)) add_transfer(all, r, true, in, bytes(o.in.count));
+        if (all_want || rank == o.root) {
+          if (self) copy_bytes(out + bytes(received), in, bytes(o.in.count));
+          else add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));
+        }
+        received += count(o.out_counts, r);
+        break;
+      }
+      case collective::scatter:
+        if (rank == o.root) {
+          if (self) copy_bytes(out, in + bytes(sent), bytes(count(o.in_counts, r)));
+          else add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
+        } else if (r == o.root) {
+          add_transfer(all, r, false, out, bytes(o.out.count));
+        }
+        sent += count(o.in_counts, r);
+        break;
+      case collective::all_to_all:
+        if (self) {
+          copy_bytes(out + bytes(received), in + bytes(sent), bytes(count(o.in_counts, r)));
+        } else {
+          add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
+          add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));
+        }
+        sent += count(o.in_counts, r);
+        received += count(o.out_counts, r);
+        break;
+      default: break;  // a barrier, a split: all have agreed
+    }
+  }
+  return all;
+}
+
+}  // namespace weft::detail

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// Who is gone: the conclusions from what ranks report, and the connections that carry it.
+#include <doctest/doctest.h>
+
+#include <weft/comm/watch.hpp>
+
+using namespace weft;
+using namespace weft::detail;
+using namespace std::chrono_literals;
+
+namespace {
+
+rank_wait in_group(const std::string& group, std::int64_t number, std::vector<int> members) {
+  return {group, number, std::move(members), "#" + std::to_string(number) + " barrier()"};
+}
+rank_standing stands(std::map<std::string, std::int64_t> posted, std::optional<rank_wait> waits = {}) {
+  return {std::move(posted), std::move(waits), "last"};
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+watch_judge three_ranks() {
+  watch_judge j(3);
+  for (int r = 0; r < 3; ++r) j.comes(r);
+  return j;
+}
+
+/// What a rank is told.
+struct listener : watched_group {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string told;
+  void describe(rank_standing& s) override { s.posted["world"] = 1; }
+  void fail(const watch_verdict& v) override {
+    const std::lock_guard lock(mutex);
+    told = v.text;
+    changed.notify_all();
+  }
+  std::string wait() {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, 20s, [&] { return !told.empty(); });
+    return told;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("who waits for whom ends at the rank that waits for nobody") {
+  const auto world = [](std::int64_t n) { return in_group("world", n, {0, 1, 2, 3}); };
+  const auto pair = in_group("pair", 0, {2, 3});
+  // 0 waits for 2 alone: 1 has come. 2 waits for 3 in another group. 3 computes.
+  CHECK(keep_waiting(world(4), 0,
+                     {stands({{"world", 5}}, world(4)), stands({{"world", 5}}, world(4)),
+                      stands({{"world", 4}, {"pair", 1}}, pair), stands({{"world", 4}})}) == std::vector{3});
+  // It has posted in the pair, and not in the world.
+  CHECK(keep_waiting(world(4), 0,
+                     {stands({{"world", 5}}, world(4)), stands({{"world", 5}}),
+                      stands({{"world", 4}, {"pair", 1}}, pair), stands({{"world", 4}, {"pair", 1}})})
+            .empty() == false);
+  // In a circle: those that it waits for itself.
+  CHECK(keep_waiting(in_group("a", 0, {0, 1}), 0,
+                     {stands({{"a", 1}}, in_group("a", 0, {0, 1})), stands({}, in_group("b", 0, {0, 1}))}) ==
+        std::vector{1});
+  // All have come.
+  CHECK(keep_waiting(
+            world(4), 0,
+            {stands({{"world", 5}}), stands({{"world", 5}}), stands({{"world", 5}}), stands({{"world", 5}})})
+            .empty());
+  // A group that is being made, and a message.
+  CHECK(keep_waiting(in_group("new", rank_wait::connecting, {0, 1}), 0, {stands({{"new", 0}}), stands({})}) ==
+        std::vector{1});
+  CHECK(keep_waiting(in_group("world", rank_wait::message, {1}), 0, {stands({}), stands({{"world", 7}})}) ==
+        std::vector{1});
+}
+
+TEST_CASE("standings are what they were after a journey as bytes") {
+  const rank_standing s = stands({{"world", 3}, {"world/split0.1", 0}}, in_group("world", 2, {0, 2}));
+  frame_writer w;
+  write(w, s);
+  frame_reader r(w.take());
+  const rank_standing t = read_standing(r);
+  CHECK(r.at_end());
+  CHECK((t.posted == s.posted && t.last == s.last && t.waits && t.waits->members == s.waits->members &&
+         t.waits->number == 2 && t.waits->doing == s.waits->doing));
+}
+
+TEST_CASE("a connection that is closed without a farewell is a rank that has ended") {
+  watch_judge j = three_ranks();
+  j.leaves(1);
+  j.closes(1);
+  CHECK(!j.verdict());
+  j.closes(2);
+  REQUIRE(j.verdict());
+  CHECK(j.verdict()->text == "weft: rank 2 is gone: its process has ended");
+  j.closes(0);
+  j.gives_up("later");
+  CHECK(has(j.verdict()->text, "rank 2"));  // there is one verdict
+}
+
+TEST_CASE("who does not answer outranks who computes, and time passes only while the judge is awake") {
+  watch_judge j = three_ranks();
+  j.is_late(0, in_group("world", 0, {0, 1, 2}), 100);
+  CHECK(j.asks());
+  j.answers(0, stands({{"world", 1}}, in_group("world", 0, {0, 1, 2})));
+  j.answers(1, stands({}));  // has not come either, but lives
+  j.passes(999ms);
+  CHECK(!j.verdict());
+  j.passes(1ms);
+  REQUIRE(j.verdict());
+  CHECK(j.verdict()->late);
+  CHECK(has(j.verdict()->text,
+            "rank 0 waited 100 ms in #0 barrier(); not there: rank 2, which does not answer: stopped or cut "
+            "off\n"));
+  j.leaves(0);
+  j.leaves(1);
+  CHECK(j.all_have_left());  // nobody stays for one that does not answer
+}
+
+TEST_CASE("a broken connection: the peer has ended, has left, does not answer, or neither") {
+  const rank_wait w = in_group("world", 0, {0, 1, 2});
+  watch_judge ended = three_ranks();
+  ended.has_lost(0, 2, w);
+  ended.closes(2);
+  CHECK(has(ended.verdict()->text, "rank 2 is gone: its process has ended"));
+  watch_judge left = three_ranks();
+  left.has_lost(0, 2, w);
+  left.leaves(2);
+  CHECK(has(left.verdict()->text, "rank 2 is gone: it has left while rank 0 waits for it in #0 barrier()"));
+  watch_judge silent = three_ranks();
+  silent.has_lost(0, 1, w);  // 1 has closed it for a reason of its own
+  silent.answers(0, stands({}));
+  silent.answers(1, stands({}));
+  silent.passes(2s);
+  CHECK(has(silent.verdict()->text, "weft: rank 2 does not answer"));
+  watch_judge neither = three_ranks();
+  neither.has_lost(0, 2, w);
+  for (int r = 0; r < 3; ++r) neither.answers(r, stands({}));
+  CHECK(has(neither.verdict()->text,
+            "the connection between rank 0 and rank 2 is lost, though both are there"));
+}
+
+TEST_CASE("a rank that has not been started is named") {
+  watch_judge j(3);
+  j.comes(0);
+  j.comes(2);
+  j.is_late(2, in_group("", rank_wait::connecting, {0, 1, 2}), 50);
+  j.answers(0, stands({}));
+  j.answers(2, stands({}));
+  CHECK(has(j.verdict()->text, "not there: rank 1, which has not been started"));
+}
+
+TEST_CASE("strangers at the door of the watch change nothing; one verdict reaches all ranks") {
+  memory_store meet;
+  std::vector<std::unique_ptr<rank_watch>> watches(3);
+  std::vector<listener> groups(3);
+  std::vector<std::thread> ranks;
+  ranks.emplace_back([&] { watches[0] = std::make_unique<rank_watch>(meet, 0, 3, "127.0.0.1", 20s); });
+  frame_reader where(meet.get("watch", 20s));
+  where.text();
+  const std::string port = where.text();
+  std::vector<frame_socket> strangers;
+  const auto come = [](int rank, const std::string& proof) {
+    return frame_writer().byte(0).number(rank).text(proof).take();
+  };
+  for (const std::string& says : {std::string("x"), std::string(300, 'x'), come(1, std::string(32, '\0')),
+                                  come(1, ""), come(-1, ""), come(99, "x"), std::string()}) {
+    strangers.emplace_back(connect_to("127.0.0.1", port, 5s));
+    strangers.back().send(says);
+  }
+  for (int i = 0; i < 100; ++i)
+    strangers.emplace_back(connect_to("127.0.0.1", port, 5s));  // that say nothing
+  for (const int r : {1, 2})
+    ranks.emplace_back(
+        [&, r] { watches[static_cast<std::size_t>(r)] = std::make_unique<rank_watch>(meet, r, 3, "", 20s); });
+  for (std::thread& t : ranks) t.join();
+  for (std::size_t r = 0; r < 3; ++r) watches[r]->add(groups[r]);
+  watches[1]->report_late(in_group("world", 1, {0, 1, 2}), 10ms);
+  const std::string told = groups[1].wait();
+  CHECK(has(told, "rank 1 waited 10 ms"));
+  for (listener& g : groups) CHECK(g.wait() == told);
+  for (std::size_t r : {1u, 2u, 0u}) watches[r]->remove(groups[r]);
+  for (std::size_t r : {1u, 2u, 0u}) watches[r].reset();
+}
+
+TEST_CASE("ranks that do not come are named by those that do") {
+  memory_store meet;
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 0, 2, "127.0.0.1", 50ms),
+                       doctest::Contains("not there: rank 1, which has not been started"), timeout_error);
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 2, "", 50ms), doctest::Contains("rank 0 is not there"),
+                       comm_error);
+}
