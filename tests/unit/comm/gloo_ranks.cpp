@@ -105,6 +105,8 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
     CHECK(failures_on(3, [](int rank, auto store) {
             gloo_communicator ranks(store, rank, 3);
             std::vector<float> x(4);
+            store->set("up" + std::to_string(rank), "1");
+            store->wait({"up0", "up1", "up2"}, 60s);
             if (rank == 2) ::_exit(0);
             const std::string gone = failure([&] {
               for (int i = 0; i < 1000; ++i) ranks.all_reduce(x, reduction::sum, {.label = "h.3"}).wait();
