@@ -14,8 +14,8 @@
 #include <map>
 #include <mutex>
 
-#include "checkpoints.hpp"
-#include "skip.hpp"
+#include "../checkpoints.hpp"
+#include "../skip.hpp"
 
 using namespace weft;
 using namespace weft::test;

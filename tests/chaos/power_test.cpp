@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-#include "checkpoints.hpp"
+#include "../checkpoints.hpp"
 
 using namespace weft;
 using namespace weft::test;

@@ -14,8 +14,8 @@
 
 #include <weft/comm/tcp_store.hpp>
 
-#include "skip.hpp"
-#include "unit/comm/raw_client.hpp"
+#include "../skip.hpp"
+#include "../unit/comm/raw_client.hpp"
 
 using namespace weft;
 using namespace weft::detail;
