@@ -81,7 +81,8 @@ WEFT_INLINE V widened(const halves_of<V>& halves, float16) {
     const W normal = (rest << 13) + 0x38000000u, special = (rest << 13) | 0x7f800000u;
     const W subnormal = bits_as<W>(convert<float>(rest) * 0x1p-24f);
     const auto below = [&](std::int32_t limit) { return less(bits_as<mask_of<W>>(rest), mask_of<W>{} + limit); };
-    return bits_as<V>(sign | chosen(below(0x0400), subnormal, chosen(below(0x7c00), normal, special)));
+    const W large = chosen(below(0x7c01), special, special | 0x400000u);  // NaN becomes quiet
+    return bits_as<V>(sign | chosen(below(0x0400), subnormal, chosen(below(0x7c00), normal, large)));
   }
 }
 
@@ -120,7 +121,7 @@ WEFT_INLINE halves_of<V> rounded(V x, float16) {
     const W subnormal = bits_as<W>(bits_as<V>(size) + 0.5f) - 0x3f000000u;
     const auto below = [&](std::int32_t limit) { return less(bits_as<mask_of<W>>(size), mask_of<W>{} + limit); };
     const W finite = chosen(below(0x38800000), subnormal, chosen(below(0x477ff000), normal, W{} + 0x7c00u));
-    return convert<std::uint16_t>(sign | chosen(below(0x7f800001), finite, W{} + 0x7e00u));
+    return convert<std::uint16_t>(sign | chosen(below(0x7f800001), finite, (size >> 13 & 0x1ffu) | 0x7e00u));
   }
 }
 }  // namespace detail

@@ -70,14 +70,15 @@ FUNCTION ushort f32_to_bf16(float x) {
 }
 FUNCTION float f16_to_f32(ushort x) {
   uint sign = ((uint)x & 0x8000u) << 16, rest = (uint)x & 0x7fffu;
-  if (rest >= 0x7c00u) return FLOAT_OF_BITS(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+  if (rest > 0x7c00u) return FLOAT_OF_BITS(sign | 0x7fc00000u | (rest & 0x3ffu) << 13);
+  if (rest == 0x7c00u) return FLOAT_OF_BITS(sign | 0x7f800000u);
   if (rest >= 0x0400u) return FLOAT_OF_BITS(sign | ((rest << 13) + 0x38000000u));
   float small = (float)rest * 5.9604644775390625e-8f;
   return sign ? -small : small;
 }
 FUNCTION ushort f32_to_f16(float x) {
   uint u = BITS_OF_FLOAT(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu, shift, middle;
-  if (size > 0x7f800000u) return (ushort)(sign | 0x7e00u);
+  if (size > 0x7f800000u) return (ushort)(sign | 0x7e00u | (size >> 13 & 0x1ffu));
   if (size >= 0x477ff000u) return (ushort)(sign | 0x7c00u);
   if (size >= 0x38800000u) {
     size -= 0x38000000u;

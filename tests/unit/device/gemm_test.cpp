@@ -91,7 +91,25 @@ TEST_CASE("vectors of storage types are rounded and widened as elements are") {
     CHECK(check(float16{}, sign + 0x32f00000u, sign + 0x39000000u, 31) == 0);  // subnormals and around them
     CHECK(check(float16{}, sign + 0x477f0000u, sign + 0x47800100u, 1) == 0);   // around the largest
     CHECK(check(bfloat16{}, sign + 0x7f7f0000u, sign + 0x7f810000u, 1) == 0);  // infinity and NaN
+    CHECK(check(float16{}, sign + 0x7f7f0000u, sign + 0x7f810000u, 1) == 0);
   }
+}
+
+TEST_CASE("every half is widened alike in a vector and alone, NaN to a quiet one") {
+  using V = simd::vec<float, 16>;
+  int wrong = 0;
+  for (std::uint32_t u = 0; u < 0x10000u; u += 16) {
+    float16 y[16];
+    float x[16];
+    for (std::uint32_t l = 0; l < 16; ++l) y[l].bits = static_cast<std::uint16_t>(u + l);
+    simd::store(x, simd::load_stored<V>(y));
+    for (int l = 0; l < 16; ++l) {
+      const auto bits = std::bit_cast<std::uint32_t>(x[l]);
+      wrong += bits != std::bit_cast<std::uint32_t>(float(y[l]));
+      wrong += x[l] != x[l] && !(bits & 0x400000u);
+    }
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("matmul: the same bits on one thread and on two") {
