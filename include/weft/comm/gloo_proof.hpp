@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
