@@ -65,6 +65,13 @@ WEFT_INLINE V expm1_reduced(V r) {
 template <class V>
 inline constexpr lane<V> magic = is_f32<V> ? lane<V>(0x1.8p23) : lane<V>(0x1.8p52);
 
+/// An integer of at most 2^22, of f64 2^51, as one; any for NaN, which no conversion of C++ takes.
+template <class V>
+WEFT_INLINE integers_of<V> integer_of(V whole) {
+  using I = integers_of<V>;
+  return bits_as<I>(static_cast<V>(whole + magic<V>)) - bits_as<lane<I>>(magic<V>);
+}
+
 /// x = whole log(2) + r with |r| <= log(2) / 2; x must lie within +-200, of f64 within +-1000.
 template <class V>
 WEFT_INLINE V reduce_by_log2(V x, V& whole) {
@@ -90,9 +97,7 @@ WEFT_INLINE V scaled(V y, V whole) {
     return y;
   } else {
     using I = integers_of<V>;
-    I n;
-    if constexpr (is_f32<V>) n = convert<std::int32_t>(whole);
-    else n = bits_as<I>(static_cast<V>(whole + magic<V>)) - bits_as<lane<I>>(magic<V>);
+    const I n = integer_of(whole);
     const I half = n >> 1;  // in two steps, so that results reach the subnormal numbers
     return multiply(static_cast<V>(y * power_of_two<V>(half)), power_of_two<V>(static_cast<I>(n - half)));
   }
@@ -235,7 +240,7 @@ WEFT_INLINE V expm1(V x) {
     const V clamped = greater(splat<V>(-20.f), lesser(splat<V>(89.f), x));
     V whole;
     const V r = detail::reduce_by_log2(clamped, whole);
-    const auto less_one = convert<std::int32_t>(whole) - 1;  // halves, because 2 to the 128 is no number
+    const auto less_one = detail::integer_of(whole) - 1;  // halves, because 2 to the 128 is no number
     const V half = detail::power_of_two<V>(static_cast<rebind<V, std::int32_t>>(less_one));
     const V y = multiply(multiply_add(half, detail::expm1_reduced(r), half - 0.5f), 2.f);
     return select(equal(x, V{}), x, y);
