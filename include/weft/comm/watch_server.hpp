@@ -71,7 +71,7 @@ class watch_server {
   }
 
   void wait_for_news() {
-    std::vector<pollfd> all{{wake_.get(), POLLIN, 0}, {listens() ? listener_.get() : -1, POLLIN, 0}};
+    std::vector<pollfd> all{{wake_.get(), POLLIN, 0}, {listens() ? listener_.number() : -1, POLLIN, 0}};
     for (const peer& p : peers_) all.push_back({p.socket.get(), POLLIN, 0});
     const bool busy = judge_.asks() || ending_;
     if (::poll(all.data(), all.size(), busy ? 50 : judge_.all_have_come() ? -1 : 250) <= 0) return;
@@ -89,7 +89,7 @@ class watch_server {
   }
 
   void accept() {
-    file_descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    descriptor fd(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) {
       full_until_ = clock::now() + milliseconds(100);  // no descriptors: do not try without pause
       return;
@@ -156,7 +156,7 @@ class watch_server {
   /// Each notice once; late comers get the verdict too.
   void tell() {
     if (judge_.all_have_come() && listener_) {
-      listener_ = file_descriptor();
+      listener_ = descriptor();
       tell_all(notice(watch_notice::all_there).take());
     }
     if (judge_.asks() && !std::exchange(asked_, true)) tell_all(notice(watch_notice::where_are_you).take());
@@ -177,7 +177,7 @@ class watch_server {
   std::string secret_;
   watch_judge judge_;
   int port_ = 0;
-  file_descriptor listener_;
+  descriptor listener_;
   wake_up wake_;
   std::list<peer> peers_;
   std::set<int> told_;

@@ -17,30 +17,12 @@
 #include <random>
 #include <utility>
 
+#include <weft/base/descriptor.hpp>
 #include <weft/base/error.hpp>
 #include <weft/base/sha256.hpp>
 #include <weft/comm/store_protocol.hpp>
 
 namespace weft::detail {
-
-/// Closes it in the end.
-class file_descriptor {
- public:
-  explicit file_descriptor(int fd = -1) : fd_(fd) {}
-  file_descriptor(file_descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  file_descriptor& operator=(file_descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~file_descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 /// Wakes a thread that polls.
 class wake_up {
@@ -48,18 +30,18 @@ class wake_up {
   wake_up() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!fd_) throw comm_error(std::string("weft: eventfd: ") + std::strerror(errno));
   }
-  int get() const { return fd_.get(); }
+  int get() const { return fd_.number(); }
   void now() const {
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof one);
+    [[maybe_unused]] const auto written = ::write(fd_.number(), &one, sizeof one);
   }
   void clear() const {
     std::uint64_t n = 0;
-    [[maybe_unused]] const auto read = ::read(fd_.get(), &n, sizeof n);
+    [[maybe_unused]] const auto read = ::read(fd_.number(), &n, sizeof n);
   }
 
  private:
-  file_descriptor fd_;
+  descriptor fd_;
 };
 
 inline std::string drawn_bytes(std::size_t n) {
@@ -72,12 +54,12 @@ inline std::string drawn_bytes(std::size_t n) {
 /// A connection that carries frames: a u32 length and bytes. Neither sending nor receiving waits.
 class frame_socket {
  public:
-  explicit frame_socket(file_descriptor fd) : fd_(std::move(fd)) {
+  explicit frame_socket(descriptor fd) : fd_(std::move(fd)) {
     const int on = 1;
-    ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    ::fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
+    ::setsockopt(fd_.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::fcntl(fd_.number(), F_SETFL, O_NONBLOCK);
   }
-  int get() const { return fd_.get(); }
+  int get() const { return fd_.number(); }
 
   /// What does not fit into the kernel's buffer is lost: only who does not read has that much unread.
   void send(const std::string& frame) const {
@@ -86,13 +68,13 @@ class frame_socket {
     for (int i = 0; i < 4; ++i) bytes += static_cast<char>(n >> 8 * i);
     bytes += frame;
     [[maybe_unused]] const auto sent =
-        ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        ::send(fd_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   /// Takes in what has arrived; false if the connection is closed.
   bool receive() {
     char part[4096];
     for (;;) {
-      const auto n = ::recv(fd_.get(), part, sizeof part, MSG_DONTWAIT);
+      const auto n = ::recv(fd_.number(), part, sizeof part, MSG_DONTWAIT);
       if (n > 0) arrived_.append(part, static_cast<std::size_t>(n));
       else if (n < 0 && errno == EINTR) continue;
       else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
@@ -113,7 +95,7 @@ class frame_socket {
 
  private:
   static constexpr std::size_t most = 1 << 20;
-  file_descriptor fd_;
+  descriptor fd_;
   std::string arrived_;
 };
 
@@ -132,27 +114,27 @@ struct address_list {
 };
 
 /// Listens on a free port of `host`, an address of this machine.
-inline file_descriptor listen_on(const std::string& host, int& port) {
+inline descriptor listen_on(const std::string& host, int& port) {
   const address_list at(host, "0", AI_PASSIVE);
-  file_descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
-  if (!fd || ::bind(fd.get(), at.first->ai_addr, at.first->ai_addrlen) != 0 ||
-      ::listen(fd.get(), 1024) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
+  if (!fd || ::bind(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0 ||
+      ::listen(fd.number(), 1024) != 0 ||
+      ::getsockname(fd.number(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
     throw comm_error("weft: cannot listen on " + host + ": " + std::strerror(errno));
   port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
   return fd;
 }
 
-inline file_descriptor connect_to(const std::string& host, const std::string& port,
+inline descriptor connect_to(const std::string& host, const std::string& port,
                                   std::chrono::milliseconds limit) {
   const address_list at(host, port, 0);
-  file_descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval longest{.tv_sec = static_cast<time_t>(limit.count() / 1000 + 1), .tv_usec = 0};
-  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // connecting obeys it
-  if (!fd || ::connect(fd.get(), at.first->ai_addr, at.first->ai_addrlen) != 0)
+  if (fd) ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // connecting obeys it
+  if (!fd || ::connect(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0)
     throw comm_error("weft: cannot reach rank 0 at " + host + ":" + port + ": " + std::strerror(errno));
   return fd;
 }

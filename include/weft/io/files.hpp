@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/base/descriptor.hpp>
 #include <weft/base/error.hpp>
 #include <weft/io/file_calls.hpp>
 
@@ -39,24 +40,6 @@ inline const char* kind_other_than_file(mode_t mode) {
          : S_ISSOCK(mode) ? "a socket"
                           : "a device";
 }
-
-/// A descriptor that is closed at the end.
-class descriptor {
- public:
-  explicit descriptor(int number = -1) : number_(number) {}
-  descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
 
 /// A file to be read. What is at its path must be a file: opening a FIFO does not wait, a device is not read.
 class input_file {

@@ -48,7 +48,7 @@ class line_log {
 
  private:
   std::string path_;
-  io::descriptor file_;
+  descriptor file_;
 };
 
 }  // namespace weft
