@@ -73,7 +73,7 @@ class instance {
 
   /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program does
   /// not read, or that one kernel reads element by element, each just before it writes the same one.
-  [[gnu::cold]] bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
+  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (!outputs[o]) continue;
       const memory_range written = writes_[static_cast<int>(o)].from(outputs[o]);
@@ -158,7 +158,7 @@ class instance {
 
   /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
   /// touch them.
-  [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
     const kernel_args& args = s.call.args;
