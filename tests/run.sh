@@ -158,14 +158,8 @@ check_races() {
 check_fuzz() {
   echo "== fuzz"
   local at=build/fuzz target
-  mkdir -p $at/files.corpus
+  mkdir -p $at
   python3 tests/fuzz/seeds.py $at
-  printf '\6\x60\0\0\0\0\0\0\0%-96s\1\2\3\4\5\6\7\10' '{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/safetensors
-  printf '\0\0\0\10\1\0\0\0\2\7\3' >$at/files.corpus/idx
-  printf '\1{"a": [1, -2.5e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {"c": {}}}' >$at/files.corpus/json
-  printf '\2, "version": 2, "run": "0123456789abcdef", "attempt": "0123456789abcdef", "step": 1, "serial": 2, "samples": 3, "optimizer_steps": 1, "loss_scale_log2": 16, "growth_tracker": 0, "shards": [{"bytes": 9, "header_xxh64": "0123456789abcdef"}]' >$at/files.corpus/index
-  printf '\4, "folder": "step-1.2", "index_xxh64": "0123456789abcdef"' >$at/files.corpus/latest
-  printf '\5\xc8\0\0\0\0\0\0\0%-200s\1\2\3\4\5\6\7\10' '{"__metadata__":{"weft.checkpoint":"0000000000000000 0000000000000000 step-0.0","weft.part":"0/1","w":"0/2 0123456789abcdef"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' >$at/files.corpus/shard
   for target in files store rpc flight; do
     clang++-19 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude tests/fuzz/$target.cpp -o $at/$target
     $at/$target -max_total_time="$1" -rss_limit_mb=2048 -max_len=4096 $at/$target.corpus >$at/$target.log 2>&1 ||

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes inputs to begin with for the fuzz targets of ranks: seeds.py FOLDER makes FOLDER/TARGET.corpus/NAME."""
+"""Writes inputs to begin with for the fuzz targets: seeds.py FOLDER makes FOLDER/TARGET.corpus/NAME."""
 import pathlib
 import struct
 import sys
@@ -33,6 +33,23 @@ def record(order, begun, ended, count, group, what):
     return struct.pack("<QqqQ24s136s", order, begun, ended, count, group, what)
 
 
+def safetensors(kind, size, header, data=bytes(range(1, 9))):
+    """`kind` as tests/fuzz/files.cpp reads it; a header of `size` bytes."""
+    return kind + number(size) + header.ljust(size) + data
+
+
+W = b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+SUM = b'"0123456789abcdef"'
+files = {
+    "safetensors": safetensors(b"\6", 96, b'{"__metadata__":{"format":"pt"},' + W),
+    "idx": b"\0\0\0\x08\1\0\0\0\2\7\3",
+    "json": b'\1{"a": [1, -2.5e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {"c": {}}}',
+    "index": b'\2, "version": 2, "run": ' + SUM + b', "attempt": ' + SUM + b', "step": 1, "serial": 2, "samples": 3, '
+             b'"optimizer_steps": 1, "loss_scale_log2": 16, "growth_tracker": 0, "shards": [{"bytes": 9, "header_xxh64": ' + SUM + b"}]",
+    "latest": b'\4, "folder": "step-1.2", "index_xxh64": ' + SUM,
+    "shard": safetensors(b"\5", 200, b'{"__metadata__":{"weft.checkpoint":"0000000000000000 0000000000000000 step-0.0",'
+                         b'"weft.part":"0/1","w":"0/2 0123456789abcdef"},' + W),
+}
 store = {
     "set_get": session((0, request(1, SET, text(b"k"), text(b"vv"))), (1, request(2, GET, texts(b"k"))),
                        (0, request(3, NUM_KEYS)), (2, request(4, CHECK, texts(b"k", b"a"))), (0, request(5, DELETE, text(b"k")))),
@@ -63,7 +80,7 @@ flight = {
     "nothing": bytes([0, 0, 0, 2]),
 }
 
-for target, inputs in {"store": store, "rpc": rpc, "flight": flight}.items():
+for target, inputs in {"files": files, "store": store, "rpc": rpc, "flight": flight}.items():
     folder = pathlib.Path(sys.argv[1]) / f"{target}.corpus"
     folder.mkdir(parents=True, exist_ok=True)
     for name, bytes_ in inputs.items():
