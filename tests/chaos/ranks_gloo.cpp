@@ -28,7 +28,7 @@ double now_ms() {
 
 int free_port() {
   int port = 0;
-  const detail::file_descriptor probe = detail::listen_on("127.0.0.1", port);
+  const descriptor probe = detail::listen_on("127.0.0.1", port);
   return port;
 }
 
