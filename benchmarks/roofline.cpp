@@ -39,8 +39,8 @@ class timed_backend : public cpu::cpu_backend {
     double elements = 1, instructions = 0, bytes = 0;
     for (int d = 0; d < call.args.order; ++d) elements *= static_cast<double>(call.args.extent[d]);
     std::map<int, dtype> types;
-    for (std::size_t i = 0; i < call.words.size(); ++i) {
-      const lower::word w = lower::word::decoded(call.words[i]);
+    for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+      const lower::instruction w = lower::instruction::decoded(call.instructions[i]);
       using enum lower::opcode;
       instructions += w.op < first_opcode || w.op == fold_sum || w.op == fold_max || w.op == fold_min || w.op == column_sum ||
                       w.op == column_max || w.op == column_min;

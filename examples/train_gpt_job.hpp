@@ -35,7 +35,7 @@ struct forecast {
   weft::device_work work;
 };
 
-/// A unit that is compiled into this program (train_gpt_unit.cpp).
+/// A unit that is compiled into this program (train_gpt_variant.cpp).
 struct unit {
   std::string precision, recompute;
   int (*train)(const settings&, weft::communicator&);               // as one of the ranks; the exit code

@@ -17,7 +17,8 @@ std::string place(const shape& s, index_t k) {
 }
 
 comparison differs(const shape& s, index_t k, const std::string& actual, const std::string& expected) {
-  return comparison("element " + place(s, k) + " of " + to_string(s) + ": " + actual + ", expected " + expected);
+  return comparison("element " + place(s, k) + " of " + to_string(s) + ": " + actual + ", expected " +
+                    expected);
 }
 
 std::string text(double x) {
@@ -62,8 +63,10 @@ comparison matches(const oracle::array& actual, const oracle::array& expected, c
     double bound = everywhere;
     if (std::isfinite(right)) bound += t.relative * std::abs(right);
     if (!t.slack.empty()) bound += t.times_slack * t.slack[at];
-    if (!std::isfinite(bound)) return differs(expected.extents, k, text(actual.f[at]), text(right) + ", within no finite bound");
-    if (!near(actual.f[at], right, bound)) return differs(expected.extents, k, text(actual.f[at]), text(right) + " within " + text(bound));
+    if (!std::isfinite(bound))
+      return differs(expected.extents, k, text(actual.f[at]), text(right) + ", within no finite bound");
+    if (!near(actual.f[at], right, bound))
+      return differs(expected.extents, k, text(actual.f[at]), text(right) + " within " + text(bound));
   }
   return {};
 }

@@ -13,7 +13,8 @@
 namespace weft::test {
 
 /// How far a finite element may be from the expected one: absolute + relative * |expected| + of_largest * the
-/// largest finite |expected| of the tensor + times_slack * slack. An element of which this is no number never matches.
+/// largest finite |expected| of the tensor + times_slack * slack. An element of which this is no number never
+/// matches.
 struct tolerance {
   double absolute = 0, relative = 0, of_largest = 0;
   std::vector<double> slack{};  // by element; empty: none
@@ -39,14 +40,16 @@ class comparison {
 comparison matches(const oracle::array& actual, const oracle::array& expected, const tolerance& t = {});
 
 template <element T, class Extents, bool Tracked>
-comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::array& expected, const tolerance& t = {}) {
+comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::array& expected,
+                   const tolerance& t = {}) {
   if (!actual.defined()) return comparison("there is no tensor");
   return matches(oracle::read(actual), expected, t);
 }
 /// Against a derivative: its estimated error, 10 times, is added to the tolerance. One that has not converged
 /// matches nothing.
 template <element T, class Extents, bool Tracked>
-comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::derivative& expected, tolerance t = {}) {
+comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::derivative& expected,
+                   tolerance t = {}) {
   if (!converged(expected)) return comparison("the expected derivative has not converged");
   t.slack = expected.error.f;
   t.times_slack = 10;
@@ -57,7 +60,8 @@ comparison matches(const tensor<T, Extents, Tracked>& actual, const oracle::deri
 template <class T>
 oracle::array flat(const std::vector<T>& elements) {
   const shape s{1, {static_cast<index_t>(elements.size())}};
-  if constexpr (std::is_integral_v<T>) return oracle::integers(dtype_of<T>, s, {elements.begin(), elements.end()});
+  if constexpr (std::is_integral_v<T>)
+    return oracle::integers(dtype_of<T>, s, {elements.begin(), elements.end()});
   else return oracle::numbers(dtype_of<T>, s, {elements.begin(), elements.end()});
 }
 

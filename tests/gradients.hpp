@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The law of derivatives: what a tape adds up, and the second derivative, are those of difference quotients of
-// the definition.
+// The law of derivatives: what a tape adds up, and the second derivative, are those of difference quotients
+// of the definition.
 #pragma once
 
 #include <weft/weft.hpp>
@@ -15,14 +15,17 @@ oracle::array delivered(const E& e, V& x) {
   x.zero_grad();
   tape steps;
   steps.backward(steps.eval(e));
-  const oracle::array g = x.grad().defined() ? oracle::read(x.grad()) : oracle::zeros(dtype_of<typename V::value_type>, x.extents());
+  const oracle::array g = x.grad().defined() ? oracle::read(x.grad())
+                                             : oracle::zeros(dtype_of<typename V::value_type>, x.extents());
   x.zero_grad();
   return g;
 }
 
-inline comparison near_quotients(const oracle::array& seen, const oracle::derivative& expected, double within) {
+inline comparison near_quotients(const oracle::array& seen, const oracle::derivative& expected,
+                                 double within) {
   if (!converged(expected)) return comparison("difference quotients do not converge");
-  return matches(seen, expected.value, {.absolute = within, .relative = within, .slack = expected.error.f, .times_slack = 10});
+  return matches(seen, expected.value,
+                 {.absolute = within, .relative = within, .slack = expected.error.f, .times_slack = 10});
 }
 
 /// For f64: the scalar `e` and its gradient with respect to `x`.
@@ -35,7 +38,8 @@ comparison derivable(const E& e, V& x, double within = 1e-8) {
 /// The gradient with respect to `x` of the derivative of the scalar f(a) along `direction`.
 template <class F, class A, class C, class V>
 comparison twice_derivable(F f, const A& a, const C& direction, V& x, double within = 1e-6) {
-  return near_quotients(delivered(sum(grad(f, a) * direction), x), oracle::gradient_along(f(a), a, oracle::read(direction), x), within);
+  return near_quotients(delivered(sum(grad(f, a) * direction), x),
+                        oracle::gradient_along(f(a), a, oracle::read(direction), x), within);
 }
 
 }  // namespace weft::test

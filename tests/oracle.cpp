@@ -18,7 +18,9 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 using position = std::array<index_t, max_order>;
 using line = std::vector<double>;
 
-[[noreturn]] void refuse(const call& c, const std::string& what) { throw undefined(std::string(c.op) + ": " + what); }
+[[noreturn]] void refuse(const call& c, const std::string& what) {
+  throw undefined(std::string(c.op) + ": " + what);
+}
 void require(const call& c, bool holds, const char* what) {
   if (!holds) refuse(c, what);
 }
@@ -65,7 +67,8 @@ std::int64_t wrapped(std::int64_t x, dtype t) {
   }
 }
 
-/// Digits of the fraction with the leading one, the exponent of the smallest subnormal number, the largest number.
+/// Digits of the fraction with the leading one, the exponent of the smallest subnormal number, the largest
+/// number.
 struct format {
   int digits, smallest;
   double largest;
@@ -79,7 +82,9 @@ format format_of(dtype t) {
   }
 }
 
-void store(const call& c, array& to, index_t k, double x) { to.f[static_cast<std::size_t>(k)] = c.rounding ? rounded(x, to.type) : x; }
+void store(const call& c, array& to, index_t k, double x) {
+  to.f[static_cast<std::size_t>(k)] = c.rounding ? rounded(x, to.type) : x;
+}
 void store(array& to, index_t k, std::int64_t x) { to.i[static_cast<std::size_t>(k)] = wrapped(x, to.type); }
 void copy(array& to, index_t k, const array& from, index_t j) {
   if (to.floating()) to.f[static_cast<std::size_t>(k)] = from.f[static_cast<std::size_t>(j)];
@@ -92,7 +97,8 @@ std::int64_t truncated(double x, dtype t) {
   if (std::isnan(x)) return 0;
   const double low = t == dtype::u8 ? 0 : t == dtype::i32 ? -0x1p31 : -0x1p63;
   const double high = t == dtype::u8 ? 255 : t == dtype::i32 ? 0x1p31 - 1 : 0x1p63;
-  if (x >= high) return t == dtype::i64 ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(high);
+  if (x >= high)
+    return t == dtype::i64 ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(high);
   return static_cast<std::int64_t>(std::max(std::trunc(x), low));
 }
 
@@ -110,13 +116,15 @@ array converted(const call& c, const array& from, dtype to) {
 /// PyTorch's: a floating type before integers, the wider before the narrower, f32 for bf16 with f16.
 dtype common_type(const std::vector<array>& operands) {
   const auto rank = [](dtype t) {
-    constexpr dtype order[] = {dtype::boolean, dtype::u8, dtype::i32, dtype::i64, dtype::f16, dtype::bf16, dtype::f32, dtype::f64};
+    constexpr dtype order[] = {dtype::boolean, dtype::u8,   dtype::i32, dtype::i64,
+                               dtype::f16,     dtype::bf16, dtype::f32, dtype::f64};
     return std::find(std::begin(order), std::end(order), t) - std::begin(order);
   };
   dtype t = operands[0].type;
   for (const array& o : operands) {
     if (o.type == t) continue;
-    const bool halves = (o.type == dtype::f16 && t == dtype::bf16) || (o.type == dtype::bf16 && t == dtype::f16);
+    const bool halves =
+        (o.type == dtype::f16 && t == dtype::bf16) || (o.type == dtype::bf16 && t == dtype::f16);
     t = halves ? dtype::f32 : rank(o.type) > rank(t) ? o.type : t;
   }
   return t;
@@ -282,7 +290,8 @@ array permute(const call& c) {
   for (int d = 0; d < order; ++d) to[d] = x.extents[dim(c, c.at[d], order)];
   return moved(x, to, [&](const position& p) {
     position from{};
-    for (int d = 0; d < order; ++d) from[static_cast<std::size_t>(dim(c, c.at[d], order))] = p[static_cast<std::size_t>(d)];
+    for (int d = 0; d < order; ++d)
+      from[static_cast<std::size_t>(dim(c, c.at[d], order))] = p[static_cast<std::size_t>(d)];
     return from;
   });
 }
@@ -330,7 +339,8 @@ array select(const call& c) {
 array chunk(const call& c) {
   const int along = dim(c, c.at[0], c.operands[0].extents.order);
   const index_t extent = c.operands[0].extents[along], parts = c.at[1];
-  require(c, parts > 0 && extent % parts == 0 && 0 <= c.at[2] && c.at[2] < parts, "an extent that does not divide");
+  require(c, parts > 0 && extent % parts == 0 && 0 <= c.at[2] && c.at[2] < parts,
+          "an extent that does not divide");
   return sliced(c, along, extent / parts * c.at[2], extent / parts * (c.at[2] + 1), 1);
 }
 array flip(const call& c) {
@@ -392,7 +402,9 @@ std::vector<std::vector<index_t>> folded(const call& c, shape& result) {
   }
   std::vector<std::vector<index_t>> groups(static_cast<std::size_t>(count(kept)));
   index_t k = 0;
-  for_each(s, [&](const position& p) { groups[static_cast<std::size_t>(element_met(kept, s, p))].push_back(k++); });
+  for_each(s, [&](const position& p) {
+    groups[static_cast<std::size_t>(element_met(kept, s, p))].push_back(k++);
+  });
   result = without;
   return groups;
 }
@@ -443,15 +455,18 @@ array sum(const call& c) {
   });
 }
 array mean(const call& c) {
-  return reduced(c, floating(c.operands[0].type), [](const line& x) { return sum_of(x) / static_cast<double>(x.size()); });
+  return reduced(c, floating(c.operands[0].type),
+                 [](const line& x) { return sum_of(x) / static_cast<double>(x.size()); });
 }
 array extremum(const call& c, bool least) {
   const array& x = c.operands[0];
   shape to;
   for (const auto& group : folded(c, to)) require(c, !group.empty(), "nothing to choose from");
   if (x.floating()) return reduced(c, x.type, least ? smallest : largest);
-  return reduced_integers(c, x.type, least ? [](const std::vector<std::int64_t>& e) { return *std::min_element(e.begin(), e.end()); }
-                                           : [](const std::vector<std::int64_t>& e) { return *std::max_element(e.begin(), e.end()); });
+  return reduced_integers(
+      c, x.type,
+      least ? [](const std::vector<std::int64_t>& e) { return *std::min_element(e.begin(), e.end()); }
+            : [](const std::vector<std::int64_t>& e) { return *std::max_element(e.begin(), e.end()); });
 }
 double log_of_sum(const line& x) {
   const double top = largest(x);
@@ -545,12 +560,16 @@ array matmul(const call& c) {
 /// softmax(q k^T / sqrt(features)) v for each batch element and head; v0: positions see no later ones.
 array attention(const call& c) {
   const array &q = c.operands[0], &k = c.operands[1], &v = c.operands[2];
-  for (const array& o : c.operands) require(c, o.extents.order == 4 && o.extents == q.extents && o.type == q.type, "operands differ");
-  const index_t batches = q.extents[0], positions = q.extents[1], heads = q.extents[2], features = q.extents[3];
+  for (const array& o : c.operands)
+    require(c, o.extents.order == 4 && o.extents == q.extents && o.type == q.type, "operands differ");
+  const index_t batches = q.extents[0], positions = q.extents[1], heads = q.extents[2],
+                features = q.extents[3];
   array out = zeros(q.type, q.extents);
   for (index_t b = 0; b < batches; ++b)
     for (index_t h = 0; h < heads; ++h) {
-      const auto at = [&](index_t t, index_t d) { return static_cast<std::size_t>(((b * positions + t) * heads + h) * features + d); };
+      const auto at = [&](index_t t, index_t d) {
+        return static_cast<std::size_t>(((b * positions + t) * heads + h) * features + d);
+      };
       for (index_t t = 0; t < positions; ++t) {
         line scores;
         for (index_t s = 0; s < (c.at[0] ? t + 1 : positions); ++s) {
@@ -561,7 +580,8 @@ array attention(const call& c) {
         const line weight = softmax(scores, 0);
         for (index_t d = 0; d < features; ++d) {
           double total = 0;
-          for (std::size_t s = 0; s < weight.size(); ++s) total += weight[s] * v.f[at(static_cast<index_t>(s), d)];
+          for (std::size_t s = 0; s < weight.size(); ++s)
+            total += weight[s] * v.f[at(static_cast<index_t>(s), d)];
           store(c, out, static_cast<index_t>(at(t, d)), total);
         }
       }
@@ -577,11 +597,12 @@ const array& indices(const call& c, std::size_t operand) {
   return index;
 }
 index_t checked(const call& c, std::int64_t index, index_t extent) {
-  if (index < 0 || index >= extent) refuse(c, "index " + std::to_string(index) + " is outside of [0, " + std::to_string(extent) + ")");
+  if (index < 0 || index >= extent)
+    refuse(c, "index " + std::to_string(index) + " is outside of [0, " + std::to_string(extent) + ")");
   return index;
 }
 
-array take_rows(const call& c) {
+array index_select(const call& c) {
   const array &table = c.operands[0], &index = indices(c, 1);
   require(c, table.extents.order > 0, "a table without rows");
   shape to = index.extents;
@@ -601,7 +622,8 @@ array gather(const call& c) {
   const array &x = c.operands[0], &index = indices(c, 1);
   const int along = dim(c, c.at[0], x.extents.order);
   require(c, index.extents.order == x.extents.order, "operands of different order");
-  for (int d = 0; d < x.extents.order; ++d) require(c, d == along || index.extents[d] == x.extents[d], "operands of different extents");
+  for (int d = 0; d < x.extents.order; ++d)
+    require(c, d == along || index.extents[d] == x.extents[d], "operands of different extents");
   index_t k = 0;
   return moved(x, index.extents, [&](position p) {
     p[static_cast<std::size_t>(along)] = checked(c, index.i[static_cast<std::size_t>(k++)], x.extents[along]);
@@ -681,7 +703,8 @@ array one_hot(const call& c) {
   to.append(c.at[0]);
   array out = zeros(dtype::f32, to);
   for (index_t k = 0; k < index.size(); ++k)
-    out.f[static_cast<std::size_t>(k * c.at[0] + checked(c, index.i[static_cast<std::size_t>(k)], c.at[0]))] = 1;
+    out.f[static_cast<std::size_t>(k * c.at[0] + checked(c, index.i[static_cast<std::size_t>(k)], c.at[0]))] =
+        1;
   return out;
 }
 
@@ -692,7 +715,8 @@ array cross_entropy(const call& c) {
   const array &logits = c.operands[0], &labels = indices(c, 1);
   shape expected = labels.extents;
   expected.append(logits.extents.last());
-  require(c, logits.floating() && logits.extents.order > 0 && logits.extents == expected, "labels of other extents");
+  require(c, logits.floating() && logits.extents.order > 0 && logits.extents == expected,
+          "labels of other extents");
   const index_t classes = logits.extents.last();
   const double smoothing = std::bit_cast<double>(c.at[1]);
   array out = zeros(logits.type, labels.extents);
@@ -712,7 +736,9 @@ array cross_entropy(const call& c) {
 array count_labels(const call& c) {
   array out = zeros(static_cast<dtype>(c.at[1]), {});
   const auto& labels = c.operands[0].i;
-  store(c, out, 0, static_cast<double>(std::count_if(labels.begin(), labels.end(), [&](std::int64_t l) { return l != c.at[0]; })));
+  store(c, out, 0, static_cast<double>(std::count_if(labels.begin(), labels.end(), [&](std::int64_t l) {
+          return l != c.at[0];
+        })));
   return out;
 }
 
@@ -727,14 +753,36 @@ struct definition {
 };
 
 constexpr definition definitions[] = {
-    {"add", [](const call& c) { return arithmetic(c, REAL(x[0] + x[1]), INTEGER(wrapping(bits(n[0]) + bits(n[1]))), INTEGER(n[0] || n[1])); }},
-    {"subtract", [](const call& c) { return arithmetic(c, REAL(x[0] - x[1]), INTEGER(wrapping(bits(n[0]) - bits(n[1]))), nullptr); }},
-    {"multiply", [](const call& c) { return arithmetic(c, REAL(x[0] * x[1]), INTEGER(wrapping(bits(n[0]) * bits(n[1]))), INTEGER(n[0] && n[1])); }},
+    {"add",
+     [](const call& c) {
+       return arithmetic(c, REAL(x[0] + x[1]), INTEGER(wrapping(bits(n[0]) + bits(n[1]))),
+                         INTEGER(n[0] || n[1]));
+     }},
+    {"subtract",
+     [](const call& c) {
+       return arithmetic(c, REAL(x[0] - x[1]), INTEGER(wrapping(bits(n[0]) - bits(n[1]))), nullptr);
+     }},
+    {"multiply",
+     [](const call& c) {
+       return arithmetic(c, REAL(x[0] * x[1]), INTEGER(wrapping(bits(n[0]) * bits(n[1]))),
+                         INTEGER(n[0] && n[1]));
+     }},
     {"divide", [](const call& c) { return real(c, REAL(x[0] / x[1])); }},
-    {"negate", [](const call& c) { return arithmetic(c, REAL(-x[0]), INTEGER(wrapping(0 - bits(n[0]))), nullptr); }},
-    {"maximum", [](const call& c) { return arithmetic(c, REAL(larger(x[0], x[1])), INTEGER(std::max(n[0], n[1])), INTEGER(n[0] || n[1])); }},
-    {"minimum", [](const call& c) { return arithmetic(c, REAL(smaller(x[0], x[1])), INTEGER(std::min(n[0], n[1])), INTEGER(n[0] && n[1])); }},
-    {"clamp", [](const call& c) { return arithmetic(c, REAL(smaller(larger(x[0], x[1]), x[2])), INTEGER(std::min(std::max(n[0], n[1]), n[2])), nullptr); }},
+    {"negate",
+     [](const call& c) { return arithmetic(c, REAL(-x[0]), INTEGER(wrapping(0 - bits(n[0]))), nullptr); }},
+    {"maximum",
+     [](const call& c) {
+       return arithmetic(c, REAL(larger(x[0], x[1])), INTEGER(std::max(n[0], n[1])), INTEGER(n[0] || n[1]));
+     }},
+    {"minimum",
+     [](const call& c) {
+       return arithmetic(c, REAL(smaller(x[0], x[1])), INTEGER(std::min(n[0], n[1])), INTEGER(n[0] && n[1]));
+     }},
+    {"clamp",
+     [](const call& c) {
+       return arithmetic(c, REAL(smaller(larger(x[0], x[1]), x[2])),
+                         INTEGER(std::min(std::max(n[0], n[1]), n[2])), nullptr);
+     }},
     {"pow", [](const call& c) { return real(c, REAL(std::pow(x[0], x[1]))); }},
     {"exp", [](const call& c) { return real(c, REAL(std::exp(x[0]))); }},
     {"log", [](const call& c) { return real(c, REAL(std::log(x[0]))); }},
@@ -746,8 +794,15 @@ constexpr definition definitions[] = {
     {"cos", [](const call& c) { return real(c, REAL(std::cos(x[0]))); }},
     {"tanh", [](const call& c) { return real(c, REAL(std::tanh(x[0]))); }},
     {"erf", [](const call& c) { return real(c, REAL(std::erf(x[0]))); }},
-    {"abs", [](const call& c) { return arithmetic(c, REAL(std::abs(x[0])), INTEGER(n[0] < 0 ? wrapping(0 - bits(n[0])) : n[0]), INTEGER(n[0])); }},
-    {"sign", [](const call& c) { return arithmetic(c, REAL((x[0] > 0) - (x[0] < 0)), INTEGER((n[0] > 0) - (n[0] < 0)), INTEGER(n[0])); }},
+    {"abs",
+     [](const call& c) {
+       return arithmetic(c, REAL(std::abs(x[0])), INTEGER(n[0] < 0 ? wrapping(0 - bits(n[0])) : n[0]),
+                         INTEGER(n[0]));
+     }},
+    {"sign",
+     [](const call& c) {
+       return arithmetic(c, REAL((x[0] > 0) - (x[0] < 0)), INTEGER((n[0] > 0) - (n[0] < 0)), INTEGER(n[0]));
+     }},
     {"floor", [](const call& c) { return to_integer(c, [](double x) { return std::floor(x); }); }},
     {"round", [](const call& c) { return to_integer(c, [](double x) { return std::nearbyint(x); }); }},
     {"cast", [](const call& c) { return converted(c, c.operands[0], static_cast<dtype>(c.at[0])); }},
@@ -762,10 +817,18 @@ constexpr definition definitions[] = {
     {"sigmoid", [](const call& c) { return real(c, REAL(1 / (1 + std::exp(-x[0])))); }},
     {"silu", [](const call& c) { return real(c, REAL(x[0] / (1 + std::exp(-x[0])))); }},
     {"gelu", [](const call& c) { return real(c, REAL(0.5 * x[0] * std::erfc(-x[0] / std::sqrt(2.0)))); }},
-    {"gelu_tanh", [](const call& c) { return real(c, REAL(0.5 * x[0] * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x[0] + 0.044715 * x[0] * x[0] * x[0]))))); }},
+    {"gelu_tanh",
+     [](const call& c) {
+       return real(
+           c, REAL(0.5 * x[0] *
+                   (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x[0] + 0.044715 * x[0] * x[0] * x[0])))));
+     }},
     {"softplus", [](const call& c) { return real(c, REAL(softplus(x[0]))); }},
     {"square", [](const call& c) { return real(c, REAL(x[0] * x[0])); }},
-    {"bce_with_logits", [](const call& c) { return real(c, REAL(larger(x[0], 0) - x[0] * x[1] + std::log1p(std::exp(-std::abs(x[0]))))); }},
+    {"bce_with_logits",
+     [](const call& c) {
+       return real(c, REAL(larger(x[0], 0) - x[0] * x[1] + std::log1p(std::exp(-std::abs(x[0])))));
+     }},
     {"contiguous", [](const call& c) { return c.operands[0]; }},
     {"detach", [](const call& c) { return c.operands[0]; }},
     {"tap", [](const call& c) { return c.operands[0]; }},
@@ -793,7 +856,7 @@ constexpr definition definitions[] = {
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
     {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
-    {"take_rows", take_rows},
+    {"index_select", index_select},
     {"gather", gather},
     {"scatter_sum", scatter_sum},
     {"scatter_add", scatter_add},
@@ -818,11 +881,13 @@ array zeros(dtype type, const shape& extents) {
   return a;
 }
 array numbers(dtype type, const shape& extents, std::vector<double> elements) {
-  if (static_cast<index_t>(elements.size()) != count(extents)) throw undefined("numbers: not as many as the extents say");
+  if (static_cast<index_t>(elements.size()) != count(extents))
+    throw undefined("numbers: not as many as the extents say");
   return {type, extents, std::move(elements), {}};
 }
 array integers(dtype type, const shape& extents, std::vector<std::int64_t> elements) {
-  if (static_cast<index_t>(elements.size()) != count(extents)) throw undefined("integers: not as many as the extents say");
+  if (static_cast<index_t>(elements.size()) != count(extents))
+    throw undefined("integers: not as many as the extents say");
   return {type, extents, {}, std::move(elements)};
 }
 
@@ -858,7 +923,8 @@ array decoded(dtype type, const shape& extents, const void* bytes) {
       case dtype::f64: a.f[k] = element_of<double>(bytes, k); break;
       case dtype::f32: a.f[k] = static_cast<double>(element_of<float>(bytes, k)); break;
       case dtype::bf16:
-        a.f[k] = static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(element_of<std::uint16_t>(bytes, k)) << 16));
+        a.f[k] = static_cast<double>(
+            std::bit_cast<float>(static_cast<std::uint32_t>(element_of<std::uint16_t>(bytes, k)) << 16));
         break;
       case dtype::f16: a.f[k] = from_half(element_of<std::uint16_t>(bytes, k)); break;
       case dtype::i64: a.i[k] = element_of<std::int64_t>(bytes, k); break;
@@ -875,14 +941,16 @@ array compute(const call& c) {
   if (!d) throw undefined(std::string(c.op) + ": the oracle has no definition of this op");
   array result = d->compute(c);
   if (result.type != c.type)
-    throw undefined(std::string(c.op) + ": the expression says " + name_of(c.type) + ", the definition " + name_of(result.type));
+    throw undefined(std::string(c.op) + ": the expression says " + name_of(c.type) + ", the definition " +
+                    name_of(result.type));
   return result;
 }
 
 bool converged(const derivative& d) {
   double largest = 1e-6;
   for (double x : d.value.f) largest = larger(largest, std::abs(x));
-  return std::all_of(d.error.f.begin(), d.error.f.end(), [&](double e) { return e <= 1e-4 * largest; }) && std::isfinite(largest);
+  return std::all_of(d.error.f.begin(), d.error.f.end(), [&](double e) { return e <= 1e-4 * largest; }) &&
+         std::isfinite(largest);
 }
 
 namespace detail {
@@ -988,7 +1056,8 @@ derivative slope(const function& f, const tensor_state& leaf, const array& direc
   return {numbers(dtype::f64, {}, {value}), numbers(dtype::f64, {}, {error})};
 }
 
-derivative slopes_along(const function& f, const tensor_state& along, const array& direction, const tensor_state& leaf) {
+derivative slopes_along(const function& f, const tensor_state& along, const array& direction,
+                        const tensor_state& leaf) {
   const array at = floating_elements(leaf), from = floating_elements(along);
   const double step = step_along(from, direction);
   derivative d{at, at};

@@ -45,7 +45,8 @@ struct array {
   }
 };
 
-/// Thrown where an expression has no value: an index, a label or a bound out of range, shapes that do not fit.
+/// Thrown where an expression has no value: an index, a label or a bound out of range, shapes that do not
+/// fit.
 struct undefined : std::domain_error {
   using std::domain_error::domain_error;
 };
@@ -91,8 +92,10 @@ using replacements = std::map<const tensor_state*, array>;
 struct options {
   bool rounding = true;   // false: narrow floating types are computed in double throughout
   replacements leaves{};
-  std::function<void(std::string_view op, array&)> disturb{};  // called with every result, and with leaves as op "leaf"
-  std::function<void(std::string_view op, array&)> disturb_operand{};  // called with every operand, as this op alone sees it
+  std::function<void(std::string_view op, array&)>
+      disturb{};  // called with every result, and with leaves as op "leaf"
+  std::function<void(std::string_view op, array&)>
+      disturb_operand{};  // called with every operand, as this op alone sees it
 };
 
 /// What a walk knows: the options, and the variables of the enclosing lets.
@@ -219,13 +222,16 @@ derivative slope(const function& f, const tensor_state& leaf, const array& direc
 /// Of f with respect to the elements of a leaf.
 derivative slopes(const function& f, const tensor_state& leaf);
 /// Of f's derivative along `direction` in `along`, with respect to the elements of `leaf`.
-derivative slopes_along(const function& f, const tensor_state& along, const array& direction, const tensor_state& leaf);
+derivative slopes_along(const function& f, const tensor_state& along, const array& direction,
+                        const tensor_state& leaf);
 /// Sum of products; `weights` empty: the sum.
 double weighed(const array& a, const array& weights);
 
 template <class E>
 function of(const E& e, const array& weights) {
-  return [&](const replacements& leaves) { return weighed(oracle::value(e, {.rounding = false, .leaves = leaves}), weights); };
+  return [&](const replacements& leaves) {
+    return weighed(oracle::value(e, {.rounding = false, .leaves = leaves}), weights);
+  };
 }
 }  // namespace detail
 
@@ -235,16 +241,17 @@ template <expression E, expression X>
 derivative gradient(const E& e, const X& leaf, const array& weights = {}) {
   return detail::slopes(detail::of(e, weights), *leaf.state());
 }
-/// The derivative of sum(e * weights) along `direction` in `leaf`, an array of one element: for leaves too large
-/// for a gradient. Costs about ten walks.
+/// The derivative of sum(e * weights) along `direction` in `leaf`, an array of one element: for leaves too
+/// large for a gradient. Costs about ten walks.
 template <expression E, expression X>
 derivative slope(const E& e, const X& leaf, const array& direction, const array& weights = {}) {
   return detail::slope(detail::of(e, weights), *leaf.state(), direction);
 }
-/// The gradient with respect to `leaf` of the derivative of sum(e * weights) along `direction` in `along`: with
-/// leaf = along, the second derivative times `direction`.
+/// The gradient with respect to `leaf` of the derivative of sum(e * weights) along `direction` in `along`:
+/// with leaf = along, the second derivative times `direction`.
 template <expression E, expression A, expression X>
-derivative gradient_along(const E& e, const A& along, const array& direction, const X& leaf, const array& weights = {}) {
+derivative gradient_along(const E& e, const A& along, const array& direction, const X& leaf,
+                          const array& weights = {}) {
   return detail::slopes_along(detail::of(e, weights), *along.state(), direction, *leaf.state());
 }
 

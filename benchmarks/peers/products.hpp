@@ -10,11 +10,11 @@
 
 namespace products {
 
-struct form {
+struct tensor_spec {
   const char* name;
   bool a_transposed, b_transposed;
 };
-inline constexpr form forms[] = {{"AB", false, false}, {"ABt", false, true}, {"AtB", true, false}};
+inline constexpr tensor_spec specs[] = {{"AB", false, false}, {"ABt", false, true}, {"AtB", true, false}};
 
 struct shape {
   long m, n, k;
@@ -29,9 +29,9 @@ inline constexpr shape shapes[] = {{1, 768, 768},     {8, 768, 768},    {32, 768
 template <class Make>
 void measure(char** values, const char* type, const Make& make) {
   const auto begin = std::chrono::steady_clock::now();
-  for (auto run = make({1024, 1024, 1024}, forms[0]); std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(500);) run();
+  for (auto run = make({1024, 1024, 1024}, specs[0]); std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(500);) run();
   for (const shape& s : shapes)
-    for (const form& f : forms) {
+    for (const tensor_spec& f : forms) {
       auto run = make(s, f);
       const long repeats = std::max(1l, 100'000'000 / (2 * s.m * s.n * s.k));
       run();

@@ -24,7 +24,8 @@ using order2 = extents<dyn, dyn>;
 using order3 = extents<dyn, dyn, dyn>;
 using order4 = extents<dyn, dyn, dyn, dyn>;
 
-/// Whether `a` is `b`: NaN and infinities in the same places, the rest within `tolerance` of |b| or of `scale`.
+/// Whether `a` is `b`: NaN and infinities in the same places, the rest within `tolerance` of |b| or of
+/// `scale`.
 inline bool agree(double a, double b, double tolerance, double scale) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   if (std::isinf(a) || std::isinf(b)) return a == b;
@@ -60,7 +61,8 @@ class stored_case {
     return weft::variable<T, Extents>(stored<T, Extents>(name));
   }
 
-  /// Element type, shape and elements are those of `name`. Elements may differ by `tolerance` of themselves and of `scale`.
+  /// Element type, shape and elements are those of `name`. Elements may differ by `tolerance` of themselves
+  /// and of `scale`.
   void same(const tensor_state& t, const std::string& name, double tolerance, double scale) const {
     const io::stored_tensor& s = all_.tensors.at(prefix_ + name);
     tensor_state expected(default_device(), s.extents, s.type);
@@ -77,7 +79,8 @@ class stored_case {
     }
   }
 
-  /// The value of `f` is y, and where the case has gradients, so are those of the operands: name, variable, ...
+  /// The value of `f` is y, and where the case has gradients, so are those of the operands: name, variable,
+  /// ...
   template <class F, class... Named>
   void agrees(F f, double tolerance, double scale, const Named&... named) const {
     tape steps;
@@ -92,7 +95,8 @@ class stored_case {
  private:
   void check_gradients(double, double) const {}
   template <class V, class... Rest>
-  void check_gradients(double tolerance, double scale, const char* name, const V& v, const Rest&... rest) const {
+  void check_gradients(double tolerance, double scale, const char* name, const V& v,
+                       const Rest&... rest) const {
     CAPTURE(prefix_ + name);
     if (has(std::string("grad.") + name)) {
       // A derivative that is 0 everywhere is no gradient in weft, zeros in PyTorch.

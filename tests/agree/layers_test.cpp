@@ -25,7 +25,8 @@ void of_two(const char* name, F f) {
 
 TEST_CASE("products") {
   of_two<order2, order2>("matmul", [](const auto& a, const auto& b) { return matmul(a, b); });
-  of_two<order2, order2>("matmul_transposed", [](const auto& a, const auto& b) { return matmul(a, transpose(b)); });
+  of_two<order2, order2>("matmul_transposed",
+                         [](const auto& a, const auto& b) { return matmul(a, transpose(b)); });
   of_two<order3, order3>("matmul_batched", [](const auto& a, const auto& b) { return matmul(a, b); });
   of_two<order3, order2>("matmul_shared", [](const auto& a, const auto& b) { return matmul(a, b); });
   for_each_case(cases(), "linear", [](const stored_case& c) {
@@ -57,7 +58,8 @@ TEST_CASE("cross-entropy") {
     });
   };
   of_labels("cross_entropy", [](const auto& x, const auto& t) { return cross_entropy(x, t); });
-  of_labels("cross_entropy_each", [](const auto& x, const auto& t) { return cross_entropy<reduction_kind::none>(x, t); });
+  of_labels("cross_entropy_each",
+            [](const auto& x, const auto& t) { return cross_entropy<reduction_kind::none>(x, t); });
   of_labels("cross_entropy_smooth", [](const auto& x, const auto& t) {
     return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, t);
   });
@@ -74,8 +76,10 @@ TEST_CASE("losses of two tensors") {
   of_targets("mse_sum", [](const auto& x, const auto& t) { return mse_loss<reduction_kind::sum>(x, t); });
   of_targets("mse_none", [](const auto& x, const auto& t) { return mse_loss<reduction_kind::none>(x, t); });
   of_targets("bce_mean", [](const auto& x, const auto& t) { return bce_with_logits(x, t); });
-  of_targets("bce_sum", [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::sum>(x, t); });
-  of_targets("bce_none", [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::none>(x, t); });
+  of_targets("bce_sum",
+             [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::sum>(x, t); });
+  of_targets("bce_none",
+             [](const auto& x, const auto& t) { return bce_with_logits<reduction_kind::none>(x, t); });
 }
 
 TEST_CASE("look-ups") {
@@ -109,10 +113,12 @@ TEST_CASE("look-ups") {
 TEST_CASE("attention") {
   const auto of_qkv = [](const char* name, auto f) {
     for_each_case(cases(), name, [&](const stored_case& c) {
-      auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"), v = c.variable<float, order4>("v");
+      auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"),
+           v = c.variable<float, order4>("v");
       c.agrees([&] { return f(q, k, v); }, 1e-5, 1, "q", q, "k", k, "v", v);
     });
   };
   of_qkv("attention", [](const auto& q, const auto& k, const auto& v) { return attention<false>(q, k, v); });
-  of_qkv("attention_causal", [](const auto& q, const auto& k, const auto& v) { return attention<causal>(q, k, v); });
+  of_qkv("attention_causal",
+         [](const auto& q, const auto& k, const auto& v) { return attention<causal>(q, k, v); });
 }

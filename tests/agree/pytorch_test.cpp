@@ -29,7 +29,8 @@ tensor<T, Extents> stored(const io::stored_tensors& file, const std::string& nam
 
 /// Within a part of the largest element; NaN and infinities in the same places.
 template <class T, class Extents, bool Tracked>
-test::comparison near(const tensor<T, Extents, Tracked>& ours, const oracle::array& theirs, double part = 1e-5) {
+test::comparison near(const tensor<T, Extents, Tracked>& ours, const oracle::array& theirs,
+                      double part = 1e-5) {
   return test::matches(ours, theirs, {.of_largest = part});
 }
 
@@ -50,7 +51,8 @@ void agrees(const io::stored_tensors& file, F f, const std::pair<const char*, Va
   const auto check = [&](const auto& v) {
     CAPTURE(v.first);
     using variable_type = std::remove_cvref_t<decltype(v.second)>;
-    const auto expected = stored<float, typename variable_type::extents_type>(file, std::string("grad.") + v.first);
+    const auto expected =
+        stored<float, typename variable_type::extents_type>(file, std::string("grad.") + v.first);
     CHECK(near(v.second.grad(), oracle::read(expected)));
   };
   (check(named), ...);
@@ -68,7 +70,9 @@ TEST_CASE("linear") {
   auto x = input<order3>(file, "x");
   auto w = input<order2>(file, "w");
   auto b = input<order1>(file, "b");
-  agrees(file, [&] { return matmul(x, transpose(w)) + b; }, std::pair{"x", x}, std::pair{"w", w}, std::pair{"b", b});
+  agrees(
+      file, [&] { return matmul(x, transpose(w)) + b; }, std::pair{"x", x}, std::pair{"w", w},
+      std::pair{"b", b});
 }
 
 TEST_CASE("norms") {
@@ -76,7 +80,8 @@ TEST_CASE("norms") {
     const auto file = data("layer_norm");
     auto x = input<order3>(file, "x");
     auto w = input<order1>(file, "w"), b = input<order1>(file, "b");
-    agrees(file, [&] { return layer_norm(x, w, b); }, std::pair{"x", x}, std::pair{"w", w}, std::pair{"b", b});
+    agrees(
+        file, [&] { return layer_norm(x, w, b); }, std::pair{"x", x}, std::pair{"w", w}, std::pair{"b", b});
   }
   const auto file = data("rms_norm");
   auto x = input<order3>(file, "x");
@@ -115,7 +120,9 @@ TEST_CASE("losses") {
     const auto file = data("cross_entropy_smooth");
     auto x = input<order3>(file, "x");
     auto t = stored<std::int64_t, order2>(file, "t");
-    agrees(file, [&] { return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, t); }, std::pair{"x", x});
+    agrees(
+        file, [&] { return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, t); },
+        std::pair{"x", x});
   }
   {
     const auto file = data("mse");
@@ -130,7 +137,9 @@ TEST_CASE("losses") {
 TEST_CASE("causal attention over more than one block of positions") {
   const auto file = data("attention");
   auto q = input<order4>(file, "q"), k = input<order4>(file, "k"), v = input<order4>(file, "v");
-  agrees(file, [&] { return attention<causal>(q, k, v); }, std::pair{"q", q}, std::pair{"k", k}, std::pair{"v", v});
+  agrees(
+      file, [&] { return attention<causal>(q, k, v); }, std::pair{"q", q}, std::pair{"k", k},
+      std::pair{"v", v});
 }
 
 TEST_CASE("GPT-2: logits, all gradients, ten steps of AdamW with clipping") {
@@ -138,7 +147,8 @@ TEST_CASE("GPT-2: logits, all gradients, ten steps of AdamW with clipping") {
   auto model = gpt2::model<>::create({.layers = 2, .heads = 2, .width = 16, .context = 12, .vocabulary = 30});
   const auto parameters = state_dict(model);
   for (const auto& [name, p] : parameters) io::restore("data", name, file.tensors.at("start." + name), *p);
-  auto tokens = stored<std::int32_t, order2>(file, "tokens"), targets = stored<std::int32_t, order2>(file, "targets");
+  auto tokens = stored<std::int32_t, order2>(file, "tokens"),
+       targets = stored<std::int32_t, order2>(file, "targets");
   CHECK(near(eval(model(tokens, 12)), oracle::read(stored<float, order3>(file, "logits"))));
   const auto losses = stored<double, order1>(file, "losses").to_vector();
   adamw optimizer{.lr = 1e-3, .beta2 = 0.95, .weight_decay = 0.1, .decay_from_order = 2};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What tensors of each element type come to is what PyTorch makes of them: narrow types round after every op, integers wrap,
-// bool stays 0 or 1, and element types of results are promoted alike.
+// What tensors of each element type come to is what PyTorch makes of them: narrow types round after every op,
+// integers wrap, bool stays 0 or 1, and element types of results are promoted alike.
 #include "cases.hpp"
 
 using namespace weft;
@@ -14,9 +14,12 @@ const io::stored_tensors& cases() {
 }
 
 template <class T>
-constexpr double unit_roundoff = std::is_same_v<T, double> ? 0x1p-45 : std::is_same_v<T, bfloat16> ? 0x1p-8 : 0x1p-11;
+constexpr double unit_roundoff = std::is_same_v<T, double>     ? 0x1p-45
+                                 : std::is_same_v<T, bfloat16> ? 0x1p-8
+                                                               : 0x1p-11;
 
-/// Sums of ops and gradients may be rounded in another order: two units in the last place of T, or of `scale`.
+/// Sums of ops and gradients may be rounded in another order: two units in the last place of T, or of
+/// `scale`.
 template <class T, class F>
 void of_x(const std::string& name, F f, double scale = 0.1) {
   for_each_case(cases(), name, [&](const stored_case& c) {

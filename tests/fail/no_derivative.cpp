@@ -8,7 +8,9 @@ struct nowhere : op::rule<1> {
   static constexpr auto name = "nowhere";
   static constexpr native_code code{};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) { return {true, operands[0]}; }
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    return {true, operands[0]};
+  }
 };
 void f(variable<float, extents<32>> x) {
   tape steps;

@@ -17,7 +17,9 @@ namespace {
 
 device nvidia(int ordinal = 0) { return device(std::make_shared<gpu::cuda_backend>(ordinal)); }
 
-auto sample(const device& d, std::uint64_t seed) { return randn<float>(extents<dyn, dyn>{7, 7}, {.seed = seed}, d); }
+auto sample(const device& d, std::uint64_t seed) {
+  return randn<float>(extents<dyn, dyn>{7, 7}, {.seed = seed}, d);
+}
 
 /// A chain with a product, a look-up, rows with scratch memory; wherever it is computed.
 std::vector<float> chain(const device& d, std::uint64_t seed) {
@@ -38,7 +40,8 @@ struct a_product {
   device d;
   context c{d};
   tensor<float, extents<dyn, dyn>> x = sample(d, 1), w = sample(d, 2);
-  std::vector<float> expected = eval(matmul(sample(default_device(), 1), sample(default_device(), 2))).to_vector();
+  std::vector<float> expected =
+      eval(matmul(sample(default_device(), 1), sample(default_device(), 2))).to_vector();
 
   void check() {
     const auto y = eval(matmul(x, w), c);
@@ -60,7 +63,9 @@ std::string message_of(F f) {
 
 }  // namespace
 
-TEST_CASE("cuda: every call is made in the context of its device, with two devices in a thread and in threads of their own") {
+TEST_CASE(
+    "cuda: every call is made in the context of its device, with two devices in a thread and in threads of "
+    "their own") {
   const device first = nvidia(0), second = nvidia(1);
   a_product on_first{first}, on_second{second};
   for (int round = 0; round < 2; ++round) {
@@ -78,8 +83,9 @@ TEST_CASE("cuda: errors of an allocation keep their names, and only want of memo
   { const buffer cached = d.allocate(1 << 20); }
   const long before = fake_cuda::calls("cuMemAlloc");
   fake_cuda::fail("cuMemAlloc", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
-  CHECK(message_of<device_error>([&] { (void)d.allocate(1 << 22); }).find("an illegal memory access was encountered") !=
-        std::string::npos);
+  CHECK(message_of<device_error>([&] {
+          (void)d.allocate(1 << 22);
+        }).find("an illegal memory access was encountered") != std::string::npos);
   CHECK(fake_cuda::calls("cuMemAlloc") == before + 1);
   CHECK(d.memory().figures().reserved >= 1 << 20);
 
@@ -108,7 +114,9 @@ TEST_CASE("cuda: what cuBLASLt has no algorithm for is computed by the plain ker
   }
 }
 
-TEST_CASE("cuda: algorithms depend on the alignment that vectors need alone, and never round partial sums to the result's type") {
+TEST_CASE(
+    "cuda: algorithms depend on the alignment that vectors need alone, and never round partial sums to the "
+    "result's type") {
   auto& products = fake_cuda::products_of();
   const device d = nvidia();
   context c(d);
@@ -118,7 +126,8 @@ TEST_CASE("cuda: algorithms depend on the alignment that vectors need alone, and
   for (unsigned aligned : products.alignment) CHECK(aligned == 16);
   CHECK(products.schemes == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   const long questions = products.questions;
-  for (index_t from : {0, 1, 2, 8, 16}) eval(matmul(slice<0>(rows, from, from + 24), w), c);  // at 32, 64, 256, 512 bytes
+  for (index_t from : {0, 1, 2, 8, 16})
+    eval(matmul(slice<0>(rows, from, from + 24), w), c);  // at 32, 64, 256, 512 bytes
   CHECK(products.questions == questions + 1);
 }
 

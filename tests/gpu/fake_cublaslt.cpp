@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// cuBLASLt for the fake driver, as libcublasLt.so.13: column-major products in plain loops. It notes what was asked of
-// its algorithms, and finds none where it is told to.
+// cuBLASLt for the fake driver, as libcublasLt.so.13: column-major products in plain loops. It notes what was
+// asked of its algorithms, and finds none where it is told to.
 #include <cublasLt.h>
 #include <cuda.h>
 
@@ -70,7 +70,9 @@ void store(void* at, cudaDataType type, std::int64_t i, double x) {
           static_cast<std::uint16_t>(x != x ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
       break;
     }
-    default: static_cast<std::uint16_t*>(at)[i] = __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(static_cast<float>(x)));
+    default:
+      static_cast<std::uint16_t*>(at)[i] =
+          __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(static_cast<float>(x)));
   }
 }
 
@@ -89,12 +91,16 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* to, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* to, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   return made<fake_product>(to, compute, scale);
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroyed<fake_product>(product); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
-                                              const void* value, std::size_t) {
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
+  return destroyed<fake_product>(product);
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
+                                              cublasLtMatmulDescAttributes_t which, const void* value,
+                                              std::size_t) {
   std::int32_t* const transposed = real<fake_product>(product)->transposed;
   if (which == CUBLASLT_MATMUL_DESC_TRANSA) std::memcpy(&transposed[0], value, 4);
   else if (which == CUBLASLT_MATMUL_DESC_TRANSB) std::memcpy(&transposed[1], value, 4);
@@ -105,20 +111,27 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* to, cudaDataTy
                                           std::uint64_t columns, std::int64_t leading) {
   return made<fake_matrix>(to, type, rows, columns, leading);
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matrix) { return destroyed<fake_matrix>(matrix); }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matrix, cublasLtMatrixLayoutAttribute_t which,
-                                                const void* value, std::size_t) {
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matrix) {
+  return destroyed<fake_matrix>(matrix);
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matrix,
+                                                cublasLtMatrixLayoutAttribute_t which, const void* value,
+                                                std::size_t) {
   if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) std::memcpy(&real<fake_matrix>(matrix)->batch, value, 4);
-  else if (which == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) std::memcpy(&real<fake_matrix>(matrix)->stride, value, 8);
+  else if (which == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+    std::memcpy(&real<fake_matrix>(matrix)->stride, value, 8);
   else return CUBLAS_STATUS_INVALID_VALUE;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* to) {
   return made<fake_preference>(to);
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) { return destroyed<fake_preference>(wish); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) {
+  return destroyed<fake_preference>(wish);
+}
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
-                                                    cublasLtMatmulPreferenceAttributes_t which, const void* value, std::size_t) {
+                                                    cublasLtMatmulPreferenceAttributes_t which,
+                                                    const void* value, std::size_t) {
   auto& to = *real<fake_preference>(wish);
   switch (which) {
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: std::memcpy(&to.schemes, value, 4); break;
@@ -130,9 +143,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t w
   }
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t wish,
-                                              int, cublasLtMatmulHeuristicResult_t* best, int* found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t wish, int,
+                                              cublasLtMatmulHeuristicResult_t* best, int* found) {
   const std::lock_guard lock(state);
   ++noted.questions;
   noted.schemes = real<fake_preference>(wish)->schemes;
@@ -142,9 +156,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return noted.answer == 2 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
-                              const void* beta, const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t*, void*, std::size_t, cudaStream_t stream) {
   if (const CUresult r = cuStreamSynchronize(reinterpret_cast<CUstream>(stream)))  // its context is current
     return r == CUDA_ERROR_INVALID_CONTEXT ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_INTERNAL_ERROR;
@@ -154,10 +169,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const std::lock_guard lock(state);
   ++noted.products;
   const auto& p = *real<fake_product>(product);
-  const auto &x = *real<fake_matrix>(a_layout), &y = *real<fake_matrix>(b_layout), &z = *real<fake_matrix>(d_layout);
-  const bool wide = p.scale == CUDA_R_64F, tx = p.transposed[0] == CUBLAS_OP_T, ty = p.transposed[1] == CUBLAS_OP_T;
-  const double scale = wide ? *static_cast<const double*>(alpha) : static_cast<double>(*static_cast<const float*>(alpha));
-  const double kept = wide ? *static_cast<const double*>(beta) : static_cast<double>(*static_cast<const float*>(beta));
+  const auto &x = *real<fake_matrix>(a_layout), &y = *real<fake_matrix>(b_layout),
+             &z = *real<fake_matrix>(d_layout);
+  const bool wide = p.scale == CUDA_R_64F, tx = p.transposed[0] == CUBLAS_OP_T,
+             ty = p.transposed[1] == CUBLAS_OP_T;
+  const double scale =
+      wide ? *static_cast<const double*>(alpha) : static_cast<double>(*static_cast<const float*>(alpha));
+  const double kept =
+      wide ? *static_cast<const double*>(beta) : static_cast<double>(*static_cast<const float*>(beta));
   const auto depth = static_cast<std::int64_t>(tx ? x.rows : x.columns);
   if (depth != static_cast<std::int64_t>(ty ? y.columns : y.rows) || (tx ? x.columns : x.rows) != z.rows ||
       (ty ? y.rows : y.columns) != z.columns)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A CUDA driver with two devices that computes on the CPU: for tests, as libcuda.so.1. It counts calls, fails where it
-// is told to, and notes what is done against the driver's rules. Memory ends where a page ends that cannot be read,
-// holds NaN at first, and cannot be read after it was freed. A kernel is a shared object (fake_nvrtc.cpp); its items
-// are fibers, and those of a group meet at barriers.
+// A CUDA driver with two devices that computes on the CPU: for tests, as libcuda.so.1. It counts calls, fails
+// where it is told to, and notes what is done against the driver's rules. Memory ends where a page ends that
+// cannot be read, holds NaN at first, and cannot be read after it was freed. A kernel is a shared object
+// (fake_nvrtc.cpp); its items are fibers, and those of a group meet at barriers.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -265,7 +265,8 @@ CUresult cuMemFree(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult r = belongs("cuMemFree", found->second.context)) return r;
-  mmap(found->second.pages, found->second.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  mmap(found->second.pages, found->second.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+       0);
   memory.erase(found);
   return CUDA_SUCCESS;
 }
@@ -301,7 +302,8 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (std::memcmp(image, "FAKECODE", 8) != 0) return CUDA_ERROR_INVALID_IMAGE;
   std::memcpy(&size, static_cast<const char*>(image) + 8, sizeof size);
   const int file = memfd_create("kernel", MFD_CLOEXEC);
-  if (write(file, static_cast<const char*>(image) + 16, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_INVALID_IMAGE;
+  if (write(file, static_cast<const char*>(image) + 16, size) != static_cast<ssize_t>(size))
+    return CUDA_ERROR_INVALID_IMAGE;
   void* const library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return CUDA_ERROR_INVALID_IMAGE;
   CUfunc_st f;
@@ -329,14 +331,15 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   *function = &module->function;
   return belongs("cuModuleGetFunction", module->context);
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned items, unsigned items_y,
-                        unsigned items_z, unsigned shared, CUstream stream, void** arguments, void** extra) {
+CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned items,
+                        unsigned items_y, unsigned items_z, unsigned shared, CUstream stream,
+                        void** arguments, void** extra) {
   {
     const std::lock_guard lock(state);
     if (const CUresult r = enter("cuLaunchKernel")) return r;
     if (const CUresult r = belongs("cuLaunchKernel", stream->context)) return r;
-    if (x < 1 || x > 0x7fffffff || y != 1 || z != 1 || items < 1 || items > 1024 || items_y != 1 || items_z != 1 ||
-        shared > 48 << 10 || extra) {
+    if (x < 1 || x > 0x7fffffff || y != 1 || z != 1 || items < 1 || items > 1024 || items_y != 1 ||
+        items_z != 1 || shared > 48 << 10 || extra) {
       note("cuLaunchKernel: not such a grid");
       return CUDA_ERROR_INVALID_VALUE;
     }

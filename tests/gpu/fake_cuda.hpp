@@ -22,19 +22,24 @@ inline void fail(const char* name, int code, int times) {
   function<void(const char*, int, int)>("libcuda.so.1", "fake_cuda_fail")(name, code, times);
 }
 /// How often `name` was called.
-inline long calls(const char* name) { return function<long(const char*)>("libcuda.so.1", "fake_cuda_calls")(name); }
-/// What was done against the driver's rules since the last question, a line each; calls in another context than that of
-/// their memory, stream or kernel above all.
+inline long calls(const char* name) {
+  return function<long(const char*)>("libcuda.so.1", "fake_cuda_calls")(name);
+}
+/// What was done against the driver's rules since the last question, a line each; calls in another context
+/// than that of their memory, stream or kernel above all.
 inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fake_cuda_misuse")(); }
 /// Contexts, streams, modules and blocks of memory that are there.
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
-/// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not supported.
+/// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not
+/// supported.
 struct products {
   unsigned schemes, alignment[4];
   long questions, products, descriptors;
   int answer;
 };
-inline products& products_of() { return *function<products*()>("libcublasLt.so.13", "fake_cublaslt_products")(); }
+inline products& products_of() {
+  return *function<products*()>("libcublasLt.so.13", "fake_cublaslt_products")();
+}
 
 }  // namespace fake_cuda

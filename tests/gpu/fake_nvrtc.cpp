@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text what CUDA
-// gives every text. Machine code is "FAKECODE", a length, and a shared object.
+// A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text
+// what CUDA gives every text. Machine code is "FAKECODE", a length, and a shared object.
 #include <nvrtc.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,7 +79,8 @@ std::pair<std::string, std::string> compiled(const std::string& text) {
   if (!mkdtemp(folder)) return {"", "no folder"};
   const std::string at = folder;
   std::ofstream(at + "/kernel.cpp") << sequence << words << text << entry;
-  const std::string command = std::string("unset LD_LIBRARY_PATH; ") + FAKE_COMPILER " -std=c++17 -O1 -w -ffp-contract=off -shared -fPIC " + at +
+  const std::string command = std::string("unset LD_LIBRARY_PATH; ") +
+                              FAKE_COMPILER " -std=c++17 -O1 -w -ffp-contract=off -shared -fPIC " + at +
                               "/kernel.cpp -o " + at + "/kernel.so >" + at + "/log 2>&1";
   const int failed = std::system(command.c_str());
   std::pair<std::string, std::string> result{"", contents(at + "/log")};
@@ -97,12 +98,14 @@ std::pair<std::string, std::string> compiled(const std::string& text) {
 
 extern "C" {
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* text, const char*, int, const char* const*, const char* const*) {
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* text, const char*, int, const char* const*,
+                               const char* const*) {
   *program = new _nvrtcProgram{text, "", ""};
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
-  if (count < 1 || std::strncmp(options[0], "--gpu-architecture=sm_", 22) != 0) return NVRTC_ERROR_INVALID_OPTION;
+  if (count < 1 || std::strncmp(options[0], "--gpu-architecture=sm_", 22) != 0)
+    return NVRTC_ERROR_INVALID_OPTION;
   const std::lock_guard lock(compiling);
   const auto found = known.find(program->text);
   const auto result = found != known.end() ? found->second : known[program->text] = compiled(program->text);

@@ -16,7 +16,8 @@ namespace {
 using vector = variable<double, extents<dyn>>;
 
 vector points(double low, double high) {
-  return vector(generate<double>(extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
+  return vector(generate<double>(
+      extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
 }
 
 /// Weighs elements differently, so that a derivative in the wrong place shows.

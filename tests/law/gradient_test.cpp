@@ -14,7 +14,8 @@ using vector = variable<double, extents<dyn>>;
 using matrix = variable<double, extents<dyn, dyn>>;
 
 vector points(double low, double high) {
-  return vector(generate<double>(extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
+  return vector(generate<double>(
+      extents<dyn>{7}, [&](index_t i) { return low + (high - low) * (static_cast<double>(i) + 0.3) / 7; }));
 }
 matrix numbers(index_t rows, index_t columns, std::uint64_t seed = 0) {
   return matrix(randn<double>(extents<dyn, dyn>{rows, columns}, {.seed = seed}));
@@ -106,9 +107,11 @@ TEST_CASE("look-ups and attention") {
   auto fixed = variable<double, extents<5, 2>>(randn<double>(extents<5, 2>{}));
   auto wide = randn<double>(extents<5, 3>{}, {.seed = 3});
   CHECK(derivable(weighed(scatter_add<1>(wide, along, fixed)), fixed));
-  CHECK(derivable(weighed(index_select<1>(table, from(extents<2>{}, std::vector<std::int32_t>{2, 0}))), table));
+  CHECK(
+      derivable(weighed(index_select<1>(table, from(extents<2>{}, std::vector<std::int32_t>{2, 0}))), table));
   using heads = extents<2, 9, 2, 3>;
-  auto q = variable<double, heads>(randn<double>(heads{})), k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),
+  auto q = variable<double, heads>(randn<double>(heads{})),
+       k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),
        v = variable<double, heads>(randn<double>(heads{}, {.seed = 2}));
   CHECK(derivable(weighed(attention<causal>(q, k, v)), q));
   CHECK(derivable(weighed(attention<causal>(q, k, v)), k));

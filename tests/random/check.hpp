@@ -41,7 +41,8 @@ struct place {
 };
 inline const std::vector<place>& places() {
   static const std::vector<place>* all = [] {
-    auto* p = new std::vector<place>{{"cpu", default_device()}, {"reference", device(std::make_shared<lower::reference_backend>())}};
+    auto* p = new std::vector<place>{{"cpu", default_device()},
+                                     {"reference", device(std::make_shared<lower::reference_backend>())}};
     if (const char* name = std::getenv("WEFT_TEST_DEVICE"))
       if (*name) p->push_back({name, open_device(name)});
     return p;
@@ -70,7 +71,15 @@ inline double element_of(fill how, double low, double high, dtype type, double u
   if (how == fill::special && u < 0.5) {
     const double infinity = std::numeric_limits<double>::infinity();
     const double smallest = type == dtype::f64 ? 0x1p-1060 : type == dtype::f16 ? 0x1p-20 : 0x1p-140;
-    const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity, 0.0, -0.0, smallest, -3 * smallest, 1.0, -1.0};
+    const double values[] = {std::numeric_limits<double>::quiet_NaN(),
+                             infinity,
+                             -infinity,
+                             0.0,
+                             -0.0,
+                             smallest,
+                             -3 * smallest,
+                             1.0,
+                             -1.0};
     return values[static_cast<int>(u * 2 * 9)];
   }
   if (how == fill::special) return low + (high - low) * (2 * u - 1);
@@ -110,9 +119,11 @@ struct form_is {
   template <class E>
   static void look_at(verdict& v) {
     if (!std::is_same_v<typename E::value_type, T>)
-      v.say(std::string("type: the expression has elements of type ") + name_of(dtype_of<typename E::value_type>) + ", expected " + name_of(dtype_of<T>));
+      v.say(std::string("type: the expression has elements of type ") +
+            name_of(dtype_of<typename E::value_type>) + ", expected " + name_of(dtype_of<T>));
     if (!(E::static_shape == Extents::static_shape))
-      v.say("extents: the expression's type says " + to_string(E::static_shape) + ", expected " + to_string(Extents::static_shape));
+      v.say("extents: the expression's type says " + to_string(E::static_shape) + ", expected " +
+            to_string(Extents::static_shape));
   }
 };
 struct any_form {
@@ -156,7 +167,11 @@ inline numbers from_oracle(const test::oracle::array& a) {
 }
 
 constexpr double epsilon_of(dtype t) {
-  return t == dtype::f64 ? 0x1p-53 : t == dtype::f32 ? 0x1p-24 : t == dtype::bf16 ? 0x1p-9 : t == dtype::f16 ? 0x1p-12 : 0;
+  return t == dtype::f64    ? 0x1p-53
+         : t == dtype::f32  ? 0x1p-24
+         : t == dtype::bf16 ? 0x1p-9
+         : t == dtype::f16  ? 0x1p-12
+                            : 0;
 }
 constexpr double smallest_of(dtype t) {
   return t == dtype::f64 ? 0x1p-1022 : t == dtype::f16 ? 0x1p-23 : 0x1p-125;
@@ -174,16 +189,18 @@ inline constexpr double slack = 8;
 /// Ops whose result is exact, or the exact one rounded to its type: the same wherever it is computed.
 inline bool is_exact(std::string_view op) {
   constexpr std::string_view ops[] = {
-      "add", "subtract", "multiply", "negate", "abs", "sign", "floor", "round", "maximum", "minimum", "clamp", "relu", "square", "where",
-      "cast", "equal", "less", "less_equal", "logical_and", "logical_or", "logical_not", "amax", "amin", "detach", "contiguous", "reshape",
-      "permute", "expand", "slice", "flip", "pad", "concat", "unsqueeze", "select", "unflatten", "flatten", "chunk", "take_rows", "gather",
-      "arg_extremum", "one_hot", "count_labels"};
+      "add",     "subtract", "multiply",     "negate",     "abs",          "sign",       "floor",
+      "round",   "maximum",  "minimum",      "clamp",      "relu",         "square",     "where",
+      "cast",    "equal",    "less",         "less_equal", "logical_and",  "logical_or", "logical_not",
+      "amax",    "amin",     "detach",       "contiguous", "reshape",      "permute",    "expand",
+      "slice",   "flip",     "pad",          "concat",     "unsqueeze",    "select",     "unflatten",
+      "flatten", "chunk",    "index_select", "gather",     "arg_extremum", "one_hot",    "count_labels"};
   return std::find(std::begin(ops), std::end(ops), op) != std::end(ops);
 }
 
-/// Adds small random errors where results depend on how they are computed, and to leaves, whose sums do. Small integers are exact.
-/// What an op computes is also taken for its result on operands that are slightly off, each element by itself: the mean of equal
-/// numbers is not one of them. Without a seed it only looks.
+/// Adds small random errors where results depend on how they are computed, and to leaves, whose sums do.
+/// Small integers are exact. What an op computes is also taken for its result on operands that are slightly
+/// off, each element by itself: the mean of equal numbers is not one of them. Without a seed it only looks.
 struct disturbance {
   std::uint64_t state = 0;
   double largest = 0;     // of all values on the way
@@ -205,7 +222,8 @@ struct disturbance {
   void shake(test::oracle::array& a, double eps) {
     if (!state) return;
     for (double& x : a.f)
-      if (x != std::rint(x) || std::abs(x) > 256) x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
+      if (x != std::rint(x) || std::abs(x) > 256)
+        x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
   }
 };
 
@@ -213,8 +231,10 @@ struct disturbance {
 template <class E>
 expectation expected_of(const E& e, std::uint64_t seed) {
   const auto value_with = [&](disturbance& d) {
-    return from_oracle(test::oracle::value(e, {.leaves = {}, .disturb = [&](std::string_view op, test::oracle::array& a) { d(op, a); },
-                                               .disturb_operand = [&](std::string_view op, test::oracle::array& a) { d.operand(op, a); }}));
+    return from_oracle(test::oracle::value(
+        e, {.leaves = {},
+            .disturb = [&](std::string_view op, test::oracle::array& a) { d(op, a); },
+            .disturb_operand = [&](std::string_view op, test::oracle::array& a) { d.operand(op, a); }}));
   };
   disturbance none;
   expectation right{value_with(none), {}};
@@ -223,7 +243,8 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   const bool wide = type == dtype::f64 || type == dtype::f32;
   // Formulas add and subtract values as large as these, in f32 where the type is narrow.
   const double inside = 2 * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
-  for (double x : right.value.at) right.tolerance.push_back(wide || none.computes ? 4 * epsilon_of(type) * std::abs(x) + inside : 0);
+  for (double x : right.value.at)
+    right.tolerance.push_back(wide || none.computes ? 4 * epsilon_of(type) * std::abs(x) + inside : 0);
   for (std::uint64_t run = 1; run <= spread_runs; ++run) {
     disturbance errors{mixed(seed + run) >> 1 | 1};
     const numbers other = value_with(errors);
@@ -243,7 +264,8 @@ inline std::string text_of(double x) {
 
 /// Complains about the first element that differs. NaN and infinities stand in the same places.
 inline void compare(verdict& v, const std::string& where, const numbers& got, const expectation& e) {
-  if (got.type != e.value.type) return v.say(where + ": a value of type " + name_of(got.type) + ", expected " + name_of(e.value.type));
+  if (got.type != e.value.type)
+    return v.say(where + ": a value of type " + name_of(got.type) + ", expected " + name_of(e.value.type));
   if (!(got.extents == e.value.extents))
     return v.say(where + ": extents " + to_string(got.extents) + ", expected " + to_string(e.value.extents));
   for (std::size_t i = 0; i < got.at.size(); ++i) {
@@ -251,8 +273,8 @@ inline void compare(verdict& v, const std::string& where, const numbers& got, co
     if (a == b || (a != a && b != b)) continue;
     const double tolerance = e.tolerance.empty() ? 0 : e.tolerance[i];
     if (std::isfinite(a) && std::isfinite(b) && std::abs(a - b) <= tolerance) continue;
-    return v.say(where + ": element " + std::to_string(i) + " of " + to_string(got.extents) + " is " + text_of(a) + ", expected " +
-                 text_of(b) + " within " + text_of(tolerance));
+    return v.say(where + ": element " + std::to_string(i) + " of " + to_string(got.extents) + " is " +
+                 text_of(a) + ", expected " + text_of(b) + " within " + text_of(tolerance));
   }
 }
 
@@ -343,7 +365,8 @@ struct named_program {
   void (*check)(verdict&);
 };
 
-/// Runs the programs named in the arguments, or all; prints a line for each. The exit code is 1 if one is wrong.
+/// Runs the programs named in the arguments, or all; prints a line for each. The exit code is 1 if one is
+/// wrong.
 inline int judge(int argc, char** argv, std::initializer_list<named_program> programs) {
   int wrong = 0;
   for (const named_program& p : programs) {

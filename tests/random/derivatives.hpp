@@ -31,11 +31,13 @@ quotient derivative_at_zero(const F& f) {
   }
   const double once = (4 * central[1] - central[0]) / 3, again = (4 * central[2] - central[1]) / 3;
   const double here = f(0), right = (f(step) - here) / step, left = (here - f(-step)) / step;
-  return {again, std::abs(again - once) + 0x1p-50 * std::abs(here) / step, std::abs(right - left) <= 0.02 * (std::abs(right) + std::abs(left)) + 1e-3};
+  return {again, std::abs(again - once) + 0x1p-50 * std::abs(here) / step,
+          std::abs(right - left) <= 0.02 * (std::abs(right) + std::abs(left)) + 1e-3};
 }
 
 /// `leaf`'s elements moved by t along `direction`.
-inline test::oracle::replacements moved_along(const tensor_state& leaf, const test::oracle::array& direction, double t) {
+inline test::oracle::replacements moved_along(const tensor_state& leaf, const test::oracle::array& direction,
+                                              double t) {
   test::oracle::array elements = test::oracle::read(leaf);
   for (std::size_t i = 0; i < elements.f.size(); ++i) elements.f[i] += t * direction.f[i];
   return {{&leaf, std::move(elements)}};
@@ -44,19 +46,25 @@ inline test::oracle::replacements moved_along(const tensor_state& leaf, const te
 inline constexpr int directions = 3;
 
 /// How large a relative error the derivatives of a program of this type may have.
-constexpr double derivative_tolerance(dtype t) { return (t == dtype::f64 ? 1e6 : t == dtype::f32 ? 400 : 12) * epsilon_of(t); }
+constexpr double derivative_tolerance(dtype t) {
+  return (t == dtype::f64 ? 1e6 : t == dtype::f32 ? 400 : 12) * epsilon_of(t);
+}
 
 /// Compares `gradient` with differences of sum(e * weights) in the elements of `leaf`.
 template <class E>
-void compare_gradient(verdict& v, const std::string& where, const numbers& gradient, const E& e, const test::oracle::array& weights,
-                      const tensor_state& leaf, dtype coarsest, std::uint64_t seed) {
-  if (!(gradient.extents == leaf.extents)) return v.say(where + ": a gradient of extents " + to_string(gradient.extents));
+void compare_gradient(verdict& v, const std::string& where, const numbers& gradient, const E& e,
+                      const test::oracle::array& weights, const tensor_state& leaf, dtype coarsest,
+                      std::uint64_t seed) {
+  if (!(gradient.extents == leaf.extents))
+    return v.say(where + ": a gradient of extents " + to_string(gradient.extents));
   const auto sum = [&](const test::oracle::replacements& leaves) {
-    return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}), weights);
+    return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}),
+                                         weights);
   };
   double size = 0;  // of what is added up
   const test::oracle::array value = test::oracle::value(e, {.rounding = false, .leaves = {}});
-  for (index_t j = 0; j < value.size(); ++j) size += std::abs(value.number(j) * weights.number(j)) / std::sqrt(static_cast<double>(value.size()));
+  for (index_t j = 0; j < value.size(); ++j)
+    size += std::abs(value.number(j) * weights.number(j)) / std::sqrt(static_cast<double>(value.size()));
   for (std::uint64_t k = 0; k < directions; ++k) {
     const test::oracle::array direction = random_elements(leaf.type, leaf.extents, mixed(seed + k));
     const quotient q = derivative_at_zero([&](double t) { return sum(moved_along(leaf, direction, t)); });
@@ -66,9 +74,11 @@ void compare_gradient(verdict& v, const std::string& where, const numbers& gradi
       along += gradient.at[i] * direction.f[i];
       terms += std::abs(gradient.at[i] * direction.f[i]);
     }
-    const double tolerance = derivative_tolerance(coarsest) * (terms + size + std::abs(q.value)) + 10 * q.error;
+    const double tolerance =
+        derivative_tolerance(coarsest) * (terms + size + std::abs(q.value)) + 10 * q.error;
     if (!(std::abs(along - q.value) <= tolerance))
-      return v.say(where + ": the derivative along a direction is " + text_of(along) + ", expected " + text_of(q.value) + " within " + text_of(tolerance));
+      return v.say(where + ": the derivative along a direction is " + text_of(along) + ", expected " +
+                   text_of(q.value) + " within " + text_of(tolerance));
   }
 }
 
@@ -84,8 +94,10 @@ constexpr dtype coarsest_type() {
 }
 
 template <class T, class Extents, bool G>
-tensor<T, Extents> weights_on(const device& where, const tensor<T, Extents, G>& like, const test::oracle::array& weights) {
-  return tensor<T, Extents>(weft::detail::generated<T>(like.extents(), [&](index_t i) { return weights.number(i); }, where));
+tensor<T, Extents> weights_on(const device& where, const tensor<T, Extents, G>& like,
+                              const test::oracle::array& weights) {
+  return tensor<T, Extents>(weft::detail::generated<T>(
+      like.extents(), [&](index_t i) { return weights.number(i); }, where));
 }
 
 template <bool Cut, class Form, class P, class... Leaf>
@@ -110,13 +122,16 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
     };
     pass();
     const auto gradient_of = [&](const auto& t) {
-      return t.grad().defined() ? downloaded(t.grad(), v) : numbers{t.state()->type, t.extents(), std::vector<double>(static_cast<std::size_t>(t.size()))};
+      return t.grad().defined() ? downloaded(t.grad(), v)
+                                : numbers{t.state()->type, t.extents(),
+                                          std::vector<double>(static_cast<std::size_t>(t.size()))};
     };
     std::vector<numbers> once;
     const auto look = [&]<bool Tracked>(const auto& t, const auto& mine, std::bool_constant<Tracked>) {
       if constexpr (Tracked) {
         once.push_back(gradient_of(t));
-        compare_gradient(v, std::string(p.name) + ", gradient " + std::to_string(once.size()), once.back(), e, weights, *mine.state(), coarsest, seed);
+        compare_gradient(v, std::string(p.name) + ", gradient " + std::to_string(once.size()), once.back(), e,
+                         weights, *mine.state(), coarsest, seed);
       }
     };
     std::apply([&](auto&... mine) { (look(x, mine, std::bool_constant<Leaf::tracked>{}), ...); }, own);
@@ -130,7 +145,8 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
           twice.tolerance.push_back(64 * epsilon_of(before.type) * std::abs(g) + smallest_of(before.type));
           g *= 2;
         }
-        compare(v, std::string(p.name) + ", gradient " + std::to_string(number) + " added up twice", gradient_of(t), twice);
+        compare(v, std::string(p.name) + ", gradient " + std::to_string(number) + " added up twice",
+                gradient_of(t), twice);
       }
     };
     (look_again(x, std::bool_constant<Leaf::tracked>{}), ...);
@@ -160,31 +176,39 @@ void check_second(verdict& v, std::uint64_t seed, const P& program, const First&
   const auto sum = [&](const test::oracle::array& other, double s, double t) {
     test::oracle::replacements leaves = moved_along(point, vector, s);
     for (std::size_t i = 0; i < other.f.size(); ++i) leaves.begin()->second.f[i] += t * other.f[i];
-    return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}), weights);
+    return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}),
+                                         weights);
   };
-  everywhere(v, seed, [&](const place& p, context& c, auto& x, auto&... rest) {
-    const auto w = weights_on(p.where, tensor<double, extents_of<std::remove_const_t<decltype(e)>>>(value.extents), weights);
-    const auto u = weights_on(p.where, x, vector);
-    const auto f = [&](auto at) { return weft::sum(program(no_cut, at, rest...) * w); };
-    const numbers product = downloaded(eval(hvp(f, x, u), c), v);
-    for (std::uint64_t k = 0; k < directions; ++k) {
-      const test::oracle::array other = random_elements(point.type, point.extents, mixed(seed + k));
-      const auto mixed_difference = [&](double h) {
-        return (sum(other, h, h) - sum(other, h, -h) - sum(other, -h, h) + sum(other, -h, -h)) / (4 * h * h);
-      };
-      const double wide = mixed_difference(0x1p-9), half = mixed_difference(0x1p-10), quarter = mixed_difference(0x1p-11);
-      const double once = (4 * half - wide) / 3, again = (4 * quarter - half) / 3;
-      double along = 0, terms = 0;
-      for (std::size_t i = 0; i < product.at.size(); ++i) {
-        along += product.at[i] * other.f[i];
-        terms += std::abs(product.at[i] * other.f[i]);
-      }
-      const double noise = 0x1p-48 * (1 + std::abs(sum(other, 0, 0))) * 0x1p22;
-      const double tolerance = 1e-6 * terms + 10 * std::abs(again - once) + noise;
-      if (!(std::abs(along - again) <= tolerance))
-        return v.say(std::string(p.name) + ": the second derivative along two directions is " + text_of(along) + ", expected " + text_of(again) + " within " + text_of(tolerance));
-    }
-  }, first, l...);
+  everywhere(
+      v, seed,
+      [&](const place& p, context& c, auto& x, auto&... rest) {
+        const auto w = weights_on(
+            p.where, tensor<double, extents_of<std::remove_const_t<decltype(e)>>>(value.extents), weights);
+        const auto u = weights_on(p.where, x, vector);
+        const auto f = [&](auto at) { return weft::sum(program(no_cut, at, rest...) * w); };
+        const numbers product = downloaded(eval(hvp(f, x, u), c), v);
+        for (std::uint64_t k = 0; k < directions; ++k) {
+          const test::oracle::array other = random_elements(point.type, point.extents, mixed(seed + k));
+          const auto mixed_difference = [&](double h) {
+            return (sum(other, h, h) - sum(other, h, -h) - sum(other, -h, h) + sum(other, -h, -h)) /
+                   (4 * h * h);
+          };
+          const double wide = mixed_difference(0x1p-9), half = mixed_difference(0x1p-10),
+                       quarter = mixed_difference(0x1p-11);
+          const double once = (4 * half - wide) / 3, again = (4 * quarter - half) / 3;
+          double along = 0, terms = 0;
+          for (std::size_t i = 0; i < product.at.size(); ++i) {
+            along += product.at[i] * other.f[i];
+            terms += std::abs(product.at[i] * other.f[i]);
+          }
+          const double noise = 0x1p-48 * (1 + std::abs(sum(other, 0, 0))) * 0x1p22;
+          const double tolerance = 1e-6 * terms + 10 * std::abs(again - once) + noise;
+          if (!(std::abs(along - again) <= tolerance))
+            return v.say(std::string(p.name) + ": the second derivative along two directions is " +
+                         text_of(along) + ", expected " + text_of(again) + " within " + text_of(tolerance));
+        }
+      },
+      first, l...);
 }
 
 }  // namespace weft::random_programs

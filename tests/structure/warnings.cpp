@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Typical programs over every header that needs no library: tests/run.sh compiles them with the warnings that users turn on.
+// Typical programs over every header that needs no library: tests/run.sh compiles them with the warnings that
+// users turn on.
 #include <iostream>
 
 #include <weft/weft.hpp>
@@ -82,7 +83,8 @@ void element_types() {
   const auto half = cast<bfloat16>(x);
   const auto small = cast<float16>(slice<0>(x, 1, 3));
   std::cout << eval(softmax<-1>(x)) << eval(concat<0>(cast<float>(half), cast<float>(small)))
-            << eval(sum(where(x > 0.5, pow(x, 2.0), erf(x)), dims<0>)) << eval(cast<std::int64_t>(floor(x * 10.0)));
+            << eval(sum(where(x > 0.5, pow(x, 2.0), erf(x)), dims<0>))
+            << eval(cast<std::int64_t>(floor(x * 10.0)));
   auto p = variable<double, extents<5>>(eval(mean(x, dims<0>)));
   gradcheck([&] { return sum(tanh(p) * log1p(exp(p))); }, p);
 }

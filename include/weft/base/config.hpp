@@ -31,8 +31,9 @@ namespace weft {
 /// Counts elements; also an extent or an offset. Signed, so that differences are safe.
 using index_t = std::int64_t;
 
-/// Whether two addresses are those of one object or function. A constant, also of inline variables and templates: g++
-/// with -fsanitize=null, for which these might be null, leaves a == b undecided where they differ.
+/// Whether two addresses are those of one object or function. A constant, also of inline variables and
+/// templates: g++ with -fsanitize=null, for which these might be null, leaves a == b undecided where they
+/// differ.
 constexpr bool same_object(const void* a, const void* b) {
   if (std::is_constant_evaluated()) return __builtin_constant_p(a == b) && a == b;
   return a == b;

@@ -45,7 +45,8 @@ struct float16 {
   constexpr operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
     const std::uint32_t rest = bits & 0x7fffu;
-    if (rest > 0x7c00u) return std::bit_cast<float>(sign | 0x7fc00000u | (rest & 0x3ffu) << 13);  // a quiet NaN
+    if (rest > 0x7c00u)
+      return std::bit_cast<float>(sign | 0x7fc00000u | (rest & 0x3ffu) << 13);  // a quiet NaN
     if (rest == 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u);
     if (rest >= 0x0400u) return std::bit_cast<float>(sign | ((rest << 13) + 0x38000000u));
     const float subnormal = static_cast<float>(rest) * 0x1p-24f;
@@ -54,7 +55,8 @@ struct float16 {
 
  private:
   static constexpr std::uint32_t rounded(std::uint32_t magnitude) {
-    if (magnitude > 0x7f800000u) return 0x7e00u | (magnitude >> 13 & 0x1ffu);  // a quiet NaN, as processors convert
+    if (magnitude > 0x7f800000u)
+      return 0x7e00u | (magnitude >> 13 & 0x1ffu);                  // a quiet NaN, as processors convert
     if (magnitude >= 0x477ff000u) return 0x7c00u;                   // rounds to infinity
     if (magnitude >= 0x38800000u) {                                 // normal
       const std::uint32_t shifted = magnitude - 0x38000000u;
@@ -175,8 +177,9 @@ struct any_number {
   }
 };
 
-/// The type that a number of the C++ type `Number` takes beside a tensor of type `t`: that of the tensor, unless the number is of
-/// a higher category (bool, integer, floating): then i64 or f32. PyTorch's rule for Python's numbers.
+/// The type that a number of the C++ type `Number` takes beside a tensor of type `t`: that of the tensor,
+/// unless the number is of a higher category (bool, integer, floating): then i64 or f32. PyTorch's rule for
+/// Python's numbers.
 template <class Number>
 constexpr dtype number_beside(dtype t) {
   if (is_floating(t)) return t;

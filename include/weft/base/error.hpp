@@ -29,7 +29,8 @@ struct device_error : error {
   using error::error;
 };
 
-/// A device that has no more memory. Caches give back what they hold and ask again; every other error stays what it is.
+/// A device that has no more memory. Caches give back what they hold and ask again; every other error stays
+/// what it is.
 struct out_of_memory_error : device_error {
   using device_error::device_error;
 };

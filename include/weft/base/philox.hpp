@@ -34,8 +34,8 @@ constexpr void philox_rounds(W (&c)[4], philox_key key) {
 constexpr std::array<std::uint32_t, 4> philox(philox_key key, std::uint64_t counter) {
   std::uint64_t c[4] = {counter & 0xffffffff, counter >> 32, 0, 0};
   philox_rounds(c, key);
-  return {static_cast<std::uint32_t>(c[0]), static_cast<std::uint32_t>(c[1]), static_cast<std::uint32_t>(c[2]),
-          static_cast<std::uint32_t>(c[3])};
+  return {static_cast<std::uint32_t>(c[0]), static_cast<std::uint32_t>(c[1]),
+          static_cast<std::uint32_t>(c[2]), static_cast<std::uint32_t>(c[3])};
 }
 
 /// The word of logical element `i`.

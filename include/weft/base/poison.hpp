@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Memory that nobody may touch, where AddressSanitizer watches: allocators that keep freed blocks, or hand out more than
-// was asked for, would hide errors from it. Without it all of this is nothing.
+// Memory that nobody may touch, where AddressSanitizer watches: allocators that keep freed blocks, or hand
+// out more than was asked for, would hide errors from it. Without it all of this is nothing.
 //
 //   poison(block, size);                // from now on an access is an error
 //   unpoison(block, bytes);
@@ -23,8 +23,12 @@ namespace weft::detail {
 
 #if WEFT_ADDRESS_SANITIZER
 inline constexpr bool poisons = true;
-inline void poison(const void* memory, std::size_t bytes) noexcept { __asan_poison_memory_region(memory, bytes); }
-inline void unpoison(const void* memory, std::size_t bytes) noexcept { __asan_unpoison_memory_region(memory, bytes); }
+inline void poison(const void* memory, std::size_t bytes) noexcept {
+  __asan_poison_memory_region(memory, bytes);
+}
+inline void unpoison(const void* memory, std::size_t bytes) noexcept {
+  __asan_unpoison_memory_region(memory, bytes);
+}
 #else
 inline constexpr bool poisons = false;
 inline void poison(const void*, std::size_t) noexcept {}

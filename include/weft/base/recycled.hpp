@@ -102,7 +102,8 @@ struct recycling_allocator {
   recycling_allocator(const recycling_allocator<U>&) noexcept {}
 
   T* allocate(std::size_t n) {
-    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__, "weft: recycled memory is aligned as operator new does");
+    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__,
+                  "weft: recycled memory is aligned as operator new does");
     return static_cast<T*>(detail::recycled_blocks::take(n * sizeof(T)));
   }
   void deallocate(T* p, std::size_t n) noexcept { detail::recycled_blocks::give(p, n * sizeof(T)); }

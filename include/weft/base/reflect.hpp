@@ -3,8 +3,8 @@
 //
 //   for_each_member(model, [](std::string_view name, auto& member) { ... });
 //
-// Members are found by structured bindings (member_pointers.hpp). A name is read from how the compiler prints a pointer
-// to the member of an object that is declared and never defined.
+// Members are found by structured bindings (member_pointers.hpp). A name is read from how the compiler prints
+// a pointer to the member of an object that is declared and never defined.
 #pragma once
 
 #include <cstddef>

@@ -81,19 +81,24 @@ class chunked_collective {
 
   static constexpr index_t chunk_elements = 1 << 14;
 
-  void add_copy(const elements& to, index_t to_at, const const_elements& from, index_t from_at, index_t count) {
+  void add_copy(const elements& to, index_t to_at, const const_elements& from, index_t from_at,
+                index_t count) {
     const index_t size = size_of(from.type), step = chunk_elements * 8 / size;
     for (index_t i = 0; i < count; i += step) {
       char* target = static_cast<char*>(to.data) + (to_at + i) * size;
       const char* source = static_cast<const char*>(from.data) + (from_at + i) * size;
-      if (target != source) chunks_.push_back({.to = target, .from = source, .count = std::min(step, count - i) * size});
+      if (target != source)
+        chunks_.push_back({.to = target, .from = source, .count = std::min(step, count - i) * size});
     }
   }
 
   /// Elements [begin, begin + count), for rank `only`, or for those that want all of it.
   void add_reduction(index_t begin, index_t count, int only) {
     for (index_t i = begin; i < begin + count; i += chunk_elements)
-      chunks_.push_back({.begin = i, .count = std::min(chunk_elements, begin + count - i), .part = only < 0 ? 0 : begin, .only = only});
+      chunks_.push_back({.begin = i,
+                         .count = std::min(chunk_elements, begin + count - i),
+                         .part = only < 0 ? 0 : begin,
+                         .only = only});
   }
 
   void add_exchange() {
@@ -103,10 +108,12 @@ class chunked_collective {
         const operation &a = of(from), &b = of(to);
         index_t source_at = 0;
         for (int r = 0; r < to; ++r) source_at += a.in_counts[static_cast<std::size_t>(r)];
-        const index_t sent = a.in_counts[static_cast<std::size_t>(to)], received = b.out_counts[static_cast<std::size_t>(from)];
+        const index_t sent = a.in_counts[static_cast<std::size_t>(to)],
+                      received = b.out_counts[static_cast<std::size_t>(from)];
         if (sent != received)
-          throw comm_error("weft: all_to_all: rank " + std::to_string(from) + " sends " + std::to_string(sent) + " elements to rank " +
-                           std::to_string(to) + ", which expects " + std::to_string(received));
+          throw comm_error("weft: all_to_all: rank " + std::to_string(from) + " sends " +
+                           std::to_string(sent) + " elements to rank " + std::to_string(to) +
+                           ", which expects " + std::to_string(received));
         add_copy(b.out, at, a.in, source_at, sent);
         at += received;
       }
@@ -118,20 +125,25 @@ class chunked_collective {
   recycled_vector<chunk> chunks_;
 };
 
-inline recycled_vector<chunk> chunks_of(const recycled_vector<operation>& posted) { return chunked_collective(posted).take(); }
+inline recycled_vector<chunk> chunks_of(const recycled_vector<operation>& posted) {
+  return chunked_collective(posted).take();
+}
 
 /// Runs one chunk of the collective that `posted` describes.
 inline void run(const chunk& c, const recycled_vector<operation>& posted) {
   if (c.to) return void(std::memmove(c.to, c.from, static_cast<std::size_t>(c.count)));
   const operation& first = posted[0];
-  const auto wants = [&](int rank) { return c.only >= 0 ? rank == c.only : first.kind == collective::all_reduce || rank == first.root; };
+  const auto wants = [&](int rank) {
+    return c.only >= 0 ? rank == c.only : first.kind == collective::all_reduce || rank == first.root;
+  };
   recycled_vector<const void*> sources;
   for (const operation& o : posted) sources.push_back(o.in.data);
   visit_type(first.type(), [&]<class T>(T) {
     reduce_ranks<T>(sources, c.begin, c.count, first.op, [&](index_t i, const T* reduced, index_t n) {
       for (int r = 0; r < static_cast<int>(posted.size()); ++r)
         if (wants(r))
-          std::memmove(static_cast<T*>(posted[static_cast<std::size_t>(r)].out.data) + (c.begin - c.part + i), reduced,
+          std::memmove(static_cast<T*>(posted[static_cast<std::size_t>(r)].out.data) + (c.begin - c.part + i),
+                       reduced,
                        static_cast<std::size_t>(n) * sizeof(T));  // of one rank alone: perhaps itself
     });
   });

@@ -45,26 +45,38 @@ class communicator {
   /// Every rank gets the elements of all, in the order of ranks. `counts` where they differ.
   work all_gather(const_elements mine, elements all, rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts = even(all.count, "all_gather");
-    return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)}, o);
+    return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)},
+                 o);
   }
   /// `root` gets the elements of all; elsewhere `all` may be empty.
   work gather(const_elements mine, elements all, int root = 0, rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
-    return begin({.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root}, o);
+    return begin(
+        {.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root},
+        o);
   }
   /// Each rank gets its part of the elements of `root`; elsewhere `all` may be empty.
-  work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {}, comm_options o = {}) {
+  work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {},
+               comm_options o = {}) {
     if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
-    return begin({.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root}, o);
+    return begin(
+        {.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root},
+        o);
   }
   /// Each rank gets its part of the reduction.
-  work reduce_scatter(const_elements all, elements mine, reduction op = reduction::sum, rank_counts counts = {},
-                      comm_options o = {}) {
+  work reduce_scatter(const_elements all, elements mine, reduction op = reduction::sum,
+                      rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts = even(all.count, "reduce_scatter");
-    return begin({.kind = collective::reduce_scatter, .in = all, .out = mine, .in_counts = std::move(counts), .op = op}, o);
+    return begin({.kind = collective::reduce_scatter,
+                  .in = all,
+                  .out = mine,
+                  .in_counts = std::move(counts),
+                  .op = op},
+                 o);
   }
   /// Rank i sends its j-th part to rank j. Counts where parts differ.
-  work all_to_all(const_elements in, elements out, rank_counts sent = {}, rank_counts received = {}, comm_options o = {}) {
+  work all_to_all(const_elements in, elements out, rank_counts sent = {}, rank_counts received = {},
+                  comm_options o = {}) {
     if (sent.empty()) sent = even(in.count, "all_to_all");
     if (received.empty()) received = even(out.count, "all_to_all");
     return begin({.kind = collective::all_to_all, .in = in, .out = out, .in_counts = std::move(sent),
@@ -116,8 +128,9 @@ class communicator {
  private:
   rank_counts even(index_t count, const char* what) const {
     if (count % size())
-      throw value_error(std::string("weft: ") + what + ": " + std::to_string(count) + " elements are no equal parts for " +
-                        std::to_string(size()) + " ranks; give the counts");
+      throw value_error(std::string("weft: ") + what + ": " + std::to_string(count) +
+                        " elements are no equal parts for " + std::to_string(size()) +
+                        " ranks; give the counts");
     return rank_counts(static_cast<std::size_t>(size()), count / size());
   }
 
@@ -158,7 +171,8 @@ class communicator {
     }
     if (o.in.count && o.out.count && o.in.type != o.out.type) fail("the types of both sides differ");
     const auto expect = [&](const char* side, index_t has, index_t needs) {
-      if (has != needs) fail(std::string(side) + " has " + std::to_string(has) + " elements, not " + std::to_string(needs));
+      if (has != needs)
+        fail(std::string(side) + " has " + std::to_string(has) + " elements, not " + std::to_string(needs));
     };
     switch (o.kind) {
       case collective::all_gather:

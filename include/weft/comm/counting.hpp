@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A rank of a group that is not there: operations move nothing, but what they would send is counted.
 // They are over when they are waited for and no sooner, so what is held meanwhile is as much as it can
-// be. With a device that only counts, a step played on it shows the memory and the traffic of one rank
+// be. With a device that only counts, a step run on it shows the memory and the traffic of one rank
 // before the run begins.
 #pragma once
 

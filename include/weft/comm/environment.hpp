@@ -40,10 +40,11 @@ inline int variable_as_int(const variable_lookup& look_up, const char* name, int
   const std::string value = text ? text : "";
   int n = 0;
   const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), n);
-  if (value.empty()) throw usage_error(std::string("weft: ") + name + " is not set, but other variables of a launcher are");
+  if (value.empty())
+    throw usage_error(std::string("weft: ") + name + " is not set, but other variables of a launcher are");
   if (bad != std::errc() || end != value.data() + value.size() || n < low || n > high)
-    throw usage_error(std::string("weft: ") + name + "=" + value + ": expected a number from " + std::to_string(low) +
-                      " to " + std::to_string(high));
+    throw usage_error(std::string("weft: ") + name + "=" + value + ": expected a number from " +
+                      std::to_string(low) + " to " + std::to_string(high));
   return n;
 }
 
@@ -52,10 +53,14 @@ inline int variable_as_int(const variable_lookup& look_up, const char* name, int
 /// WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else Open MPI's variables, and with either
 /// MASTER_ADDR and MASTER_PORT (the port after it under torchrun); else a process alone. Throws
 /// usage_error, naming the variable, if they are incomplete or no numbers.
-inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
+inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) {
+  return std::getenv(n);
+}) {
   constexpr int most = 1 << 20;
   launch l;
-  const auto number = [&](const char* name, int low, int high) { return detail::variable_as_int(look_up, name, low, high); };
+  const auto number = [&](const char* name, int low, int high) {
+    return detail::variable_as_int(look_up, name, low, high);
+  };
   if (look_up("RANK") || look_up("WORLD_SIZE")) {
     l.from = launch::launcher::variables;
     l.size = number("WORLD_SIZE", 1, most);
@@ -66,7 +71,8 @@ inline launch launch_from_environment(const variable_lookup& look_up = [](const 
     l.from = launch::launcher::mpirun;
     l.size = number("OMPI_COMM_WORLD_SIZE", 1, most);
     l.rank = number("OMPI_COMM_WORLD_RANK", 0, l.size - 1);
-    l.local_size = look_up("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, l.size) : l.size;
+    l.local_size =
+        look_up("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, l.size) : l.size;
     l.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK", 0, l.local_size - 1);
   } else {
     return l;
@@ -79,7 +85,9 @@ inline launch launch_from_environment(const variable_lookup& look_up = [](const 
 }
 
 /// Variables that are set, that other libraries obey and weft does not: to be said at the start.
-inline std::vector<std::string> ignored_variables(const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
+inline std::vector<std::string> ignored_variables(const variable_lookup& look_up = [](const char* n) {
+  return std::getenv(n);
+}) {
   std::vector<std::string> ignored;
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
                            "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG"})

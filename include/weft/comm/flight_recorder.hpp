@@ -60,7 +60,8 @@ void set_text(char (&to)[N], const std::string& from) {
 /// The recording of one rank.
 class flight_recorder {
  public:
-  /// Throws io_error if the file cannot be made in full: room is reserved, so that no record can fail on a full disk.
+  /// Throws io_error if the file cannot be made in full: room is reserved, so that no record can fail on a
+  /// full disk.
   flight_recorder(const std::string& folder, int rank) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);

@@ -53,11 +53,19 @@ struct gloo_operation {
 /// What the rank of a group shares with its thread.
 class gloo_group : public watched_group {
  public:
-  /// `members`: its ranks, by their numbers in the world. `id`: the same on all of them, and on no others. `token`: that of the job.
-  gloo_group(std::shared_ptr<store> s, std::shared_ptr<rank_watch> watch, std::string id, std::vector<int> members, int rank,
-             std::shared_ptr<::gloo::transport::Device> device, std::string token, std::chrono::milliseconds limit)
-      : store_(std::move(s)), watch_(std::move(watch)), id_(std::move(id)), members_(std::move(members)), rank_(rank),
-        ranks_(static_cast<int>(members_.size())), device_(std::move(device)), token_(std::move(token)) {
+  /// `members`: its ranks, by their numbers in the world. `id`: the same on all of them, and on no others.
+  /// `token`: that of the job.
+  gloo_group(std::shared_ptr<store> s, std::shared_ptr<rank_watch> watch, std::string id,
+             std::vector<int> members, int rank, std::shared_ptr<::gloo::transport::Device> device,
+             std::string token, std::chrono::milliseconds limit)
+      : store_(std::move(s)),
+        watch_(std::move(watch)),
+        id_(std::move(id)),
+        members_(std::move(members)),
+        rank_(rank),
+        ranks_(static_cast<int>(members_.size())),
+        device_(std::move(device)),
+        token_(std::move(token)) {
     const without_sigpipe quiet;
     watch_->add(*this);
     try {
@@ -137,7 +145,8 @@ class gloo_group : public watched_group {
 
   [[noreturn]] void fail_with(watch_verdict why, const gloo_operation& op) const {
     const std::string here = doing(op);
-    if (why.text.find(op.what.text()) == std::string::npos) why.text += "; rank " + std::to_string(own()) + " is in " + here;
+    if (why.text.find(op.what.text()) == std::string::npos)
+      why.text += "; rank " + std::to_string(own()) + " is in " + here;
     throw_verdict(why);
   }
 
@@ -153,7 +162,8 @@ class gloo_group : public watched_group {
     try {
       auto context = std::make_shared<::gloo::rendezvous::Context>(rank_, ranks_);
       constexpr int longer = 5;  // Gloo waits so many times as long for a connection
-      context->setTimeout(std::max(std::min<std::chrono::milliseconds>(limit, connecting_limit) / longer, std::chrono::milliseconds(1)));
+      context->setTimeout(std::max(std::min<std::chrono::milliseconds>(limit, connecting_limit) / longer,
+                                   std::chrono::milliseconds(1)));
       gloo_rendezvous rendezvous(store_, *watch_, limit);
       const gloo_proof proof(*store_, token_, rank_);
       context->connectFullMesh(rendezvous, device_);
@@ -185,14 +195,17 @@ class gloo_group : public watched_group {
   }
 
   int own() const { return members_[static_cast<std::size_t>(rank_)]; }
-  rank_wait connecting() const { return {id_, rank_wait::connecting, members_, "the start of " + std::to_string(ranks_) + " ranks"}; }
+  rank_wait connecting() const {
+    return {id_, rank_wait::connecting, members_, "the start of " + std::to_string(ranks_) + " ranks"};
+  }
   static std::string doing(const gloo_operation& op) {
     const bool counts = !is_message(op.what.kind) && op.number != meeting_number;
     return (counts ? "#" + std::to_string(op.number) + " " : "") + op.what.text();
   }
   rank_wait wait_of(const gloo_operation& op) const {
     if (op.number == meeting_number) return connecting();
-    if (is_message(op.what.kind)) return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what.root)]}, doing(op)};
+    if (is_message(op.what.kind))
+      return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what.root)]}, doing(op)};
     return {id_, static_cast<std::int64_t>(op.number), members_, doing(op)};
   }
 
@@ -280,7 +293,8 @@ class gloo_group : public watched_group {
     };
     bool done = false;
     try {
-      done = sends ? b.waitSend(std::chrono::milliseconds(for_ever)) : b.waitRecv(std::chrono::milliseconds(for_ever));
+      done = sends ? b.waitSend(std::chrono::milliseconds(for_ever))
+                   : b.waitRecv(std::chrono::milliseconds(for_ever));
     } catch (...) {
       forget();
       throw;
@@ -294,7 +308,8 @@ class gloo_group : public watched_group {
     const std::uint64_t slot = std::uint64_t{1} << 62 | static_cast<std::uint32_t>(o.tag);
     const bool sends = o.kind == collective::send;
     void* data = sends ? const_cast<void*>(o.in.data) : o.out.data;
-    const auto bytes = static_cast<std::size_t>(sends ? o.in.bytes() : static_cast<const_elements>(o.out).bytes());
+    const auto bytes =
+        static_cast<std::size_t>(sends ? o.in.bytes() : static_cast<const_elements>(o.out).bytes());
     op.buffers.push_back(context_->createUnboundBuffer(data, bytes));
     try {
       if (sends) op.buffers[0]->send(o.root, slot);
@@ -327,7 +342,8 @@ class gloo_group : public watched_group {
     std::vector<const void*> sources;
     index_t at = 0;
     for (int r = 0; r < ranks_; ++r) {
-      char* from = const_cast<char*>(static_cast<const char*>(o.in.data)) + static_cast<std::size_t>(at) * size;
+      char* from =
+          const_cast<char*>(static_cast<const char*>(o.in.data)) + static_cast<std::size_t>(at) * size;
       const index_t count = shares[static_cast<std::size_t>(r)];
       char* received = parts + static_cast<std::size_t>(r) * part;
       if (r != rank_) {
@@ -339,11 +355,13 @@ class gloo_group : public watched_group {
     }
     exchange(slot + 1, to_adders, attempt);
     char* const sums = attempt.allocate(part);
-    visit_type(o.type(), [&]<class T>(T) { reduce_ranks<T>(sources, 0, mine, o.op, reinterpret_cast<T*>(sums)); });
+    visit_type(o.type(),
+               [&]<class T>(T) { reduce_ranks<T>(sources, 0, mine, o.op, reinterpret_cast<T*>(sums)); });
     // Sums to those who want them.
     std::vector<transfer> to_all;
     at = 0;
-    const bool all = o.kind == collective::all_reduce, wants = all || (o.kind == collective::reduce && o.root == rank_);
+    const bool all = o.kind == collective::all_reduce,
+               wants = all || (o.kind == collective::reduce && o.root == rank_);
     for (int r = 0; r < ranks_ && o.kind != collective::reduce_scatter; ++r) {
       const index_t count = shares[static_cast<std::size_t>(r)];
       char* to = static_cast<char*>(o.out.data) + static_cast<std::size_t>(at) * size;
@@ -391,7 +409,8 @@ class gloo_group : public watched_group {
   queue collective_queue_, message_queue_;
   std::uint64_t number_ = 0;
   std::vector<const gloo_operation*> waiting_;  // that somebody waits for
-  std::vector<std::pair<::gloo::transport::UnboundBuffer*, bool>> blocked_;  // that threads wait for, and whether it sends
+  std::vector<std::pair<::gloo::transport::UnboundBuffer*, bool>>
+      blocked_;  // that threads wait for, and whether it sends
   std::shared_ptr<gloo_operation> last_;
   std::optional<watch_verdict> failure_;
   bool connecting_ = true, ending_ = false;
@@ -400,7 +419,8 @@ class gloo_group : public watched_group {
 
 class gloo_state : public work::state {
  public:
-  gloo_state(std::shared_ptr<gloo_group> g, std::shared_ptr<gloo_operation> o) : group_(std::move(g)), operation_(std::move(o)) {}
+  gloo_state(std::shared_ptr<gloo_group> g, std::shared_ptr<gloo_operation> o)
+      : group_(std::move(g)), operation_(std::move(o)) {}
   bool poll() override { return operation_->over; }
   void wait(std::chrono::milliseconds limit) override { group_->wait(*operation_, limit); }
   std::exception_ptr failure() const override {
@@ -440,18 +460,22 @@ class gloo_communicator : public communicator {
     if (color < 0) return nullptr;
     std::vector<std::pair<std::int64_t, int>> members;  // key, rank
     for (int r = 0; r < size(); ++r)
-      if (all[2 * static_cast<std::size_t>(r)] == color) members.emplace_back(all[2 * static_cast<std::size_t>(r) + 1], r);
+      if (all[2 * static_cast<std::size_t>(r)] == color)
+        members.emplace_back(all[2 * static_cast<std::size_t>(r) + 1], r);
     std::sort(members.begin(), members.end());
     const auto own = std::find(members.begin(), members.end(), std::pair<std::int64_t, int>(key, rank()));
     std::vector<int> in_world;
     for (const auto& [k, r] : members) in_world.push_back(group_->members()[static_cast<std::size_t>(r)]);
     const std::string name = "split" + std::to_string(number) + "." + std::to_string(color);
     return std::make_shared<gloo_communicator>(std::make_shared<detail::gloo_group>(
-        std::make_shared<prefix_store>(name, group_->shared_store()), group_->watch(), group_->id() + "/" + name, std::move(in_world),
-        static_cast<int>(own - members.begin()), group_->device(), group_->token(), limit));
+        std::make_shared<prefix_store>(name, group_->shared_store()), group_->watch(),
+        group_->id() + "/" + name, std::move(in_world), static_cast<int>(own - members.begin()),
+        group_->device(), group_->token(), limit));
   }
 
-  void abort(const std::string& reason) override { group_->give_up("weft: rank " + std::to_string(in_world()) + " gave up: " + reason); }
+  void abort(const std::string& reason) override {
+    group_->give_up("weft: rank " + std::to_string(in_world()) + " gave up: " + reason);
+  }
 
  protected:
   work start(operation o) override {
@@ -460,13 +484,16 @@ class gloo_communicator : public communicator {
   }
 
  private:
-  static std::shared_ptr<detail::gloo_group> world(std::shared_ptr<store> s, int rank, int size, const gloo_network& network,
+  static std::shared_ptr<detail::gloo_group> world(std::shared_ptr<store> s, int rank, int size,
+                                                   const gloo_network& network,
                                                    std::chrono::milliseconds limit) {
     const auto device = detail::device_on(network);
-    const auto watch = std::make_shared<detail::rank_watch>(*s, rank, size, detail::address_on(network), limit);
+    const auto watch =
+        std::make_shared<detail::rank_watch>(*s, rank, size, detail::address_on(network), limit);
     std::vector<int> all(static_cast<std::size_t>(size));
     std::iota(all.begin(), all.end(), 0);
-    return std::make_shared<detail::gloo_group>(std::move(s), watch, "world", std::move(all), rank, device, network.token, limit);
+    return std::make_shared<detail::gloo_group>(std::move(s), watch, "world", std::move(all), rank, device,
+                                                network.token, limit);
   }
   int in_world() const { return group_->members()[static_cast<std::size_t>(rank())]; }
 

@@ -71,7 +71,9 @@ inline std::string address_on(const gloo_network& network) {
     }
     ::freeifaddrs(all);
   }
-  if (!*text) throw comm_error("weft: gloo: cannot use the network interface " + network.interface + ": it has no address");
+  if (!*text)
+    throw comm_error("weft: gloo: cannot use the network interface " + network.interface +
+                     ": it has no address");
   return text;
 }
 
@@ -80,12 +82,15 @@ inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& 
   const without_sigpipe quiet;
   const bool by_address = network.interface.empty();
   const auto refuse = [&](const std::string& why) -> comm_error {
-    return comm_error("weft: gloo: cannot use the network " + (by_address ? "address " + network.address : "interface " + network.interface) + ": " + why);
+    return comm_error("weft: gloo: cannot use the network " +
+                      (by_address ? "address " + network.address : "interface " + network.interface) + ": " +
+                      why);
   };
   ::gloo::transport::tcp::attr how;
   if (by_address) {
     addrinfo* found = nullptr;  // Gloo does not look whether there is one
-    if (const int failed = ::getaddrinfo(network.address.c_str(), nullptr, nullptr, &found)) throw refuse(::gai_strerror(failed));
+    if (const int failed = ::getaddrinfo(network.address.c_str(), nullptr, nullptr, &found))
+      throw refuse(::gai_strerror(failed));
     ::freeaddrinfo(found);
     how.hostname = network.address;
   } else {

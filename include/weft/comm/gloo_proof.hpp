@@ -31,8 +31,9 @@ class gloo_proof {
     s.set(key_of(rank), random_bytes(nonce_bytes));
   }
 
-  /// Exchanges proofs on all connections of `context`. Throws comm_error, on all ranks with the ranks at both ends
-  /// of the connection, if who is connected as a rank proves something else or nothing within `limit`; and
+  /// Exchanges proofs on all connections of `context`. Throws comm_error, on all ranks with the ranks at both
+  /// ends of the connection, if who is connected as a rank proves something else or nothing within `limit`;
+  /// and
   /// ::gloo::Exception if a connection is closed.
   void exchange(::gloo::Context& context, std::chrono::milliseconds limit) const {
     const auto until = std::chrono::steady_clock::now() + limit;

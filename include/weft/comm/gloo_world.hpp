@@ -40,7 +40,8 @@ class gloo_world {
   communicator& ranks() { return *ranks_; }
 
  private:
-  static std::shared_ptr<tcp_store> connect(const launch& me, const std::string& token, std::chrono::milliseconds limit) {
+  static std::shared_ptr<tcp_store> connect(const launch& me, const std::string& token,
+                                            std::chrono::milliseconds limit) {
     try {
       return std::make_shared<tcp_store>(me.address, me.port, token, limit);
     } catch (const timeout_error& e) {

@@ -49,7 +49,8 @@ class mpi_operation {
 
   /// Gives up messages that nobody will answer; false if MPI still works in our buffers.
   bool withdraw() {
-    if (stage_ != stage::agree && !is_message(what_.kind)) return stage_ == stage::over || stage_ == stage::start;
+    if (stage_ != stage::agree && !is_message(what_.kind))
+      return stage_ == stage::over || stage_ == stage::start;
     for (MPI_Request& r : requests_)
       if (r != MPI_REQUEST_NULL) {
         MPI_Cancel(&r);
@@ -59,7 +60,9 @@ class mpi_operation {
   }
 
   const operation& what() const { return what_; }
-  std::string doing() const { return (is_message(what_.kind) ? "" : "#" + std::to_string(number_) + " ") + what_.text(); }
+  std::string doing() const {
+    return (is_message(what_.kind) ? "" : "#" + std::to_string(number_) + " ") + what_.text();
+  }
   std::uint64_t number() const { return number_; }
 
  private:
@@ -67,7 +70,8 @@ class mpi_operation {
 
   bool requests_done() {
     int done = 1;
-    if (!requests_.empty()) MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
+    if (!requests_.empty())
+      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
     return done;
   }
 
@@ -155,30 +159,39 @@ class mpi_operation {
     received_ = parts_of(what_.out_counts);
     const auto own = static_cast<std::size_t>(rank_);
     switch (what_.kind) {
-      case collective::all_reduce: case collective::reduce: sent_ = parts_of(even_parts(what_.out.count, ranks_)); [[fallthrough]];
+      case collective::all_reduce:
+      case collective::reduce: sent_ = parts_of(even_parts(what_.out.count, ranks_)); [[fallthrough]];
       case collective::reduce_scatter: {
         const index_t mine = sent_.count[own];
         received_ = parts_of(rank_counts(static_cast<std::size_t>(ranks_), mine));
         gathered_.resize(static_cast<std::size_t>(mine * ranks_ * size_of(what_.type())));
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, gathered_.data(), received_.count.data(),
-                       received_.at.data(), type, data_, r);
+        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, gathered_.data(),
+                       received_.count.data(), received_.at.data(), type, data_, r);
         break;
       }
       case collective::broadcast: MPI_Ibcast(out, as_int(what_.out.count), type, what_.root, data_, r); break;
       case collective::all_gather:
-        MPI_Iallgatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(), type, data_, r);
+        MPI_Iallgatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(),
+                        type, data_, r);
         break;
       case collective::gather:
-        MPI_Igatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(), type, what_.root, data_, r);
+        MPI_Igatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(), type,
+                     what_.root, data_, r);
         break;
       case collective::scatter:
-        MPI_Iscatterv(in, sent_.count.data(), sent_.at.data(), type, out, as_int(what_.out.count), type, what_.root, data_, r);
+        MPI_Iscatterv(in, sent_.count.data(), sent_.at.data(), type, out, as_int(what_.out.count), type,
+                      what_.root, data_, r);
         break;
       case collective::all_to_all:
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, out, received_.count.data(), received_.at.data(), type, data_, r);
+        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, out, received_.count.data(),
+                       received_.at.data(), type, data_, r);
         break;
-      case collective::send: MPI_Isend(in, as_int(what_.in.count), type, what_.root, what_.tag, data_, r); break;
-      case collective::receive: MPI_Irecv(out, as_int(what_.out.count), type, what_.root, what_.tag, data_, r); break;
+      case collective::send:
+        MPI_Isend(in, as_int(what_.in.count), type, what_.root, what_.tag, data_, r);
+        break;
+      case collective::receive:
+        MPI_Irecv(out, as_int(what_.out.count), type, what_.root, what_.tag, data_, r);
+        break;
       default: break;  // a barrier: all have agreed
     }
   }
@@ -188,20 +201,22 @@ class mpi_operation {
     const index_t mine = sent_.count[static_cast<std::size_t>(rank_)];
     visit_type(what_.type(), [&]<class T>(T) {
       std::vector<const void*> sources;
-      for (int r = 0; r < ranks_; ++r) sources.push_back(gathered_.data() + static_cast<std::size_t>(r * mine) * sizeof(T));
+      for (int r = 0; r < ranks_; ++r)
+        sources.push_back(gathered_.data() + static_cast<std::size_t>(r * mine) * sizeof(T));
       const std::unique_ptr<T[]> sums(new T[static_cast<std::size_t>(mine)]);
       reduce_ranks<T>(sources, 0, mine, what_.op, sums.get());
-      char* to = what_.kind == collective::reduce_scatter ? static_cast<char*>(what_.out.data) : gathered_.data();
+      char* to =
+          what_.kind == collective::reduce_scatter ? static_cast<char*>(what_.out.data) : gathered_.data();
       if (mine) std::memcpy(to, sums.get(), static_cast<std::size_t>(mine) * sizeof(T));
     });
     stage_ = stage::collect;
     requests_.assign(1, MPI_REQUEST_NULL);
     if (what_.kind == collective::all_reduce)
-      MPI_Iallgatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(), sent_.at.data(), element(),
-                      data_, requests_.data());
+      MPI_Iallgatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
+                      sent_.at.data(), element(), data_, requests_.data());
     else if (what_.kind == collective::reduce)
-      MPI_Igatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(), sent_.at.data(), element(),
-                   what_.root, data_, requests_.data());
+      MPI_Igatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
+                   sent_.at.data(), element(), what_.root, data_, requests_.data());
   }
 
   operation what_;
@@ -219,8 +234,12 @@ class mpi_operation {
 /// ranks give their stages to MPI in one order; messages go beside them.
 class mpi_queue {
  public:
-  mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id, std::vector<int> members)
-      : data_(c, boost::mpi::comm_duplicate), control_(c, boost::mpi::comm_duplicate), watch_(std::move(watch)), id_(std::move(id)),
+  mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id,
+            std::vector<int> members)
+      : data_(c, boost::mpi::comm_duplicate),
+        control_(c, boost::mpi::comm_duplicate),
+        watch_(std::move(watch)),
+        id_(std::move(id)),
         members_(std::move(members)) {
     watch_->add(this, [this](rank_standing& s) { describe(s); });
   }
@@ -231,7 +250,8 @@ class mpi_queue {
     watch_->remove(this);
     for (auto* queue : {&collectives_, &messages_})
       for (const auto& op : *queue)
-        if (!op->withdraw()) new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
+        if (!op->withdraw())
+          new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
   }
 
   const boost::mpi::communicator& data() const { return data_; }
@@ -262,11 +282,13 @@ class mpi_queue {
     watch_->progress();
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
+    const auto deadline = std::chrono::steady_clock::now() +
+                          std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
     waits_ = &op;
     for (int idle = 0; progress(), !op.over() && !watch_->verdict(); ++idle) {
       if (idle > 1000) std::this_thread::yield();
-      if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline) watch_->report_late(wait_of(op), limit);
+      if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline)
+        watch_->report_late(wait_of(op), limit);
     }
     waits_ = nullptr;
   }
@@ -276,7 +298,8 @@ class mpi_queue {
     if (op.over() && op.failure.empty()) return nullptr;
     if (!watch_->verdict()) return nullptr;
     watch_verdict v = *watch_->verdict();
-    if (v.text.find(op.what().text()) == std::string::npos) v.text += "; rank " + std::to_string(watch_->rank()) + " is in " + op.doing();
+    if (v.text.find(op.what().text()) == std::string::npos)
+      v.text += "; rank " + std::to_string(watch_->rank()) + " is in " + op.doing();
     try {
       throw_verdict(v);
     } catch (...) {
@@ -286,7 +309,8 @@ class mpi_queue {
 
  private:
   rank_wait wait_of(const mpi_operation& op) const {
-    if (is_message(op.what().kind)) return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what().root)]}, op.doing()};
+    if (is_message(op.what().kind))
+      return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what().root)]}, op.doing()};
     return {id_, static_cast<std::int64_t>(op.number()), members_, op.doing()};
   }
   void describe(rank_standing& s) const {
@@ -307,7 +331,8 @@ class mpi_queue {
 
 class mpi_state : public work::state {
  public:
-  mpi_state(std::shared_ptr<mpi_queue> q, std::shared_ptr<mpi_operation> o) : queue_(std::move(q)), operation_(std::move(o)) {}
+  mpi_state(std::shared_ptr<mpi_queue> q, std::shared_ptr<mpi_operation> o)
+      : queue_(std::move(q)), operation_(std::move(o)) {}
 
   bool poll() override {
     queue_->progress();
@@ -347,7 +372,8 @@ class mpi_communicator : public communicator {
     MPI_Group_free(&to);
     for (const int r : before) in_world.push_back(queue_->members()[static_cast<std::size_t>(r)]);
     return std::shared_ptr<communicator>(new mpi_communicator(
-        part, queue_->watch(), queue_->id() + "/split" + std::to_string(number) + "." + std::to_string(color), std::move(in_world)));
+        part, queue_->watch(), queue_->id() + "/split" + std::to_string(number) + "." + std::to_string(color),
+        std::move(in_world)));
   }
 
   /// Ranks that wait or poll learn it at once; run_under_mpirun() ends those that do not.
@@ -355,8 +381,11 @@ class mpi_communicator : public communicator {
     queue_->watch()->give_up("weft: rank " + std::to_string(queue_->watch()->rank()) + " gave up: " + reason);
   }
 
-  /// Waits until all ranks have called it, and makes `code` the job's: that of a rank at fault. False after `limit`.
-  bool end_together(int& code, std::chrono::milliseconds limit) { return queue_->watch()->end_together(code, limit); }
+  /// Waits until all ranks have called it, and makes `code` the job's: that of a rank at fault. False after
+  /// `limit`.
+  bool end_together(int& code, std::chrono::milliseconds limit) {
+    return queue_->watch()->end_together(code, limit);
+  }
 
  protected:
   work start(operation o) override {
@@ -365,7 +394,8 @@ class mpi_communicator : public communicator {
   }
 
  private:
-  mpi_communicator(const boost::mpi::communicator& c, std::shared_ptr<detail::mpi_watch> watch, std::string id, std::vector<int> members)
+  mpi_communicator(const boost::mpi::communicator& c, std::shared_ptr<detail::mpi_watch> watch,
+                   std::string id, std::vector<int> members)
       : queue_(std::make_shared<detail::mpi_queue>(c, std::move(watch), std::move(id), std::move(members))) {}
   static std::vector<int> all_of(const boost::mpi::communicator& c) {
     std::vector<int> ranks;

@@ -16,7 +16,18 @@
 namespace weft {
 
 enum class collective : std::uint8_t {
-  all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all, barrier, split, send, receive
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+  split,
+  send,
+  receive
 };
 inline constexpr int collective_count = static_cast<int>(collective::receive) + 1;
 enum class reduction : std::uint8_t { sum, average, product, minimum, maximum };
@@ -27,8 +38,9 @@ constexpr bool is_reduction(collective c) {
 }
 
 constexpr const char* name_of(collective c) {
-  constexpr const char* names[] = {"all_reduce",     "broadcast",  "reduce",  "all_gather", "gather", "scatter",
-                                   "reduce_scatter", "all_to_all", "barrier", "split",      "send",   "receive"};
+  constexpr const char* names[] = {"all_reduce", "broadcast", "reduce",         "all_gather",
+                                   "gather",     "scatter",   "reduce_scatter", "all_to_all",
+                                   "barrier",    "split",     "send",           "receive"};
   return names[static_cast<int>(c)];
 }
 constexpr const char* name_of(reduction r) {
@@ -45,8 +57,8 @@ struct const_elements {
   const_elements() = default;
   const_elements(const void* d, index_t n, dtype t) : data(d), count(n), type(t) {}
   template <class T, std::size_t N>
-    requires element<std::remove_const_t<T>>
-  const_elements(std::span<T, N> s) : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<std::remove_const_t<T>>) {}
+  requires element<std::remove_const_t<T>> const_elements(std::span<T, N> s)
+      : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<std::remove_const_t<T>>) {}
   template <element T>
   const_elements(const std::vector<T>& v) : const_elements(std::span<const T>(v)) {}
   index_t bytes() const { return count * size_of(type); }
@@ -94,15 +106,27 @@ struct operation {
     t += "(";
     switch (kind) {
       case collective::all_reduce: t += std::string(name_of(op)) + ", " + amount(out.count); break;
-      case collective::reduce: t += std::string(name_of(op)) + ", " + amount(out.count) + ", root " + std::to_string(root); break;
-      case collective::reduce_scatter: t += std::string(name_of(op)) + ", " + amount(in.count) + parts(in_counts); break;
+      case collective::reduce:
+        t += std::string(name_of(op)) + ", " + amount(out.count) + ", root " + std::to_string(root);
+        break;
+      case collective::reduce_scatter:
+        t += std::string(name_of(op)) + ", " + amount(in.count) + parts(in_counts);
+        break;
       case collective::broadcast: t += amount(out.count) + ", root " + std::to_string(root); break;
       case collective::all_gather: t += amount(out.count) + parts(out_counts); break;
-      case collective::gather: t += amount(sum_of(out_counts)) + parts(out_counts) + ", root " + std::to_string(root); break;
-      case collective::scatter: t += amount(sum_of(in_counts)) + parts(in_counts) + ", root " + std::to_string(root); break;
+      case collective::gather:
+        t += amount(sum_of(out_counts)) + parts(out_counts) + ", root " + std::to_string(root);
+        break;
+      case collective::scatter:
+        t += amount(sum_of(in_counts)) + parts(in_counts) + ", root " + std::to_string(root);
+        break;
       case collective::all_to_all: t += name_of(type()); break;
-      case collective::send: t += amount(in.count) + ", to " + std::to_string(root) + ", tag " + std::to_string(tag); break;
-      case collective::receive: t += amount(out.count) + ", from " + std::to_string(root) + ", tag " + std::to_string(tag); break;
+      case collective::send:
+        t += amount(in.count) + ", to " + std::to_string(root) + ", tag " + std::to_string(tag);
+        break;
+      case collective::receive:
+        t += amount(out.count) + ", from " + std::to_string(root) + ", tag " + std::to_string(tag);
+        break;
       default: break;
     }
     t += ")";
@@ -113,10 +137,13 @@ struct operation {
 
   /// Whether text() would be the same, without making it.
   bool means_what(const operation& other) const {
-    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root && label == other.label && step == other.step;
+    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root &&
+                      label == other.label && step == other.step;
     if (!same) return false;
     switch (kind) {
-      case collective::all_reduce: case collective::reduce: case collective::broadcast: return out.count == other.out.count;
+      case collective::all_reduce:
+      case collective::reduce:
+      case collective::broadcast: return out.count == other.out.count;
       case collective::reduce_scatter: case collective::scatter: return in_counts == other.in_counts;
       case collective::all_gather: case collective::gather: return out_counts == other.out_counts;
       case collective::all_to_all: case collective::barrier: case collective::split: return true;

@@ -2,7 +2,8 @@
 // Reducing the elements of several ranks, in an order that depends on the number of ranks alone.
 //
 // Ranks are added as a tree whose left side is a power of two: ((0 1) (2 3)) ((4 5) 6). Accumulating
-// micro-batches in the same order, as a binary counter counts, gives the same bits. bf16 and f16 are added in f32 and rounded once.
+// micro-batches in the same order, as a binary counter counts, gives the same bits. bf16 and f16 are added in
+// f32 and rounded once.
 #pragma once
 
 #include <algorithm>
@@ -48,12 +49,14 @@ inline constexpr index_t reduction_block = 1024;
 /// Reduces elements [begin, begin + n) of all sources, two or more, into `out` [n]; `scratch` has n
 /// for each level of the tree below.
 template <class T, class A>
-void reduce_tree(std::span<const void* const> sources, index_t begin, index_t n, reduction op, A* out, A* scratch) {
+void reduce_tree(std::span<const void* const> sources, index_t begin, index_t n, reduction op, A* out,
+                 A* scratch) {
   const auto elements_of = [&](std::size_t r) { return static_cast<const T*>(sources[r]) + begin; };
   if (sources.size() == 2) return combine(elements_of(0), elements_of(1), n, op, out);
   const std::size_t left = std::bit_floor(sources.size() - 1);
   reduce_tree<T>(sources.first(left), begin, n, op, out, scratch);
-  if (sources.size() == left + 1) std::transform(elements_of(left), elements_of(left) + n, scratch, [](T x) { return static_cast<A>(x); });
+  if (sources.size() == left + 1)
+    std::transform(elements_of(left), elements_of(left) + n, scratch, [](T x) { return static_cast<A>(x); });
   else reduce_tree<T>(sources.subspan(left), begin, n, op, scratch, scratch + n);
   combine<A, A>(out, scratch, n, op, out);
 }
@@ -65,14 +68,16 @@ void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n
   using A = accumulator_of<T>;
   if (sources.size() == 1) return to(index_t{0}, static_cast<const T*>(sources[0]) + begin, n);
   const index_t size = std::min(n, reduction_block);
-  recycled_vector<A> partial(static_cast<std::size_t>(size) * static_cast<std::size_t>(std::bit_width(sources.size())));
+  recycled_vector<A> partial(static_cast<std::size_t>(size) *
+                             static_cast<std::size_t>(std::bit_width(sources.size())));
   const auto ranks = static_cast<double>(sources.size());
   for (index_t i = 0; i < n; i += size) {
     const index_t m = std::min(size, n - i);
     A* const result = partial.data();
     reduce_tree<T>(sources, begin + i, m, op, result, result + m);
     if constexpr (std::is_floating_point_v<A>)
-      if (op == reduction::average) std::transform(result, result + m, result, [=](A x) { return static_cast<A>(x / ranks); });
+      if (op == reduction::average)
+        std::transform(result, result + m, result, [=](A x) { return static_cast<A>(x / ranks); });
     if constexpr (std::is_same_v<T, A>) {
       to(i, result, m);
     } else {
@@ -86,7 +91,8 @@ void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n
 /// The same into `out` [n], which is none of the sources.
 template <class T>
 void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n, reduction op, T* out) {
-  reduce_ranks<T>(sources, begin, n, op, [&](index_t i, const T* block, index_t m) { std::copy_n(block, m, out + i); });
+  reduce_ranks<T>(sources, begin, n, op,
+                  [&](index_t i, const T* block, index_t m) { std::copy_n(block, m, out + i); });
 }
 
 }  // namespace weft::detail

@@ -21,7 +21,8 @@ class self_communicator : public communicator {
 
  protected:
   work start(operation o) override {
-    if (!aborted_.empty()) throw comm_error("weft: rank 0: " + o.text() + ": the group was given up: " + aborted_);
+    if (!aborted_.empty())
+      throw comm_error("weft: rank 0: " + o.text() + ": the group was given up: " + aborted_);
     if (o.out.data && o.out.data != o.in.data && o.in.count)
       std::memmove(o.out.data, o.in.data, static_cast<std::size_t>(o.in.bytes()));
     return {};

@@ -87,7 +87,10 @@ inline std::string late_report(const rank_wait& w, int rank, std::int64_t limit,
   std::string text =
       "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit) + " ms in " + w.doing;
   const std::vector<int> missing = silent.empty() ? keep_waiting(w, rank, all) : silent;
-  if (missing.empty()) text += "; all ranks are there, the data is not: the network between them, or somebody in the place of a rank";
+  if (missing.empty())
+    text +=
+        "; all ranks are there, the data is not: the network between them, or somebody in the place of a "
+        "rank";
   else text += "; not there: " + names_of(missing);
   if (!silent.empty())
     text += silent.size() > 1 ? ", which do not answer: stopped or cut off"

@@ -14,7 +14,8 @@ inline void write(frame_writer& to, const rank_wait& w) {
 }
 inline rank_wait read_wait(frame_reader& from) {
   rank_wait w{from.text(), from.number(), {}, {}};
-  for (std::int64_t n = from.number(); n > 0 && from.good(); --n) w.members.push_back(static_cast<int>(from.number()));
+  for (std::int64_t n = from.number(); n > 0 && from.good(); --n)
+    w.members.push_back(static_cast<int>(from.number()));
   w.doing = from.text();
   return w;
 }

@@ -2,9 +2,9 @@
 // What the ranks of a group of threads share: the collectives they have posted, one after the other;
 // the messages, by sender, receiver and tag; and the reports when they do not match.
 //
-// Collectives are a list of meetings. Each rank goes along it at its own pace, without a lock; who
-// comes last to a meeting has everything that is needed, and starts the work. A rank that gives up
-// before the last has come cancels the meeting, so that nobody works in memory that is gone.
+// Collectives are a list of rendezvous. Each rank goes along it at its own pace, without a lock; who
+// comes last to a rendezvous has everything that is needed, and starts the work. A rank that gives up
+// before the last has come cancels the rendezvous, so that nobody works in memory that is gone.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,13 @@ namespace weft {
 namespace detail {
 
 class thread_group;
-struct meeting;
+struct rendezvous;
 struct message;
 
 /// What a rank waits in.
 struct thread_wait {
   const thread_group* group;
-  const meeting* in;    // or
+  const rendezvous* in;    // or
   const message* from;  // whose other side is `peer`
   int peer;
 };
@@ -63,10 +63,11 @@ struct thread_world {
 };
 
 /// One collective: what each rank has posted, and the chunks of its work.
-struct meeting {
+struct rendezvous {
   enum class stage { gathering, ready, over, refused };
 
-  meeting(int ranks, std::uint64_t n, int uses) : number(n), posted(static_cast<std::size_t>(ranks)), users(uses) {}
+  rendezvous(int ranks, std::uint64_t n, int uses)
+      : number(n), posted(static_cast<std::size_t>(ranks)), users(uses) {}
   static void* operator new(std::size_t bytes) { return recycled_blocks::take(bytes); }
   static void operator delete(void* memory, std::size_t bytes) { recycled_blocks::give(memory, bytes); }
 
@@ -81,11 +82,12 @@ struct meeting {
 
   std::uint64_t number;
   recycled_vector<operation> posted;  // by rank, written by each
-  std::atomic<meeting*> next = nullptr;
+  std::atomic<rendezvous*> next = nullptr;
   std::atomic<int> arrived = 0;  // ranks, and whether it is cancelled
   static constexpr int cancelled = 1 << 30;
   std::atomic<int> users;  // of each rank, its place in the list and the handle of its operation
-  std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>> divided;  // a split's groups, by rank; under the lock
+  std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>>
+      divided;  // a split's groups, by rank; under the lock
 
   recycled_vector<chunk> chunks;  // from `ready` on
   std::atomic<std::size_t> finished = 0;
@@ -107,10 +109,14 @@ struct message {
 class thread_group {
  public:
   /// Of all ranks, or of these.
-  thread_group(std::shared_ptr<thread_world> world, int ranks) : thread_group(std::move(world), first_ranks(ranks)) {}
+  thread_group(std::shared_ptr<thread_world> world, int ranks)
+      : thread_group(std::move(world), first_ranks(ranks)) {}
   thread_group(std::shared_ptr<thread_world> world, std::vector<int> members)
-      : world_(std::move(world)), ranks_(static_cast<int>(members.size())), in_world_(std::move(members)), members_(new member[in_world_.size()]) {
-    const auto first = new meeting(ranks_, none, ranks_);
+      : world_(std::move(world)),
+        ranks_(static_cast<int>(members.size())),
+        in_world_(std::move(members)),
+        members_(new member[in_world_.size()]) {
+    const auto first = new rendezvous(ranks_, none, ranks_);
     for (int r = 0; r < ranks_; ++r) at(r).place = first;
   }
   thread_group(const thread_group&) = delete;
@@ -118,21 +124,21 @@ class thread_group {
   ~thread_group() {
     for (int r = 0; r < ranks_; ++r) {
       int uses = 1;  // where it is, its place; further on, the handle as well
-      for (meeting* m = at(r).place; m; uses = 2) release(*std::exchange(m, m->next.load()), uses);
+      for (rendezvous* m = at(r).place; m; uses = 2) release(*std::exchange(m, m->next.load()), uses);
     }
   }
 
   int size() const { return ranks_; }
   thread_world& world() const { return *world_; }
 
-  /// The meeting for the next collective of `rank`; who posts releases it.
-  meeting& post(int rank, operation o) {
+  /// The rendezvous for the next collective of `rank`; who posts releases it.
+  rendezvous& post(int rank, operation o) {
     if (world_->gave_up) {
       const std::lock_guard lock(world_->mutex);
       rethrow_aborted();
     }
     member& own = at(rank);
-    meeting& m = next_of(*own.place);
+    rendezvous& m = next_of(*own.place);
     m.posted[static_cast<std::size_t>(rank)] = std::move(o);
     {
       const std::lock_guard lock(own.guard);
@@ -142,14 +148,14 @@ class thread_group {
     const int before = m.arrived.fetch_add(1);
     if (before + 1 == ranks_) begin(m);
     else if (gone_ > 0) look_for_gone(m, rank);
-    if ((before & meeting::cancelled || world_->gave_up) && m.cancel()) {
+    if ((before & rendezvous::cancelled || world_->gave_up) && m.cancel()) {
       release(m);
       const std::lock_guard lock(world_->mutex);
       rethrow_aborted();
     }
     return m;
   }
-  void release(meeting& m, int uses = 1) {
+  void release(rendezvous& m, int uses = 1) {
     if (m.users.fetch_sub(uses) == uses) delete &m;
   }
 
@@ -164,7 +170,8 @@ class thread_group {
     }
     const int from = sends ? rank : o.root, to = sends ? o.root : rank;
     auto& queue = messages_[{from, to, o.tag}];
-    auto found = std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
+    auto found = std::find_if(queue.begin(), queue.end(),
+                              [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
     if (found == queue.end()) {
       if (at(o.root).left) give_up_on(o.root, rank);
       rethrow_aborted();
@@ -198,23 +205,24 @@ class thread_group {
   /// Runs the chunks that nobody has taken, those of this rank first; true when the operation is over.
   /// One that is complete is carried out even if the group has been given up: others are at work in
   /// its buffers.
-  bool help(meeting& m, int rank) {
-    const meeting::stage now = m.at;
-    if (now == meeting::stage::gathering) return world_->gave_up && m.cancel();
-    if (now == meeting::stage::refused) return true;
-    const std::size_t count = m.chunks.size(), own = count * static_cast<std::size_t>(rank) / static_cast<std::size_t>(ranks_);
+  bool help(rendezvous& m, int rank) {
+    const rendezvous::stage now = m.at;
+    if (now == rendezvous::stage::gathering) return world_->gave_up && m.cancel();
+    if (now == rendezvous::stage::refused) return true;
+    const std::size_t count = m.chunks.size(),
+                      own = count * static_cast<std::size_t>(rank) / static_cast<std::size_t>(ranks_);
     for (std::size_t i = 0; i < count && !m.is_over(); ++i) {
       chunk& c = m.chunks[(own + i) % count];
       if (std::atomic_ref(c.taken).exchange(true)) continue;
       run(c, m.posted);
       if (m.finished.fetch_add(1) + 1 < count) continue;
-      m.at = meeting::stage::over;
+      m.at = rendezvous::stage::over;
       world_->tell();
     }
     return m.is_over();
   }
 
-  void wait(meeting& m, int rank, std::chrono::milliseconds limit) {
+  void wait(rendezvous& m, int rank, std::chrono::milliseconds limit) {
     for (int i = 0; i < spins; ++i)
       if (help(m, rank)) return;
     const auto start = std::chrono::steady_clock::now(), deadline = start + limit;
@@ -224,15 +232,17 @@ class thread_group {
         if (help(m, rank)) return;
     } while (std::chrono::steady_clock::now() - start < std::min<std::chrono::nanoseconds>(limit, awake));
     for (;;) {
-      const bool ready = m.at != meeting::stage::gathering;
+      const bool ready = m.at != rendezvous::stage::gathering;
       if (help(m, rank)) return;
       std::unique_lock lock(world_->mutex);  // if it was ready, all that is left is in the hands of others
       const sleeper asleep(*world_, in_world(rank), {this, &m, nullptr, -1});
       const bool woken = world_->changed.wait_until(lock, deadline, [&] {
-        const meeting::stage now = m.at;
-        return now == meeting::stage::gathering ? world_->aborted != nullptr : now != meeting::stage::ready || !ready;
+        const rendezvous::stage now = m.at;
+        return now == rendezvous::stage::gathering ? world_->aborted != nullptr
+                                                   : now != rendezvous::stage::ready || !ready;
       });
-      if (!woken && m.cancel()) world_->give_up<timeout_error>(report_of({this, &m, nullptr, -1}, rank, limit));
+      if (!woken && m.cancel())
+        world_->give_up<timeout_error>(report_of({this, &m, nullptr, -1}, rank, limit));
     }
   }
 
@@ -245,9 +255,11 @@ class thread_group {
   }
 
   /// With short messages the sender's part is over when it is copied.
-  bool is_over(const message& m, bool sends) const { return m.over || (sends && !m.copy.empty()) || (sends && m.sent && m.from.count == 0); }
+  bool is_over(const message& m, bool sends) const {
+    return m.over || (sends && !m.copy.empty()) || (sends && m.sent && m.from.count == 0);
+  }
 
-  std::exception_ptr failure(const meeting& m) const {
+  std::exception_ptr failure(const rendezvous& m) const {
     if (m.is_over()) return nullptr;
     const std::lock_guard lock(world_->mutex);
     return m.is_over() ? nullptr : world_->aborted;
@@ -265,22 +277,24 @@ class thread_group {
     const std::lock_guard lock(world_->mutex);
     at(rank).left = true;
     ++gone_;
-    for (const meeting* m = at(rank).place->next; m; m = m->next)
+    for (const rendezvous* m = at(rank).place->next; m; m = m->next)
       if (m->arrived > 0) {
-        world_->give_up("weft: " + name(rank) + " is gone; others wait for it in #" + std::to_string(m->number) +
-                        "; its last operation was " + what_does(rank));
+        world_->give_up("weft: " + name(rank) + " is gone; others wait for it in #" +
+                        std::to_string(m->number) + "; its last operation was " + what_does(rank));
         return;
       }
     for (const auto& [path, queue] : messages_)
       for (const auto& m : queue)
-        if ((std::get<0>(path) == rank && !m->sent) || (std::get<1>(path) == rank && !m->wanted && m->copy.empty())) {
-          world_->give_up("weft: " + name(rank) + " is gone; another waits for it in " + (m->sent ? m->sender : m->receiver));
+        if ((std::get<0>(path) == rank && !m->sent) ||
+            (std::get<1>(path) == rank && !m->wanted && m->copy.empty())) {
+          world_->give_up("weft: " + name(rank) + " is gone; another waits for it in " +
+                          (m->sent ? m->sender : m->receiver));
           return;
         }
   }
 
   /// The groups that a split makes, by rank.
-  std::vector<std::pair<std::shared_ptr<thread_group>, int>> divided(const meeting& m) const {
+  std::vector<std::pair<std::shared_ptr<thread_group>, int>> divided(const rendezvous& m) const {
     std::map<int, std::vector<std::pair<int, int>>> by_color;  // key, rank
     for (int r = 0; r < ranks_; ++r) {
       const operation& o = m.posted[static_cast<std::size_t>(r)];
@@ -304,7 +318,7 @@ class thread_group {
   /// What a rank is about.
   struct alignas(64) member {
     std::mutex guard;          // others read this for their reports
-    meeting* place = nullptr;  // the collective that it has posted last
+    rendezvous* place = nullptr;  // the collective that it has posted last
     std::string message;       // the message that it has posted since
     std::atomic<bool> left = false;
   };
@@ -321,19 +335,19 @@ class thread_group {
     if (world_->aborted) std::rethrow_exception(world_->aborted);
   }
 
-  meeting& next_of(meeting& m) const {
-    meeting* found = m.next;
+  rendezvous& next_of(rendezvous& m) const {
+    rendezvous* found = m.next;
     if (found) return *found;
-    auto made = std::make_unique<meeting>(ranks_, m.number + 1, 2 * ranks_);
+    auto made = std::make_unique<rendezvous>(ranks_, m.number + 1, 2 * ranks_);
     return m.next.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
   }
 
-  void look_for_gone(const meeting& m, int rank) {
+  void look_for_gone(const rendezvous& m, int rank) {
     const std::lock_guard lock(world_->mutex);
     for (int r = 0; r < ranks_; ++r)
       if (at(r).left && !has_posted(r, m)) give_up_on(r, rank);
   }
-  bool has_posted(int rank, const meeting& m) const {
+  bool has_posted(int rank, const rendezvous& m) const {
     const std::lock_guard lock(at(rank).guard);
     return at(rank).place->number + 1 > m.number;
   }
@@ -345,7 +359,7 @@ class thread_group {
   }
 
   /// Without the lock: all ranks are here. What is small is done at once, by who came last.
-  void begin(meeting& m) {
+  void begin(rendezvous& m) {
     const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
     try {
       if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m));
@@ -355,7 +369,7 @@ class thread_group {
         const std::lock_guard lock(world_->mutex);
         world_->give_up(e.what());
       }
-      m.at = meeting::stage::refused;
+      m.at = rendezvous::stage::refused;
       world_->tell();
       return;
     }
@@ -364,11 +378,11 @@ class thread_group {
     const bool small = m.chunks.empty() || bytes <= small_bytes;
     if (small)
       for (const chunk& c : m.chunks) run(c, m.posted);
-    m.at = small ? meeting::stage::over : meeting::stage::ready;
+    m.at = small ? rendezvous::stage::over : rendezvous::stage::ready;
     world_->tell();
   }
 
-  std::string disagreement_of(const meeting& m) const {
+  std::string disagreement_of(const rendezvous& m) const {
     std::vector<std::string> texts;
     for (const operation& each : m.posted) texts.push_back(each.text());
     return disagreement(texts, m.number);
@@ -376,9 +390,11 @@ class thread_group {
 
   std::string what_does(int rank) const {
     const std::lock_guard lock(at(rank).guard);
-    const meeting& last = *at(rank).place;
+    const rendezvous& last = *at(rank).place;
     if (!at(rank).message.empty()) return at(rank).message;
-    return last.number == none ? "nothing yet" : "#" + std::to_string(last.number) + " " + last.posted[static_cast<std::size_t>(rank)].text();
+    return last.number == none
+               ? "nothing yet"
+               : "#" + std::to_string(last.number) + " " + last.posted[static_cast<std::size_t>(rank)].text();
   }
   rank_wait wait_of(const thread_wait& w, int rank) const {
     const std::string group = std::to_string(reinterpret_cast<std::uintptr_t>(w.group));
@@ -408,7 +424,8 @@ class thread_group {
 
   void deliver(message& m, int from, int to) {
     if (m.from.count != m.to.count || m.from.type != m.to.type) {
-      world_->give_up("weft: " + name(from) + " called " + m.sender + ", but " + name(to) + " called " + m.receiver);
+      world_->give_up("weft: " + name(from) + " called " + m.sender + ", but " + name(to) + " called " +
+                      m.receiver);
       return;
     }
     if (m.from.count) std::memcpy(m.to.data, m.from.data, static_cast<std::size_t>(m.from.bytes()));
@@ -421,7 +438,8 @@ class thread_group {
   std::vector<int> in_world_;  // by rank
   std::unique_ptr<member[]> members_;
   std::atomic<int> gone_ = 0;
-  /// Counts itself among those that `tell` must wake, before it looks whether it must wait. With the lock held.
+  /// Counts itself among those that `tell` must wake, before it looks whether it must wait. With the lock
+  /// held.
   struct sleeper {
     sleeper(thread_world& w, int r, const thread_wait& in) : world(w), rank(r) {
       ++world.sleepers;
@@ -436,7 +454,7 @@ class thread_group {
     thread_world& world;
     int rank;
   };
-  static constexpr int spins = 1000;                     // between two yields, which take as long as some hundred
+  static constexpr int spins = 1000;  // between two yields, which take as long as some hundred
   static constexpr std::chrono::microseconds awake{50};  // longer waits sleep
   static constexpr index_t small_bytes = 1 << 16;
 
@@ -445,17 +463,18 @@ class thread_group {
 
 class collective_state : public work::state {
  public:
-  collective_state(std::shared_ptr<thread_group> g, meeting& m, int rank) : group_(std::move(g)), meeting_(m), rank_(rank) {}
+  collective_state(std::shared_ptr<thread_group> g, rendezvous& m, int rank)
+      : group_(std::move(g)), rendezvous_(m), rank_(rank) {}
   collective_state(const collective_state&) = delete;
   collective_state& operator=(const collective_state&) = delete;
-  ~collective_state() override { group_->release(meeting_); }
-  bool poll() override { return group_->help(meeting_, rank_); }
-  void wait(std::chrono::milliseconds limit) override { group_->wait(meeting_, rank_, limit); }
-  std::exception_ptr failure() const override { return group_->failure(meeting_); }
+  ~collective_state() override { group_->release(rendezvous_); }
+  bool poll() override { return group_->help(rendezvous_, rank_); }
+  void wait(std::chrono::milliseconds limit) override { group_->wait(rendezvous_, rank_, limit); }
+  std::exception_ptr failure() const override { return group_->failure(rendezvous_); }
 
  private:
   std::shared_ptr<thread_group> group_;
-  meeting& meeting_;
+  rendezvous& rendezvous_;
   int rank_;
 };
 

@@ -22,7 +22,8 @@ namespace weft {
 class threads_communicator : public communicator {
  public:
   threads_communicator(const std::shared_ptr<detail::thread_group>& group, int rank)
-      : group_(group.get(), [group](detail::thread_group*) {}), rank_(rank) {}  // a count of its own, that no other rank touches
+      : group_(group.get(), [group](detail::thread_group*) {}),
+        rank_(rank) {}  // a count of its own, that no other rank touches
   threads_communicator(const threads_communicator&) = delete;
   threads_communicator& operator=(const threads_communicator&) = delete;
   ~threads_communicator() override { group_->leave(rank_); }
@@ -32,7 +33,8 @@ class threads_communicator : public communicator {
   int size() const override { return group_->size(); }
 
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    detail::meeting& m = group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
+    detail::rendezvous& m =
+        group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
     detail::collective_state state(group_, m, rank_);
     state.wait(o.timeout);
     if (const auto e = state.failure()) std::rethrow_exception(e);
@@ -57,9 +59,12 @@ class threads_communicator : public communicator {
     const auto limit = o.timeout;
     if (is_message(o.kind)) {
       const bool sends = o.kind == collective::send;
-      return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)), sends, rank_), limit);
+      return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)),
+                                                          sends, rank_),
+                  limit);
     }
-    return work(make_recycled<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_), limit);
+    return work(make_recycled<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_),
+                limit);
   }
 
  private:
@@ -103,7 +108,8 @@ void run_ranks(int n, F f) {
   try {
     for (int r = 0; r < n; ++r) threads.emplace_back(rank, r);
   } catch (const std::system_error& e) {
-    const std::string why = "weft: run_ranks: rank " + std::to_string(threads.size()) + " of " + std::to_string(n) + " could not be started: " + e.what();
+    const std::string why = "weft: run_ranks: rank " + std::to_string(threads.size()) + " of " +
+                            std::to_string(n) + " could not be started: " + e.what();
     keep(std::make_exception_ptr(comm_error(why)));
     const std::lock_guard lock(world->mutex);
     world->give_up(why);

@@ -17,7 +17,9 @@ namespace weft {
 constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
   switch (kind) {
     case collective::all_reduce: return 2 * count * (ranks - 1);
-    case collective::all_gather: case collective::reduce_scatter: case collective::broadcast: return count * (ranks - 1);
+    case collective::all_gather:
+    case collective::reduce_scatter:
+    case collective::broadcast: return count * (ranks - 1);
     case collective::reduce: return count * (ranks - 1);
     default: return 0;
   }
@@ -25,7 +27,9 @@ constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
 
 /// How many of `count` elements are rank's, when they are divided as evenly as they can be: the first
 /// ranks get one more.
-constexpr index_t even_part(index_t count, int ranks, int rank) { return count / ranks + (rank < count % ranks ? 1 : 0); }
+constexpr index_t even_part(index_t count, int ranks, int rank) {
+  return count / ranks + (rank < count % ranks ? 1 : 0);
+}
 
 /// Those parts of all ranks.
 inline rank_counts even_parts(index_t count, int ranks) {

@@ -133,7 +133,8 @@ inline descriptor connect_to(const std::string& host, const std::string& port,
   const address_list at(host, port, 0);
   descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval longest{.tv_sec = static_cast<time_t>(limit.count() / 1000 + 1), .tv_usec = 0};
-  if (fd) ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // connecting obeys it
+  if (fd)
+    ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // connecting obeys it
   if (!fd || ::connect(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0)
     throw comm_error("weft: cannot reach rank 0 at " + host + ":" + port + ": " + std::strerror(errno));
   return fd;

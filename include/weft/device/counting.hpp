@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A device that allocates and computes nothing: a program played on it shows what memory it would
+// A device that allocates and computes nothing: a program run on it shows what memory it would
 // take anywhere, to the byte, and what work.
 //
 //   const auto counts = std::make_shared<counting_backend>();
 //   const device nowhere(counts);
-//   ... build the model and play a step there ...
+//   ... build the model and run a step there ...
 //   nowhere.memory().figures().peak; counts->work().operations
 //
-// It stands for a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` for one whose messages
-// lie on the host, as those of GPUs.
+// It stands for a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` for
+// one whose messages lie on the host, as those of GPUs.
 #pragma once
 
 #include <cstring>
@@ -20,9 +20,12 @@ namespace weft {
 /// What was asked of a device so far.
 struct device_work {
   double operations = 0;  // multiplications and additions of matrix products
-  double bytes = 0;       // read and written, if caches held nothing between calls; elements of kernels count as four
+  double bytes =
+      0;  // read and written, if caches held nothing between calls; elements of kernels count as four
 
-  friend device_work operator-(const device_work& a, const device_work& b) { return {a.operations - b.operations, a.bytes - b.bytes}; }
+  friend device_work operator-(const device_work& a, const device_work& b) {
+    return {a.operations - b.operations, a.bytes - b.bytes};
+  }
 };
 
 class counting_backend : public backend {
@@ -48,7 +51,8 @@ class counting_backend : public backend {
   const device_work& work() const { return work_; }
 
   void launch(const kernel_call& call) override {
-    for (int i = 0; i < call.args.arguments; ++i) touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);
+    for (int i = 0; i < call.args.arguments; ++i)
+      touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);
   }
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
     work_.operations += 2 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last());
@@ -76,7 +80,8 @@ class counting_backend : public backend {
     work_.bytes += bytes;
   }
   void touch(const strided& t) {
-    touch(static_cast<double>(size_of(t.type)), {t.extents.extent, static_cast<std::size_t>(t.extents.order)}, t.stride);
+    touch(static_cast<double>(size_of(t.type)), {t.extents.extent, static_cast<std::size_t>(t.extents.order)},
+          t.stride);
   }
 
   bool holds_messages_;

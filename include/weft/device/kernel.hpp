@@ -36,19 +36,19 @@ struct kernel_args {
 struct fold_blocks {
   int phase;             // the sweep to compute; the number of sweeps for what follows
   index_t block, count;  // this one, of so many
-  void* folds;           // rows: 8 bytes for each block of each fold; columns: scratch_size units for each block
+  void* folds;  // rows: 8 bytes for each block of each fold; columns: scratch_size units for each block
 };
 
 /// The part of the space that one call computes.
 struct kernel_range {
   index_t row_begin, row_end;
   index_t begin, end;  // within a row
-  void* scratch;       // scratch_size units for each scratch row of the code, or for the columns that are folded
+  void* scratch;  // scratch_size units for each scratch row of the code, or for the columns that are folded
   const fold_blocks* blocks = nullptr;
 };
 
-/// Scratch memory for a row of `size` elements, in units of 8 bytes: whole vectors of 64 bytes, which kernels store without regard
-/// to where the row ends.
+/// Scratch memory for a row of `size` elements, in units of 8 bytes: whole vectors of 64 bytes, which kernels
+/// store without regard to where the row ends.
 constexpr index_t scratch_size(index_t size) { return (size + 7) / 8 * 8; }
 
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
@@ -59,7 +59,7 @@ enum class kernel_division : std::uint8_t { elements, rows, columns };
 
 /// A kernel in every form a device may want it in, with its arguments.
 struct kernel_call {
-  std::span<const std::uint64_t> words;  // canonical code, see lower/code.hpp
+  std::span<const std::uint64_t> instructions;  // canonical code, see lower/code.hpp
   kernel_function function = nullptr;    // the same compiled for this CPU
   kernel_division division{};
   int scratch_rows = 0;

@@ -43,7 +43,8 @@ WEFT_INLINE V power_of_two(integers_of<V> n) {
 template <class V>
 WEFT_INLINE V with_sign_of(V x, V y) {
   using I = rebind<V, std::int32_t>;
-  return bits_as<V>(static_cast<I>(bits_as<I>(y) | (bits_as<I>(x) & std::numeric_limits<std::int32_t>::min())));
+  return bits_as<V>(
+      static_cast<I>(bits_as<I>(y) | (bits_as<I>(x) & std::numeric_limits<std::int32_t>::min())));
 }
 
 /// exp(r) - 1 for |r| <= log(2) / 2.
@@ -128,8 +129,10 @@ WEFT_INLINE V sqrt(V x) {
   if constexpr (!std::is_integral_v<lane<V>>) return __builtin_elementwise_sqrt(x);
 #else
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
-  if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_sqrtpd512_mask(x, x, static_cast<char>(-1), 4);
+  if constexpr (std::is_same_v<V, vec<float, 16>>)
+    return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
+  if constexpr (std::is_same_v<V, vec<double, 8>>)
+    return __builtin_ia32_sqrtpd512_mask(x, x, static_cast<char>(-1), 4);
 #endif
 #if defined(__AVX__)
   if constexpr (std::is_same_v<V, vec<float, 8>>) return __builtin_ia32_sqrtps256(x);
@@ -147,7 +150,8 @@ WEFT_INLINE V sqrt(V x) {
 template <class V>
 WEFT_INLINE V exp(V x) {
   if constexpr (detail::is_f32<V>) {
-    const auto gone = less(x, splat<V>(-104.f));  // zero: not multiplied down to it, which takes a hundred times as long
+    const auto gone =
+        less(x, splat<V>(-104.f));  // zero: not multiplied down to it, which takes a hundred times as long
     return select(gone, V{}, detail::exp_within(select(gone, V{}, lesser(splat<V>(89.f), x))));
   } else if constexpr (detail::is_f64<V>) {
     return detail::exp_within(greater(splat<V>(-746.0), lesser(splat<V>(710.0), x)));

@@ -3,8 +3,8 @@
 //
 // Freed blocks are kept by size class (eighths of a power of two) and handed out again, so a
 // steady training step asks the device for nothing. Blocks of one class do not serve another: what
-// is reserved can be more than ever is in use, unless there is a limit. AddressSanitizer is told of what is free, and of
-// what a block has beyond the bytes that were asked for.
+// is reserved can be more than ever is in use, unless there is a limit. AddressSanitizer is told of what is
+// free, and of what a block has beyond the bytes that were asked for.
 #pragma once
 
 #include <bit>
@@ -32,8 +32,8 @@ class caching_allocator {
   caching_allocator& operator=(const caching_allocator&) = delete;
   ~caching_allocator() { release_cached(); }
 
-  /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the device before
-  /// this fails with its out_of_memory_error.
+  /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the
+  /// device before this fails with its out_of_memory_error.
   void* allocate(std::size_t bytes, std::size_t& granted) {
     granted = size_class(bytes);
     const std::lock_guard lock(mutex_);
@@ -104,7 +104,9 @@ class caching_allocator {
 
  private:
   static constexpr std::size_t classes = 8 * 56;
-  static constexpr std::size_t class_step(std::size_t octave) { return std::size_t{64} << (octave ? octave - 1 : 0); }
+  static constexpr std::size_t class_step(std::size_t octave) {
+    return std::size_t{64} << (octave ? octave - 1 : 0);
+  }
 
   void* request(std::size_t granted) {
     free_[class_number(granted)].reserve(16);

@@ -63,12 +63,13 @@ struct native_call : native_operands {
 };
 
 /// The code of a native op: a function for the CPU, a text for devices whose kernels are texts
-/// (gpu/vocabulary.hpp). Null where it has none.
+/// (gpu/dialect.hpp). Null where it has none.
 struct native_code {
   void (*cpu)(const native_call&) = nullptr;
   /// The body of a loop over `item`s. It knows operand k as in0, in1, ... and results as out0, ...:
   /// in0_load(i), out0_store(i, x) by element of memory, in0_extent(d), in0_stride(d), in0_offset(i)
-  /// of row-major element i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault() for a bad operand.
+  /// of row-major element i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and
+  /// fault() for a bad operand.
   const char* text = nullptr;
   /// How many items there are; null: one for each element of the first result.
   index_t (*items)(const native_operands&) = nullptr;
@@ -81,7 +82,9 @@ struct native_code {
   /// What is wrong after fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
 
-  constexpr const char* name(const char* op, const attributes& at) const { return named_by < 0 ? op : names[at[named_by]]; }
+  constexpr const char* name(const char* op, const attributes& at) const {
+    return named_by < 0 ? op : names[at[named_by]];
+  }
 };
 
 }  // namespace weft

@@ -270,7 +270,8 @@ template <class V>
 using unsigned_of = rebind<V, std::make_unsigned_t<lane<V>>>;
 }  // namespace detail
 
-// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined. Products: device/multiply.hpp.
+// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined. Products:
+// device/multiply.hpp.
 template <class V>
 WEFT_INLINE V sum(V a, V b) {
   if constexpr (!std::is_integral_v<lane<V>>) return a + b;

@@ -80,7 +80,9 @@ WEFT_INLINE V widened(const halves_of<V>& halves, float16) {
     const W bits = spread<V>(halves), sign = (bits & 0x8000u) << 16, rest = bits & 0x7fffu;
     const W normal = (rest << 13) + 0x38000000u, special = (rest << 13) | 0x7f800000u;
     const W subnormal = bits_as<W>(convert<float>(rest) * 0x1p-24f);
-    const auto below = [&](std::int32_t limit) { return less(bits_as<mask_of<W>>(rest), mask_of<W>{} + limit); };
+    const auto below = [&](std::int32_t limit) {
+      return less(bits_as<mask_of<W>>(rest), mask_of<W>{} + limit);
+    };
     const W large = chosen(below(0x7c01), special, special | 0x400000u);  // NaN becomes quiet
     return bits_as<V>(sign | chosen(below(0x0400), subnormal, chosen(below(0x7c00), normal, large)));
   }
@@ -119,7 +121,9 @@ WEFT_INLINE halves_of<V> rounded(V x, float16) {
     const W shifted = size - 0x38000000u, normal = (shifted + 0xfffu + (shifted >> 13 & 1u)) >> 13;
     // The steps of floats from 0.5 on are those of subnormal halves: adding it rounds to them.
     const W subnormal = bits_as<W>(bits_as<V>(size) + 0.5f) - 0x3f000000u;
-    const auto below = [&](std::int32_t limit) { return less(bits_as<mask_of<W>>(size), mask_of<W>{} + limit); };
+    const auto below = [&](std::int32_t limit) {
+      return less(bits_as<mask_of<W>>(size), mask_of<W>{} + limit);
+    };
     const W finite = chosen(below(0x38800000), subnormal, chosen(below(0x477ff000), normal, W{} + 0x7c00u));
     return convert<std::uint16_t>(sign | chosen(below(0x7f800001), finite, (size >> 13 & 0x1ffu) | 0x7e00u));
   }
@@ -138,7 +142,8 @@ WEFT_INLINE V rounded_to(V v) {
 template <class V, class T>
 WEFT_INLINE V load_stored(const T* p, index_t n = lane_count<V>) {
   if constexpr (is_storage_type<T>)
-    return detail::widened<V>(load_some<detail::halves_of<V>>(reinterpret_cast<const std::uint16_t*>(p), n), T{});
+    return detail::widened<V>(load_some<detail::halves_of<V>>(reinterpret_cast<const std::uint16_t*>(p), n),
+                              T{});
   else return load_some<V>(p, n);
 }
 /// `n` bytes as integers of 0 to 255; zeros in the lanes after them.

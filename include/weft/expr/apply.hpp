@@ -29,14 +29,17 @@ concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) 
 namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_number(const std::string& number, dtype t) {
-  throw value_error("weft: the number " + number + " beside a tensor of type " + name_of(t) + " is not a value of that type: cast the tensor");
+  throw value_error("weft: the number " + number + " beside a tensor of type " + name_of(t) +
+                    " is not a value of that type: cast the tensor");
 }
-/// `x` as the T that it is. PyTorch wraps integers here, so that u8 == -1 holds for 255; weft throws value_error.
+/// `x` as the T that it is. PyTorch wraps integers here, so that u8 == -1 holds for 255; weft throws
+/// value_error.
 template <element T, class Number>
 constexpr T number_as(Number x) {
   if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {
     const T y = static_cast<T>(x);
-    if (static_cast<Number>(y) != x || (y < T{}) != (x < Number{})) refuse_number(std::to_string(x), dtype_of<T>);
+    if (static_cast<Number>(y) != x || (y < T{}) != (x < Number{}))
+      refuse_number(std::to_string(x), dtype_of<T>);
     return y;
   } else {
     return static_cast<T>(x);
@@ -96,8 +99,9 @@ using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
 /// Whether `Op` takes operands of these types: its laws of shapes and types, asked without an error.
 template <class Op, class Attr, class... Operands>
-concept accepts = (expression<Operands> && ...) && node<Op, Attr, std::remove_cvref_t<Operands>...>::law.holds &&
-                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
+concept accepts = (expression<Operands> && ...) &&
+                  node<Op, Attr, std::remove_cvref_t<Operands>...>::law
+                      .holds&& node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
 
 /// Op with attributes `Attr` on `a...`.
 template <class Op, class Attr = attr<>, operand... A>

@@ -2,7 +2,7 @@
 // Expressions: what is to be computed, as a type. Nothing is computed here.
 //
 // A node holds its operands by value and leaves are handles, so `auto` is always safe: an
-// expression may be returned, stored and copied. Its type is the graph; `form` below is what the
+// expression may be returned, stored and copied. Its type is the graph; `spec_of` below is what the
 // type knows of the value.
 //
 //   auto y = relu(matmul(x, w) + 1.0f);     // node<op::relu, attr<>, node<op::add, ...>>
@@ -41,7 +41,7 @@ concept expression = std::derived_from<std::remove_cvref_t<T>, expression_base>;
 
 /// What the type of an expression knows of its value; unknown extents are `dyn`.
 template <expression E>
-inline constexpr form form_of{dtype_of<typename E::value_type>, E::static_shape};
+inline constexpr tensor_spec spec_of{dtype_of<typename E::value_type>, E::static_shape};
 
 template <expression E>
 using extents_of = typename extents_from<E::static_shape>::type;
@@ -81,13 +81,13 @@ struct given_size {
   index_t value;
 };
 
-/// Op applied to operands. The op decides the form; see `infer` in op/rule.hpp.
+/// Op applied to operands. The op decides the spec (dtype and shape); see `infer` in op/rule.hpp.
 template <class Op, class Attr, class... Operands>
 struct node : expression_base {
   static constexpr inferred law = [] {
     static_dims dims;
-    const form forms[] = {form_of<Operands>..., form{}};
-    return Op::infer(dims, Attr::value, forms);
+    const tensor_spec specs[] = {spec_of<Operands>..., tensor_spec{}};
+    return Op::infer(dims, Attr::value, specs);
   }();
   using value_type = typename detail::type_of<law.value.type>::type;
   static constexpr shape static_shape = law.value.extents;

@@ -70,9 +70,9 @@ constexpr int distinct_types(int most) {
 
 inline constexpr long most_operands = 1'200, most_operands_to_differentiate = 400;
 
-/// Whether a statement of so many operands, written out, can be compiled: not if it has more than 2,000, or more than
-/// `most` of which three quarters are repetitions. Compilers give up by limits of their own, which say nothing of the
-/// cause.
+/// Whether a statement of so many operands, written out, can be compiled: not if it has more than 2,000, or
+/// more than `most` of which three quarters are repetitions. Compilers give up by limits of their own, which
+/// say nothing of the cause.
 template <expression E>
 consteval bool can_be_compiled(long most) {
   if constexpr (E::node_count > 2'000) return false;
@@ -84,8 +84,10 @@ consteval bool can_be_compiled(long most) {
 /// The sentence for expressions that repeat their operands.
 template <bool Holds>
 struct written_out_law {
-  static_assert(Holds, "weft: this statement writes out its operands hundreds of times over: share what repeats, with "
-                       "`auto y = shared(x + f(x));` or let(x, f), apply equal blocks with repeat, or evaluate in parts");
+  static_assert(
+      Holds,
+      "weft: this statement writes out its operands hundreds of times over: share what repeats, with "
+      "`auto y = shared(x + f(x));` or let(x, f), apply equal blocks with repeat, or evaluate in parts");
 };
 
 namespace detail {
@@ -99,9 +101,9 @@ inline constexpr bool needs_no_sharing<shared_node<Tag, E>> = true;
 
 /// `e`, to be used as often as one likes and computed once. One allocation, recycled.
 ///
-/// If a call makes two values of one type (in a function that is called twice with operands of equal types) and
-/// both are in one expression, its evaluation throws usage_error: occurrences could not be told apart. Then give
-/// the operands types of their own: let(x, [&](auto x) { return f(x); }).
+/// If a call makes two values of one type (in a function that is called twice with operands of equal types)
+/// and both are in one expression, its evaluation throws usage_error: occurrences could not be told apart.
+/// Then give the operands types of their own: let(x, [&](auto x) { return f(x); }).
 template <class Tag = decltype([] {}), expression E>
 auto shared(E e) {
   (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);
@@ -112,8 +114,9 @@ auto shared(E e) {
 
 namespace detail {
 
-/// What a walk over an expression has met: variables of the lets around it, and values that are shared. The same
-/// for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must go the same way.
+/// What a walk over an expression has met: variables of the lets around it, and values that are shared. The
+/// same for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must go the same
+/// way.
 ///
 /// A shared value that reads a variable is one only within the let that binds the variable.
 template <template <class> class List>
@@ -123,7 +126,8 @@ class expression_scope {
     const char* node;
     int id;               // of its value in the graph
     const void* operand;  // or its object
-    std::uint64_t reads;  // a bit for each let around it whose variable it reads; the last one for all from there on
+    std::uint64_t
+        reads;  // a bit for each let around it whose variable it reads; the last one for all from there on
   };
 
   constexpr void bind(const char* variable, int id) {

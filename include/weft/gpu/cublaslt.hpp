@@ -29,8 +29,8 @@ class cublaslt {
     destroy(handle_);
   }
 
-  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices, or
-  /// cuBLASLt knows no algorithm for them. From several threads at once, too.
+  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices,
+  /// or cuBLASLt knows no algorithm for them. From several threads at once, too.
   bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
     const int r = c.extents.order - 2;
     const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
@@ -39,17 +39,31 @@ class cublaslt {
     if (!describe(b, r, k, n, left) || !describe(a, r, m, k, right) || !describe(c, r, m, n, result) ||
         result.transposed)
       return false;
-    const problem p{static_cast<index_t>(a.type), static_cast<index_t>(c.type), m, n, k, batch, left.transposed, right.transposed, left.leading,
-                    right.leading, result.leading, left.batch_stride, right.batch_stride, result.batch_stride,
-                    alignment(b.pointer), alignment(a.pointer), alignment(c.pointer)};
+    const problem p{static_cast<index_t>(a.type),
+                    static_cast<index_t>(c.type),
+                    m,
+                    n,
+                    k,
+                    batch,
+                    left.transposed,
+                    right.transposed,
+                    left.leading,
+                    right.leading,
+                    result.leading,
+                    left.batch_stride,
+                    right.batch_stride,
+                    result.batch_stride,
+                    alignment(b.pointer),
+                    alignment(a.pointer),
+                    alignment(c.pointer)};
     const setup& s = setup_of(p);
     if (!s.found) return false;
     const double one64 = 1, kept64 = c.adds;
     const float one32 = 1, kept32 = c.adds;
     const bool wide = c.type == dtype::f64;
-    check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left, a.pointer,
-                 s.right, wide ? static_cast<const void*>(&kept64) : &kept32, c.pointer, s.result, c.pointer,
-                 s.result, &s.algorithm, workspace, workspace_bytes, stream),
+    check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left,
+                 a.pointer, s.right, wide ? static_cast<const void*>(&kept64) : &kept32, c.pointer, s.result,
+                 c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
           "cublasLtMatmul");
     return true;
   }
@@ -67,8 +81,8 @@ class cublaslt {
     cublasLtMatmulAlgo_t algorithm{};
   };
 
-  /// As far as loads of vectors go. Beyond that it must not matter: the same product may lie elsewhere in an arena when
-  /// it is computed again, and another algorithm has other bits.
+  /// As far as loads of vectors go. Beyond that it must not matter: the same product may lie elsewhere in an
+  /// arena when it is computed again, and another algorithm has other bits.
   static index_t alignment(const void* p) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
@@ -111,15 +125,19 @@ class cublaslt {
   }
 
   [[gnu::cold]] void prepare(const problem& p, setup& s) {
-    const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right, st_result,
-                 al_left, al_right, al_result] = p;
-    const cudaDataType_t type = type_of(static_cast<dtype>(operand)), result = type_of(static_cast<dtype>(sum));
+    const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left,
+                 st_right, st_result, al_left, al_right, al_result] = p;
+    const cudaDataType_t type = type_of(static_cast<dtype>(operand)),
+                         result = type_of(static_cast<dtype>(sum));
     const bool wide = type == CUDA_R_64F;
-    check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F),
+    check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                           wide ? CUDA_R_64F : CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     const cublasOperation_t ops[] = {t_left ? CUBLAS_OP_T : CUBLAS_OP_N, t_right ? CUBLAS_OP_T : CUBLAS_OP_N};
-    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSA, &ops[0], sizeof ops[0]), "cublasLtMatmulDescSetAttribute");
-    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSB, &ops[1], sizeof ops[1]), "cublasLtMatmulDescSetAttribute");
+    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSA, &ops[0], sizeof ops[0]),
+          "cublasLtMatmulDescSetAttribute");
+    check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSB, &ops[1], sizeof ops[1]),
+          "cublasLtMatmulDescSetAttribute");
     s.left = layout(type, t_left ? k : n, t_left ? n : k, ld_left, batch, st_left);
     s.right = layout(type, t_right ? m : k, t_right ? k : m, ld_right, batch, st_right);
     s.result = layout(result, n, m, ld_result, batch, st_result);
@@ -156,13 +174,15 @@ class cublaslt {
     s = {};
   }
 
-  [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns, index_t leading, index_t batch,
-                                index_t stride) {
+  [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns,
+                                              index_t leading, index_t batch, index_t stride) {
     cublasLtMatrixLayout_t l = nullptr;
-    check(create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+    check(create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                        leading),
           "cublasLtMatrixLayoutCreate");
     const auto count = static_cast<std::int32_t>(batch);
-    check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
+    check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+          "cublasLtMatrixLayoutSetAttribute");
     check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
           "cublasLtMatrixLayoutSetAttribute");
     return l;
@@ -172,7 +192,8 @@ class cublaslt {
     if (status != CUBLAS_STATUS_SUCCESS) refuse(status, function);
   }
   [[noreturn, gnu::cold]] static void refuse(cublasStatus_t status, const char* function) {
-    throw device_error(std::string("weft: cuda: ") + function + " failed with code " + std::to_string(status));
+    throw device_error(std::string("weft: cuda: ") + function + " failed with code " +
+                       std::to_string(status));
   }
 
   library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}};

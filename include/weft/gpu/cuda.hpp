@@ -9,7 +9,7 @@
 
 #include <weft/gpu/cublaslt.hpp>
 #include <weft/gpu/nvrtc.hpp>
-#include <weft/gpu/text_backend.hpp>
+#include <weft/gpu/jit_backend.hpp>
 
 namespace weft::gpu {
 
@@ -54,7 +54,8 @@ struct cuda_functions {
   }
 };
 
-/// What the driver gives a device: its context, which other parts of the process may hold too, and a queue in it.
+/// What the driver gives a device: its context, which other parts of the process may hold too, and a queue in
+/// it.
 class cuda_queue {
  public:
   [[gnu::cold]] cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
@@ -87,7 +88,7 @@ class cuda_queue {
   CUcontext context_ = nullptr;
 };
 
-class cuda_backend : public text_backend {
+class cuda_backend : public jit_backend {
  public:
   /// Throws device_error if there is no such device, or no driver, compiler or cuBLASLt.
   [[gnu::cold]] explicit cuda_backend(int ordinal = 0)
@@ -109,14 +110,16 @@ class cuda_backend : public text_backend {
     int version = 0;
     driver_.device_name(text, sizeof text - 1, queue_.device);
     driver_.driver_version(&version);
-    return std::string(text) + ", CUDA driver " + std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
+    return std::string(text) + ", CUDA driver " + std::to_string(version / 1000) + "." +
+           std::to_string(version / 10 % 100);
   }
 
   void* allocate(std::size_t bytes) override {
     CUdeviceptr memory = 0;
     const CUresult result = cuda().allocate(&memory, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-      throw out_of_memory_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+      throw out_of_memory_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) +
+                                " bytes");
     driver_.check(result, "cuMemAlloc");
     return reinterpret_cast<void*>(memory);
   }
@@ -144,37 +147,40 @@ class cuda_backend : public text_backend {
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
     if (c.size() == 0 || a.extents.last() == 0)
-      return text_backend::multiply(code, a, b, c);
+      return jit_backend::multiply(code, a, b, c);
     const int kept = std::min(order, 3);
     index_t outer = 1;
     for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
     for (index_t i = 0; i < outer; ++i) {
       const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
-      if (!products().multiply(x, y, z, workspace_, queue_.stream)) text_backend::multiply(code, x, y, z);
+      if (!products().multiply(x, y, z, workspace_, queue_.stream)) jit_backend::multiply(code, x, y, z);
     }
   }
 
  protected:
-  const char* vocabulary() const override { return cuda_vocabulary; }
+  const char* dialect() const override { return cuda_dialect; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
     int major = 0, minor = 0;
     driver_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device);
     driver_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, queue_.device);
-    const std::vector<char> code = compiler_.compile(text, "sm_" + std::to_string(major) + std::to_string(minor));
+    const std::vector<char> code =
+        compiler_.compile(text, "sm_" + std::to_string(major) + std::to_string(minor));
     auto kernel = std::make_shared<cuda_kernel>(driver_);
     driver_.check(cuda().load_module(&kernel->module, code.data()), "cuModuleLoadData");
-    driver_.check(cuda().get_function(&kernel->function, kernel->module, "weft_kernel"), "cuModuleGetFunction");
+    driver_.check(cuda().get_function(&kernel->function, kernel->module, "weft_kernel"),
+                  "cuModuleGetFunction");
     return kernel;
   }
 
-  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) override {
+  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
+           index_t groups) override {
     std::vector<void*> arguments;
     for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
     arguments.push_back(p.data());
-    driver_.check(cuda().launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1, 1, group_size,
-                             1, 1, 0, queue_.stream, arguments.data(), nullptr),
-                "cuLaunchKernel");
+    driver_.check(cuda().launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
+                                1, group_size, 1, 1, 0, queue_.stream, arguments.data(), nullptr),
+                  "cuLaunchKernel");
   }
 
   void read(void* to, const void* from, std::size_t bytes) override {

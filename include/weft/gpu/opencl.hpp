@@ -11,7 +11,7 @@
 #include <CL/cl.h>
 
 #include <weft/gpu/library.hpp>
-#include <weft/gpu/text_backend.hpp>
+#include <weft/gpu/jit_backend.hpp>
 
 namespace weft::gpu {
 
@@ -43,7 +43,7 @@ struct opencl_functions {
 #undef WEFT_OPENCL
 };
 
-class opencl_backend : public text_backend {
+class opencl_backend : public jit_backend {
  public:
   /// The first GPU, or else the first device of any kind. Throws device_error if there is none.
   [[gnu::cold]] opencl_backend() {
@@ -70,9 +70,10 @@ class opencl_backend : public text_backend {
   void* allocate(std::size_t bytes) override {
     cl_int code = 0;
     const cl_mem object = cl_.clCreateBuffer(context_, CL_MEM_READ_WRITE, bytes, nullptr, &code);
-    if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES || code == CL_OUT_OF_HOST_MEMORY ||
-        code == CL_INVALID_BUFFER_SIZE)
-      throw out_of_memory_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+    if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
+        code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE)
+      throw out_of_memory_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) +
+                                " bytes");
     check(code, "clCreateBuffer");
     const std::lock_guard lock(objects_mutex_);
     const std::uintptr_t address = next_address_;
@@ -106,7 +107,7 @@ class opencl_backend : public text_backend {
   }
 
  protected:
-  const char* vocabulary() const override { return opencl_vocabulary; }
+  const char* dialect() const override { return opencl_dialect; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
     const char* source = text.c_str();
@@ -129,7 +130,8 @@ class opencl_backend : public text_backend {
     return kernel;
   }
 
-  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) override {
+  void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
+           index_t groups) override {
     const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
     cl_uint next = 0;
     for (std::size_t i = 0; i < pointers.size(); ++i) {
@@ -138,7 +140,8 @@ class opencl_backend : public text_backend {
       check(cl_.clSetKernelArg(function, next++, sizeof(cl_mem), &at.object), "clSetKernelArg");
     }
     check(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
-    const auto local = static_cast<std::size_t>(group_size), global = static_cast<std::size_t>(groups) * local;
+    const auto local = static_cast<std::size_t>(group_size),
+               global = static_cast<std::size_t>(groups) * local;
     check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
           "clEnqueueNDRangeKernel");
   }
@@ -171,7 +174,8 @@ class opencl_backend : public text_backend {
     if (code != CL_SUCCESS) refuse(code, function);
   }
   [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function) {
-    throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
+    throw device_error(std::string("weft: opencl: ") + function + " failed with code " +
+                       std::to_string(code));
   }
 
   /// The object that holds an address; an address just behind it counts, as that of no elements.

@@ -27,9 +27,11 @@ struct gradient_node : expression_base {
 
 namespace detail {
 template <class Tag, class Point, class Body>
-inline constexpr unsigned parts_of<gradient_node<Tag, Point, Body>> = (parts_of<Point> | parts_of<Body>) & shared_part;
+inline constexpr unsigned parts_of<gradient_node<Tag, Point, Body>> = (parts_of<Point> |
+                                                                       parts_of<Body>)&shared_part;
 template <class Tag, class Point, class Body>
-struct types_in<gradient_node<Tag, Point, Body>> : listed_types<gradient_node<Tag, Point, Body>, Point, Body> {};
+struct types_in<gradient_node<Tag, Point, Body>>
+    : listed_types<gradient_node<Tag, Point, Body>, Point, Body> {};
 }  // namespace detail
 
 template <bool Holds, class Extents>
@@ -37,7 +39,7 @@ struct gradient_law {
   static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
 };
 
-/// The derivative of the scalar f(x) with respect to x, as an expression of x's form.
+/// The derivative of the scalar f(x) with respect to x, as an expression of the shape of x.
 template <class F, expression X>
 constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;

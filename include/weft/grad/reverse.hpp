@@ -13,7 +13,8 @@ using graph::compute_graph;
 using graph::value;
 
 /// Appends the cotangents of all nodes `output` depends on, given its own, `seed`. Returns them by
-/// node; -1 where nothing flows. A template, so that programs that differentiate nothing compile no derivatives.
+/// node; -1 where nothing flows. A template, so that programs that differentiate nothing compile no
+/// derivatives.
 template <class Ops = op::all::list>
 constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   sequence<int> cotangent(output + 1, -1);
@@ -44,8 +45,8 @@ constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   return nodes;
 }
 
-/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 where there is none. A last leaf
-/// is added: the cotangent of the value.
+/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 where there is
+/// none. A last leaf is added: the cotangent of the value.
 template <class Ops = op::all::list>
 constexpr compute_graph with_cotangents(compute_graph g) {
   const int result = g.outputs[0];

@@ -10,7 +10,7 @@
 
 namespace weft::graph {
 
-constexpr value compute_graph::leaf(form f, bool needs_gradient) {
+constexpr value compute_graph::leaf(tensor_spec f, bool needs_gradient) {
   for (int i = 0; i < f.extents.order; ++i)
     if (f.extents[i] < 0) f.extents[i] = dims.leaf_extent(leaves, i);
   node n;
@@ -48,7 +48,8 @@ constexpr value compute_graph::extent(index_t e, dtype t) {
 }
 
 constexpr value compute_graph::coordinate(index_t extent, dtype t) {
-  if (extent == 1) return expand_to(constant(0, t), {1, {1}});  // may be a value of rows, which have no position
+  if (extent == 1)
+    return expand_to(constant(0, t), {1, {1}});  // may be a value of rows, which have no position
   node n;
   n.op = &info_of<op::coordinate>;
   n.at = {{extent}, 1};
@@ -83,11 +84,13 @@ constexpr bool widen_operands(const op_info& op, value* v, int count) {
 }
 
 /// What the op says of its operands; what it finds out at run time is reported under its name.
-constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at, const form* operands, int count) {
+constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at,
+                            const tensor_spec* operands, int count) {
   dims.begin_law(op.kind == op::op_kind::native ? op.native->name(op.name, at) : op.name, operands, count);
   const inferred law = op.infer(dims, at, operands);
   dims.end_law();
-  if (!law.holds || !law.types_fit) throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
+  if (!law.holds || !law.types_fit)
+    throw shape_error(std::string("weft: ") + op.name + ": operands do not fit");
   return law;
 }
 
@@ -102,12 +105,12 @@ constexpr value compute_graph::apply(const op_info& op, const attributes& at, va
   n.operands = count;
   const bool is_formula = op.kind == op::op_kind::composed && !op.has_vjp;
   if (op.converts && !is_formula) detail::convert_operands(op, v, count);
-  form forms[max_operands + 1]{};
+  tensor_spec specs[max_operands + 1]{};
   for (int i = 0; i < count; ++i) {
     n.operand[i] = v[i].id;
-    forms[i] = {v[i].type(), dims.canonical(v[i].extents())};
+    specs[i] = {v[i].type(), dims.canonical(v[i].extents())};
   }
-  const inferred law = detail::read_law(dims, op, at, forms, count);
+  const inferred law = detail::read_law(dims, op, at, specs, count);
   if (detail::widen_operands(op, v, count)) return cast_to(apply(op, at, v, count), law.value.type);
   n.result = law.value;
   if (is_formula) return cast_to({this, op.expand(*this, n)}, law.value.type);
@@ -194,12 +197,12 @@ constexpr value min_dims(value v, index_t first, index_t last) {
 
 constexpr value result_of(value y, int k) {
   const node& from = y.get();
-  form forms[max_operands + 1]{};
-  for (int i = 0; i < from.operands; ++i) forms[i] = (*y.owner)[from.operand[i]].result;
+  tensor_spec specs[max_operands + 1]{};
+  for (int i = 0; i < from.operands; ++i) specs[i] = (*y.owner)[from.operand[i]].result;
   node n;
   n.op = &info_of<op::result>;
   n.at = {{k}, 1};
-  n.result = from.op->result_form(k, forms);
+  n.result = from.op->result_spec(k, specs);
   n.operand[0] = y.id;
   n.operands = 1;
   n.needs_gradient = from.needs_gradient;

@@ -54,8 +54,8 @@ constexpr sequence<int> uses_in(const compute_graph& g) {
   return uses;
 }
 
-/// Whether operand `id` of `n` is a concat along the same dim that nothing else reads: one step copies the parts
-/// of both.
+/// Whether operand `id` of `n` is a concat along the same dim that nothing else reads: one step copies the
+/// parts of both.
 constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& uses, const node& n, int id) {
   return n.op == &info_of<op::concat> && g[id].op == n.op && g[id].at == n.at && uses[id] == 1;
 }

@@ -34,9 +34,9 @@ struct op_info {
   op::op_kind kind;
   int results;
   int arity;  // 0: a source, which has no functions
-  inferred (*infer)(symbol_table& dims, const attributes& at, const form* operands);
+  inferred (*infer)(symbol_table& dims, const attributes& at, const tensor_spec* operands);
   /// Form of the k-th result, k > 0, for ops that have several.
-  form (*result_form)(int k, const form* operands);
+  tensor_spec (*result_spec)(int k, const tensor_spec* operands);
   /// The type that operands are brought to, from their promoted type, where `converts`.
   dtype (*operand_type)(dtype promoted);
   bool converts;
@@ -78,7 +78,7 @@ class op_pointer {
 struct node {
   op_pointer op{};
   attributes at{};
-  form result{};
+  tensor_spec result{};
   int operand[max_operands]{};
   int operands = 0;
   bool needs_gradient = false;
@@ -121,7 +121,7 @@ class compute_graph {
   constexpr const node& operator[](int i) const { return nodes[i]; }
 
   /// A tensor operand. Dynamic extents become symbols.
-  constexpr value leaf(form f, bool needs_gradient);
+  constexpr value leaf(tensor_spec f, bool needs_gradient);
   /// A number given at run time.
   constexpr value argument(dtype t);
   template <class Number>
@@ -223,7 +223,7 @@ constexpr value constant_in_derivative(value v);
 /// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
 constexpr value element_count(value beside, const shape& s);
 constexpr value gather_of(value x, value index, index_t dim);
-/// Uniform numbers in the form of `like`, another draw at each call.
+/// Uniform numbers of the shape and dtype of `like`, another draw at each call.
 constexpr value random_like(value like);
 /// The leading dims merged so that `order` dims are left.
 constexpr value merge_leading(value v, int order);

@@ -58,8 +58,8 @@ constexpr void vjp(compute_graph& g, int y, int cotangent, int* out) {
   }(std::make_integer_sequence<int, Op::arity>{});
 }
 
-/// The library's ops are in each other's derivatives, and clang compiles a function where it is named: derivatives that
-/// descriptions named would begin with compiling themselves.
+/// The library's ops are in each other's derivatives, and clang compiles a function where it is named:
+/// derivatives that descriptions named would begin with compiling themselves.
 template <class Op>
 inline constexpr bool info_names_vjp = has_vjp<Op> && op::number_of_op<Op> < 0;
 
@@ -76,7 +76,7 @@ struct library_vjps<op::op_list<Ops...>> {
 };
 
 template <class Op>
-constexpr inferred infer(symbol_table& dims, const attributes& at, const form* operands) {
+constexpr inferred infer(symbol_table& dims, const attributes& at, const tensor_spec* operands) {
   return Op::infer(dims, at, operands);
 }
 
@@ -99,14 +99,15 @@ constexpr op_info make_info() {
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
     if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
-    if constexpr (Op::results > 1) info.result_form = &Op::result_form;
+    if constexpr (Op::results > 1) info.result_spec = &Op::result_spec;
   }
   return info;
 }
 
 }  // namespace detail
 
-/// The description of an op. Its address is its identity in the graph. Each is made when a program first names its op.
+/// The description of an op. Its address is its identity in the graph. Each is made when a program first
+/// names its op.
 template <class Op>
 inline constexpr op_info info_of = detail::make_info<Op>();
 

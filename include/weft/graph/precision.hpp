@@ -57,7 +57,8 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   return rewritten(g, [&](compute_graph& to, const node& n) {
     if (n.op != &info_of<op::contract> || n.result.type != dtype::f32) return detail::widened_later(to, n);
-    const value a = detail::rounded_to({&to, n.operand[0]}, type), b = detail::rounded_to({&to, n.operand[1]}, type);
+    const value a = detail::rounded_to({&to, n.operand[0]}, type),
+                b = detail::rounded_to({&to, n.operand[1]}, type);
     return cast_to(contract_of(a, b), dtype::f32).id;
   });
 }

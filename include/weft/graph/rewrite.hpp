@@ -64,8 +64,8 @@ constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   return canonical;
 }
 
-/// `g` with composed ops as their formulas and without what only differentiation reads. Where derivatives or formulas have
-/// unified extents, nodes that were made before are written anew.
+/// `g` with composed ops as their formulas and without what only differentiation reads. Where derivatives or
+/// formulas have unified extents, nodes that were made before are written anew.
 constexpr compute_graph expanded(const compute_graph& g) {
   compute_graph formulas = rewritten(g, [](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];

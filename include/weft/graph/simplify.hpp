@@ -32,8 +32,11 @@ constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
 constexpr int folded(compute_graph& g, const node& n, int a, int b) {
   const dtype from = g[a].result.type, to = n.result.type;
   const any_number x{g[a].at[0]}, y{g[b].at[0]};
-  const auto rounded = [&](double z) { return g.constant(to == dtype::f32 ? static_cast<double>(static_cast<float>(z)) : z, to).id; };
-  if (n.op == &info_of<op::cast>) return is_floating(from) ? rounded(x.as<double>()) : g.constant(x.bits, to).id;
+  const auto rounded = [&](double z) {
+    return g.constant(to == dtype::f32 ? static_cast<double>(static_cast<float>(z)) : z, to).id;
+  };
+  if (n.op == &info_of<op::cast>)
+    return is_floating(from) ? rounded(x.as<double>()) : g.constant(x.bits, to).id;
   if (from != to) return -1;
   if (is_floating(to)) {
     double z = 0;
@@ -81,18 +84,18 @@ namespace detail {
 constexpr int before_expand(compute_graph& g, const node& n) {
   node narrow = n;
   bool found = false;
-  form forms[max_operands + 1]{};
+  tensor_spec specs[max_operands + 1]{};
   for (int i = 0; i < n.operands; ++i) {
     const node& operand = g[n.operand[i]];
     if (operand.op == &info_of<op::expand>) {
       narrow.operand[i] = operand.operand[0];
       found = true;
     }
-    forms[i] = g[narrow.operand[i]].result;
-    forms[i].extents = g.dims.canonical(forms[i].extents);
+    specs[i] = g[narrow.operand[i]].result;
+    specs[i].extents = g.dims.canonical(specs[i].extents);
   }
   if (!found) return -1;
-  narrow.result = n.op->infer(g.dims, n.at, forms).value;
+  narrow.result = n.op->infer(g.dims, n.at, specs).value;
   const shape to = g.dims.canonical(n.result.extents);
   const value computed = g.intern(narrow);
   if (g.dims.canonical(narrow.result.extents) == to) return computed.id;
@@ -127,7 +130,7 @@ constexpr int joined_pads(compute_graph& g, int first, int second) {
 constexpr int simplified(compute_graph& g, const node& n) {
   using detail::is_constant;
   if (n.op->kind == op::op_kind::view) {
-    const form& from = g[n.operand[0]].result;
+    const tensor_spec& from = g[n.operand[0]].result;
     const bool same = g.dims.canonical(from.extents) == g.dims.canonical(n.result.extents);
     if (same && (n.op == &info_of<op::reshape> || n.op == &info_of<op::expand>))
       return n.operand[0];
@@ -142,7 +145,8 @@ constexpr int simplified(compute_graph& g, const node& n) {
   if (n.op == &info_of<op::cast>) {
     if (g[a].result.type == n.result.type) return a;
     const int source = g[a].op == n.op ? g[a].operand[0] : a;  // there and back
-    if (g[source].result.type == n.result.type && detail::holds_all(g[a].result.type, n.result.type)) return source;
+    if (g[source].result.type == n.result.type && detail::holds_all(g[a].result.type, n.result.type))
+      return source;
   }
   if ((n.op == &info_of<op::floor> || n.op == &info_of<op::round>) && !is_floating(n.result.type)) return a;
   const bool as_a = g[a].result == n.result, as_b = g[b].result == n.result;

@@ -22,7 +22,8 @@ template <class T, class Verify>
 constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 #ifdef WEFT_VERIFY
   if (const broken_promise broken = verify(x))
-    throw error(std::string("weft: a pass broke its promise: ") + broken.what + " at " + std::to_string(broken.at));
+    throw error(std::string("weft: a pass broke its promise: ") + broken.what + " at " +
+                std::to_string(broken.at));
 #endif
   return x;
 }
@@ -59,7 +60,7 @@ constexpr bool equal_extents(const symbol_table& dims, const shape& a, const sha
 }
 }  // namespace detail
 
-/// After any pass: operands stand before their nodes, and every form follows from those of the
+/// After any pass: operands stand before their nodes, and every spec follows from those of the
 /// operands by the op's law.
 constexpr broken_promise verify_graph(const compute_graph& g) {
   symbol_table dims = g.dims;
@@ -67,31 +68,34 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
     const node& n = g[i];
     if (n.op == op_pointer()) return {"a node has no op", i};
     if (n.operands < 0 || n.operands > max_operands) return {"a node has too many operands", i};
-    form forms[max_operands + 1]{};
+    tensor_spec specs[max_operands + 1]{};
     for (int k = 0; k < n.operands; ++k) {
       if (n.operand[k] < 0 || n.operand[k] >= i) return {"an operand does not stand before its node", i};
-      forms[k] = {g[n.operand[k]].result.type, dims.canonical(g[n.operand[k]].result.extents)};
+      specs[k] = {g[n.operand[k]].result.type, dims.canonical(g[n.operand[k]].result.extents)};
     }
-    if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves)) return {"a leaf has no number", i};
+    if (n.op == &info_of<op::leaf> && (n.at[0] < 0 || n.at[0] >= g.leaves))
+      return {"a leaf has no number", i};
     if (n.op->arity == 0 || n.op->kind == op::op_kind::result) continue;
-    const inferred law = n.op->infer(dims, n.at, forms);
+    const inferred law = n.op->infer(dims, n.at, specs);
     if (!law.holds || !law.types_fit) return {"operands do not fit the law of their op", i};
     const bool same = law.value.type == n.result.type &&
                       detail::equal_extents(dims, law.value.extents, n.result.extents);
-    if (!same) return {"a form does not follow from its operands", i};
+    if (!same) return {"a spec does not follow from its operands", i};
   }
   for (int o : g.outputs)
     if (o < -1 || o >= g.size()) return {"an output is no node", o};
   return {};
 }
 
-/// After `expanded`: only what kernels, views and native code can do is left, in types that are computed with.
+/// After `expanded`: only what kernels, views and native code can do is left, in types that are computed
+/// with.
 constexpr broken_promise verify_expanded(const compute_graph& g) {
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
     if (n.op->kind == op::op_kind::composed || n.op == &info_of<op::detach>) return {"a formula is left", i};
     for (int k = detail::first_number(*n.op); n.op->widens && k < n.operands; ++k)
-      if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t) return {"an op computes with a storage type", i};
+      if (const dtype t = g[n.operand[k]].result.type; compute_type(t) != t)
+        return {"an op computes with a storage type", i};
   }
   return verify_graph(g);
 }
@@ -106,7 +110,8 @@ constexpr broken_promise verify_views(const compute_graph& g) {
     if (kind == op::op_kind::view || kind == op::op_kind::leaf || kind == op::op_kind::constant)
       return {"an output has no memory of its own", o};
     for (int j = 0; j < k; ++j)
-      if (g.outputs[j] >= 0 && reshaped_from(g, g.outputs[j]) == base) return {"two outputs share their memory", o};
+      if (g.outputs[j] >= 0 && reshaped_from(g, g.outputs[j]) == base)
+        return {"two outputs share their memory", o};
   }
   return verify_expanded(g);
 }

@@ -17,7 +17,8 @@ constexpr view_kind view_kind_of(const node& n) {
   return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
 }
 
-/// The layouts of the views of a graph. All other values are contiguous, and so are views of them that reshape alone.
+/// The layouts of the views of a graph. All other values are contiguous, and so are views of them that
+/// reshape alone.
 class view_layouts {
  public:
   /// Symbols of strides are added to a table of their own: programs do not compute them.
@@ -52,7 +53,9 @@ class view_layouts {
  private:
   static constexpr int contiguous = -1;
 
-  constexpr bool is_noted_contiguous(int id) const { return id >= number_.size() || number_[id] == contiguous; }
+  constexpr bool is_noted_contiguous(int id) const {
+    return id >= number_.size() || number_[id] == contiguous;
+  }
 
   constexpr layout layout_of(const compute_graph& g, int id) {
     if (!is_noted_contiguous(id)) return layouts_[number_[id]];
@@ -85,7 +88,9 @@ constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
   view_layouts layouts(g.dims);
   return rewritten(g, [&](compute_graph& to, node n) {
     if (n.op->kind != op::op_kind::view) return to.intern(n).id;
-    const auto copy_operand = [&] { n.operand[0] = to.apply<op::contiguous>({}, value{&to, n.operand[0]}).id; };
+    const auto copy_operand = [&] {
+      n.operand[0] = to.apply<op::contiguous>({}, value{&to, n.operand[0]}).id;
+    };
     const node& from = to[n.operand[0]];
     if (from.op == &info_of<op::coordinate> || from.op->kind == op::op_kind::constant) copy_operand();
     view_layouts::description d = layouts.describe(to, n);
@@ -101,7 +106,8 @@ constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
 
 }  // namespace detail
 
-/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe reshaped.
+/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe
+/// reshaped.
 constexpr compute_graph with_legal_views(const compute_graph& g) {
   compute_graph result = detail::with_legal_reshapes(g);
   sequence<bool> taken(result.size(), false);

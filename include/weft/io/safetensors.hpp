@@ -91,7 +91,7 @@ inline void write_safetensors(const std::string& path, const stored_tensors& fro
   detail::as_safetensors(from, [&](const file_parts& parts) { replace_file(system_calls(), path, parts); });
 }
 
-/// The form of `t` as it goes to a file. Its elements are there when this returns.
+/// `t` as it goes to a file. Its elements are there when this returns.
 inline void store_form(const tensor_state& t, stored_tensor& to) {
   weft::detail::require_memory(t);
   t.where->synchronize();

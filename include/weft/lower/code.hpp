@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Canonical codes: a fused kernel as a short sequence of 64-bit words.
+// Canonical codes: a fused kernel as a short sequence of 64-bit instructions.
 //
 // A kernel runs over rows. Words between `sweep` and `end` are computed for every element of the
 // row, a vector at a time; the others once per row. A fold in a sweep has its value after the
-// sweep. Layers that compute the same have the same words, and so share one kernel; every back end
+// sweep. Layers that compute the same have the same instructions, and so share one kernel; every back end
 // reads them: as template arguments (cpu_kernel.hpp), as text (text.hpp), by interpreting them
 // (reference.hpp).
 //
@@ -17,29 +17,29 @@
 
 namespace weft::lower {
 
-/// What words do besides the instructions, whose numbers are their positions in op::all.
+/// Instructions that are not ops; the opcodes of ops are their positions in op::all.
 enum opcode : int {
   first_opcode = 128,
-  load = first_opcode,  // a: argument, b: 1 if the inner stride is not 1; type: in memory
-  load_row,             // a: argument; one element per row
-  constant,             // the next word is its any_number
-  argument,             // a: number of the run-time number
+  load = first_opcode,  // a: buffer, b: 1 if the inner stride is not 1; type: in memory
+  load_row,             // a: buffer; one element per row
+  constant,             // the next instruction is its any_number
+  scalar_argument,      // a: position among the scalars given at run time
   coordinate,           // position in the row
-  store,                // a: argument, b: register; type: in memory
+  store,                // a: buffer, b: register; type: in memory
   store_row,
   spill,                // a: scratch row, b: register
   reload,               // a: scratch row
   fold_sum,             // a: register; the value is ready after the sweep
   fold_max,
   fold_min,
-  column_sum,           // a: argument, b: register; folds rows into the argument
+  column_sum,           // a: buffer, b: register; folds rows into the buffer
   column_max,
   column_min,
   sweep,
   end
 };
 
-struct word {
+struct instruction {
   int op = 0;
   dtype type = dtype::f32;
   int a = 0, b = 0, c = 0;
@@ -49,7 +49,7 @@ struct word {
            static_cast<std::uint64_t>(a) << 16 | static_cast<std::uint64_t>(b) << 24 |
            static_cast<std::uint64_t>(c) << 32;
   }
-  static constexpr word decoded(std::uint64_t w) {
+  static constexpr instruction decoded(std::uint64_t w) {
     return {static_cast<int>(w & 255), static_cast<dtype>(w >> 8 & 255),
             static_cast<int>(w >> 16 & 255), static_cast<int>(w >> 24 & 255),
             static_cast<int>(w >> 32 & 255)};
@@ -64,7 +64,7 @@ constexpr dtype register_type(dtype t) { return is_storage(t) ? compute_type(t) 
 
 /// One kernel and the nodes it reads and writes.
 struct kernel_code {
-  sequence<std::uint64_t> words;
+  sequence<std::uint64_t> instructions;
   kernel_division division = kernel_division::elements;
   bool uses_coordinate = false;
   sequence<int> inputs;     // nodes, in the order of arguments; outputs follow them
@@ -88,9 +88,9 @@ constexpr bool is_expensive(const node& n) {
          n.op == &info_of<op::divide>;
 }
 
-class coder {
+class encoder {
  public:
-  constexpr coder(const compute_graph& g, const graph::view_layouts& layouts, const kernel_group& group,
+  constexpr encoder(const compute_graph& g, const graph::view_layouts& layouts, const kernel_group& group,
                   const sequence<bool>& read_outside)
       : g_(g), layouts_(layouts), group_(group), read_outside_(read_outside),
         level_(g.size(), 0), word_of_(g.size(), -1), sweep_of_word_(g.size(), -1),
@@ -189,10 +189,10 @@ class coder {
     for (int k = 0; k < g_[id].operands; ++k) mark_spills_below(g_[id].operand[k], p, seen);
   }
 
-  constexpr int emit(word w) {
-    code_.words.push_back(w.encoded());
-    if (code_.words.size() > 255) throw error("weft: fusion: a kernel grew beyond 255 words");
-    return code_.words.size() - 1;
+  constexpr int emit(instruction w) {
+    code_.instructions.push_back(w.encoded());
+    if (code_.instructions.size() > 255) throw error("weft: fusion: a kernel grew beyond 255 instructions");
+    return code_.instructions.size() - 1;
   }
 
   /// Row values of level `p`, and those stored.
@@ -277,11 +277,11 @@ class coder {
     const dtype t = register_type(n.result.type);
     if (n.op == &info_of<op::constant>) {
       const int w = emit({constant, t});
-      code_.words.push_back(static_cast<std::uint64_t>(n.at[0]));
+      code_.instructions.push_back(static_cast<std::uint64_t>(n.at[0]));
       return w;
     }
     code_.arguments.push_back(id);
-    return emit({argument, t, code_.arguments.size() - 1});
+    return emit({scalar_argument, t, code_.arguments.size() - 1});
   }
 
   constexpr int input_of(int id) const {
@@ -305,7 +305,7 @@ class coder {
 /// The code of one group. `read_outside` holds, by node, whether it is read outside its group.
 constexpr kernel_code make_code(const graph::compute_graph& g, const graph::view_layouts& layouts,
                                 const graph::kernel_group& group, const sequence<bool>& read_outside) {
-  return detail::coder(g, layouts, group, read_outside).run();
+  return detail::encoder(g, layouts, group, read_outside).run();
 }
 
 }  // namespace weft::lower

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Fused kernels on the CPU: one function per canonical code.
 //
-// The words are template arguments, so every load, instruction and store is known to the compiler;
+// The instructions are template arguments, so every load, instruction and store is known to the compiler;
 // a kernel never sees the expression it came from. A row is computed a vector at a time; the last
 // vector may be partial: lanes beyond the row are loaded as zeros, are neutral in folds and are not
 // stored. So an element's bits do not depend on its place in the row.
@@ -29,10 +29,10 @@ template <> struct register_of<dtype::i64> { using type = std::int64_t; };
 template <> struct register_of<dtype::i32> { using type = std::int32_t; };
 template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
 
-/// The words of a code, and where its sweeps begin and end.
+/// The instructions of a code, and where its sweeps begin and end.
 template <int Count>
 struct parsed_code {
-  word words[std::size_t{Count}]{};
+  instruction instructions[std::size_t{Count}]{};
   bool is_data[std::size_t{Count}]{};
   int sweep_begin[8]{}, sweep_end[8]{};
   int sweeps = 0;
@@ -40,12 +40,12 @@ struct parsed_code {
 
   constexpr explicit parsed_code(const std::array<std::uint64_t, std::size_t{Count}>& encoded) {
     for (int i = 0; i < Count; ++i) {
-      words[i] = word::decoded(encoded[static_cast<std::size_t>(i)]);
-      if (words[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
-      if (words[i].op == opcode::end) sweep_end[sweeps++] = i;
+      instructions[i] = instruction::decoded(encoded[static_cast<std::size_t>(i)]);
+      if (instructions[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
+      if (instructions[i].op == opcode::end) sweep_end[sweeps++] = i;
       const bool in_sweep = sweep_begin[sweeps] > 0;
-      wide = wide || words[i].type == dtype::f64 || (in_sweep && words[i].type == dtype::i64);
-      if (words[i].op == opcode::constant) is_data[++i] = true;
+      wide = wide || instructions[i].type == dtype::f64 || (in_sweep && instructions[i].type == dtype::i64);
+      if (instructions[i].op == opcode::constant) is_data[++i] = true;
     }
   }
 };
@@ -129,7 +129,8 @@ WEFT_INLINE auto cast_register(V v) {
   if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
   else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
   else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
-  else if constexpr (is_narrow(To)) return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
+  else if constexpr (is_narrow(To))
+    return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
   else if constexpr (To == dtype::u8 && is_floating(From)) return truncated<R, 0, 255>(v);
   else if constexpr (To == dtype::u8) return static_cast<simd::rebind<V, R>>(simd::convert<R>(v) & 255);
   else if constexpr (!is_floating(To) && is_floating(From))
@@ -164,21 +165,22 @@ constexpr R fold_neutral() {
 template <std::uint64_t... Words>
 class cpu_kernel {
   static constexpr int count = sizeof...(Words);
-  static constexpr vector_code::parsed_code<count> code{std::array<std::uint64_t, std::size_t{count}>{Words...}};
+  static constexpr vector_code::parsed_code<count> code{
+      std::array<std::uint64_t, std::size_t{count}>{Words...}};
   static constexpr int width = vector_bytes / (code.wide ? 8 : 4);
   static constexpr std::uint64_t encoded[] = {Words...};
 
   template <int I>
-  using register_type_of = typename vector_code::register_of<register_type(code.words[I].type)>::type;
+  using register_type_of = typename vector_code::register_of<register_type(code.instructions[I].type)>::type;
 
   template <int N, class Index>
   struct registers;
   template <int N, int... I>
   struct registers<N, std::integer_sequence<int, I...>>
       : vector_code::slot<I, simd::vec<register_type_of<I>, N>>... {};
-  using all_words = std::make_integer_sequence<int, count>;
-  using row_registers = registers<1, all_words>;
-  using vector_registers = registers<width, all_words>;
+  using all_instructions = std::make_integer_sequence<int, count>;
+  using row_registers = registers<1, all_instructions>;
+  using vector_registers = registers<width, all_instructions>;
 
   /// Where a row of each argument begins.
   struct row_offsets {
@@ -198,7 +200,7 @@ class cpu_kernel {
  private:
   static constexpr bool folds_columns() {
     for (int i = 0; i < count; ++i)
-      if (!code.is_data[i] && code.words[i].op >= column_sum && code.words[i].op <= column_min)
+      if (!code.is_data[i] && code.instructions[i].op >= column_sum && code.instructions[i].op <= column_min)
         return true;
     return false;
   }
@@ -213,10 +215,10 @@ class cpu_kernel {
     return base;
   }
 
-  /// Runs rows [begin, end), counted over dims [first, last). Along the last of these their offsets are added up: a
-  /// division for each row would show.
-  static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last, index_t begin, index_t end,
-                                   const row_offsets& base, row_registers& row) {
+  /// Runs rows [begin, end), counted over dims [first, last). Along the last of these their offsets are added
+  /// up: a division for each row would show.
+  static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last,
+                                   index_t begin, index_t end, const row_offsets& base, row_registers& row) {
     const index_t inner = first < last ? args.extent[last - 1] : 1;
     for (index_t r = begin; r < end;) {
       row_offsets at = offsets(args, r, first, last, base);
@@ -237,66 +239,77 @@ class cpu_kernel {
                                   const row_offsets& at, row_registers& row) {
     run_sweeps(args, range, at, row, std::make_integer_sequence<int, code.sweeps>{});
     constexpr int begin = code.sweeps == 0 ? 0 : code.sweep_end[code.sweeps - 1] + 1;
-    if (reaches(range, code.sweeps)) row_words<begin>(args, range, at, row, std::make_integer_sequence<int, count - begin>{});
+    if (reaches(range, code.sweeps))
+      run_row_instructions<begin>(args, range, at, row, std::make_integer_sequence<int, count - begin>{});
   }
 
   /// Whether a call computes what comes before sweep `sweep`: with blocks, a call ends with its own sweep.
-  static WEFT_INLINE bool reaches(const kernel_range& range, int sweep) { return !range.blocks || range.blocks->phase >= sweep; }
+  static WEFT_INLINE bool reaches(const kernel_range& range, int sweep) {
+    return !range.blocks || range.blocks->phase >= sweep;
+  }
 
   template <int... S>
   static WEFT_INLINE void run_sweeps(const kernel_args& args, const kernel_range& range,
                                      const row_offsets& at, row_registers& row,
                                      std::integer_sequence<int, S...>) {
-    ((reaches(range, S) ? (rows_before<S>(args, range, at, row), sweep_or_folds<S>(args, range, at, row)) : void()), ...);
+    ((reaches(range, S) ? (rows_before<S>(args, range, at, row), sweep_or_folds<S>(args, range, at, row))
+                        : void()),
+     ...);
   }
 
-  /// The words of sweep S, counted from its first.
+  /// The instructions of sweep S, counted from its first.
   template <int S>
-  using words_of = std::make_integer_sequence<int, code.sweep_end[S] - code.sweep_begin[S]>;
+  using instructions_of = std::make_integer_sequence<int, code.sweep_end[S] - code.sweep_begin[S]>;
 
   template <int S>
-  static WEFT_INLINE void rows_before(const kernel_args& args, const kernel_range& range, const row_offsets& at,
-                                      row_registers& row) {
+  static WEFT_INLINE void rows_before(const kernel_args& args, const kernel_range& range,
+                                      const row_offsets& at, row_registers& row) {
     constexpr int begin = S == 0 ? 0 : code.sweep_end[S == 0 ? 0 : S - 1] + 1;
-    row_words<begin>(args, range, at, row,
+    run_row_instructions<begin>(args, range, at, row,
                      std::make_integer_sequence<int, code.sweep_begin[S] - 1 - begin>{});
   }
 
   template <int Begin, int... I>
-  static WEFT_INLINE void row_words(const kernel_args& args, const kernel_range& range, const row_offsets& at,
-                                    row_registers& row, std::integer_sequence<int, I...>) {
-    (row_word<Begin + I>(args, range, at, row), ...);
+  static WEFT_INLINE void run_row_instructions(const kernel_args& args, const kernel_range& range,
+                                               const row_offsets& at, row_registers& row,
+                                               std::integer_sequence<int, I...>) {
+    (run_row_instruction<Begin + I>(args, range, at, row), ...);
   }
 
   template <int I>
-  static WEFT_INLINE void row_word(const kernel_args& args, [[maybe_unused]] const kernel_range& range, const row_offsets& at,
-                                   row_registers& row) {
+  static WEFT_INLINE void run_row_instruction(const kernel_args& args,
+                                              [[maybe_unused]] const kernel_range& range,
+                                              const row_offsets& at, row_registers& row) {
     if constexpr (!code.is_data[I]) {
-      constexpr word w = code.words[I];
+      constexpr instruction w = code.instructions[I];
       using R = register_type_of<I>;
       using T = typename weft::detail::type_of<w.type>::type;
       auto& out = vector_code::get<I>(row);
-      if constexpr (w.op == constant) out = vector_code::number_register<w.type>({static_cast<std::int64_t>(encoded[I + 1])});
-      else if constexpr (w.op == argument) out = vector_code::number_register<w.type>(args.number[w.a]);
-      else if constexpr (w.op == load_row) out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1, 1);
+      if constexpr (w.op == constant)
+        out = vector_code::number_register<w.type>({static_cast<std::int64_t>(encoded[I + 1])});
+      else if constexpr (w.op == scalar_argument)
+        out = vector_code::number_register<w.type>(args.number[w.a]);
+      else if constexpr (w.op == load_row)
+        out = vector_code::load_as<T, R>(pointer<const T>(args, at, w.a), 1, 1);
       else if constexpr (w.op == store_row) {
-        if (reaches(range, code.sweeps)) vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row), 1);  // once
-      } else out = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
+        if (reaches(range, code.sweeps))
+          vector_code::store_as<T>(pointer<T>(args, at, w.a), vector_code::get<w.b>(row), 1);  // once
+      } else out = operation<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
         return vector_code::get<A>(row);
       });
     }
   }
 
-  /// The instruction of word I on the registers that `at(number)` gives.
+  /// What instruction I computes from the registers that `at(number)` gives.
   template <int I, class At>
-  static WEFT_INLINE auto instruction(At at) {
-    constexpr word w = code.words[I];
+  static WEFT_INLINE auto operation(At at) {
+    constexpr instruction w = code.instructions[I];
     constexpr std::integral_constant<int, w.a> a;
     constexpr std::integral_constant<int, w.b> b;
     constexpr std::integral_constant<int, w.c> c;
     using Op = typename op::op_at<w.op, op::all::list>::type;
     if constexpr (std::is_same_v<Op, op::cast>)
-      return vector_code::cast_register<register_type(code.words[w.a].type), w.type>(at(a));
+      return vector_code::cast_register<register_type(code.instructions[w.a].type), w.type>(at(a));
     else if constexpr (Op::arity == 1) return Op::lane(at(a));
     else if constexpr (Op::arity == 2) return Op::lane(at(a), at(b));
     else return Op::lane(at(a), at(b), at(c));
@@ -310,18 +323,20 @@ class cpu_kernel {
     else return simd::splat<V>(vector_code::get<A>(row));
   }
 
-  /// One word of sweep S for the `n` elements at `c`, as many as a vector has lanes or fewer.
+  /// One instruction of sweep S for the `n` elements at `c`, as many as a vector has lanes or fewer.
   template <int S, int I>
-  static WEFT_INLINE void sweep_word(const kernel_args& args, const kernel_range& range, const row_offsets& at,
-                                     row_registers& row, vector_registers& frame, vector_registers& folds,
-                                     index_t c, index_t n) {
-    constexpr word w = code.words[I];
+  static WEFT_INLINE void run_sweep_instruction(const kernel_args& args, const kernel_range& range,
+                                                const row_offsets& at, row_registers& row,
+                                                vector_registers& frame, vector_registers& folds, index_t c,
+                                                index_t n) {
+    constexpr instruction w = code.instructions[I];
     using R = register_type_of<I>;
     using V = simd::vec<R, width>;
     using T = typename weft::detail::type_of<w.type>::type;
     if constexpr (w.op == load) {
       const index_t stride = w.b ? args.stride[w.a][args.order - 1] : 1;
-      vector_code::get<I>(frame) = vector_code::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride, n);
+      vector_code::get<I>(frame) =
+          vector_code::load_as<T, V>(pointer<const T>(args, at, w.a) + c * stride, stride, n);
     } else if constexpr (w.op == coordinate) {
       vector_code::get<I>(frame) = simd::iota<V>() + static_cast<R>(c);
     } else if constexpr (w.op == store) {
@@ -334,73 +349,81 @@ class cpu_kernel {
       constexpr int which = w.op - fold_sum;
       constexpr R neutral = vector_code::fold_neutral<which, R>();
       auto& sum = vector_code::get<I>(folds);
-      sum = vector_code::fold_two<which>(sum, simd::first_lanes<V>(operand<S, w.a>(frame, row), simd::splat<V>(neutral), n));
+      sum = vector_code::fold_two<which>(
+          sum, simd::first_lanes<V>(operand<S, w.a>(frame, row), simd::splat<V>(neutral), n));
     } else if constexpr (w.op >= column_sum && w.op <= column_min) {
       R* sums = static_cast<R*>(range.scratch) + (c - range.begin);
-      simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b>(frame, row)));
+      simd::store(sums,
+                  vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b>(frame, row)));
     } else {
-      vector_code::get<I>(frame) = instruction<I>([&]<int A>(std::integral_constant<int, A>) __attribute__((always_inline)) {
-        return operand<S, A>(frame, row);
-      });
+      vector_code::get<I>(frame) =
+          operation<I>([&]<int A>(std::integral_constant<int, A>)
+                           __attribute__((always_inline)) { return operand<S, A>(frame, row); });
     }
   }
 
   template <class R>
   static WEFT_INLINE R* scratch_row(const kernel_args& args, const kernel_range& range, int number) {
-    return static_cast<R*>(range.scratch) + number * scratch_size(args.row_size()) * static_cast<index_t>(8 / sizeof(R));
+    return static_cast<R*>(range.scratch) +
+           number * scratch_size(args.row_size()) * static_cast<index_t>(8 / sizeof(R));
   }
 
   template <int S, int... I>
-  static WEFT_INLINE void sweep_part(const kernel_args& args, const kernel_range& range, const row_offsets& at,
-                                     row_registers& row, vector_registers& folds, index_t c, index_t n,
-                                     std::integer_sequence<int, I...>) {
+  static WEFT_INLINE void sweep_part(const kernel_args& args, const kernel_range& range,
+                                     const row_offsets& at, row_registers& row, vector_registers& folds,
+                                     index_t c, index_t n, std::integer_sequence<int, I...>) {
     vector_registers frame;
-    (sweep_word<S, code.sweep_begin[S] + I>(args, range, at, row, frame, folds, c, n), ...);
+    (run_sweep_instruction<S, code.sweep_begin[S] + I>(args, range, at, row, frame, folds, c, n), ...);
   }
 
   template <int S, int... I>
   static WEFT_INLINE void run_sweep(const kernel_args& args, const kernel_range& range,
                                     const row_offsets& at, row_registers& row,
-                                    std::integer_sequence<int, I...> words) {
+                                    std::integer_sequence<int, I...> instructions) {
     constexpr int begin = code.sweep_begin[S];
     vector_registers folds;
     (begin_fold<begin + I>(folds), ...);
     index_t c = range.begin;
-    for (; c + width <= range.end; c += width) sweep_part<S>(args, range, at, row, folds, c, width, words);
+    for (; c + width <= range.end; c += width)
+      sweep_part<S>(args, range, at, row, folds, c, width, instructions);
     if (const index_t rest = range.end - c; rest > 0) {
       if (rest >= width) __builtin_unreachable();  // so that loads and stores do not ask
-      sweep_part<S>(args, range, at, row, folds, c, rest, words);
+      sweep_part<S>(args, range, at, row, folds, c, rest, instructions);
     }
     (end_fold<begin + I>(folds, row), ...);
   }
 
   /// Sweep S of a row: of all of it, or of a block; its folds alone where it has been computed before.
   template <int S>
-  static WEFT_INLINE void sweep_or_folds(const kernel_args& args, const kernel_range& range, const row_offsets& at, row_registers& row) {
+  static WEFT_INLINE void sweep_or_folds(const kernel_args& args, const kernel_range& range,
+                                         const row_offsets& at, row_registers& row) {
     const fold_blocks* const b = range.blocks;
-    if (b && b->phase > S) return take_folds<S>(*b, row, words_of<S>{});
-    run_sweep<S>(args, range, at, row, words_of<S>{});
-    if (b) put_folds<S>(*b, row, words_of<S>{});
+    if (b && b->phase > S) return take_folds<S>(*b, row, instructions_of<S>{});
+    run_sweep<S>(args, range, at, row, instructions_of<S>{});
+    if (b) put_folds<S>(*b, row, instructions_of<S>{});
   }
 
   template <int S, int... I>
-  static WEFT_INLINE void put_folds(const fold_blocks& b, row_registers& row, std::integer_sequence<int, I...>) {
+  static WEFT_INLINE void put_folds(const fold_blocks& b, row_registers& row,
+                                    std::integer_sequence<int, I...>) {
     (put_fold<code.sweep_begin[S] + I>(b, row), ...);
   }
   template <int S, int... I>
-  static WEFT_INLINE void take_folds(const fold_blocks& b, row_registers& row, std::integer_sequence<int, I...>) {
+  static WEFT_INLINE void take_folds(const fold_blocks& b, row_registers& row,
+                                     std::integer_sequence<int, I...>) {
     (take_fold<code.sweep_begin[S] + I>(b, row), ...);
   }
   template <int I>
   static WEFT_INLINE void put_fold(const fold_blocks& b, row_registers& row) {
-    if constexpr (is_fold(I)) std::memcpy(fold_at<I>(b, b.block), &vector_code::get<I>(row), sizeof(register_type_of<I>));
+    if constexpr (is_fold(I))
+      std::memcpy(fold_at<I>(b, b.block), &vector_code::get<I>(row), sizeof(register_type_of<I>));
   }
   /// The fold of all blocks, in their order.
   template <int I>
   static WEFT_INLINE void take_fold(const fold_blocks& b, row_registers& row) {
     if constexpr (is_fold(I)) {
       using R = register_type_of<I>;
-      constexpr int which = code.words[I].op - fold_sum;
+      constexpr int which = code.instructions[I].op - fold_sum;
       R all = vector_code::fold_neutral<which, R>();
       for (index_t block = 0; block < b.count; ++block) {
         R one;
@@ -421,29 +444,30 @@ class cpu_kernel {
   }
 
   static constexpr bool is_fold(int i) {
-    return code.words[i].op >= fold_sum && code.words[i].op <= fold_min;
+    return code.instructions[i].op >= fold_sum && code.instructions[i].op <= fold_min;
   }
   template <int I>
   static WEFT_INLINE void begin_fold(vector_registers& folds) {
     if constexpr (is_fold(I)) {
       using R = register_type_of<I>;
-      constexpr R neutral = vector_code::fold_neutral<code.words[I].op - fold_sum, R>();
+      constexpr R neutral = vector_code::fold_neutral<code.instructions[I].op - fold_sum, R>();
       vector_code::get<I>(folds) = simd::splat<simd::vec<R, width>>(neutral);
     }
   }
   template <int I>
   static WEFT_INLINE void end_fold(vector_registers& folds, row_registers& row) {
     if constexpr (is_fold(I))
-      vector_code::get<I>(row) = simd::fold_lanes(vector_code::get<I>(folds), []<class V>(V a, V b) __attribute__((always_inline)) {
-        return vector_code::fold_two<code.words[I].op - fold_sum>(a, b);
-      });
+      vector_code::get<I>(row) = simd::fold_lanes(
+          vector_code::get<I>(folds), []<class V>(V a, V b) __attribute__((always_inline)) {
+            return vector_code::fold_two<code.instructions[I].op - fold_sum>(a, b);
+          });
   }
 
   /// Folds all rows that belong to row `r` of the result, for the columns of the range.
   static void fold_rows_of(const kernel_args& args, const kernel_range& range, index_t r,
                            row_registers& row) {
     constexpr int last = code.sweep_end[0] - 1;
-    constexpr word w = code.words[last];
+    constexpr instruction w = code.instructions[last];
     using R = register_type_of<last>;
     using T = typename weft::detail::type_of<w.type>::type;
     constexpr int which = w.op - column_sum;
@@ -458,11 +482,13 @@ class cpu_kernel {
       for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
       kernel_range rows = range;
       rows.blocks = nullptr;
-      run_rows(args, rows, kept, args.order - 1, folded_rows * b.block / b.count, folded_rows * (b.block + 1) / b.count, base, row);
+      run_rows(args, rows, kept, args.order - 1, folded_rows * b.block / b.count,
+               folded_rows * (b.block + 1) / b.count, base, row);
       if (range.blocks) return;
     } else {
       for (index_t block = 1; block < b.count; ++block) {
-        const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * block * scratch_size(width_of_range));
+        const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) +
+                                                         8 * block * scratch_size(width_of_range));
         for (index_t c = 0; c < width_of_range; ++c) sums[c] = vector_code::fold_two<which>(sums[c], more[c]);
       }
     }

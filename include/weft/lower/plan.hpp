@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A plan: a graph as steps over values, what the engine plays.
+// A plan: a graph as steps over values, what the engine executes.
 //
 // Made once per program inside the compiler and kept in read-only tables; the same function makes
 // one at run time for tests and tools. Sizes stay symbols: the engine resolves them when it first
@@ -21,7 +21,7 @@ enum class storage : std::uint8_t { leaf, number, computed, view };
 
 /// A value of the program: where it lies, and from which step to which it is alive.
 struct value_entry {
-  form result{};
+  tensor_spec result{};
   storage where = storage::computed;
   int source = -1;  // leaf: its number; view: the value it looks at
   const char* op = "";
@@ -48,7 +48,7 @@ struct step_entry {
 };
 
 struct kernel_entry {
-  int first_word = 0, words = 0;
+  int first_instruction = 0, instructions = 0;
   kernel_division division{};
   bool uses_coordinate = false;
   int scratch_rows = 0, sweeps = 0, folds = 0;
@@ -59,7 +59,7 @@ struct plan {
   sequence<step_entry> steps;
   sequence<int> operands;
   sequence<kernel_entry> kernels;
-  sequence<std::uint64_t> words;
+  sequence<std::uint64_t> instructions;
   sequence<symbol> symbols;
   sequence<extent_check> checks;
   sequence<applied_law> laws;
@@ -73,7 +73,7 @@ struct plan_view {
   std::span<const step_entry> steps;
   std::span<const int> operands;
   std::span<const kernel_entry> kernels;
-  std::span<const std::uint64_t> words;
+  std::span<const std::uint64_t> instructions;
   std::span<const symbol> symbols;
   std::span<const extent_check> checks;
   std::span<const applied_law> laws;
@@ -86,8 +86,10 @@ namespace detail {
 class planner {
  public:
   constexpr explicit planner(const compute_graph& g)
-      : g_(g), fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
-        layouts_(graph::layouts_of(g)), unit_of_(g.size(), -1) {}
+      : g_(g),
+        fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
+        layouts_(graph::layouts_of(g)),
+        unit_of_(g.size(), -1) {}
 
   constexpr plan run() {
     find_units();
@@ -106,8 +108,8 @@ class planner {
   }
 
  private:
-  /// A unit becomes one step: a group of fused nodes, or a node by itself.
-  struct unit {
+  /// A group becomes one step: a group of fused nodes, or a node by itself.
+  struct step_group {
     int group = -1;
     sequence<int> nodes;
   };
@@ -119,19 +121,19 @@ class planner {
 
   constexpr void find_units() {
     for (int i = 0; i < fused_.groups.size(); ++i) {
-      for (int m : fused_.groups[i].nodes) unit_of_[m] = units_.size();
-      units_.push_back({i, fused_.groups[i].nodes});
+      for (int m : fused_.groups[i].nodes) unit_of_[m] = groups_.size();
+      groups_.push_back({i, fused_.groups[i].nodes});
     }
     const sequence<int> step_of = steps_of_concats();
     for (int i = 0; i < g_.size(); ++i)
       if (has_step(g_[i])) {
         int& of_step = unit_of_[step_of[i]];
         if (of_step < 0) {
-          of_step = units_.size();
-          units_.push_back({});
+          of_step = groups_.size();
+          groups_.push_back({});
         }
         unit_of_[i] = of_step;
-        units_[of_step].nodes.push_back(i);
+        groups_[of_step].nodes.push_back(i);
       } else if (g_[i].op->kind == op::op_kind::result) {
         unit_of_[i] = unit_of_[g_[i].operand[0]];
       }
@@ -151,11 +153,11 @@ class planner {
 
   /// Units by the first of their nodes, as far as dependence allows.
   constexpr void order_units() {
-    const int count = units_.size();
+    const int count = groups_.size();
     sequence<int> waits(count, 0);
     sequence<sequence<int>> readers(count, {});
     for (int u = 0; u < count; ++u)
-      for (int m : units_[u].nodes)
+      for (int m : groups_[u].nodes)
         for (int k = 0; k < g_[m].operands; ++k) {
           const int from = unit_of_[graph::detail::base_of(g_, g_[m].operand[k])];
           if (from < 0 || from == u) continue;
@@ -163,7 +165,7 @@ class planner {
           ++waits[u];
         }
     sequence<int> by_first(g_.size(), -1);
-    for (int u = 0; u < count; ++u) by_first[units_[u].nodes[0]] = u;
+    for (int u = 0; u < count; ++u) by_first[groups_[u].nodes[0]] = u;
     int begin = 0;
     while (order_.size() < count) {
       int i = begin;
@@ -216,8 +218,8 @@ class planner {
   constexpr void emit_step(int u) {
     step_entry s;
     s.first_operand = plan_.operands.size();
-    if (units_[u].group >= 0) {
-      const graph::kernel_group& group = fused_.groups[units_[u].group];
+    if (groups_[u].group >= 0) {
+      const graph::kernel_group& group = fused_.groups[groups_[u].group];
       const kernel_code code = make_code(g_, layouts_, group, read_outside_);
       s.kind = step_kind::kernel;
       s.kernel = kernel_number(code);
@@ -230,7 +232,7 @@ class planner {
       if (s.inputs + s.outputs > max_arguments || s.arguments > max_numbers)
         throw error("weft: fusion: a kernel has more arguments than a call can take");
     } else {
-      const int i = units_[u].nodes.back();
+      const int i = groups_[u].nodes.back();
       const node& n = g_[i];
       s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
                : n.op == &info_of<op::concat>         ? step_kind::concat
@@ -278,15 +280,15 @@ class planner {
   constexpr int kernel_number(const kernel_code& code) {
     for (int k = 0; k < plan_.kernels.size(); ++k)
       if (same_code(plan_.kernels[k], code)) return k;
-    plan_.kernels.push_back({plan_.words.size(), code.words.size(), code.division,
+    plan_.kernels.push_back({plan_.instructions.size(), code.instructions.size(), code.division,
                              code.uses_coordinate, code.scratch_rows, code.sweeps, code.folds});
-    for (std::uint64_t w : code.words) plan_.words.push_back(w);
+    for (std::uint64_t w : code.instructions) plan_.instructions.push_back(w);
     return plan_.kernels.size() - 1;
   }
   constexpr bool same_code(const kernel_entry& k, const kernel_code& code) const {
-    if (k.words != code.words.size() || k.division != code.division) return false;
-    for (int i = 0; i < k.words; ++i)
-      if (plan_.words[k.first_word + i] != code.words[i]) return false;
+    if (k.instructions != code.instructions.size() || k.division != code.division) return false;
+    for (int i = 0; i < k.instructions; ++i)
+      if (plan_.instructions[k.first_instruction + i] != code.instructions[i]) return false;
     return true;
   }
 
@@ -313,7 +315,8 @@ class planner {
 
   constexpr bool is_one_output(int output) const {
     int same = 0;
-    for (int o : g_.outputs) same += o >= 0 && graph::detail::base_of(g_, o) == graph::detail::base_of(g_, g_.outputs[output]);
+    for (int o : g_.outputs)
+      same += o >= 0 && graph::detail::base_of(g_, o) == graph::detail::base_of(g_, g_.outputs[output]);
     return same == 1;
   }
 
@@ -321,14 +324,14 @@ class planner {
   graph::fusion fused_;
   graph::view_layouts layouts_;
   sequence<int> unit_of_;
-  sequence<unit> units_;
+  sequence<step_group> groups_;
   sequence<int> order_;
   sequence<bool> read_outside_;
   plan plan_;
 };
 
 struct plan_sizes {
-  int values, steps, operands, kernels, words, symbols, checks, laws, outputs;
+  int values, steps, operands, kernels, instructions, symbols, checks, laws, outputs;
 };
 
 template <plan_sizes S>
@@ -337,7 +340,7 @@ struct frozen_plan {
   fixed_table<step_entry, S.steps> steps;
   fixed_table<int, S.operands> operands;
   fixed_table<kernel_entry, S.kernels> kernels;
-  fixed_table<std::uint64_t, S.words> words;
+  fixed_table<std::uint64_t, S.instructions> instructions;
   fixed_table<symbol, S.symbols> symbols;
   fixed_table<extent_check, S.checks> checks;
   fixed_table<applied_law, S.laws> laws;
@@ -345,14 +348,14 @@ struct frozen_plan {
   int leaves = 0;
 
   constexpr plan_view view() const {
-    return {values.view(), steps.view(), operands.view(), kernels.view(), words.view(),
+    return {values.view(), steps.view(), operands.view(), kernels.view(), instructions.view(),
             symbols.view(), checks.view(), laws.view(), outputs.view(), leaves};
   }
 };
 
 constexpr plan_sizes sizes_of(const plan& p) {
   return {p.values.size(), p.steps.size(), p.operands.size(), p.kernels.size(),
-          p.words.size(), p.symbols.size(), p.checks.size(), p.laws.size(), p.outputs.size()};
+          p.instructions.size(), p.symbols.size(), p.checks.size(), p.laws.size(), p.outputs.size()};
 }
 
 }  // namespace detail
@@ -368,7 +371,7 @@ constexpr frozen_plan<Sizes> frozen(const plan& p) {
   result.steps.fill(p.steps);
   result.operands.fill(p.operands);
   result.kernels.fill(p.kernels);
-  result.words.fill(p.words);
+  result.instructions.fill(p.instructions);
   result.symbols.fill(p.symbols);
   result.checks.fill(p.checks);
   result.laws.fill(p.laws);

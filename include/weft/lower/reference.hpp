@@ -47,7 +47,7 @@ inline void set_number(any_register& r, dtype t, any_number n) {
 }
 
 template <class Op>
-void interpret_as(const word& w, dtype operand_type, any_register* r) {
+void interpret_as(const instruction& w, dtype operand_type, any_register* r) {
   if constexpr (std::is_same_v<Op, op::cast>) {
     const bool mask = operand_type == dtype::boolean;
     visit_register(operand_type, [&]<class From>(From) {
@@ -73,16 +73,17 @@ void interpret_as(const word& w, dtype operand_type, any_register* r) {
   }
 }
 
-using interpreter = void (*)(const word&, dtype, any_register*);
+using interpreter = void (*)(const instruction&, dtype, any_register*);
 template <class List>
 struct interpreters;
 template <class... Ops>
 struct interpreters<op::op_list<Ops...>> {
   template <class Op>
   static constexpr interpreter of() {
-    if constexpr (requires { Op::lane(float{}); } || requires { Op::lane(float{}, float{}); } ||
-                  requires { Op::lane(std::int32_t{}, std::int32_t{}); } || requires { Op::lane(std::int32_t{}); } ||
-                  std::is_same_v<Op, op::cast> || std::is_same_v<Op, op::where>)
+    if constexpr (
+        requires { Op::lane(float{}); } || requires { Op::lane(float{}, float{}); } ||
+        requires { Op::lane(std::int32_t{}, std::int32_t{}); } || requires { Op::lane(std::int32_t{}); } ||
+        std::is_same_v<Op, op::cast> || std::is_same_v<Op, op::where>)
       return &interpret_as<Op>;
     else return nullptr;
   }
@@ -99,7 +100,7 @@ class reference_backend : public cpu::cpu_backend {
   void launch(const kernel_call& call) override {
     const kernel_args& args = call.args;
     const index_t columns = args.row_size();
-    std::vector<detail::any_register> registers(call.words.size());
+    std::vector<detail::any_register> registers(call.instructions.size());
     scratch_.assign(static_cast<std::size_t>(call.scratch_rows * columns), {});
     for (index_t r = 0; r < args.rows(); ++r) {
       index_t base[max_arguments]{};
@@ -108,7 +109,7 @@ class reference_backend : public cpu::cpu_backend {
         run_row(call, base, registers);
         continue;
       }
-      const word w = last_word(call);
+      const instruction w = last_instruction(call);
       scratch_.assign(static_cast<std::size_t>(columns), neutral(w.type, w.op - column_sum));
       index_t folded = 1;
       for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
@@ -118,13 +119,15 @@ class reference_backend : public cpu::cpu_backend {
         add_offsets(args, f, args.order - 1 - args.folded, args.order - 1, offsets);
         run_row(call, offsets, registers);
       }
-      for (index_t c = 0; c < columns; ++c) store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
+      for (index_t c = 0; c < columns; ++c)
+        store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
     }
   }
 
  protected:
   /// Called after each instruction: r[0..2] are the operands, of type `operand`, and r[3] the result.
-  virtual void computed(const kernel_call&, const word&, dtype, const detail::any_register*, index_t) {}
+  virtual void computed(const kernel_call&, const instruction&, dtype, const detail::any_register*, index_t) {
+  }
 
  private:
   static void add_offsets(const kernel_args& args, index_t row, int first, int last, index_t* offsets) {
@@ -133,16 +136,20 @@ class reference_backend : public cpu::cpu_backend {
       row /= args.extent[d];
     }
   }
-  static word last_word(const kernel_call& call) { return word::decoded(call.words[call.words.size() - 2]); }
+  static instruction last_instruction(const kernel_call& call) {
+    return instruction::decoded(call.instructions[call.instructions.size() - 2]);
+  }
 
-  static void load_element(const kernel_args& args, const word& w, index_t at, detail::any_register& to) {
+  static void load_element(const kernel_args& args, const instruction& w, index_t at,
+                           detail::any_register& to) {
     visit_type(w.type, [&]<class T>(T) {
       const T x = static_cast<const T*>(args.pointer[w.a])[at];
       if constexpr (std::is_same_v<T, bool>) to.i32 = x ? -1 : 0;
       else detail::visit_register(w.type, [&]<class R>(R) { to.as<R>() = static_cast<R>(x); });
     });
   }
-  static void store_element(const kernel_args& args, const word& w, index_t at, detail::any_register from) {
+  static void store_element(const kernel_args& args, const instruction& w, index_t at,
+                            detail::any_register from) {
     visit_type(w.type, [&]<class T>(T) {
       T& to = static_cast<T*>(args.pointer[w.a])[at];
       if constexpr (std::is_same_v<T, bool>) to = from.i32 != 0;
@@ -151,68 +158,81 @@ class reference_backend : public cpu::cpu_backend {
     });
   }
 
-  /// Runs the words of one row: those between sweeps once, those of a sweep for every element.
+  /// Runs the instructions of one row: those between sweeps once, those of a sweep for every element.
   void run_row(const kernel_call& call, const index_t* base, std::vector<detail::any_register>& registers) {
-    const std::size_t count = call.words.size();
+    const std::size_t count = call.instructions.size();
     for (std::size_t i = 0; i < count; ++i) {
-      if (word::decoded(call.words[i]).op != sweep) {
+      if (instruction::decoded(call.instructions[i]).op != sweep) {
         i += run_word(call, i, base, 0, registers);
         continue;
       }
       std::size_t last = i;
-      while (word::decoded(call.words[last]).op != lower::end) ++last;
-      for (std::size_t k = i + 1; k < last; ++k) begin_fold(word::decoded(call.words[k]), registers[k]);
+      while (instruction::decoded(call.instructions[last]).op != lower::end) ++last;
+      for (std::size_t k = i + 1; k < last; ++k)
+        begin_fold(instruction::decoded(call.instructions[k]), registers[k]);
       for (index_t c = 0; c < call.args.row_size(); ++c)
         for (std::size_t k = i + 1; k < last; ++k) run_word(call, k, base, c, registers);
       i = last;
     }
   }
 
-  static void begin_fold(const word& w, detail::any_register& r) {
+  static void begin_fold(const instruction& w, detail::any_register& r) {
     if (w.op >= fold_sum && w.op <= fold_min) r = neutral(w.type, w.op - fold_sum);
   }
   /// What a fold begins with: a sum (0), the largest (1) or the smallest (2).
   static detail::any_register neutral(dtype t, int kind) {
     detail::any_register n;
     detail::visit_register(t, [&]<class R>(R) {
-      n.as<R>() = kind == 0 ? R{} : kind == 1 ? vector_code::fold_neutral<1, R>() : vector_code::fold_neutral<2, R>();
+      n.as<R>() = kind == 0   ? R{}
+                  : kind == 1 ? vector_code::fold_neutral<1, R>()
+                              : vector_code::fold_neutral<2, R>();
     });
     return n;
   }
   static void fold_into(detail::any_register& sum, detail::any_register x, dtype t, int kind) {
     detail::visit_register(t, [&]<class R>(R) {
       R& s = sum.as<R>();
-      s = kind == 0 ? simd::sum(s, x.as<R>()) : kind == 1 ? simd::maximum(s, x.as<R>()) : simd::minimum(s, x.as<R>());
+      s = kind == 0   ? simd::sum(s, x.as<R>())
+          : kind == 1 ? simd::maximum(s, x.as<R>())
+                      : simd::minimum(s, x.as<R>());
     });
   }
 
-  /// Runs word `i` for element `c`; returns how many data words follow it.
+  /// Runs instruction `i` for element `c`; returns how many data instructions follow it.
   std::size_t run_word(const kernel_call& call, std::size_t i, const index_t* base, index_t c,
                        std::vector<detail::any_register>& registers) {
     const kernel_args& args = call.args;
-    const word w = word::decoded(call.words[i]);
+    const instruction w = instruction::decoded(call.instructions[i]);
     detail::any_register& out = registers[i];
     const auto reg = [&](int k) -> detail::any_register& { return registers[static_cast<std::size_t>(k)]; };
     const auto scratch = [&](int row) -> detail::any_register& {
       return scratch_[static_cast<std::size_t>(row * args.row_size() + c)];
     };
     switch (w.op) {
-      case load: load_element(args, w, base[w.a] + c * (w.b ? args.stride[w.a][args.order - 1] : 1), out); return 0;
+      case load:
+        load_element(args, w, base[w.a] + c * (w.b ? args.stride[w.a][args.order - 1] : 1), out);
+        return 0;
       case load_row: load_element(args, w, base[w.a], out); return 0;
       case store: store_element(args, w, base[w.a] + c, reg(w.b)); return 0;
       case store_row: store_element(args, w, base[w.a], reg(w.b)); return 0;
       case spill: scratch(w.a) = reg(w.b); return 0;
       case reload: out = scratch(w.a); return 0;
-      case coordinate: detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(c); }); return 0;
-      case argument: detail::set_number(out, w.type, args.number[w.a]); return 0;
-      case constant: detail::set_number(out, w.type, {static_cast<std::int64_t>(call.words[i + 1])}); return 1;
-      case fold_sum: case fold_max: case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
+      case coordinate:
+        detail::visit_register(w.type, [&]<class R>(R) { out.as<R>() = static_cast<R>(c); });
+        return 0;
+      case scalar_argument: detail::set_number(out, w.type, args.number[w.a]); return 0;
+      case constant:
+        detail::set_number(out, w.type, {static_cast<std::int64_t>(call.instructions[i + 1])});
+        return 1;
+      case fold_sum:
+      case fold_max:
+      case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
       case column_sum: case column_max: case column_min:
         fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);
         return 0;
       default: {
         detail::any_register r[4] = {reg(w.a), reg(w.b), reg(w.c), {}};
-        const dtype operand = word::decoded(call.words[static_cast<std::size_t>(w.a)]).type;
+        const dtype operand = instruction::decoded(call.instructions[static_cast<std::size_t>(w.a)]).type;
         detail::interpreters<op::all::list>::at[w.op](w, operand, r);
         out = r[3];
         computed(call, w, operand, r, c);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Canonical codes as text: a kernel in the language of gpu/vocabulary.hpp.
+// Canonical codes as text: a kernel in the language of gpu/dialect.hpp.
 //
 // A work item computes one element; where rows are folded a group computes a row together, and
 // where columns are folded an item computes one column. Extents and strides are parameters, so a
 // text serves all shapes of one order.
 //
-//   kernel_text(call.words, text_form_of(call))
+//   kernel_text(call.instructions, text_form_of(call))
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@
 
 namespace weft::lower {
 
-/// What a text depends on besides the words.
+/// What a text depends on besides the instructions.
 struct text_form {
   kernel_division division{};
   int arguments = 0;
@@ -61,12 +61,13 @@ constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boole
 
 class text_writer {
  public:
-  text_writer(std::span<const std::uint64_t> words, const text_form& form) : words_(words), form_(form) {}
+  text_writer(std::span<const std::uint64_t> instructions, const text_form& form)
+      : instructions_(instructions), form_(form) {}
 
   [[gnu::cold]] std::string run() {
     write_parameters();
     write_head();
-    for (std::size_t i = 0; i < words_.size(); ++i) i += write_word(i);
+    for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
     write_tail();
     return std::move(out_);
   }
@@ -74,7 +75,7 @@ class text_writer {
  private:
   [[gnu::cold]] static std::string number(std::size_t i) { return std::to_string(i); }
   [[gnu::cold]] static std::string reg(int i) { return "r" + std::to_string(i); }
-  word at(std::size_t i) const { return word::decoded(words_[i]); }
+  instruction at(std::size_t i) const { return instruction::decoded(instructions_[i]); }
   bool by_rows() const { return form_.division == kernel_division::rows; }
   bool by_columns() const { return form_.division == kernel_division::columns; }
   /// Dims that count rows of the result.
@@ -110,8 +111,9 @@ class text_writer {
     for (int a = 0; a < form_.arguments; ++a) line("long o" + std::to_string(a) + " = 0;");
     write_offsets("row", 0, kept());
     if (by_columns()) {
-      const word fold = at(words_.size() - 2);
-      line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
+      const instruction fold = at(instructions_.size() - 2);
+      line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) +
+           ";");
       for (int a = 0; a < form_.arguments; ++a)
         line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
       line("for (long f = 0; f < P.folded_rows; ++f) {");
@@ -136,7 +138,7 @@ class text_writer {
 
   [[gnu::cold]] void write_tail() {
     if (by_columns()) {
-      const word fold = at(words_.size() - 2);
+      const instruction fold = at(instructions_.size() - 2);
       line("}");
       line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
     }
@@ -147,17 +149,20 @@ class text_writer {
   /// Element `index` of the row of argument `a`.
   [[gnu::cold]] static std::string element(dtype t, int a, const char* offset, const std::string& index) {
     const auto n = std::to_string(a);
-    return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n + " + " + index + "]";
+    return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n +
+           " + " + index + "]";
   }
   [[gnu::cold]] std::string scratch_element(dtype t, int row) const {
-    return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) + "))[c]";
+    return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) +
+           "))[c]";
   }
 
   [[gnu::cold]] static std::string neutral(int fold, dtype t) {
     if (fold == 0) return "0";
     const bool max = fold == 1;
     switch (register_type(t)) {
-      case dtype::f64: return max ? "DOUBLE_OF_BITS(0xfff0000000000000ul)" : "DOUBLE_OF_BITS(0x7ff0000000000000ul)";
+      case dtype::f64:
+        return max ? "DOUBLE_OF_BITS(0xfff0000000000000ul)" : "DOUBLE_OF_BITS(0x7ff0000000000000ul)";
       case dtype::f32: return max ? "FLOAT_OF_BITS(0xff800000u)" : "FLOAT_OF_BITS(0x7f800000u)";
       case dtype::i64: return max ? "(-0x7fffffffffffffffl - 1)" : "0x7fffffffffffffffl";
       default: return max ? "(-0x7fffffff - 1)" : "0x7fffffff";
@@ -171,7 +176,8 @@ class text_writer {
     const any_number x{static_cast<std::int64_t>(word)};
     switch (register_type(t)) {
       case dtype::f64: return "DOUBLE_OF_BITS(" + std::to_string(word) + "ul)";
-      case dtype::f32: return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(x.as<float>())) + "u)";
+      case dtype::f32:
+        return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(x.as<float>())) + "u)";
       default: return std::string("(") + register_name(t) + ")" + std::to_string(word) + "ul";
     }
   }
@@ -180,24 +186,27 @@ class text_writer {
     line(std::string(register_name(at(i).type)) + " r" + number(i) + " = " + value + ";");
   }
 
-  /// Writes word `i`; returns how many data words follow it.
-  [[gnu::cold]] std::size_t write_word(std::size_t i) {
-    const word w = at(i);
+  /// Writes instruction `i`; returns how many data instructions follow it.
+  [[gnu::cold]] std::size_t write_instruction(std::size_t i) {
+    const instruction w = at(i);
     const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
     switch (w.op) {
       case load: {
-        const std::string inner = "P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]";
+        const std::string inner =
+            "P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]";
         define(i, loaded(w.type, element(w.type, w.a, "o", w.b ? "c * " + inner : "c")));
         return 0;
       }
       case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
       case store: line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
-      case store_row: line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
+      case store_row:
+        line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";");
+        return 0;
       case spill: line(scratch_element(w.type, w.a) + " = " + reg(w.b) + ";"); return 0;
       case reload: define(i, scratch_element(w.type, w.a)); return 0;
       case coordinate: define(i, std::string("(") + register_name(w.type) + ")c"); return 0;
-      case argument: define(i, run_time_number(w)); return 0;
-      case constant: define(i, bits(w.type, words_[i + 1])); return 1;
+      case scalar_argument: define(i, run_time_number(w)); return 0;
+      case constant: define(i, bits(w.type, instructions_[i + 1])); return 1;
       case fold_sum: case fold_max: case fold_min:
         line("r" + number(i) + " = " + combined(w.op - fold_sum, "r" + number(i), reg(w.a)) + ";");
         return 0;
@@ -206,11 +215,11 @@ class text_writer {
         return 0;
       case sweep: begin_sweep(i); return 0;
       case lower::end: end_sweep(i); return 0;
-      default: define(i, instruction(w)); return 0;
+      default: define(i, operation(w)); return 0;
     }
   }
 
-  [[gnu::cold]] std::string run_time_number(const word& w) const {
+  [[gnu::cold]] std::string run_time_number(const instruction& w) const {
     const std::string n = "P.number[" + std::to_string(w.a) + "]";
     if (register_type(w.type) == dtype::f64) return "DOUBLE_OF_BITS(" + n + ")";
     if (register_type(w.type) == dtype::f32) return "FLOAT_OF_BITS(" + n + ")";
@@ -233,22 +242,27 @@ class text_writer {
     std::size_t k = i;
     while (at(k).op != sweep) --k;
     for (++k; k < i; ++k) {
-      const word w = at(k);
+      const instruction w = at(k);
       if (!is_fold(w)) continue;
       const std::string type = register_name(w.type);
-      const std::string to = "r" + number(k);  // in steps: g++ 12 takes literal + temporary for overlapping copies
+      const std::string to =
+          "r" + number(k);  // in steps: g++ 12 takes literal + temporary for overlapping copies
       line(to + " = " + names[w.op - fold_sum] + type + "(" + to + ", (SHARED " + type + "*)shared);");
     }
   }
-  static bool is_fold(const word& w) { return w.op >= fold_sum && w.op <= fold_min; }
+  static bool is_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }
 
   /// The text of an instruction with its registers in the place of a, b and c.
-  [[gnu::cold]] std::string instruction(const word& w) const {
-    if (w.op == op::number_of_op<op::cast>) return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
+  [[gnu::cold]] std::string operation(const instruction& w) const {
+    if (w.op == op::number_of_op<op::cast>)
+      return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
     const std::string text = instruction_texts<op::all::list>::at[w.op];
     const bool integer = !is_floating(w.type) && wraps(w.op);
-    const std::string wide = integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
-    const auto is_letter = [](char x) { return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_'; };
+    const std::string wide =
+        integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
+    const auto is_letter = [](char x) {
+      return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_';
+    };
     std::string result;
     for (std::size_t i = 0; i < text.size();) {
       std::size_t j = i;
@@ -257,47 +271,50 @@ class text_writer {
       else {
         const std::string name = text.substr(i, j - i);
         const int operand[] = {w.a, w.b, w.c};
-        result += name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? wide + reg(operand[name[0] - 'a']) : name;
+        result +=
+            name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? wide + reg(operand[name[0] - 'a']) : name;
         i = j;
       }
     }
     return integer ? std::string("(") + register_name(w.type) + ")(" + result + ")" : result;
   }
   static constexpr bool wraps(int op) {
-    return op == op::number_of_op<op::add> || op == op::number_of_op<op::subtract> || op == op::number_of_op<op::multiply> ||
-           op == op::number_of_op<op::negate>;
+    return op == op::number_of_op<op::add> || op == op::number_of_op<op::subtract> ||
+           op == op::number_of_op<op::multiply> || op == op::number_of_op<op::negate>;
   }
 
   /// The register w.a, of type `from`, as a value of type w.type: `converted` in base/dtype.hpp.
-  [[gnu::cold]] static std::string cast(dtype from, const word& w) {
+  [[gnu::cold]] static std::string cast(dtype from, const instruction& w) {
     const std::string x = reg(w.a);
     if (w.type == dtype::boolean) return "(" + x + " != 0)";
     if (is_narrow(w.type)) return loaded(w.type, stored(w.type, "(f32)" + x));
-    if (is_floating(from) && !is_floating(w.type)) return std::string(name_of(from)) + "_to_" + name_of(w.type) + "(" + x + ")";
+    if (is_floating(from) && !is_floating(w.type))
+      return std::string(name_of(from)) + "_to_" + name_of(w.type) + "(" + x + ")";
     return w.type == dtype::u8 ? "(i32)(u8)" + x : std::string("(") + register_name(w.type) + ")" + x;
   }
 
-  std::span<const std::uint64_t> words_;
+  std::span<const std::uint64_t> instructions_;
   text_form form_;
   std::string out_;
 };
 
 }  // namespace detail
 
-/// The form of the text for a call: its numbers are counted from the words.
+/// The form of the text for a call: its numbers are counted from the instructions.
 inline text_form text_form_of(const kernel_call& call) {
   text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
-  for (std::size_t i = 0; i < call.words.size(); ++i) {
-    const word w = word::decoded(call.words[i]);
-    if (w.op == argument) form.numbers = std::max(form.numbers, w.a + 1);
+  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+    const instruction w = instruction::decoded(call.instructions[i]);
+    if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
     if (w.op == constant) ++i;
   }
   return form;
 }
 
 /// The kernel as text: a struct PARAMS and the function weft_kernel.
-[[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> words, const text_form& form) {
-  return detail::text_writer(words, form).run();
+[[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> instructions,
+                                             const text_form& form) {
+  return detail::text_writer(instructions, form).run();
 }
 
 }  // namespace weft::lower

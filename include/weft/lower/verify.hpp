@@ -15,13 +15,16 @@ constexpr int base_of(const plan& p, int id) {
 
 /// Registers are written before they are read, and arguments exist.
 constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int arguments) {
-  for (int i = 0; i < k.words; ++i) {
-    const word w = word::decoded(p.words[k.first_word + i]);
+  for (int i = 0; i < k.instructions; ++i) {
+    const instruction w = instruction::decoded(p.instructions[k.first_instruction + i]);
     const bool reads_memory = w.op == load || w.op == load_row;
-    const bool writes_memory = w.op == store || w.op == store_row || (w.op >= column_sum && w.op <= column_min);
-    if ((reads_memory || writes_memory) && w.a >= arguments) return {"a kernel names an argument that it has not", i};
+    const bool writes_memory =
+        w.op == store || w.op == store_row || (w.op >= column_sum && w.op <= column_min);
+    if ((reads_memory || writes_memory) && w.a >= arguments)
+      return {"a kernel's buffer index is out of range", i};
     if ((writes_memory || w.op == spill) && w.b >= i) return {"a kernel stores what it has not computed", i};
-    if (w.op < first_opcode && (w.a >= i || w.b >= i || w.c >= i)) return {"an instruction reads what comes later", i};
+    if (w.op < first_opcode && (w.a >= i || w.b >= i || w.c >= i))
+      return {"an instruction reads what comes later", i};
     if (w.op == constant) ++i;
   }
   return {};
@@ -38,17 +41,20 @@ constexpr broken_promise verify_plan(const plan& p) {
       const int id = detail::base_of(p, p.operands[s.first_operand + k]);
       const value_entry& v = p.values[id];
       if (v.where == storage::leaf) continue;
-      if (v.where != storage::computed || computed_at[id] < 0) return {"a step reads what is not computed", t};
+      if (v.where != storage::computed || computed_at[id] < 0)
+        return {"a step reads what is not computed", t};
       if (v.first_step > t || v.last_step < t) return {"a step reads a value that does not live", t};
     }
     for (int k = 0; k < s.outputs; ++k) {
       const int id = p.operands[s.first_operand + s.inputs + k];
-      if (p.values[id].where != storage::computed) return {"a step writes what is no memory of the program", t};
+      if (p.values[id].where != storage::computed)
+        return {"a step writes what is no memory of the program", t};
       if (computed_at[id] >= 0) return {"a value is computed twice", t};
       computed_at[id] = t;
     }
     if (s.kind == step_kind::kernel)
-      if (const broken_promise b = detail::verify_kernel(p, p.kernels[s.kernel], s.inputs + s.outputs)) return b;
+      if (const broken_promise b = detail::verify_kernel(p, p.kernels[s.kernel], s.inputs + s.outputs))
+        return b;
   }
   for (int o : p.outputs)
     if (o >= 0 && computed_at[detail::base_of(p, o)] < 0) return {"an output is not computed", o};

@@ -20,11 +20,12 @@ namespace weft {
 inline constexpr index_t logits_at_once = index_t{1} << 24;
 
 /// Mean cross-entropy of x W^T for x [..., In], W [V, In] and integer labels [...] that are not `Ignore`. A
-/// statement of its own: not to be used inside `grad`. Of bf16 and f16 logits are rounded, labels are counted and
-/// losses added up in f32, and the mean is rounded.
+/// statement of its own: not to be used inside `grad`. Of bf16 and f16 logits are rounded, labels are counted
+/// and losses added up in f32, and the mean is rounded.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logits_at_once) {
-  if (at_once < 1) throw value_error("weft: linear_cross_entropy: " + std::to_string(at_once) + " logits at once");
+  if (at_once < 1)
+    throw value_error("weft: linear_cross_entropy: " + std::to_string(at_once) + " logits at once");
   using T = typename X::value_type;
   using S = slice_sum<T>;
   const auto of_rows = [weight](auto rows, auto row_labels) {

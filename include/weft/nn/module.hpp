@@ -43,7 +43,8 @@ template <class T>
 consteval index_t static_parameter_count() {
   if constexpr (is_tensor<T>) {
     index_t n = 1;
-    for (int i = 0; i < T::static_shape.order; ++i) n = n < 0 || T::static_shape[i] == dyn ? -1 : n * T::static_shape[i];
+    for (int i = 0; i < T::static_shape.order; ++i)
+      n = n < 0 || T::static_shape[i] == dyn ? -1 : n * T::static_shape[i];
     return T::requires_grad ? n : 0;
   } else if constexpr (content_of<T> == content::none) {
     return 0;
@@ -125,7 +126,9 @@ tensor_list parameters_of(const M& m) {
 template <class M>
 consteval index_t parameter_count() {
   constexpr index_t n = detail::static_parameter_count<M>();
-  static_assert(n >= 0, "weft: parameter_count: an extent of a parameter, or the length of a list, is known at run time only");
+  static_assert(
+      n >= 0,
+      "weft: parameter_count: an extent of a parameter, or the length of a list, is known at run time only");
   return n;
 }
 
@@ -164,8 +167,10 @@ void draw(tensor_state& p, random_key key) {
     }
     const auto scale = static_cast<float>(p.init.scale);
     for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-      elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f) : scale * part[i]);
-    p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.data(), static_cast<std::size_t>(count) * sizeof(T));
+      elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f)
+                                                                        : scale * part[i]);
+    p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.data(),
+                    static_cast<std::size_t>(count) * sizeof(T));
   }
   ++p.version;
 }

@@ -2,7 +2,7 @@
 // Equal blocks one after the other, compiled once.
 //
 // Applying a `repeat` to an expression gives a node that marks a boundary: evaluation ends a
-// program there, plays the block's program once for each block, and goes on with its result.
+// program there, runs the block's program once for each block, and goes on with its result.
 // Compile time and code do not grow with depth, and a tape keeps one entry a block.
 //
 //   repeat<block> h{12 blocks};

@@ -17,12 +17,13 @@ struct causal_self_attention {
   index_t heads = 1;
 
   /// Throws value_error unless `heads` divides `features`.
-  static causal_self_attention create(index_t features, index_t heads, const device& where = default_device()) {
+  static causal_self_attention create(index_t features, index_t heads,
+                                      const device& where = default_device()) {
     if (heads < 1 || features % heads)
       throw value_error("weft: causal_self_attention: " + std::to_string(heads) + " heads do not divide " +
                         std::to_string(features) + " features");
-    return {linear<C, three>::create(features, 3 * features, where), linear<C, C>::create(features, features, where),
-            heads};
+    return {linear<C, three>::create(features, 3 * features, where),
+            linear<C, C>::create(features, features, where), heads};
   }
 
   auto operator()(expression auto x_BTC) const {
@@ -41,7 +42,8 @@ struct feed_forward {
   linear<Hidden, C> out;
 
   static feed_forward create(index_t features, index_t hidden, const device& where = default_device()) {
-    return {linear<C, Hidden>::create(features, hidden, where), linear<Hidden, C>::create(hidden, features, where)};
+    return {linear<C, Hidden>::create(features, hidden, where),
+            linear<Hidden, C>::create(hidden, features, where)};
   }
   auto operator()(expression auto x) const { return out(gelu(in(x))); }
 };

@@ -6,8 +6,8 @@
 // references name what somebody else holds, and are not followed. A class whose members cannot be found
 // does not compile, so that no tensor is left out silently.
 //
-//   struct legacy_table { legacy_table(); ... };                               // holds no tensors, and says so:
-//   template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
+//   struct legacy_table { legacy_table(); ... };                               // holds no tensors, and says
+//   so: template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
 #pragma once
 
 #include <algorithm>
@@ -82,7 +82,8 @@ concept has_children = requires(T& m) { m.children(); };
 /// Whether the members of a class can be named.
 template <class T>
 consteval bool is_plain_struct() {
-  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>) return !has_base<T> && count_members<T>() <= most_members;
+  if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
+    return !has_base<T> && count_members<T>() <= most_members;
   else return false;
 }
 
@@ -111,7 +112,8 @@ consteval content content_of_members(std::type_identity<std::tuple<T*...>>) {
 template <class T>
 consteval content find_content() {
   if constexpr (is_tensor<T>) return content::tensors;
-  else if constexpr (!std::is_class_v<T>) return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
+  else if constexpr (!std::is_class_v<T>)
+    return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
   else if constexpr (is_tuple<T>) return content_of_elements(std::type_identity<T>{});
   else if constexpr (holds_no_tensors<T>) return content::none;
   else if constexpr (map_container<T>) return content_of_all<typename T::mapped_type>();
@@ -127,14 +129,16 @@ inline constexpr content content_of = find_content<T>();
 /// The sentence for a class whose tensors cannot be found.
 template <bool Holds, class Class>
 struct reachable_tensors_law {
-  static_assert(Holds, "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
-                       "private member or base class; at most 32 members), or give it `auto& children()` and "
-                       "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
+  static_assert(Holds,
+                "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
+                "private member or base class; at most 32 members), or give it `auto& children()` and "
+                "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
 };
 /// Whether T itself can be walked through, whatever is inside it.
 template <class T>
 consteval bool find_reachable() {
-  if constexpr (is_tensor<T> || is_tuple<T> || is_container<T> || is_pointer_to_one<T> || has_children<T>) return true;
+  if constexpr (is_tensor<T> || is_tuple<T> || is_container<T> || is_pointer_to_one<T> || has_children<T>)
+    return true;
   else return content_of<T> == content::none || is_plain_struct<T>();
 }
 template <class T>
@@ -176,14 +180,16 @@ void for_each_entry(Map& m, F f) {
   }
 }
 
-[[noreturn, gnu::cold]] inline void refuse_undefined_parameter(const std::string& path, dtype type, const shape& extents) {
+[[noreturn, gnu::cold]] inline void refuse_undefined_parameter(const std::string& path, dtype type,
+                                                               const shape& extents) {
   throw value_error("weft: the parameter " + path + " of type " + name_of(type) + " " + to_string(extents) +
-                    " has no elements: give it some (layers with a dyn size are made by `create`), or make it a std::optional if it may "
+                    " has no elements: give it some (layers with a dyn size are made by `create`), or make "
+                    "it a std::optional if it may "
                     "be absent");
 }
 
-/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. Throws value_error for a
-/// parameter without elements where names are asked for; buffers may be without.
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. Throws
+/// value_error for a parameter without elements where names are asked for; buffers may be without.
 template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
@@ -212,7 +218,8 @@ void walk(M& m, const Path& path, F& f) {
     auto&& children = m.children();
     walk<Which>(children, path, f);  // the module stands for what it holds
   } else {
-    for_each_member(m, [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });
+    for_each_member(m,
+                    [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });
   }
 }
 }  // namespace detail

@@ -38,7 +38,7 @@ struct all {
             unflatten, flatten, unsqueeze, chunk, select,                       // movement
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
-            checked_index, take_rows, put_rows, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
+            checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
             attention, attention_backward,                 // look-ups, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
             clamp, cross_entropy, count_labels, bce_with_logits,             // losses

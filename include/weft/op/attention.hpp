@@ -112,10 +112,10 @@ struct attention_backward : rule<6> {
       &detail::by_type<&cpu::attention_backward<float>, &cpu::attention_backward<double>>,
       detail::attention_backward_text, &detail::attention_items};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
   }
-  static constexpr form result_form(int k, const form* operands) { return operands[k]; }
+  static constexpr tensor_spec result_spec(int k, const tensor_spec* operands) { return operands[k]; }
 };
 
 /// softmax(q k^T / sqrt(features)) v per batch element and head. Result 1 is the logarithm of the
@@ -131,7 +131,7 @@ struct attention : rule<3> {
   using law = attention_law<Holds, Extents...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result{operands[0].extents.order == 4, operands[0]};
     for (int i = 1; i < 3 && result.holds; ++i) {
       result.types_fit &= operands[i].type == operands[0].type;
@@ -143,7 +143,7 @@ struct attention : rule<3> {
     result.types_fit &= operands[0].type == dtype::f32 || operands[0].type == dtype::f64;
     return result;
   }
-  static constexpr form result_form(int, const form* operands) {
+  static constexpr tensor_spec result_spec(int, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
     return {operands[0].type, {3, {s[0], s[2], s[1]}}};
   }

@@ -15,7 +15,7 @@ namespace weft::op {
 struct comparison : primitive<2> {
   static constexpr dtype result_type(dtype) { return dtype::boolean; }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, 2);
     result.value.type = dtype::boolean;
     return result;
@@ -48,7 +48,7 @@ template <int Arity>
 struct logical : primitive<Arity> {
   static constexpr bool widens = false;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
     for (int i = 0; i < Arity; ++i) result.types_fit &= operands[i].type == dtype::boolean;
     return result;
@@ -98,7 +98,7 @@ struct where : primitive<3> {
   static constexpr auto text = "a ? b : c";
   template <class V> static WEFT_INLINE V lane(simd::mask_of<V> m, V a, V b) { return simd::select(m, a, b); }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, 3);
     result.value.type = promoted(operands[1].type, operands[2].type);
     result.types_fit = operands[0].type == dtype::boolean;

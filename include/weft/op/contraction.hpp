@@ -27,7 +27,7 @@ struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
     result.value.type = at.count ? static_cast<dtype>(at[0]) : operands[0].type;
     result.types_fit = operands[0].type == operands[1].type;
@@ -52,7 +52,7 @@ struct matmul : rule<2> {
   using type_law = matmul_type_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
     result.value.type = operands[0].type;
     result.types_fit = operands[0].type == operands[1].type && is_floating(operands[0].type);

@@ -23,7 +23,7 @@ struct floating_primitive : primitive<Arity> {
   static constexpr dtype operand_type(dtype t) { return floating(t); }
   static constexpr dtype result_type(dtype t) { return floating(t); }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
     result.value.type = floating(result.value.type);
     return result;
@@ -68,7 +68,8 @@ struct negate : on_numbers<primitive<1>> {
   static constexpr auto vjp(auto g, auto, auto) { return -g; }
 };
 
-/// The cotangents of two operands of which one is chosen: halves where they are equal, both where one is NaN, as in PyTorch.
+/// The cotangents of two operands of which one is chosen: halves where they are equal, both where one is NaN,
+/// as in PyTorch.
 constexpr auto shared_by_choice(auto g, auto a, auto b, auto passed_a, auto passed_b) {
   const auto part = weft::where(weft::equal(a, b), g * 0.5, g);
   return std::array{weft::where(passed_a, 0, part), weft::where(passed_b, 0, part)};
@@ -221,14 +222,17 @@ struct round : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// x between two bounds. As in PyTorch the cotangent passes where low <= x <= high; a bound gets it where it replaces x.
+/// x between two bounds. As in PyTorch the cotangent passes where low <= x <= high; a bound gets it where it
+/// replaces x.
 struct clamp : composed<3> {
   static constexpr auto name = "clamp";
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     return broadcast_all(dims, operands, 3);
   }
-  static constexpr auto value(auto x, auto low, auto high) { return weft::minimum(weft::maximum(x, low), high); }
+  static constexpr auto value(auto x, auto low, auto high) {
+    return weft::minimum(weft::maximum(x, low), high);
+  }
   static constexpr auto vjp(auto g, auto, auto x, auto low, auto high) {
     const auto inside = weft::logical_and(weft::less_equal(low, x), weft::less_equal(x, high));
     const auto raised = weft::logical_and(weft::less(x, low), weft::less(low, high));
@@ -243,7 +247,7 @@ struct cast : primitive<1> {
   static constexpr auto text = "a";
   static constexpr bool widens = false;
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     return {true, {static_cast<dtype>(at[0]), operands[0].extents}};
   }
   static constexpr auto vjp(auto g, auto, auto a) { return cast_to(g, a.type()); }

@@ -106,7 +106,8 @@ constexpr auto in_type(E e) {
   else return cast<T>(std::move(e));
 }
 
-/// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as one op is.
+/// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as
+/// one op is.
 template <class F, expression... X>
 constexpr auto rounded_once(F f, X... x) {
   constexpr dtype t = [] {

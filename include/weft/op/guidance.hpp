@@ -22,23 +22,28 @@ struct dims_at_run_time {
 
 template <expression X, class... Rest>
 constexpr void sum(X, detail::dims_at_run_time, Rest...) {
-  static_assert(detail::unsupported<X>, "weft: dims are template arguments: sum(x, dims<0>), sum(x, dims<0, 1>, keepdim)");
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: sum(x, dims<0>), sum(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
 constexpr void mean(X, detail::dims_at_run_time, Rest...) {
-  static_assert(detail::unsupported<X>, "weft: dims are template arguments: mean(x, dims<0>), mean(x, dims<0, 1>, keepdim)");
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: mean(x, dims<0>), mean(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
 constexpr void amax(X, detail::dims_at_run_time, Rest...) {
-  static_assert(detail::unsupported<X>, "weft: dims are template arguments: amax(x, dims<0>), amax(x, dims<0, 1>, keepdim)");
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: amax(x, dims<0>), amax(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
 constexpr void amin(X, detail::dims_at_run_time, Rest...) {
-  static_assert(detail::unsupported<X>, "weft: dims are template arguments: amin(x, dims<0>), amin(x, dims<0, 1>, keepdim)");
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: amin(x, dims<0>), amin(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
 constexpr void logsumexp(X, detail::dims_at_run_time, Rest...) {
-  static_assert(detail::unsupported<X>, "weft: dims are template arguments: logsumexp(x, dims<0>), logsumexp(x, dims<0>, keepdim)");
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: logsumexp(x, dims<0>), logsumexp(x, dims<0>, keepdim)");
 }
 template <expression X>
 constexpr void argmax(X, detail::dims_at_run_time) {
@@ -59,19 +64,27 @@ constexpr void log_softmax(X, detail::dims_at_run_time) {
 
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {
-  static_assert(detail::unsupported<A>, "weft: nothing is computed in place: write auto y = a + b, or update(context, {a.state()}, a + b)");
+  static_assert(
+      detail::unsupported<A>,
+      "weft: nothing is computed in place: write auto y = a + b, or update(context, {a.state()}, a + b)");
 }
 template <expression A, operand B>
 constexpr void operator-=(const A&, const B&) {
-  static_assert(detail::unsupported<A>, "weft: nothing is computed in place: write auto y = a - b, or update(context, {a.state()}, a - b)");
+  static_assert(
+      detail::unsupported<A>,
+      "weft: nothing is computed in place: write auto y = a - b, or update(context, {a.state()}, a - b)");
 }
 template <expression A, operand B>
 constexpr void operator*=(const A&, const B&) {
-  static_assert(detail::unsupported<A>, "weft: nothing is computed in place: write auto y = a * b, or update(context, {a.state()}, a * b)");
+  static_assert(
+      detail::unsupported<A>,
+      "weft: nothing is computed in place: write auto y = a * b, or update(context, {a.state()}, a * b)");
 }
 template <expression A, operand B>
 constexpr void operator/=(const A&, const B&) {
-  static_assert(detail::unsupported<A>, "weft: nothing is computed in place: write auto y = a / b, or update(context, {a.state()}, a / b)");
+  static_assert(
+      detail::unsupported<A>,
+      "weft: nothing is computed in place: write auto y = a / b, or update(context, {a.state()}, a / b)");
 }
 
 }  // namespace weft

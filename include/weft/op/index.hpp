@@ -36,31 +36,37 @@ struct checked_index : rule<1> {
     if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
     out0_store(item, skips ? -1 : (int)index);)", nullptr, false, cpu::index_readers, 1};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {dtype::i32, operands[0].extents}, is_index(operands[0].type)};
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-struct take_rows;
+struct index_select;
 
-/// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which op.
-struct put_rows : rule<2> {
+/// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which
+/// op.
+struct index_add : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
   static constexpr bool widens = true;
-  static constexpr auto name = "put_rows";
-  static constexpr native_code code{&cpu::put_rows, R"(
+  static constexpr auto name = "index_add";
+  static constexpr native_code code{
+      &cpu::index_add,
+      R"(
     for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
     for (long n = 0; n < in0_size; ++n) {
       long row = in0_load(in0_offset(n));
       if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
       long at = row * P.items + item;
       out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
-    })", [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); }, true,
-      cpu::index_readers, 1};
+    })",
+      [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); },
+      true,
+      cpu::index_readers,
+      1};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
     for (int i = operands[0].extents.order; i < operands[1].extents.order; ++i)
       result.value.extents.append(operands[1].extents[i]);
@@ -68,15 +74,15 @@ struct put_rows : rule<2> {
   }
   static constexpr auto vjp(auto g, auto y, auto index, auto) {
     const attributes reader{{y.attribute(1)}, 1};
-    return std::array{no_gradient(g), g.owner->template apply<take_rows>(reader, g, index)};
+    return std::array{no_gradient(g), g.owner->template apply<index_select>(reader, g, index)};
   }
 };
 
 /// Row index[i...] of the table, for every index. v0: for which op (cpu::index_reader).
-struct take_rows : rule<2> {
+struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
-  static constexpr auto name = "take_rows";
-  static constexpr native_code code{&cpu::take_rows, R"(
+  static constexpr auto name = "index_select";
+  static constexpr native_code code{&cpu::index_select, R"(
     long size = 1;
     for (int d = 1; d < in0_order; ++d) size *= in0_extent(d);
     long row = in1_load(in1_offset(item / size)), rest = item % size;
@@ -93,7 +99,7 @@ struct take_rows : rule<2> {
   using type_law = index_type_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const shape &table = operands[0].extents, &index = operands[1].extents;
     inferred result{table.order >= 1 && index.order + table.order - 1 <= max_order,
                     {operands[0].type, index}};
@@ -103,7 +109,7 @@ struct take_rows : rule<2> {
   }
   static constexpr auto vjp(auto g, auto y, auto table, auto index) {
     const attributes rows{{table.extents()[0], y.attribute(0)}, 2};
-    return std::array{g.owner->template apply<put_rows>(rows, index, g), no_gradient(g)};
+    return std::array{g.owner->template apply<index_add>(rows, index, g), no_gradient(g)};
   }
 };
 
@@ -139,7 +145,7 @@ struct scatter_sum : rule<2> {
       return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
     }, true};
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &index = operands[0].extents, &source = operands[1].extents;
     inferred result{index.order == source.order && at[0] < source.order, operands[1]};
     result.types_fit = is_index(operands[0].type) && operands[1].type != dtype::boolean;
@@ -172,7 +178,7 @@ struct gather : rule<2> {
   using type_law = index_type_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &x = operands[0].extents, &index = operands[1].extents;
     inferred result{x.order == index.order && x.order > 0, {operands[0].type, index}};
     for (int i = 0; result.holds && i < x.order; ++i)
@@ -189,12 +195,15 @@ struct gather : rule<2> {
 
 template <bool Holds, class... Extents>
 struct scatter_add_law {
-  static_assert(Holds, "weft: scatter_add: indices and source must have the same extents, and those of the operand "
-                       "except along the dim");
+  static_assert(Holds,
+                "weft: scatter_add: indices and source must have the same extents, and those of the operand "
+                "except along the dim");
 };
 template <bool Holds, class... Types>
 struct scatter_add_type_law {
-  static_assert(Holds, "weft: scatter_add: indices must be i64, i32 or u8, and operand and source of one type, not bool");
+  static_assert(Holds,
+                "weft: scatter_add: indices must be i64, i32 or u8, and operand and source of one type, not "
+                "bool");
 };
 
 /// Operand 0 with the elements of operand 2 added at the indices of operand 1 along dim v0.
@@ -206,7 +215,7 @@ struct scatter_add : composed<3> {
   using type_law = scatter_add_type_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &x = operands[0].extents, &index = operands[1].extents, &source = operands[2].extents;
     inferred result{x.order == index.order && x.order == source.order, operands[0]};
     index_t same = 0;
@@ -257,7 +266,7 @@ struct arg_extremum : rule<1> {
   using type_law = no_bool_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result{dims.require_elements(operands[0].extents[static_cast<int>(at[0])]), {dtype::i64, {}},
                     operands[0].type != dtype::boolean};
     for (int i = 0; i < operands[0].extents.order; ++i)
@@ -273,7 +282,7 @@ struct one_hot : composed<1> {
   template <bool Holds, class... Types>
   using type_law = index_type_law<Holds, Types...>;
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{true, {dtype::f32, operands[0].extents}};
     result.value.extents.append(at[0]);
     result.types_fit = is_index(operands[0].type);
@@ -294,7 +303,7 @@ namespace weft {
 
 /// Whether embedding takes this table and these indices.
 template <class Table, class Index>
-concept embedding_compatible = accepts<op::take_rows, attr<0>, Table, Index>;
+concept embedding_compatible = accepts<op::index_select, attr<0>, Table, Index>;
 /// Whether gather takes these operands along dim Dim, counted from the left.
 template <index_t Dim, class X, class Index>
 concept gather_compatible = accepts<op::gather, attr<Dim>, X, Index>;
@@ -307,8 +316,8 @@ constexpr auto gather(X x, Index index) {
   return apply<op::gather, attr<dim>>(std::move(x), std::move(index));
 }
 
-/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add with an index of the
-/// source's extents. An index outside of the dim is a value_error.
+/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add with an index
+/// of the source's extents. An index outside of the dim is a value_error.
 template <index_t Dim, expression X, expression Index, expression Source>
 constexpr auto scatter_add(X x, Index index, Source source) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -320,7 +329,8 @@ namespace detail {
 /// 0: the position of the largest; 1: of the smallest.
 template <index_t Which, index_t... Dim, expression X>
 constexpr auto position_of(X x) {
-  static_assert(sizeof...(Dim) <= 1, "weft: argmax, argmin: give one dim, argmax<1>(x), or none for all elements");
+  static_assert(sizeof...(Dim) <= 1,
+                "weft: argmax, argmin: give one dim, argmax<1>(x), or none for all elements");
   if constexpr (sizeof...(Dim) == 0) {
     return apply<op::arg_extremum, attr<0, Which>>(reshape<dyn>(std::move(x)));
   } else {
@@ -331,9 +341,9 @@ constexpr auto position_of(X x) {
 }
 }  // namespace detail
 
-/// Positions of the largest elements along dim Dim, which is removed; without Dim, the row-major position among all
-/// elements. i64; the lowest position of equal elements, a NaN is larger than all. A dim without elements is a
-/// shape_error.
+/// Positions of the largest elements along dim Dim, which is removed; without Dim, the row-major position
+/// among all elements. i64; the lowest position of equal elements, a NaN is larger than all. A dim without
+/// elements is a shape_error.
 template <index_t... Dim, expression X>
 constexpr auto argmax(X x) {
   return detail::position_of<0, Dim...>(std::move(x));
@@ -359,8 +369,10 @@ constexpr auto index_select(X x, Index index) {
   static_assert(Index::static_shape.order == 1, "weft: index_select: indices must have one dim");
   static_assert(dim < X::static_shape.order, "weft: index_select: the dim is out of range");
   using reader = attr<static_cast<index_t>(cpu::index_reader::index_select)>;
-  if constexpr (dim == 0) return apply<op::take_rows, reader>(std::move(x), std::move(index));
-  else return transpose<0, dim>(apply<op::take_rows, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
+  if constexpr (dim == 0) return apply<op::index_select, reader>(std::move(x), std::move(index));
+  else
+    return transpose<0, dim>(
+        apply<op::index_select, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
 }
 
 /// Rows of `table` [V, ...] by `index` [...]: the table's rows replace the indices. An index
@@ -368,7 +380,7 @@ constexpr auto index_select(X x, Index index) {
 template <expression Table, expression Index>
 constexpr auto embedding(Table table, Index index) {
   using reader = attr<static_cast<index_t>(cpu::index_reader::embedding)>;
-  return apply<op::take_rows, reader>(std::move(table), std::move(index));
+  return apply<op::index_select, reader>(std::move(table), std::move(index));
 }
 
 }  // namespace weft

@@ -20,7 +20,7 @@ struct pad : rule<1> {
   static constexpr auto kind = op_kind::copy;
   static constexpr auto name = "pad";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{true, operands[0]};
     result.value.extents[static_cast<int>(at[0])] = at[2];
     return result;
@@ -36,7 +36,7 @@ struct concat : rule<2> {
   using law = concat_law<Holds, Extents...>;
   static constexpr dtype operand_type(dtype t) { return t; }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &a = operands[0].extents, &b = operands[1].extents;
     const int dim = static_cast<int>(at[0]);
     inferred result{a.order == b.order && dim >= 0 && dim < a.order,

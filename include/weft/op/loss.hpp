@@ -29,7 +29,7 @@ struct cross_entropy : composed<2> {
   using type_law = cross_entropy_type_law<Holds, Types...>;
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     const shape &logits = operands[0].extents, &labels = operands[1].extents;
     inferred result{logits.order == labels.order + 1, {operands[0].type, labels}};
     for (int i = 0; i < labels.order && result.holds; ++i)
@@ -91,7 +91,7 @@ struct cross_entropy : composed<2> {
 struct count_labels : composed<1> {
   static constexpr auto name = "count_labels";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form*) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec*) {
     return {true, {static_cast<dtype>(at[1]), {}}};
   }
   static constexpr auto value(const attributes& at, auto labels) {
@@ -136,12 +136,13 @@ constexpr auto reduced(E e) {
 }  // namespace detail
 
 /// Cross-entropy of `logits` [..., classes] and integer `labels` [...]. The mean is over labels
-/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike. A label that is neither
-/// `Ignore` nor in [0, classes) is a value_error.
+/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike. A label that is
+/// neither `Ignore` nor in [0, classes) is a value_error.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
-  static_assert(Smoothing::value >= 0 && Smoothing::value <= 1, "weft: cross_entropy: the smoothing must be in [0, 1]");
+  static_assert(Smoothing::value >= 0 && Smoothing::value <= 1,
+                "weft: cross_entropy: the smoothing must be in [0, 1]");
   using T = typename X::value_type;
   using at = attr<Ignore, number_bits(Smoothing::value)[0]>;
   constexpr auto type = static_cast<index_t>(dtype_of<T>);
@@ -160,14 +161,16 @@ constexpr auto cross_entropy(X logits, Y labels) {
 /// Mean (or sum, or elements) of (x - y)^2.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
-  return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); }, std::move(x), std::move(y));
+  return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); },
+                              std::move(x), std::move(y));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1].
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
-  return detail::rounded_once([](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
-                              std::move(logits), std::move(targets));
+  return detail::rounded_once(
+      [](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
+      std::move(logits), std::move(targets));
 }
 
 }  // namespace weft

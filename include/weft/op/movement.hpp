@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Movement: the same elements under other indices.
 //
-// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides. What copies is in
-// op/join.hpp.
+// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides. What copies is
+// in op/join.hpp.
 //
 //   auto q = slice<2>(qkv, 0, 768);                 // qkv[:, :, 0:768]
 //   auto rows = reshape(x, extents<dyn, 768>{});    // one dyn without a number is inferred
@@ -42,7 +42,7 @@ struct reshape : view<1> {
   template <bool Holds, class... Extents>
   using law = reshape_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result = reshaped(dims, operands[0].extents, shape_of(at));
     result.value.type = operands[0].type;
     return result;
@@ -54,7 +54,7 @@ struct reshape : view<1> {
 struct permute : view<1> {
   static constexpr auto name = "permute";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& from = operands[0].extents;
     inferred result{at.count == from.order, operands[0]};
     int seen = 0;
@@ -80,7 +80,7 @@ struct expand : view<1> {
   template <bool Holds, class... Extents>
   using law = expand_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result{true, {operands[0].type, shape_of(at)}};
     shape& to = result.value.extents;
     const shape& from = operands[0].extents;
@@ -95,13 +95,14 @@ struct expand : view<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return sum_to(g, x.extents()); }
 };
 
-/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Bounds that are not both
-/// numbers, or of an extent that is not one, are checked when the program first sees them (run/instance.hpp).
+/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Bounds that
+/// are not both numbers, or of an extent that is not one, are checked when the program first sees them
+/// (run/specialization.hpp).
 struct slice : view<1> {
   static constexpr unsigned extents = 0b110;
   static constexpr auto name = "slice";
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result{true, operands[0]};
     const int dim = static_cast<int>(at[0]);
     index_t& e = result.value.extents[dim];
@@ -118,7 +119,7 @@ struct slice : view<1> {
 struct flip : view<1> {
   static constexpr auto name = "flip";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
   }
   static constexpr auto vjp(auto g, auto y, auto) {
@@ -130,7 +131,7 @@ struct flip : view<1> {
 struct detach : view<1> {
   static constexpr auto name = "detach";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
@@ -157,10 +158,11 @@ struct unflatten : rule<1> {
     return to;
   }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape& from = operands[0].extents;
     const index_t e = from[static_cast<int>(at[0])];
-    if (from.order == max_order || at[1] == 0 || (e >= 0 && at[1] > 0 && e % at[1])) return {false, operands[0]};
+    if (from.order == max_order || at[1] == 0 || (e >= 0 && at[1] > 0 && e % at[1]))
+      return {false, operands[0]};
     return {true, {operands[0].type, target(dims, at, from)}};
   }
   static constexpr auto value(const attributes& at, auto x) {
@@ -184,7 +186,7 @@ struct flatten : rule<1> {
     return to;
   }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     return {at[0] <= at[1], {operands[0].type, target(dims, at, operands[0].extents)}};
   }
   static constexpr auto value(const attributes& at, auto x) {
@@ -208,7 +210,7 @@ struct unsqueeze : rule<1> {
     return to;
   }
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& from = operands[0].extents;
     if (from.order == max_order || at[0] > from.order) return {false, operands[0]};
     return {true, {operands[0].type, target(at, from)}};
@@ -223,7 +225,7 @@ struct chunk : rule<1> {
   template <bool Holds, class... Extents>
   using law = reshape_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result{true, operands[0]};
     index_t& e = result.value.extents[static_cast<int>(at[0])];
     result.holds = 0 <= at[2] && at[2] < at[1] && (e < 0 || e % at[1] == 0);
@@ -260,11 +262,12 @@ namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
   throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " +
-                    std::to_string(start) + " to " + std::to_string(stop) + ": bounds are 0 <= start <= stop <= extent");
+                    std::to_string(start) + " to " + std::to_string(stop) +
+                    ": bounds are 0 <= start <= stop <= extent");
 }
 [[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
-  throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) + " cannot become " +
-                    std::to_string(parts) + " parts");
+  throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) +
+                    " cannot become " + std::to_string(parts) + " parts");
 }
 /// The dynamic ones among extents.
 template <index_t... To>
@@ -342,14 +345,15 @@ constexpr auto expand(X x, extents<To...> to) {
 /// The same with static extents.
 template <index_t... To, expression X>
 constexpr auto expand(X x) {
-  static_assert(((To >= 0) && ...), "weft: expand: an extent is a number of elements; dynamic ones are given as "
-                                    "expand(x, extents<dyn, 3>{n})");
+  static_assert(((To >= 0) && ...),
+                "weft: expand: an extent is a number of elements; dynamic ones are given as "
+                "expand(x, extents<dyn, 3>{n})");
   return apply<op::expand, attr<To...>>(std::move(x));
 }
 
-/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time: 0 <= start <= stop <= extent. Unlike in
-/// Python, bounds do not count from the end and are not clamped. Where the extent is dynamic, evaluation throws
-/// shape_error if they are out of range.
+/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time: 0 <= start <= stop <= extent.
+/// Unlike in Python, bounds do not count from the end and are not clamped. Where the extent is dynamic,
+/// evaluation throws shape_error if they are out of range.
 template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression X>
 constexpr auto slice(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -381,8 +385,8 @@ constexpr auto flip(X x) {
   return apply<op::flip, attr<dim>>(std::move(x));
 }
 
-/// Dim Dim as [parts, extent / parts]. Throws shape_error if parts is not positive, here, or does not divide the extent,
-/// when it is evaluated.
+/// Dim Dim as [parts, extent / parts]. Throws shape_error if parts is not positive, here, or does not divide
+/// the extent, when it is evaluated.
 template <index_t Dim, expression X>
 constexpr auto unflatten(X x, index_t parts) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

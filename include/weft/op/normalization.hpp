@@ -10,11 +10,11 @@
 
 namespace weft::op {
 
-/// Operand and result have the same form.
+/// Operand and result have the same shape and dtype.
 template <int Arity>
 struct same_shape : composed<Arity> {
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
     result.holds = result.holds && operands[0].extents.order > 0 &&
                    result.value.extents.order == operands[0].extents.order;
@@ -111,7 +111,8 @@ using default_epsilon = per_million<10>;
 template <class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto layer_norm(X x, W weight, B bias) {
   const auto norm = [](auto of, auto w, auto b) {
-    return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w) + std::move(b);
+    return apply<op::standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w) +
+           std::move(b);
   };
   return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
 }

@@ -13,7 +13,7 @@
 
 namespace weft::op {
 
-/// Uniform in [0, 1), in the form of the operand, whose elements are not read.
+/// Uniform in [0, 1), of the shape and dtype of the operand, whose elements are not read.
 struct uniform_like : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
@@ -21,7 +21,7 @@ struct uniform_like : rule<1> {
     uint bits = philox_word(mix(random, attribute(0)), item);
     out0_store(item, (float)(bits >> 8) * 5.9604644775390625e-8f);)"};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {floating(operands[0].type), operands[0].extents}, is_floating(operands[0].type)};
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
@@ -31,7 +31,7 @@ struct uniform_like : rule<1> {
 struct dropout : elementwise<3> {
   static constexpr auto name = "dropout";
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {floating(operands[0].type), operands[0].extents}};
   }
   static constexpr auto value(auto x, auto rate, auto factor) {
@@ -51,7 +51,7 @@ struct checked_probability : rule<1> {
     if (!(p >= 0 && p <= 1)) { fault(); continue; }
     out0_store(item, p);)", nullptr, false, names, 0, "a probability is not in [0, 1]"};
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0], is_floating(operands[0].type)};
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
@@ -77,8 +77,8 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate); all are dropped at rate 1. A rate
-/// outside of [0, 1] or NaN is a value_error.
+/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate); all are dropped at
+/// rate 1. A rate outside of [0, 1] or NaN is a value_error.
 template <expression X>
 constexpr auto dropout(X x, float rate) {
   if (!(rate >= 0 && rate <= 1)) detail::refuse_rate(rate);
@@ -86,12 +86,13 @@ constexpr auto dropout(X x, float rate) {
   const T p = rate;
   return apply<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
-/// 1 with the probability that `p` holds, else 0, in the type of `p`. A probability outside of [0, 1] or NaN is a value_error.
+/// 1 with the probability that `p` holds, else 0, in the type of `p`. A probability outside of [0, 1] or NaN
+/// is a value_error.
 template <expression P>
 constexpr auto bernoulli(P p) {
   return apply<op::bernoulli>(std::move(p));
 }
-/// Uniform in [0, 1), in the form of `x`.
+/// Uniform in [0, 1), of the shape and dtype of `x`.
 template <expression X>
 constexpr auto uniform_like(X x) {
   return apply<op::uniform_like>(std::move(x));

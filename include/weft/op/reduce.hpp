@@ -34,7 +34,7 @@ struct reduction : rule<1> {
   static constexpr auto kind = op_kind::reduce;
   static constexpr bool widens = true;
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{true, operands[0]};
     for (index_t i = at[0]; i < at[1]; ++i) result.value.extents[static_cast<int>(i)] = 1;
     return result;
@@ -71,7 +71,7 @@ struct reduced_dims {
 /// Reductions over a set of dims: v0 is the set, v1 says whether they are kept.
 struct dims_reduction : composed<1> {
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const reduced_dims reduced(at);
     inferred result{true, {floating(operands[0].type), {}}};
     const shape& from = operands[0].extents;
@@ -126,7 +126,7 @@ struct dims_reduction : composed<1> {
 struct sum : dims_reduction {
   static constexpr auto name = "sum";
   template <class Dims>
-  static constexpr inferred infer(Dims& d, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& d, const attributes& at, const tensor_spec* operands) {
     inferred result = dims_reduction::infer(d, at, operands);
     const dtype t = operands[0].type;
     result.value.type = is_floating(t) ? t : dtype::i64;
@@ -156,7 +156,7 @@ struct extremum : dims_reduction {
   template <bool Holds, class... Extents>
   using law = extremum_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& d, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& d, const attributes& at, const tensor_spec* operands) {
     inferred result = dims_reduction::infer(d, at, operands);
     result.value.type = operands[0].type;
     const reduced_dims reduced(at);
@@ -214,7 +214,8 @@ constexpr index_t dim_set() {
   constexpr int order = X::static_shape.order;
   static_assert(((normalized_dim(Dims, order) < order) && ...),
                 "weft: reduction: a dim is out of range for this operand");
-  static_assert(std::popcount((std::uint64_t{0} | ... | (std::uint64_t{1} << normalized_dim(Dims, order)))) == sizeof...(Dims),
+  static_assert(std::popcount((std::uint64_t{0} | ... | (std::uint64_t{1} << normalized_dim(Dims, order)))) ==
+                    sizeof...(Dims),
                 "weft: reduction: a dim is given twice");
   index_t set = 0;
   ((set |= index_t{1} << normalized_dim(Dims, order)), ...);
@@ -233,15 +234,21 @@ constexpr auto sum(X x, dims_t<D...>, keepdim_t) { return detail::reduce<op::sum
 template <expression X, index_t... D>
 constexpr auto mean(X x, dims_t<D...> = {}) { return detail::reduce<op::mean, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
-constexpr auto mean(X x, dims_t<D...>, keepdim_t) { return detail::reduce<op::mean, true, D...>(std::move(x)); }
+constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce<op::mean, true, D...>(std::move(x));
+}
 template <expression X, index_t... D>
 constexpr auto amax(X x, dims_t<D...> = {}) { return detail::reduce<op::amax, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
-constexpr auto amax(X x, dims_t<D...>, keepdim_t) { return detail::reduce<op::amax, true, D...>(std::move(x)); }
+constexpr auto amax(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce<op::amax, true, D...>(std::move(x));
+}
 template <expression X, index_t... D>
 constexpr auto amin(X x, dims_t<D...> = {}) { return detail::reduce<op::amin, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
-constexpr auto amin(X x, dims_t<D...>, keepdim_t) { return detail::reduce<op::amin, true, D...>(std::move(x)); }
+constexpr auto amin(X x, dims_t<D...>, keepdim_t) {
+  return detail::reduce<op::amin, true, D...>(std::move(x));
+}
 template <expression X, index_t... D>
 constexpr auto logsumexp(X x, dims_t<D...> = {}) {
   return detail::reduce<op::logsumexp, false, D...>(std::move(x));

@@ -59,8 +59,8 @@ template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
-  /// Which attributes are extents, as bits: those may be symbols while a program is compiled. The others are numbers
-  /// of any sign, as the op defines them.
+  /// Which attributes are extents, as bits: those may be symbols while a program is compiled. The others are
+  /// numbers of any sign, as the op defines them.
   static constexpr unsigned extents = 0;
   /// Whether the op computes with what its operands hold, rather than moving it: then operands of bf16 and
   /// f16 are widened to f32, those of u8 and (but for formulas) bool to i32, and the result is
@@ -75,7 +75,7 @@ struct rule {
 constexpr dtype floating(dtype t) { return is_floating(t) ? t : dtype::f32; }
 
 template <class Dims>
-constexpr inferred broadcast_all(Dims& dims, const form* operands, int count) {
+constexpr inferred broadcast_all(Dims& dims, const tensor_spec* operands, int count) {
   inferred result{true, operands[0]};
   for (int i = 1; i < count; ++i) {
     const inferred next = broadcast(dims, result.value.extents, operands[i].extents);
@@ -96,7 +96,7 @@ struct primitive : rule<Arity> {
   static constexpr dtype result_type(dtype t) { return t; }
 
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
     return result;
   }
@@ -108,7 +108,7 @@ struct on_numbers : Rule {
   template <bool Holds, class... Types>
   using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Rule::arity);
     result.types_fit = result.value.type != dtype::boolean;
     return result;
@@ -122,7 +122,7 @@ struct elementwise : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
   static constexpr bool widens = true;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
     result.value.type = floating(result.value.type);
     return result;

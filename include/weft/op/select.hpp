@@ -26,7 +26,7 @@ struct select : composed<1> {
     return to;
   }
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const form* operands) {
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape& from = operands[0].extents;
     const bool inside = dims.require_at_most(0, at[1]) &&
                         dims.require_at_most(dims.add(at[1], 1), from[static_cast<int>(at[0])]);
@@ -50,7 +50,8 @@ constexpr auto select(X x) {
   static_assert(I >= 0, "weft: select: an index in a type counts from the left");
   return apply<op::select, attr<dim, I>>(std::move(x));
 }
-/// The same with an index given at run time. An index outside of [0, extent) is a shape_error when it is evaluated.
+/// The same with an index given at run time. An index outside of [0, extent) is a shape_error when it is
+/// evaluated.
 template <index_t Dim, expression X>
 constexpr auto select(X x, index_t i) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

@@ -16,9 +16,9 @@ struct tap : rule<1> {
   static constexpr unsigned extents = 0b1;  // the address of the name, given at run time
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "tap";
-  static constexpr native_code code{};  // the engine's own: run/instance.hpp
+  static constexpr native_code code{};  // the engine's own: run/specialization.hpp
   template <class Dims>
-  static constexpr inferred infer(Dims&, const attributes&, const form* operands) {
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
   }
   static constexpr auto vjp(auto g, auto, auto) { return g; }

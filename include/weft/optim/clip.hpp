@@ -82,18 +82,20 @@ void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
 
 /// Throws value_error unless `limit` is a size.
 inline void require_limit(const char* what, double limit) {
-  if (!(limit >= 0)) throw value_error(std::string("weft: ") + what + ": a limit of " + std::to_string(limit));
+  if (!(limit >= 0))
+    throw value_error(std::string("weft: ") + what + ": a limit of " + std::to_string(limit));
 }
 
 }  // namespace detail
 
-/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for the other types, across
-/// rows in double. 0 if there are none, NaN if an element is.
+/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for the other types,
+/// across rows in double. 0 if there are none, NaN if an element is.
 template <class Parameters = tensor_list>
 double gradient_norm(const Parameters& parameters, context& c = default_context()) {
   double squares = 0;
-  detail::for_each_gradient_in("gradient_norm", parameters,
-                               [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
+  detail::for_each_gradient_in("gradient_norm", parameters, [&]<class T>(T, detail::state_ref g) {
+    squares += detail::sum_of_squares<T>(g, c);
+  });
   return std::sqrt(squares);
 }
 
@@ -106,32 +108,37 @@ inline double clip_factor(double norm, double limit) {
   return factor > 1 ? 1 : factor;
 }
 
-/// Multiplies all gradients; products are rounded once. A template so that units that clip nothing pay nothing.
+/// Multiplies all gradients; products are rounded once. A template so that units that clip nothing pay
+/// nothing.
 template <class Parameters>
 void scale_gradients(const Parameters& parameters, double factor, context& c = default_context()) {
-  detail::for_each_gradient_in("scale_gradients", parameters,
-                               [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
+  detail::for_each_gradient_in("scale_gradients", parameters, [&]<class T>(T, detail::state_ref g) {
+    detail::scale_gradient<T>(g, factor, c);
+  });
 }
 
-/// Scales all gradients so that their norm is at most `limit`; returns the norm before. Where the norm is NaN so
-/// are all gradients afterwards. Throws value_error for a limit that is negative or NaN.
+/// Scales all gradients so that their norm is at most `limit`; returns the norm before. Where the norm is NaN
+/// so are all gradients afterwards. Throws value_error for a limit that is negative or NaN.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_norm", limit);
   double squares = 0;
-  detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
+  detail::for_each_gradient_of(
+      model, [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
   const double norm = std::sqrt(squares), factor = clip_factor(norm, limit);
   if (!(factor >= 1))
-    detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
+    detail::for_each_gradient_of(
+        model, [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
   return norm;
 }
 
-/// Limits every element of every gradient to [-limit, limit]; NaN stays. Throws value_error for a limit that is
-/// negative or NaN.
+/// Limits every element of every gradient to [-limit, limit]; NaN stays. Throws value_error for a limit that
+/// is negative or NaN.
 template <class M>
 void clip_grad_value(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_value", limit);
-  detail::for_each_gradient_of(model, [&]<class T>(T, detail::state_ref g) { detail::clamp_gradient<T>(g, limit, c); });
+  detail::for_each_gradient_of(
+      model, [&]<class T>(T, detail::state_ref g) { detail::clamp_gradient<T>(g, limit, c); });
 }
 
 }  // namespace weft

@@ -11,8 +11,10 @@
 
 namespace weft::detail {
 
-[[noreturn, gnu::cold]] inline void refuse_field(const char* who, const char* field, double value, const char* what) {
-  throw value_error(std::string("weft: ") + who + ": " + field + " is " + std::to_string(value) + ", not " + what);
+[[noreturn, gnu::cold]] inline void refuse_field(const char* who, const char* field, double value,
+                                                 const char* what) {
+  throw value_error(std::string("weft: ") + who + ": " + field + " is " + std::to_string(value) + ", not " +
+                    what);
 }
 
 struct named_number {

@@ -4,7 +4,7 @@
 //
 //   loss_scaler scaler;
 //   run.loss_scale = scaler.scale;          // gradients come out larger by it
-//   if (scaler.took(std::isfinite(norm))) optimizer.step(...);
+//   if (scaler.update(std::isfinite(norm))) optimizer.step(...);
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,11 @@ struct loss_scaler {
 
   /// Takes note of a step. Whether it is to be taken: if its gradients are finite.
   /// Throws value_error if a field makes no sense.
-  bool took(bool finite) {
+  bool update(bool finite) {
     if (!(scale > 0)) detail::refuse_field("loss_scaler", "scale", scale, "above 0");
-    if (growth_interval < 1) detail::refuse_field("loss_scaler", "growth_interval", static_cast<double>(growth_interval), "1 or more");
+    if (growth_interval < 1)
+      detail::refuse_field("loss_scaler", "growth_interval", static_cast<double>(growth_interval),
+                           "1 or more");
     if (!finite) {
       scale = std::max(scale / 2, 0x1p-24);
       growth_tracker = 0;

@@ -2,8 +2,8 @@
 // Optimisers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
 //
 // An update is an expression, computed in place by one kernel a parameter: of f64 parameters in f64, of f32,
-// bf16 and f16 ones in f32, rounded at the end. State is of the type that is computed with. `step` uses up the
-// gradients: the next backward starts from none.
+// bf16 and f16 ones in f32, rounded at the end. State is of the type that is computed with. `step` uses up
+// the gradients: the next backward starts from none.
 //
 //   adamw optimizer{.lr = 3e-4};
 //   optimizer.step(model);
@@ -31,10 +31,12 @@ struct trained_model_law {
 };
 
 [[noreturn, gnu::cold]] inline void refuse_step(bool has_parameters) {
-  throw usage_error(has_parameters ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
-                                     "evaluated the loss, once before each step, with a loss that depends on this model"
-                                   : "weft: optimizer: step: the model has no parameter with elements: members of type "
-                                     "`parameter` are trained; layers with a dyn size are made by `create`");
+  throw usage_error(
+      has_parameters
+          ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
+            "evaluated the loss, once before each step, with a loss that depends on this model"
+          : "weft: optimizer: step: the model has no parameter with elements: members of type "
+            "`parameter` are trained; layers with a dyn size are made by `create`");
 }
 inline void require_gradients(const tensor_list& parameters) {
   for (const auto& p : parameters)
@@ -42,26 +44,30 @@ inline void require_gradients(const tensor_list& parameters) {
   refuse_step(!parameters.empty());
 }
 
-/// State tensors of parameters, by kind and name; zero when first asked for. A sorted array: maps of the standard library would
-/// take a sixth of the time in which this library compiles.
+/// State tensors of parameters, by kind and name; zero when first asked for. A sorted array: maps of the
+/// standard library would take a sixth of the time in which this library compiles.
 class optimizer_state {
  public:
-  bool contains(std::string_view kind, std::string_view name) const { return is_at(place_of(kind, name), kind, name); }
+  bool contains(std::string_view kind, std::string_view name) const {
+    return is_at(place_of(kind, name), kind, name);
+  }
   /// Null if it has not been asked for yet.
   std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const {
     const std::size_t place = place_of(kind, name);
     return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
   }
-  /// Of the type `type`, on the device of the parameter `like`. Throws value_error if it is there and has another
-  /// type or shape.
-  std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like, dtype type) {
+  /// Of the type `type`, on the device of the parameter `like`. Throws value_error if it is there and has
+  /// another type or shape.
+  std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
+                                    dtype type) {
     const std::size_t place = place_of(kind, name);
     std::shared_ptr<tensor_state> t;
     if (is_at(place, kind, name)) {
       t = slots_[place].tensor;
       if (t->type != type || !(t->extents == like.extents))
-        throw value_error("weft: optimizer: " + std::string(kind) + " of " + std::string(name) + " is " + name_of(t->type) + " " +
-                          to_string(t->extents) + ", not " + name_of(type) + " " + to_string(like.extents));
+        throw value_error("weft: optimizer: " + std::string(kind) + " of " + std::string(name) + " is " +
+                          name_of(t->type) + " " + to_string(t->extents) + ", not " + name_of(type) + " " +
+                          to_string(like.extents));
       move_to(*t, like.where);
     } else {
       t = make_state(like.where, like.extents, type);
@@ -131,8 +137,10 @@ class optimizer_state {
   bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;
   }
-  void insert(std::size_t place, std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t) {
-    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place), slot{std::string(kind), std::string(name), std::move(t)});
+  void insert(std::size_t place, std::string_view kind, std::string_view name,
+              std::shared_ptr<tensor_state> t) {
+    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
+                  slot{std::string(kind), std::string(name), std::move(t)});
   }
 
   std::vector<slot> slots_;  // by kind and name
@@ -154,8 +162,8 @@ void use_gradient(const std::string& name, state_ref p, optimizer_state& state, 
   state.updated();
 }
 
-/// Calls f(T{}, name, parameter, gradient) for every parameter of `m` that has a gradient, T being its type. `named`
-/// are the parameters with their names.
+/// Calls f(T{}, name, parameter, gradient) for every parameter of `m` that has a gradient, T being its type.
+/// `named` are the parameters with their names.
 template <class M, class F>
 void for_each_update(M& m, const state_dict_t& named, optimizer_state& state, F f) {
   std::size_t next = 0;
@@ -193,14 +201,15 @@ struct sgd {
   detail::optimizer_state state{};
   std::int64_t steps = 0;
 
-  /// `scale` multiplies the gradients: 1 / number of accumulated ones, or a clipping factor. Parameters may be of
-  /// any floating types.
+  /// `scale` multiplies the gradients: 1 / number of accumulated ones, or a clipping factor. Parameters may
+  /// be of any floating types.
   template <class M>
   void step(M& model, double scale = 1, context& c = default_context()) {
     check();
     const state_dict_t& named = state.to_update(model);
     ++steps;
-    detail::for_each_update(model, named, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
+    detail::for_each_update(model, named, state,
+                            [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
   /// The same for parameters of f32 by name. A template so that units that train nothing pay nothing. Throws
   /// value_error before anything has changed if a parameter is of another type.
@@ -209,20 +218,24 @@ struct sgd {
     check();
     detail::require_f32(parameters);
     ++steps;
-    detail::for_each_f32_update(parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
+    detail::for_each_f32_update(
+        parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
 
  private:
   void check() const {
     detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}, {"weight_decay", weight_decay},
                                    {"steps", static_cast<double>(steps)}});
-    if (nesterov && momentum == 0) detail::refuse_field("sgd", "momentum", momentum, "above 0, as Nesterov's form needs");
+    if (nesterov && momentum == 0)
+      detail::refuse_field("sgd", "momentum", momentum, "above 0, as Nesterov's form needs");
   }
   template <element T>
-  void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale, context& c) {
+  void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale,
+              context& c) {
     using number = detail::update_number<T>;
     const auto value = detail::in_type<number>(flat_view<T>(p));
-    const auto g = detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) + value * static_cast<number>(weight_decay);
+    const auto g = detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) +
+                   value * static_cast<number>(weight_decay);
     const auto rate = static_cast<number>(lr);
     if (momentum == 0) {
       update(c, {p}, detail::in_type<T>(value - g * rate));
@@ -234,10 +247,13 @@ struct sgd {
     const auto moved = flat_view<number>(velocity) * (first ? number{0} : mu);
     if (nesterov)
       update(c, {p, velocity}, let(g, [&](auto slope) {
-               return let(moved + slope, [&](auto v) { return bundled(detail::in_type<T>(value - (slope + v * mu) * rate), v); });
+               return let(moved + slope, [&](auto v) {
+                 return bundled(detail::in_type<T>(value - (slope + v * mu) * rate), v);
+               });
              }));
     else
-      update(c, {p, velocity}, let(moved + g, [&](auto v) { return bundled(detail::in_type<T>(value - v * rate), v); }));
+      update(c, {p, velocity},
+             let(moved + g, [&](auto v) { return bundled(detail::in_type<T>(value - v * rate), v); }));
   }
 };
 
@@ -258,7 +274,8 @@ struct adamw {
     check();
     const state_dict_t& named = state.to_update(model);
     ++steps;
-    detail::for_each_update(model, named, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
+    detail::for_each_update(model, named, state,
+                            [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
   /// As `sgd::step_all`.
   template <class Parameters>
@@ -266,16 +283,20 @@ struct adamw {
     check();
     detail::require_f32(parameters);
     ++steps;
-    detail::for_each_f32_update(parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
+    detail::for_each_f32_update(
+        parameters, state, [&](auto type, const auto&... of) { change<decltype(type)>(of..., scale, c); });
   }
 
  private:
   void check() const {
-    detail::require_fields("adamw", {{"lr", lr}, {"eps", eps}, {"weight_decay", weight_decay}, {"steps", static_cast<double>(steps)}});
+    detail::require_fields(
+        "adamw",
+        {{"lr", lr}, {"eps", eps}, {"weight_decay", weight_decay}, {"steps", static_cast<double>(steps)}});
     detail::require_fractions("adamw", {{"beta1", beta1}, {"beta2", beta2}});
   }
   template <element T>
-  void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale, context& c) {
+  void change(const std::string& name, detail::state_ref p, detail::state_ref grad, double scale,
+              context& c) {
     using number = detail::update_number<T>;
     const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps));
     const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
@@ -290,15 +311,17 @@ struct adamw {
     const auto shrink = static_cast<number>(decoupled ? 1 - lr * decay : 1);
     const auto coupled = static_cast<number>(decoupled ? 0 : decay);
     const auto decayed_first = flat_view<number>(first) * b1, decayed_second = flat_view<number>(second) * b2;
-    update(c, {p, first, second},
-           let(detail::in_type<number>(flat_view<T>(p)), [&](auto value) {
-             return let(detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) + value * coupled, [&](auto g) {
-               return let(decayed_first + g * rest1, [&](auto m) {
-                 return let(decayed_second + g * g * rest2, [&](auto v) {
-                   return bundled(detail::in_type<T>(value * shrink - m * rate / (sqrt(v) + offset)), m, v);
+    update(c, {p, first, second}, let(detail::in_type<number>(flat_view<T>(p)), [&](auto value) {
+             return let(
+                 detail::in_type<number>(flat_view<T>(grad)) * static_cast<number>(scale) + value * coupled,
+                 [&](auto g) {
+                   return let(decayed_first + g * rest1, [&](auto m) {
+                     return let(decayed_second + g * g * rest2, [&](auto v) {
+                       return bundled(detail::in_type<T>(value * shrink - m * rate / (sqrt(v) + offset)), m,
+                                      v);
+                     });
+                   });
                  });
-               });
-             });
            }));
   }
 };

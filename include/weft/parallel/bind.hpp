@@ -38,14 +38,19 @@ class bound_run : public context {
  public:
   using programs = Options;
 
-  bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
-            const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where), options_(checked(o)), ranks_(std::move(ranks)),
-        optimizer_(&optimizer), parallel_(parameters, buffers, *ranks_, o, where()) {
+  bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
+            std::shared_ptr<communicator> ranks, const parallel_options& o)
+      : context(parameters.empty() ? default_device() : parameters.front().second->where),
+        options_(checked(o)),
+        ranks_(std::move(ranks)),
+        optimizer_(&optimizer),
+        parallel_(parameters, buffers, *ranks_, o, where()) {
     if (parameters.empty()) detail::refuse_step(false);
     if (scales_loss && o.hook)
-      throw usage_error("weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with f16; use bf16");
-    if (ranks_->size() > 1 || o.deterministic) service_ = &parallel_;
+      throw usage_error(
+          "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
+          "f16; use bf16");
+    if (ranks_->size() > 1 || o.deterministic) hooks_ = &parallel_;
     set_scale();
     parallel_.groups().set_step(0);
     local_ = parallel_.local();
@@ -55,21 +60,23 @@ class bound_run : public context {
   /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
   /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
   /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no backward
-  /// pass has come this way since the last.
+  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no
+  /// backward pass has come this way since the last.
   double step(const step_options& o = {}) {
     weft::detail::require_limit("step: clip", o.clip);
-    if (o.micro_batches < 1) throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+    if (o.micro_batches < 1)
+      throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
     if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
-      throw usage_error("weft: step: no backward pass has gone through this run since the last step: make the tape with "
-                        "`tape steps(run)` and call steps.backward(loss) before each step");
+      throw usage_error(
+          "weft: step: no backward pass has gone through this run since the last step: make the tape with "
+          "`tape steps(run)` and call steps.backward(loss) before each step");
     const bool local = options_.local_steps > 1;
     const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
     const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
     loss_weight = 1;
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
-    if (!scales_loss || !where()->computes() || scaler_.took(std::isfinite(norm)))
+    if (!scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
       optimizer_->step_all(local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
@@ -85,13 +92,15 @@ class bound_run : public context {
   /// The 2-norm of the sum of gradients over ranks and micro-batches: after the last backward pass
   /// of a step. Collective.
   double gradient_norm() {
-    if (service_) parallel_.deliver_gradients();
-    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) / loss_scale;
+    if (hooks_) parallel_.deliver_gradients();
+    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) /
+           loss_scale;
   }
   /// Their largest absolute value.
   double gradient_inf_norm() {
-    if (service_) parallel_.deliver_gradients();
-    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) / loss_scale;
+    if (hooks_) parallel_.deliver_gradients();
+    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) /
+           loss_scale;
   }
 
   /// Calls f once, before the next step changes parameters or the optimiser's state.
@@ -109,7 +118,7 @@ class bound_run : public context {
   ///   const auto quiet = run.no_sync(micro + 1 < count);
   class no_sync_scope {
    public:
-    no_sync_scope(parallel::data_parallel_service& of, bool on) : of_(of), before_(of.synchronizes()) {
+    no_sync_scope(parallel::data_parallel_hooks& of, bool on) : of_(of), before_(of.synchronizes()) {
       of.synchronize(before_ && !on);
     }
     no_sync_scope(const no_sync_scope&) = delete;
@@ -117,13 +126,13 @@ class bound_run : public context {
     ~no_sync_scope() { of_.synchronize(before_); }
 
    private:
-    parallel::data_parallel_service& of_;
+    parallel::data_parallel_hooks& of_;
     bool before_;
   };
   no_sync_scope no_sync(bool on = true) { return no_sync_scope(parallel_, on); }
 
   /// For ranks with different numbers of batches: called before each, by all ranks until none has one
-  /// any more. Returns how many have. A rank that has none plays its last batch again, without
+  /// any more. Returns how many have. A rank that has none computes its last batch again, without
   /// weight, so that it takes part in every message; the step takes the mean over those that count.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch) {
@@ -137,7 +146,8 @@ class bound_run : public context {
   /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
   /// when gradients are reduced, so that sums are the same on any number of ranks.
   index_t micro_batch(index_t index, index_t per_rank) const {
-    return options_.reduces_each() ? index * ranks_->size() + ranks_->rank() : ranks_->rank() * per_rank + index;
+    return options_.reduces_each() ? index * ranks_->size() + ranks_->rank()
+                                   : ranks_->rank() * per_rank + index;
   }
 
   /// Whole copies of all parameters, then of all buffers, by name. Collective.
@@ -180,7 +190,7 @@ class bound_run : public context {
   Optimizer& optimizer() const { return *optimizer_; }
   communicator& ranks() const { return *ranks_; }
   const parallel_options& options() const { return options_; }
-  const parallel::data_parallel_service& parallel() const { return parallel_; }
+  const parallel::data_parallel_hooks& parallel() const { return parallel_; }
   const parallel::rank_groups& groups() const { return parallel_.groups(); }
 
   index_t optimizer_bytes() const { return static_cast<index_t>(optimizer_->state.bytes()); }
@@ -214,7 +224,7 @@ class bound_run : public context {
   parallel_options options_;
   std::shared_ptr<communicator> ranks_;
   Optimizer* optimizer_;
-  parallel::data_parallel_service parallel_;
+  parallel::data_parallel_hooks parallel_;
   state_dict_t local_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
@@ -226,7 +236,8 @@ class bound_run : public context {
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
 /// the optimiser and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
-bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o) {
+bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
+                                                  const parallel_options& o) {
   return {named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
@@ -234,14 +245,18 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = typename Plan::strategy_type;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
-    throw usage_error("weft: bind: strategy::single is for one rank, there are " + std::to_string(ranks.size()));
-  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, chosen::options());
+    throw usage_error("weft: bind: strategy::single is for one rank, there are " +
+                      std::to_string(ranks.size()));
+  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
+                                                       optimizer, {std::shared_ptr<void>(), &ranks},
+                                                       chosen::options());
 }
 /// The same for a process alone.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
-  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model), optimizer, std::make_shared<self_communicator>(),
-                                                             Plan::strategy_type::options());
+  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
+                                                       optimizer, std::make_shared<self_communicator>(),
+                                                       Plan::strategy_type::options());
 }
 
 }  // namespace weft

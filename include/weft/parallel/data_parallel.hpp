@@ -14,13 +14,19 @@
 
 namespace weft::parallel {
 
-class data_parallel_service : public run::parameter_service {
+class data_parallel_hooks : public run::execution_hooks {
  public:
   /// Takes parameters and buffers as they are on rank 0. Collective.
-  data_parallel_service(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks, const parallel_options& o,
-                        const device& where)
-      : options_(o), where_(where), messages_(message_device(where)), groups_(ranks, o), units_(units_of(parameters, o, groups_.parts())),
-        buffers_(std::move(buffers)), gatherer_(units_, groups_, o, where), reducer_(units_, groups_, o, where) {
+  data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
+                      const parallel_options& o, const device& where)
+      : options_(o),
+        where_(where),
+        messages_(message_device(where)),
+        groups_(ranks, o),
+        units_(units_of(parameters, o, groups_.parts())),
+        buffers_(std::move(buffers)),
+        gatherer_(units_, groups_, o, where),
+        reducer_(units_, groups_, o, where) {
     for (const auto& p : parameters) {
       check(p.first, *p.second);
       take_from_first({p}, true);  // one by one: a message may be as large as the parameter
@@ -31,26 +37,27 @@ class data_parallel_service : public run::parameter_service {
         places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
       divide(units_[u]);
       if (o.offload_parameters) offload(units_[u], *o.offload_parameters);
-      gatherer_.give_back(static_cast<int>(u));
+      gatherer_.reshard(static_cast<int>(u));
     }
   }
 
   void before_program(operands leaves, run::pass during) override {
     for (const auto& [u, read] : by_unit(leaves)) {
-      gatherer_.bring(u, read);
-      gatherer_.foresee(u, during, read);
+      gatherer_.unshard(u, read);
+      gatherer_.prefetch(u, during, read);
     }
   }
   void after_program(operands leaves, run::pass during) override {
     if (options_.divide != sharding::parameters || during == run::pass::recompute) return;
     if (during == run::pass::forward && !options_.reshard_after_forward) return;
     for (const auto& [u, read] : by_unit(leaves))
-      if (!unit_at(u).stays) gatherer_.give_back(u);
+      if (!unit_at(u).stays) gatherer_.reshard(u);
   }
 
   void before_backward(uses all) override {
     if (delivered_)
-      throw value_error("weft: backward: the gradients of this step have been reduced already; take the step first");
+      throw value_error(
+          "weft: backward: the gradients of this step have been reduced already; take the step first");
     uses_.clear();
     for (tensor_state* leaf : all) ++uses_[leaf];
     for (unit& u : units_) {
@@ -70,7 +77,7 @@ class data_parallel_service : public run::parameter_service {
   }
   void after_backward() override {
     gatherer_.forget_order();
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) gatherer_.give_back(u);
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) gatherer_.reshard(u);
   }
 
   void poll() override {
@@ -92,7 +99,7 @@ class data_parallel_service : public run::parameter_service {
   void parameters_changed() {
     delivered_ = false;
     gatherer_.forget_order();
-    gatherer_.renew();
+    gatherer_.invalidate();
   }
 
   /// Every rank takes the buffers of rank 0.
@@ -103,7 +110,9 @@ class data_parallel_service : public run::parameter_service {
     state_dict_t all;
     for (const unit& u : units_)
       for (const member& m : u.members) all.emplace_back(m.name, m.whole);
-    replace(all, [&](elements e, const std::string& name) { return groups_.all().all_reduce(e, reduction::average, groups_.labelled(name)); });
+    replace(all, [&](elements e, const std::string& name) {
+      return groups_.all().all_reduce(e, reduction::average, groups_.labelled(name));
+    });
   }
 
   /// The parameters that this rank updates, in the order of the model.
@@ -128,7 +137,9 @@ class data_parallel_service : public run::parameter_service {
     rank_counts counts;
     for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
     const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
-    groups_.shards().all_gather(elements_of(*own), elements_of(*all), counts, groups_.labelled(name, true)).wait();
+    groups_.shards()
+        .all_gather(elements_of(*own), elements_of(*all), counts, groups_.labelled(name, true))
+        .wait();
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
   }
@@ -137,7 +148,8 @@ class data_parallel_service : public run::parameter_service {
     for (const auto& [buffer, b] : buffers_)
       if (buffer == name) return {0, in_rows(b->extents)};
     const member& m = member_named(name);
-    return {m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0, in_rows(m.whole->extents)};
+    return {m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0,
+            in_rows(m.whole->extents)};
   }
 
   const rank_groups& groups() const { return groups_; }
@@ -147,7 +159,8 @@ class data_parallel_service : public run::parameter_service {
     index_t n = 0;
     for (const unit& u : units_)
       for (const member& m : u.members)
-        n += static_cast<index_t>(options_.divide == sharding::parameters ? m.local->bytes() : m.whole->bytes());
+        n += static_cast<index_t>(options_.divide == sharding::parameters ? m.local->bytes()
+                                                                          : m.whole->bytes());
     return n;
   }
   /// Of the gradients that are kept until the step.
@@ -163,7 +176,8 @@ class data_parallel_service : public run::parameter_service {
   static void check(const std::string& name, const tensor_state& p) {
     if (const auto arrive = p.arrive) arrive();
     if (!p.memory && p.extents.size() > 0)
-      throw value_error("weft: bind: parameter " + name + " was divided among the ranks of another run, which has its rows");
+      throw value_error("weft: bind: parameter " + name +
+                        " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }
@@ -171,7 +185,9 @@ class data_parallel_service : public run::parameter_service {
   /// All ranks take the elements that rank 0 has. `control`: not counted as data.
   void take_from_first(const state_dict_t& tensors, bool control) {
     if (groups_.all().size() == 1) return;
-    replace(tensors, [&](elements e, const std::string& name) { return groups_.all().broadcast(e, 0, groups_.labelled(name, control)); });
+    replace(tensors, [&](elements e, const std::string& name) {
+      return groups_.all().broadcast(e, 0, groups_.labelled(name, control));
+    });
   }
 
   /// Replaces elements by what the operation `start`s, all under way at once.
@@ -195,7 +211,8 @@ class data_parallel_service : public run::parameter_service {
   void divide(unit& u) {
     if (groups_.parts() == 1) return;
     const bool apart = options_.divide == sharding::parameters;
-    const state_ptr rows = apart ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
+    const state_ptr rows =
+        apart ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
     const std::span<const piece> own = u.message.part(groups_.part());
     for (const piece& p : own) {
       member& m = u.at(p.member);
@@ -224,7 +241,8 @@ class data_parallel_service : public run::parameter_service {
       const auto found = leaf ? places_.find(leaf.get()) : places_.end();
       if (found == places_.end()) continue;
       const place at = found->second;
-      auto entry = std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.first == at.unit; });
+      auto entry =
+          std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.first == at.unit; });
       if (entry == result.end()) entry = result.insert(result.end(), {at.unit, {}});
       auto& members = entry->second;
       const auto where = std::lower_bound(members.begin(), members.end(), at.member);

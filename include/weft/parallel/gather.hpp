@@ -9,17 +9,26 @@
 
 #include <weft/parallel/groups.hpp>
 #include <weft/parallel/unit.hpp>
-#include <weft/run/parameter_service.hpp>
+#include <weft/run/execution_hooks.hpp>
 
 namespace weft::parallel {
 
 class parameter_gatherer {
  public:
-  parameter_gatherer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), messages_(message_device(where)), ahead_(o.prefetch), apart_(o.divide == sharding::parameters), type_(o.param_dtype) {
+  parameter_gatherer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o,
+                     const device& where)
+      : units_(units),
+        groups_(groups),
+        where_(where),
+        messages_(message_device(where)),
+        ahead_(o.prefetch),
+        apart_(o.divide == sharding::parameters),
+        type_(o.param_dtype) {
     check_message_type("param_dtype", type_);
     if (type_ != dtype::f32 && !apart_)
-      throw usage_error("weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what is trained");
+      throw usage_error(
+          "weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what "
+          "is trained");
     for (const unit& u : units) states_.push_back({std::vector<bool>(u.members.size(), true), {}});
   }
   parameter_gatherer(const parameter_gatherer&) = delete;
@@ -31,7 +40,7 @@ class parameter_gatherer {
   }
 
   /// Waits until these members of a unit are whole.
-  void bring(int u, const std::vector<int>& read) {
+  void unshard(int u, const std::vector<int>& read) {
     if (at(u).coming) arrive(u);
     const std::vector<int> missing = absent(u, read);
     if (missing.empty()) return;
@@ -40,7 +49,7 @@ class parameter_gatherer {
   }
 
   /// A program reads these: starts what came next the last time.
-  void foresee(int u, run::pass during, const std::vector<int>& read) {
+  void prefetch(int u, run::pass during, const std::vector<int>& read) {
     const event now{u, during, read};
     const bool as_before = position_ < trace_.size() && trace_[position_] == now;
     if (!as_before) {
@@ -63,7 +72,7 @@ class parameter_gatherer {
   void forget_order() { position_ = 0; }
 
   /// Frees gathered elements; the local rows stay.
-  void give_back(int u) {
+  void reshard(int u) {
     if (!apart_ || groups_.parts() == 1) return;
     for (std::size_t m = 0; m < at(u).present.size(); ++m) {
       if (!at(u).present[m]) continue;
@@ -74,13 +83,13 @@ class parameter_gatherer {
 
   /// The local rows have changed: what is gathered is old. Where all ranks keep all parameters, new
   /// ones are on their way from now on.
-  void renew() {
+  void invalidate() {
     if (groups_.parts() == 1) return;
     for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order in which forward reads them
       unit& of = units_[static_cast<std::size_t>(u)];
       if (at(u).coming) arrive(u);
       for (const member& m : of.members) ++m.whole->version;
-      give_back(u);
+      reshard(u);
       if (apart_) continue;
       at(u).present.assign(of.members.size(), false);
       start(u, of.everything);
@@ -126,13 +135,15 @@ class parameter_gatherer {
     message_layout layout(of.members, chosen, groups_.parts());
     const std::span<const piece> mine = layout.part(groups_.part());
     state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(groups_.part())]);
-    for (const piece& p : mine) copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
+    for (const piece& p : mine)
+      copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
     own = in_type(type_, own);
     const state_ptr message = flat(messages_, layout.count, type_);
     const rank_counts counts = layout.counts;
     at(u).coming.emplace(arrival{{}, std::move(layout), own, message, chosen});
     coming_.push_back(u);
-    at(u).coming->gather = groups_.shards().all_gather(elements_of(*own), elements_of(*message), counts, groups_.labelled(of.name));
+    at(u).coming->gather = groups_.shards().all_gather(elements_of(*own), elements_of(*message), counts,
+                                                       groups_.labelled(of.name));
   }
 
   void arrive(int u) {
@@ -150,7 +161,8 @@ class parameter_gatherer {
     }
     for (int p = 0; p < groups_.parts(); ++p) {
       if (p == groups_.part() && !apart_) continue;  // the rows of this rank are in place
-      for (const piece& e : a.layout.part(p)) copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
+      for (const piece& e : a.layout.part(p))
+        copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
     }
   }
 

@@ -20,7 +20,8 @@ class gradient_sum {
   /// Takes `g`, whose elements may be overwritten.
   void add(backend& device, std::shared_ptr<tensor_state> g) {
     std::size_t level = 0;
-    for (; deterministic_ ? count_ >> level & 1 : count_ > 0 && level == 0; ++level) g = sum(device, levels_[level], g);
+    for (; deterministic_ ? count_ >> level & 1 : count_ > 0 && level == 0; ++level)
+      g = sum(device, levels_[level], g);
     if (deterministic_) {
       if (levels_.size() == level) levels_.emplace_back();
       levels_[level] = std::move(g);

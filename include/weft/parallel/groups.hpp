@@ -15,7 +15,8 @@ class rank_groups {
     const int n = all.size();
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
     if (n % group)
-      throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " + std::to_string(n) + " ranks");
+      throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " +
+                        std::to_string(n) + " ranks");
     shards_ = along(group, 1, "shards", false);
     replicas_ = along(n / group, group, "replicas", o.hook != nullptr);
   }
@@ -26,7 +27,9 @@ class rank_groups {
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
-  comm_options labelled(const std::string& label, bool control = false) const { return {label, timeout_, control, step_}; }
+  comm_options labelled(const std::string& label, bool control = false) const {
+    return {label, timeout_, control, step_};
+  }
   /// Operations from now on are of this step.
   void set_step(std::int64_t step) { step_ = step; }
 
@@ -55,8 +58,10 @@ class rank_groups {
     if (count == 1) return std::make_shared<self_communicator>();
     if (count == all_->size() && !apart) return {std::shared_ptr<void>(), all_};  // not owned
     std::shared_ptr<communicator> group = all_->axis(count, stride, labelled(label, true));
-    const int first = all_->rank() - all_->rank() / stride % count * stride;  // of the group: its name on all its ranks
-    if (all_->recorder()) group->record_in(all_->recorder(), label + std::string(" of rank ") + std::to_string(first));
+    const int first =
+        all_->rank() - all_->rank() / stride % count * stride;  // of the group: its name on all its ranks
+    if (all_->recorder())
+      group->record_in(all_->recorder(), label + std::string(" of rank ") + std::to_string(first));
     return group;
   }
 

@@ -61,7 +61,8 @@ inline gradient_hook bf16_compress() {
     const auto sent = std::make_shared<std::vector<bfloat16>>(b.gradient.begin(), b.gradient.end());
     return [b, sent, stage = 0]() mutable -> std::optional<work> {
       if (stage++ == 0) return b.ranks->all_reduce(*sent, reduction::sum, b.options);
-      std::transform(sent->begin(), sent->end(), b.gradient.begin(), [](bfloat16 x) { return static_cast<float>(x); });
+      std::transform(sent->begin(), sent->end(), b.gradient.begin(),
+                     [](bfloat16 x) { return static_cast<float>(x); });
       return {};
     };
   };
@@ -89,14 +90,16 @@ struct low_rank {
     std::fill(p.begin(), p.end(), 0.0f);
     for (index_t i = 0; i < rows; ++i)
       for (index_t j = 0; j < columns; ++j)
-        for (int k = 0; k < rank; ++k) at(p, i, k) += m[static_cast<std::size_t>(i * columns + j)] * at(q, j, k);
+        for (int k = 0; k < rank; ++k)
+          at(p, i, k) += m[static_cast<std::size_t>(i * columns + j)] * at(q, j, k);
   }
   /// Q = M^T P
   void multiply_left() const {
     std::fill(q.begin(), q.end(), 0.0f);
     for (index_t i = 0; i < rows; ++i)
       for (index_t j = 0; j < columns; ++j)
-        for (int k = 0; k < rank; ++k) at(q, j, k) += m[static_cast<std::size_t>(i * columns + j)] * at(p, i, k);
+        for (int k = 0; k < rank; ++k)
+          at(q, j, k) += m[static_cast<std::size_t>(i * columns + j)] * at(p, i, k);
   }
   /// Makes the columns of P orthonormal (Gram-Schmidt, twice for accuracy).
   void orthonormalize() const {
@@ -152,10 +155,17 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
     std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of what is sent whole
     index_t p_size = 0, q_size = 0, rest_size = 0;
     for (const gradient_bucket::part& part : b.parts) {
-      const index_t size = part.extents.size(), rows = part.extents.order > 1 ? part.extents[0] : 1, columns = rows ? size / rows : 0;
+      const index_t size = part.extents.size(), rows = part.extents.order > 1 ? part.extents[0] : 1,
+                    columns = rows ? size / rows : 0;
       const int rank = static_cast<int>(std::min<index_t>(o.rank, std::min(rows, columns)));
       if (part.extents.order > 1 && rank * (rows + columns) < size) {
-        matrices.push_back({rows, columns, rank, b.gradient.subspan(static_cast<std::size_t>(part.at), static_cast<std::size_t>(size)), {}, {}});
+        matrices.push_back(
+            {rows,
+             columns,
+             rank,
+             b.gradient.subspan(static_cast<std::size_t>(part.at), static_cast<std::size_t>(size)),
+             {},
+             {}});
         p_size += rows * rank;
         q_size += columns * rank;
       } else {
@@ -168,7 +178,8 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
     s.q.resize(static_cast<std::size_t>(q_size));
     s.rest.resize(static_cast<std::size_t>(rest_size));
     s.error.resize(b.gradient.size());
-    if (first || !o.warm_start) cpu::fill_normal(key_of(o.seed), 0, q_size, s.q.data());  // the same on all ranks
+    if (first || !o.warm_start)
+      cpu::fill_normal(key_of(o.seed), 0, q_size, s.q.data());  // the same on all ranks
     std::size_t p_at = 0, q_at = 0, rest_at = 0;
     for (detail::low_rank& m : matrices) {
       m.p = std::span(s.p).subspan(p_at, static_cast<std::size_t>(m.rows * m.rank));
@@ -221,21 +232,25 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
 /// Sends the `share` of elements of each bucket that are largest, with their places; the others are
 /// added to the next gradient. Every rank gets every rank's.
 inline gradient_hook top_k(double share) {
-  if (!(share > 0 && share <= 1)) throw usage_error("weft: top_k: a share of " + std::to_string(share) + " is not between 0 and 1");
+  if (!(share > 0 && share <= 1))
+    throw usage_error("weft: top_k: a share of " + std::to_string(share) + " is not between 0 and 1");
   using state = detail::top_k_state;
   return [share](const gradient_bucket& b) {
     auto& s = b.remembered<state>();
-    const std::size_t n = b.gradient.size(), k = std::min(n, static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))));
+    const std::size_t n = b.gradient.size(),
+                      k = std::min(n, static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))));
     const auto ranks = static_cast<std::size_t>(b.ranks->size());
     s.error.resize(n);
     for (std::size_t i = 0; i < n; ++i) b.gradient[i] += s.error[i];
     std::vector<std::int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
     const auto larger = [&](std::int32_t x, std::int32_t y) {
-      const float a = std::abs(b.gradient[static_cast<std::size_t>(x)]), c = std::abs(b.gradient[static_cast<std::size_t>(y)]);
+      const float a = std::abs(b.gradient[static_cast<std::size_t>(x)]),
+                  c = std::abs(b.gradient[static_cast<std::size_t>(y)]);
       return a != c ? a > c : x < y;
     };
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(), larger);
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(),
+                     larger);
     s.places.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
     s.values.clear();
     s.error.assign(b.gradient.begin(), b.gradient.end());
@@ -252,7 +267,8 @@ inline gradient_hook top_k(double share) {
         default: break;
       }
       std::fill(b.gradient.begin(), b.gradient.end(), 0.0f);
-      for (std::size_t i = 0; i < s.all_places.size(); ++i) b.gradient[static_cast<std::size_t>(s.all_places[i])] += s.all_values[i];
+      for (std::size_t i = 0; i < s.all_places.size(); ++i)
+        b.gradient[static_cast<std::size_t>(s.all_places[i])] += s.all_values[i];
       return {};
     };
   };

@@ -43,17 +43,18 @@ inline double exact_sum(const recycled_vector<double>& values, communicator& ran
   }
   ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
   if (largest == not_finite) return std::nan("");
-  const int unit = static_cast<int>(largest) - bits;
+  const int lowest_bit = static_cast<int>(largest) - bits;
   wide total = 0;
-  for (double v : values) total += static_cast<wide>(std::ldexp(v, -unit));
+  for (double v : values) total += static_cast<wide>(std::ldexp(v, -lowest_bit));
   std::int64_t limbs[4];
   for (int k = 0; k < 4; ++k) limbs[k] = static_cast<std::int64_t>(total >> (32 * k) & 0xffffffffu);
   ranks.all_reduce(std::span(limbs), reduction::sum, o).wait();
   double sum = 0;
   total = 0;
   for (int k = 4; k-- > 0;) total += static_cast<wide>(limbs[k]) << (32 * k);
-  for (int k = 4; k-- > 0;) sum += std::ldexp(static_cast<double>(static_cast<std::uint32_t>(total >> (32 * k))), 32 * k);
-  return std::ldexp(sum, unit);
+  for (int k = 4; k-- > 0;)
+    sum += std::ldexp(static_cast<double>(static_cast<std::uint32_t>(total >> (32 * k))), 32 * k);
+  return std::ldexp(sum, lowest_bit);
 }
 
 }  // namespace detail

@@ -17,15 +17,24 @@ namespace weft::parallel {
 
 class gradient_reducer {
  public:
-  gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o, const device& where)
-      : units_(units), groups_(groups), where_(where), messages_(message_device(where)), hook_(o.hook), type_(o.reduce_dtype), reduces_each_(o.reduces_each()),
+  gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o,
+                   const device& where)
+      : units_(units),
+        groups_(groups),
+        where_(where),
+        messages_(message_device(where)),
+        hook_(o.hook),
+        type_(o.reduce_dtype),
+        reduces_each_(o.reduces_each()),
         sends_(o.local_steps == 1) {
     if ((hook_ || !sends_) && o.divide != sharding::none)
       throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
                         " ranks that hold everything, not a sharded strategy");
-    if (hook_ && type_ != dtype::f32) throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
+    if (hook_ && type_ != dtype::f32)
+      throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
     check_message_type("reduce_dtype", type_);
-    for (std::size_t u = 0; u < units.size(); ++u) states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
+    for (std::size_t u = 0; u < units.size(); ++u)
+      states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
   }
 
   gradient_reducer(const gradient_reducer&) = delete;
@@ -45,7 +54,8 @@ class gradient_reducer {
       const state_ptr& g = of.at(p.member).whole->grad;
       if (g) copy_rows(message, p.in_message, g, p.at, p.count);
       else if (p.count)
-        messages_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message, static_cast<std::size_t>(p.count) * sizeof(float));
+        messages_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message,
+                             static_cast<std::size_t>(p.count) * sizeof(float));
     }
     for (member& m : of.members) {
       m.seen = m.seen || m.whole->grad;
@@ -76,7 +86,8 @@ class gradient_reducer {
   index_t bytes() const {
     index_t n = 0;
     for (const unit& u : units_)
-      n += size_of(dtype::f32) * (reduces_each_ ? u.message.counts[static_cast<std::size_t>(groups_.part())] : u.message.count);
+      n += size_of(dtype::f32) *
+           (reduces_each_ ? u.message.counts[static_cast<std::size_t>(groups_.part())] : u.message.count);
     return n;
   }
 
@@ -106,8 +117,9 @@ class gradient_reducer {
       return;
     }
     r.own = flat(messages_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
-    r.message_in_flight = groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum, of.message.counts,
-                                                          groups_.labelled(of.name));
+    r.message_in_flight =
+        groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum,
+                                        of.message.counts, groups_.labelled(of.name));
   }
   /// Starts the next message across replicas; none if there is none.
   std::optional<work> send_across(reduction_step& r) {
@@ -119,12 +131,17 @@ class gradient_reducer {
     communicator& replicas = groups_.replicas();
     if (replicas.size() == 1 || !sends_) return [] { return std::nullopt; };
     if (!hook_)
-      return [own = r.own, &replicas, options = groups_.labelled(of.name), begun = false]() mutable -> std::optional<work> {
+      return [own = r.own, &replicas, options = groups_.labelled(of.name),
+              begun = false]() mutable -> std::optional<work> {
         if (std::exchange(begun, true)) return {};
         return replicas.all_reduce(elements_of(*own), reduction::sum, options);
       };
     const auto count = static_cast<std::size_t>(r.own->extents.size());
-    gradient_bucket bucket{of.name, {}, {static_cast<float*>(r.own->memory.data()), count}, &replicas, groups_.labelled(of.name),
+    gradient_bucket bucket{of.name,
+                           {},
+                           {static_cast<float*>(r.own->memory.data()), count},
+                           &replicas,
+                           groups_.labelled(of.name),
                            &at(r.unit).hook_memory};
     const auto nothing = std::make_shared<std::vector<float>>(messages_->computes() ? 0 : count);
     if (!messages_->computes()) bucket.gradient = *nothing;

@@ -34,7 +34,8 @@ struct parallel_options {
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // parameters that travel together
   dtype param_dtype = dtype::f32;   // in which gathered parameters are sent: bf16 and f16 round them
   dtype reduce_dtype = dtype::f32;  // in which gradients are sent; sums are made in f32 and rounded once
-  std::optional<device> offload_parameters{};  // where the rows of this rank are between steps, where ranks divide parameters
+  std::optional<device>
+      offload_parameters{};  // where the rows of this rank are between steps, where ranks divide parameters
   std::optional<device> offload_optimizer{};   // where the optimiser's state is between updates
   /// The unit a parameter travels with, by name; none: by block, or by size where nothing is gathered.
   std::function<std::string(const std::string& parameter)> unit{};
@@ -104,8 +105,9 @@ struct chosen_strategy<First, Rest...> {
 /// order. Devices come with the model, ranks with the communicator.
 template <class... Choices>
 struct policy {
-  static_assert(((detail::is_strategy<Choices> || program_choice<Choices>) && ...),
-                "weft: policy: takes a strategy (strategy::...), a precision (precision::...) and recompute::...");
+  static_assert(((detail::is_strategy<Choices> || program_choice<Choices>)&&...),
+                "weft: policy: takes a strategy (strategy::...), a precision (precision::...) and "
+                "recompute::...");
   static_assert((int{detail::is_strategy<Choices>} + ... + 0) <= 1, "weft: policy: takes one strategy");
   using strategy_type = typename detail::chosen_strategy<Choices...>::type;
   using programs = options_of<Choices...>;

@@ -98,7 +98,8 @@ inline state_ptr in_type(dtype type, const state_ptr& t) {
 inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
 
 /// Copies elements, counted from `at` in each tensor; between devices by way of the host.
-inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count) {
+inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
+                      index_t count) {
   const auto size = size_of(to->type);
   char* const target = static_cast<char*>(to->memory.data()) + to_at * size;
   const char* const source = static_cast<const char*>(from->memory.data()) + from_at * size;
@@ -142,7 +143,8 @@ inline std::string block_of(const std::string& name) {
 }
 
 /// The numbers of the parameters of each unit: in the order in which backward completes them.
-inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters, const parallel_options& o) {
+inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
+                                                        const parallel_options& o) {
   std::vector<std::vector<int>> units;
   const bool by_size = !o.unit && o.divide <= sharding::optimizer;
   std::vector<std::string> names;

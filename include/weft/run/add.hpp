@@ -9,27 +9,30 @@ namespace weft::run {
 namespace detail {
 template <dtype T>
 inline constexpr std::array add_words{
-    lower::word{lower::sweep}.encoded(),
-    lower::word{lower::load, T, 0}.encoded(),
-    lower::word{lower::load, T, 1}.encoded(),
-    lower::word{op::number_of_op<op::add>, compute_type(T), 1, 2}.encoded(),
-    lower::word{lower::store, T, 2, 3}.encoded(),
-    lower::word{lower::end}.encoded()};
+    lower::instruction{lower::sweep}.encoded(),
+    lower::instruction{lower::load, T, 0}.encoded(),
+    lower::instruction{lower::load, T, 1}.encoded(),
+    lower::instruction{op::number_of_op<op::add>, compute_type(T), 1, 2}.encoded(),
+    lower::instruction{lower::store, T, 2, 3}.encoded(),
+    lower::instruction{lower::end}.encoded()};
 template <dtype T>
 inline constexpr std::array scale_words{
-    lower::word{lower::load_row, compute_type(T), 1}.encoded(),
-    lower::word{lower::argument, compute_type(T), 0}.encoded(),
-    lower::word{op::number_of_op<op::multiply>, compute_type(T), 0, 1}.encoded(),
-    lower::word{lower::sweep}.encoded(),
-    lower::word{lower::load, T, 0}.encoded(),
-    lower::word{op::number_of_op<op::multiply>, compute_type(T), 4, 2}.encoded(),
-    lower::word{lower::store, T, 2, 5}.encoded(),
-    lower::word{lower::end}.encoded()};
+    lower::instruction{lower::load_row, compute_type(T), 1}.encoded(),
+    lower::instruction{lower::scalar_argument, compute_type(T), 0}.encoded(),
+    lower::instruction{op::number_of_op<op::multiply>, compute_type(T), 0, 1}.encoded(),
+    lower::instruction{lower::sweep}.encoded(),
+    lower::instruction{lower::load, T, 0}.encoded(),
+    lower::instruction{op::number_of_op<op::multiply>, compute_type(T), 4, 2}.encoded(),
+    lower::instruction{lower::store, T, 2, 5}.encoded(),
+    lower::instruction{lower::end}.encoded()};
 
-[[noreturn, gnu::cold]] inline void refuse_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type) {
+[[noreturn, gnu::cold]] inline void refuse_form(const char* what, const tensor_state& a,
+                                                const tensor_state& b, dtype type) {
   if (b.type != type)
-    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " + name_of(b.type));
-  throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " + to_string(b.extents));
+    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " +
+                      name_of(b.type));
+  throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " +
+                    to_string(b.extents));
 }
 /// Throws unless `b` is of this type and of so many elements.
 inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
@@ -45,7 +48,9 @@ void visit_floating(const char* what, dtype t, F f) {
     case dtype::f32: return f(std::integral_constant<dtype, dtype::f32>{});
     case dtype::bf16: return f(std::integral_constant<dtype, dtype::bf16>{});
     case dtype::f16: return f(std::integral_constant<dtype, dtype::f16>{});
-    default: throw value_error(std::string("weft: ") + what + ": elements of " + name_of(t) + ", which is not floating");
+    default:
+      throw value_error(std::string("weft: ") + what + ": elements of " + name_of(t) +
+                        ", which is not floating");
   }
 }
 }  // namespace detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arena of a program: where its computed values lie. Values whose lives overlap do not. Those without elements have an
-// address there, too.
+// The arena of a program: where its computed values lie. Values whose lives overlap do not. Those without
+// elements have an address there, too.
 //
 //   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); });
 //   arena_base + a.offsets[value];
@@ -32,7 +32,8 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
   for (int i = 0; i < static_cast<int>(p.values.size()); ++i) {
     const lower::value_entry& v = p.values[static_cast<std::size_t>(i)];
     if (v.where == lower::storage::computed && v.first_step >= 0 && v.output < 0)
-      blocks.push_back({i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, v.first_step, v.last_step});
+      blocks.push_back(
+          {i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, v.first_step, v.last_step});
   }
   return blocks;
 }

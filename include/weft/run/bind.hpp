@@ -32,9 +32,10 @@ using scope = weft::detail::expression_scope<recycled_vector>;
 using weft::detail::identity;
 
 [[noreturn, gnu::cold]] inline void refuse_ambiguous(const shape& extents) {
-  throw usage_error("weft: shared: one call of `shared` has made two values of one type, of shape " + to_string(extents) +
-                    ", and both are in this expression, which knows them by type: give the operands types of their own, "
-                    "let(x, [&](auto x) { return f(x); }), or evaluate one of them first");
+  throw usage_error(
+      "weft: shared: one call of `shared` has made two values of one type, of shape " + to_string(extents) +
+      ", and both are in this expression, which knows them by type: give the operands types of their own, "
+      "let(x, [&](auto x) { return f(x); }), or evaluate one of them first");
 }
 
 // Variables matter to a walk over objects only where shared values may read them.
@@ -122,8 +123,8 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 
 }  // namespace detail
 
-/// The operands of `e` in the order of its graph. Throws value_error if one was changed in place, usage_error if
-/// shared values cannot be told apart.
+/// The operands of `e` in the order of its graph. Throws value_error if one was changed in place, usage_error
+/// if shared values cannot be told apart.
 template <expression E>
 operands operands_of(const E& e, bool check_versions = true) {
   operands o;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Boundaries inside expressions: where one program ends and others are played.
+// Boundaries inside expressions: where one program ends and others run.
 //
 // Before an expression with a boundary is evaluated, everything below the boundary is, and a leaf
 // takes its place. What is left is an ordinary expression.
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-/// `blocks` applied to `operand` one after the other; each must keep the form of its operand.
+/// `blocks` applied to `operand` one after the other; each must keep the shape and dtype of its operand.
 template <class Block, expression X>
 struct boundary_node : expression_base {
   using value_type = typename X::value_type;
@@ -43,7 +43,8 @@ struct slices_node : expression_base {
 
 namespace detail {
 template <class F, class X, class Labels>
-inline constexpr unsigned parts_of<slices_node<F, X, Labels>> = boundary_part | parts_of<X> | parts_of<Labels>;
+inline constexpr unsigned parts_of<slices_node<F, X, Labels>> =
+    boundary_part | parts_of<X> | parts_of<Labels>;
 template <class Block, class X>
 inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | parts_of<X>;
 }  // namespace detail
@@ -137,7 +138,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_no
     using result = decltype(to.evaluator.eval_program(block(x)));
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
-                  "weft: repeat: a block must keep the form of its operand");
+                  "weft: repeat: a block must keep the shape and dtype of its operand");
     x = decltype(x)(to.evaluator.eval_program(block(x)));
   }
   return x;
@@ -172,7 +173,8 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Ta
   }
 }
 
-/// Where boundaries end programs inside a shared value, or it reads what has become a leaf, it becomes a leaf itself.
+/// Where boundaries end programs inside a shared value, or it reads what has become a leaf, it becomes a leaf
+/// itself.
 template <class Evaluator, class Variables, class Tag, class E>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const shared_node<Tag, E>& s) {
   using resolved = decltype(resolve(to, v, *s.operand));

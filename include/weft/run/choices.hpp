@@ -10,7 +10,7 @@
 namespace weft {
 
 /// Which values of forward backward reads, rather than computing them again.
-enum class keeping : std::uint8_t {
+enum class saving : std::uint8_t {
   written,  // all that forward writes to memory
   products  // results of products, attention and look-ups; what is element-wise is computed again
 };
@@ -18,15 +18,15 @@ enum class keeping : std::uint8_t {
 namespace detail {
 struct chosen_options {
   dtype products = dtype::f32;
-  keeping kept = keeping::written;
+  saving saved = saving::written;
 };
 }  // namespace detail
 
 /// The choices made, as a type.
-template <dtype Products = dtype::f32, keeping Kept = keeping::written>
+template <dtype Products = dtype::f32, saving Saved = saving::written>
 struct program_options {
   static constexpr dtype products = Products;
-  static constexpr keeping kept = Kept;
+  static constexpr saving saved = Saved;
 };
 
 namespace precision {
@@ -51,12 +51,12 @@ namespace recompute {
 
 /// Of element-wise chains alone, inside of the kernel that reads them.
 struct none {
-  static constexpr void choose(detail::chosen_options& o) { o.kept = keeping::written; }
+  static constexpr void choose(detail::chosen_options& o) { o.saved = saving::written; }
 };
 /// Of norms and activations too, before the product that reads them: a few percent of the time for
 /// a third of the memory of a transformer block. All of a block: context::recompute_programs.
 struct selective {
-  static constexpr void choose(detail::chosen_options& o) { o.kept = keeping::products; }
+  static constexpr void choose(detail::chosen_options& o) { o.saved = saving::products; }
 };
 
 }  // namespace recompute
@@ -76,7 +76,7 @@ struct options_of_choices {
     (choose<Choices>(o), ...);
     return o;
   }();
-  using type = program_options<chosen.products, chosen.kept>;
+  using type = program_options<chosen.products, chosen.saved>;
 };
 }  // namespace detail
 

@@ -2,7 +2,7 @@
 // All state of one run: the device, the random state, and instances of the programs it has seen.
 //
 // Nothing else in weft is mutable and shared, so two contexts are two runs that know nothing of
-// each other. It plays one program at a time; threads make their own. Functions that take none use
+// each other. It runs one program at a time; threads make their own. Functions that take none use
 // a default one for the CPU.
 #pragma once
 
@@ -16,13 +16,13 @@
 #include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
 #include <weft/run/choices.hpp>
-#include <weft/run/instance.hpp>
+#include <weft/run/specialization.hpp>
 
 namespace weft {
 
 class context {
  public:
-  using programs = program_options<>;  // for which the programs played in it are compiled
+  using programs = program_options<>;  // for which the programs run in it are compiled
 
   explicit context(const device& where = default_device()) : device_(where) {}
   context(const context&) = delete;
@@ -35,7 +35,7 @@ class context {
 
   /// Plays programs on another back end that can read the device's memory: on the reference back
   /// end, to look closely (train/inspect.hpp). Null: on the device itself.
-  void play_on(backend* other) { engine_ = other; }
+  void set_backend(backend* other) { engine_ = other; }
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
   /// How many programs of a tape, the first ones, keep only their operands and compute the rest again
@@ -47,13 +47,13 @@ class context {
   /// What backward passes begin with where the loss is a scalar. Gradients are larger by it, so that
   /// small ones do not vanish in f16.
   double loss_scale = 1;
-  /// Which part of a gradient counts: none of a batch that is played for the sake of other ranks.
+  /// Which part of a gradient counts: none of a batch that is computed for the sake of other ranks.
   double loss_weight = 1;
 
   std::uint64_t seed = 0;
 
   /// Random numbers of a step differ from those of the next. Within a step each program that is
-  /// played has its own; the same steps play the same programs, so a run can be repeated.
+  /// run has its own; the same steps run the same programs, so a run can be repeated.
   void begin_step(std::uint64_t step) { begin_micro_batch(step, 0); }
   /// The same for one of the batches whose gradients a step adds up, so that its numbers do not
   /// depend on how many batches the rank has seen before.
@@ -79,16 +79,19 @@ class context {
   void begin_backward() { ++backward_passes_; }
 
   /// Who brings parameters and takes gradients: a parallel strategy, or nobody.
-  run::parameter_service* service() const { return service_; }
+  run::execution_hooks* hooks() const { return hooks_; }
 
   /// The instance of a plan for these symbol values, made when they are first seen.
-  run::instance& instance_of(const lower::plan_view& plan, const void* identity,
+  run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                              std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
-    auto at = std::partition_point(instances_.begin(), instances_.end(),
-                                   [&](const known_instance& i) { return std::less<>()(i.identity, identity); });
-    for (; at != instances_.end() && at->identity == identity; ++at)
+    auto at =
+        std::partition_point(specializations_.begin(), specializations_.end(),
+                             [&](const known_instance& i) { return std::less<>()(i.identity, identity); });
+    for (; at != specializations_.end() && at->identity == identity; ++at)
       if (at->made->symbols() == symbols) return *at->made;
-    return *instances_.insert(at, {identity, std::make_unique<run::instance>(plan, kernels, symbols)})->made;
+    return *specializations_
+                .insert(at, {identity, std::make_unique<run::specialization>(plan, kernels, symbols)})
+                ->made;
   }
 
   /// Memory for the values inside a program while it runs.
@@ -101,8 +104,9 @@ class context {
     return arena_.data();
   }
 
-  /// Held by a thread while it works with the context or a tape in it; again by what it calls, a hook that evaluates for
-  /// example. Throws usage_error if another thread holds it: before anything is touched, so that there is no race.
+  /// Held by a thread while it works with the context or a tape in it; again by what it calls, a hook that
+  /// evaluates for example. Throws usage_error if another thread holds it: before anything is touched, so
+  /// that there is no race.
   class use {
    public:
     explicit use(context& c) : of_(c) {
@@ -122,16 +126,16 @@ class context {
     bool first_ = true;
   };
 
-  /// Held while a program plays. Throws usage_error if another does.
+  /// Held while a program runs. Throws usage_error if another does.
   class turn {
    public:
     explicit turn(context& c) : use_(c), of_(c) {
-      if (c.plays_) throw refusal("is playing");
-      c.plays_ = true;
+      if (c.executing_) throw refusal("is running a program");
+      c.executing_ = true;
     }
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
-    ~turn() { of_.plays_ = false; }
+    ~turn() { of_.executing_ = false; }
 
    private:
     use use_;
@@ -139,26 +143,26 @@ class context {
   };
 
  protected:
-  run::parameter_service* service_ = nullptr;
+  run::execution_hooks* hooks_ = nullptr;
 
  private:
   static inline thread_local const char this_thread = 0;  // its address tells threads apart
 
   [[gnu::cold]] static usage_error refusal(const std::string& why) {
-    return usage_error("weft: a context plays one program at a time, and " + why +
+    return usage_error("weft: a context runs one program at a time, and " + why +
                        ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)");
   }
 
   device device_;
   backend* engine_ = nullptr;
   std::atomic<const void*> user_ = nullptr;
-  bool plays_ = false;
+  bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
   struct known_instance {
     const void* identity;
-    std::unique_ptr<run::instance> made;
+    std::unique_ptr<run::specialization> made;
   };
-  std::vector<known_instance> instances_;  // by identity
+  std::vector<known_instance> specializations_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
 };

@@ -14,27 +14,29 @@ namespace weft {
 
 namespace run {
 
-/// A program whatever expression it came from: what the engine needs to play it.
-struct playable {
+/// A program whatever expression it came from: what the engine needs to run it.
+struct executable {
   lower::plan_view plan;
   std::span<const kernel_function> kernels;
 };
 
 template <class Program>
-constexpr playable playable_of() {
+constexpr executable executable_of() {
   return {Program::plan, Program::kernels};
 }
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t, const device& here) {
-  throw device_error("weft: operand " + std::to_string(number) + " of shape " + to_string(t.extents) + " is on device " +
-                     t.where->name() + ", the context computes on " + here->name() +
+[[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t,
+                                                  const device& here) {
+  throw device_error("weft: operand " + std::to_string(number) + " of shape " + to_string(t.extents) +
+                     " is on device " + t.where->name() + ", the context computes on " + here->name() +
                      (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
 }
 
 /// New memory for those of `outputs` that the program must not write at once; null for the others.
-[[gnu::cold]] inline tensor_list computed_beside(context& c, const instance& i, const tensor_list& outputs,
-                                   const recycled_vector<void*>& leaves) {
+[[gnu::cold]] inline tensor_list computed_beside(context& c, const specialization& i,
+                                                 const tensor_list& outputs,
+                                                 const recycled_vector<void*>& leaves) {
   tensor_list beside;
   recycled_vector<void*> memory(outputs.size());
   for (std::size_t o = 0; o < outputs.size(); ++o)
@@ -45,15 +47,16 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can add to it:
-/// they are that sum. The others are memory of their shape and type; those that the program reads in another order
-/// than it writes them are computed beside, and copied.
-inline void play(context& c, const playable& p, const tensor_list& leaves, const recycled_vector<any_number>& numbers,
-                 const symbol_values& symbols, tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
+/// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can
+/// add to it: they are that sum. The others are memory of their shape and type; those that the program reads
+/// in another order than it writes them are computed beside, and copied.
+inline void execute(context& c, const executable& p, const tensor_list& leaves,
+                    const recycled_vector<any_number>& numbers, const symbol_values& symbols,
+                    tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
   const context::turn own(c);
-  parameter_service* const service = c.service();
-  if (service) service->before_program(leaves, during);
-  instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+  execution_hooks* const hooks = c.hooks();
+  if (hooks) hooks->before_program(leaves, during);
+  specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
   recycled_vector<void*> leaf_memory(leaves.size());
   recycled_vector<output_memory> targets(p.plan.outputs.size());
   for (std::size_t l = 0; l < leaves.size(); ++l) {
@@ -78,20 +81,21 @@ inline void play(context& c, const playable& p, const tensor_list& leaves, const
                               p.plan.values[static_cast<std::size_t>(value)].result.type);
     if (outputs[o]) targets[o].data = outputs[o]->memory.data();
   }
-  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap, service});
+  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap,
+         hooks});
   for (std::size_t o = 0; o < given.size(); ++o) {
     if (!given[o]) continue;
     copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), outputs[o]->memory.data(),
                   given[o]->extents.size());
     outputs[o] = given[o];
   }
-  if (service) service->after_program(leaves, during);
+  if (hooks) hooks->after_program(leaves, during);
 }
 
 /// The value of `p` for these operands.
-inline std::shared_ptr<tensor_state> play_value(context& c, const playable& p, const operands& o) {
+inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, const operands& o) {
   tensor_list outputs;
-  play(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
+  execute(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
   return outputs[0];
 }
 
@@ -118,7 +122,8 @@ struct row_slices {
     const index_t width = x->extents[1], slices = std::max<index_t>((count() + rows - 1) / rows, 1);
     for (index_t s = 0; s < slices; ++s) {
       const index_t first = count() * s / slices, n = count() * (s + 1) / slices - first;
-      f(matrix(part_of(*x, first * width, {2, {n, width}})), row_labels(part_of(*labels, first, {1, {n}})), first);
+      f(matrix(part_of(*x, first * width, {2, {n, width}})), row_labels(part_of(*labels, first, {1, {n}})),
+        first);
     }
   }
 };
@@ -131,8 +136,11 @@ struct forgetful_evaluator {
 
   template <expression E>
   evaluated<E> eval_program(const E& e) {
-    if constexpr (!can_be_compiled<E>(most_operands)) return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E>();
-    else return evaluated<E>(play_value(in, playable_of<value_program<E, Options>>(), operands_of(e, check_versions)));
+    if constexpr (!can_be_compiled<E>(most_operands))
+      return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E>();
+    else
+      return evaluated<E>(
+          execute_value(in, executable_of<value_program<E, Options>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Kernels written by hand in words, over contiguous tensors of equal size: what the library itself
+// Kernels written by hand in instructions, over contiguous tensors of equal size: what the library itself
 // does to gradients, so that it compiles no program of its own.
 #pragma once
 
@@ -11,14 +11,16 @@
 
 namespace weft::run {
 
-/// `Words` is an array of encoded words that load and store the operands in their order, and read the numbers.
+/// `Words` is an array of encoded instructions that load and store the operands in their order, and read the
+/// numbers.
 template <const auto& Words>
-void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands, std::initializer_list<any_number> numbers = {}) {
+void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands,
+                 std::initializer_list<any_number> numbers = {}) {
   constexpr kernel_function function = []<std::size_t... I>(std::index_sequence<I...>) {
     return &lower::cpu_kernel<Words[I]...>::run;
   }(std::make_index_sequence<Words.size()>{});
   kernel_call call;
-  call.words = Words;
+  call.instructions = Words;
   call.function = function;
   call.division = kernel_division::elements;
   call.args.extent[0] = (*operands.begin())->extents.size();

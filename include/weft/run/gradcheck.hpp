@@ -35,7 +35,8 @@ bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& 
   const auto compare = [&] {
     tape steps(c);
     steps.backward(steps.eval(f()));
-    const std::vector<T> gradient = x.grad().defined() ? x.grad().to_vector() : std::vector<T>(elements.size());
+    const std::vector<T> gradient =
+        x.grad().defined() ? x.grad().to_vector() : std::vector<T>(elements.size());
     x.zero_grad();
     for (std::size_t i = 0; i < elements.size(); ++i) {
       const double at = static_cast<double>(elements[i]);
@@ -43,7 +44,8 @@ bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& 
       const double error = std::abs(difference - gradient[i]) / (std::abs(difference) + o.floor);
       if (!(error <= o.tolerance))
         throw value_error("weft: gradcheck: element " + std::to_string(i) + ": gradient " +
-                          std::to_string(gradient[i]) + ", difference quotient " + std::to_string(difference));
+                          std::to_string(gradient[i]) + ", difference quotient " +
+                          std::to_string(difference));
     }
   };
   const auto restore = [&] {

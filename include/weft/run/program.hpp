@@ -5,7 +5,7 @@
 // backward reads, and backward. Only the tables below are in the binary; types end here.
 #pragma once
 
-#include <weft/grad/cut.hpp>
+#include <weft/grad/partition.hpp>
 #include <weft/graph/flatten.hpp>
 #include <weft/graph/precision.hpp>
 #include <weft/graph/products.hpp>
@@ -24,7 +24,8 @@ constexpr graph::compute_graph graph_of() {
   graph::compute_graph g;
   const graph::value v = graph::flatten<E>(g);
   if (g.outputs.empty()) g.outputs.push_back(v.id);
-  return verified(graph::with_products_in(Options::products, graph::with_canonical_extents(g)), graph::verify_graph);
+  return verified(graph::with_products_in(Options::products, graph::with_canonical_extents(g)),
+                  graph::verify_graph);
 }
 
 /// The graph of E and of its derivative, as autodiff::with_cotangents joins them.
@@ -36,7 +37,8 @@ constexpr graph::compute_graph joint_graph_of() {
 
 /// The plan of a graph whose ops are expanded.
 constexpr lower::plan plan_of(const graph::compute_graph& g) {
-  return verified(lower::make_plan(verified(graph::with_legal_views(graph::with_transposed_products(g)), graph::verify_views)),
+  return verified(lower::make_plan(verified(graph::with_legal_views(graph::with_transposed_products(g)),
+                                            graph::verify_views)),
                   lower::verify_plan);
 }
 
@@ -56,14 +58,16 @@ template <expression E, class Options>
 struct forward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
-    return plan_of(autodiff::forward_part(joint, autodiff::kept_values(joint, Options::kept == keeping::written)));
+    return plan_of(
+        autodiff::forward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
   }
 };
 template <expression E, class Options>
 struct backward_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
-    return plan_of(autodiff::backward_part(joint, autodiff::kept_values(joint, Options::kept == keeping::written)));
+    return plan_of(
+        autodiff::backward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
   }
 };
 
@@ -81,13 +85,15 @@ class program {
     return false;
   }
   static constexpr dtype type_of_product(const lower::plan_view& p, const lower::step_entry& s) {
-    return p.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])].result.type;
+    return p.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])]
+        .result.type;
   }
   template <class T, class Plan>
   static consteval void name_products(Plan& p) {
     if constexpr (multiplies<T>())
       for (lower::step_entry& s : p.steps.data)
-        if (s.kind == lower::step_kind::contraction && type_of_product(planned_.view(), s) == dtype_of<T>) s.native = &op::product_code<T>;
+        if (s.kind == lower::step_kind::contraction && type_of_product(planned_.view(), s) == dtype_of<T>)
+          s.native = &op::product_code<T>;
   }
   /// The plan with the code of its products, of the types that occur.
   static consteval auto with_products() {
@@ -99,26 +105,27 @@ class program {
     return p;
   }
   static constexpr auto frozen_ = with_products();
-  static constexpr auto words_ = frozen_.words;  // small: template arguments are read from it
+  static constexpr auto instructions_ = frozen_.instructions;  // small: template arguments are read from it
   static constexpr auto kernels_ = frozen_.kernels;
   static constexpr int kernel_count = static_cast<int>(kernels_.view().size());
 
   template <int K, int... I>
   static constexpr kernel_function kernel(std::integer_sequence<int, I...>) {
-    return &lower::cpu_kernel<words_.data[kernels_.data[K].first_word + I]...>::run;
+    return &lower::cpu_kernel<instructions_.data[kernels_.data[K].first_instruction + I]...>::run;
   }
   struct function_table {
     kernel_function at[std::size_t{kernel_count > 0 ? kernel_count : 1}];
   };
   template <int... K>
   static constexpr function_table functions(std::integer_sequence<int, K...>) {
-    return {{kernel<K>(std::make_integer_sequence<int, kernels_.data[K].words>{})...}};
+    return {{kernel<K>(std::make_integer_sequence<int, kernels_.data[K].instructions>{})...}};
   }
 
  public:
   static constexpr lower::plan_view plan = frozen_.view();
   static constexpr function_table functions_ = functions(std::make_integer_sequence<int, kernel_count>{});
-  static constexpr std::span<const kernel_function> kernels{functions_.at, static_cast<std::size_t>(kernel_count)};
+  static constexpr std::span<const kernel_function> kernels{functions_.at,
+                                                            static_cast<std::size_t>(kernel_count)};
 };
 
 template <expression E, class Options = program_options<>>

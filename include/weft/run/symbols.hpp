@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The symbols of a plan as numbers, and what is wrong where extents that are first known at run time do not fit.
+// The symbols of a plan as numbers, and what is wrong where extents that are first known at run time do not
+// fit.
 //
 //   const symbol_values numbers = resolve_symbols(plan, leaves, sizes);
 #pragma once
@@ -21,7 +22,8 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
 }
 
 /// Throws shape_error: `what` does not hold of the operands of law number `law` of the plan.
-[[noreturn, gnu::cold]] inline void refuse_extents(const plan_view& p, int law, const symbol_values& numbers, const std::string& what) {
+[[noreturn, gnu::cold]] inline void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
+                                                   const std::string& what) {
   std::string text = "weft: ";
   if (law >= 0) {
     const applied_law& l = p.laws[static_cast<std::size_t>(law)];
@@ -37,7 +39,8 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
   throw shape_error(text + what);
 }
 
-[[noreturn, gnu::cold]] inline void refuse_check(const plan_view& p, const extent_check& c, const symbol_values& numbers) {
+[[noreturn, gnu::cold]] inline void refuse_check(const plan_view& p, const extent_check& c,
+                                                 const symbol_values& numbers) {
   const std::string a = std::to_string(number_of(numbers, c.a)), b = std::to_string(number_of(numbers, c.b));
   refuse_extents(p, c.law, numbers,
                  c.kind == check_kind::equal     ? "extents " + a + " and " + b + " must be equal"
@@ -48,8 +51,9 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
 inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values& numbers) {
   const index_t a = number_of(numbers, s.a), b = number_of(numbers, s.b);
   if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
-    refuse_extents(p, s.law, numbers,
-                   "an extent of " + std::to_string(a) + " cannot be divided into parts of " + std::to_string(b));
+    refuse_extents(
+        p, s.law, numbers,
+        "an extent of " + std::to_string(a) + " cannot be divided into parts of " + std::to_string(b));
   return a / b + (a % b > 0);
 }
 
@@ -64,13 +68,15 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
     const index_t start = number(v.at[1]), stop = number(v.at[2]);
     if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
       throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) +
-                        " does not have the elements from " + std::to_string(start) + " to " + std::to_string(stop));
+                        " does not have the elements from " + std::to_string(start) + " to " +
+                        std::to_string(stop));
   }
 }
 
 /// A size or bound that an expression carries.
 inline index_t non_negative(index_t size) {
-  if (size < 0) throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
+  if (size < 0)
+    throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
   return size;
 }
 
@@ -82,19 +88,23 @@ inline index_t combined(const plan_view& p, const symbol& s, const symbol_values
                          : s.kind == symbol_kind::subtract ? __builtin_sub_overflow(a, b, &n)
                                                            : __builtin_mul_overflow(a, b, &n);
   if (overflows)
-    refuse_extents(p, s.law, numbers, "extents do not fit into 64 bits, computed from " + std::to_string(a) + " and " + std::to_string(b));
+    refuse_extents(
+        p, s.law, numbers,
+        "extents do not fit into 64 bits, computed from " + std::to_string(a) + " and " + std::to_string(b));
   return n;
 }
 }  // namespace detail
 
-/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given. Throws shape_error, with the op and the
-/// shapes of its operands, if they do not fit.
-inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves, const recycled_vector<index_t>& sizes) {
+/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given. Throws shape_error,
+/// with the op and the shapes of its operands, if they do not fit.
+inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
+                                     const recycled_vector<index_t>& sizes) {
   symbol_values numbers(p.symbols.size());
   const auto number = [&](index_t e) { return detail::number_of(numbers, e); };
   const auto value = [&](const symbol& s) -> index_t {
     switch (s.kind) {
-      case symbol_kind::leaf_extent: return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
+      case symbol_kind::leaf_extent:
+        return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
       case symbol_kind::given: return detail::non_negative(sizes[static_cast<std::size_t>(s.a)]);
       case symbol_kind::add:
       case symbol_kind::subtract:
@@ -107,7 +117,8 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
     const index_t a = number(c.a), b = number(c.b);
     const bool holds = c.kind == check_kind::equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
     if (holds) continue;
-    if (c.kind == check_kind::equal) detail::check_slices(p, numbers);  // a bound that is out of range says more
+    if (c.kind == check_kind::equal)
+      detail::check_slices(p, numbers);  // a bound that is out of range says more
     detail::refuse_check(p, c, numbers);
   }
   return numbers;

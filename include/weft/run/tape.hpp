@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tape: evaluates statements, remembers them, and plays them backwards.
+// The tape: evaluates statements, remembers them, and runs backward through them.
 //
 // One entry per evaluated expression, holding what its backward program reads. Between entries
 // everything is dynamic: loops, branches and shapes that change from step to step are free.
@@ -21,8 +21,8 @@
 
 namespace weft {
 
-/// What a tape remembers, and how it is played back: the same for all options. A template, so that programs without a
-/// tape compile none of it.
+/// What a tape remembers, and how backward runs through it: the same for all options. A template, so that
+/// programs without a tape compile none of it.
 template <class = void>
 class basic_tape_entries {
  public:
@@ -37,27 +37,31 @@ class basic_tape_entries {
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
                   "weft: backward: a value that is not a scalar needs a seed: backward(y, seed)");
-    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale * context_->loss_weight), context_->where()));
+    backward(y, full<T>(extents<>{}, static_cast<T>(context_->loss_scale * context_->loss_weight),
+                        context_->where()));
   }
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
     if (!(seed.extents() == y.extents()))
       throw shape_error("weft: backward: a seed of shape " + to_string(seed.extents()) +
                         " for a value of shape " + to_string(y.extents()));
-    play_back(y.state(), seed.state());
+    run_backward(y.state(), seed.state());
   }
 
-  /// What cannot be played back.
+  /// What backward cannot run through.
   template <expression E, class... Seed>
   void backward(const E&, const Seed&...) {
     if constexpr (!requires { E::is_leaf; })
       static_assert(weft::detail::unsupported<E>,
-                    "weft: backward: this expression is not computed yet: auto y = tape.eval(expression); tape.backward(y)");
+                    "weft: backward: this expression is not computed yet: auto y = tape.eval(expression); "
+                    "tape.backward(y)");
     else if constexpr (!E::requires_grad)
       static_assert(weft::detail::unsupported<E>,
-                    "weft: backward: this tensor is not tracked: it must be the result of tape.eval(...), not of eval(...)");
+                    "weft: backward: this tensor is not tracked: it must be the result of tape.eval(...), "
+                    "not of eval(...)");
     else
-      static_assert(weft::detail::unsupported<E, Seed...>, "weft: backward: the seed must be one tensor of the value's element type");
+      static_assert(weft::detail::unsupported<E, Seed...>,
+                    "weft: backward: the seed must be one tensor of the value's element type");
   }
 
   /// Whether statements are remembered; see no_grad.
@@ -68,44 +72,48 @@ class basic_tape_entries {
   void clear() { entries_.clear(); }
 
  protected:
-  /// Plays `forward` and remembers how to play `backward`.
-  std::shared_ptr<tensor_state> play_forward(const run::playable& forward, const run::playable& backward,
+  /// Runs `forward` and records how to run `backward`.
+  std::shared_ptr<tensor_state> run_forward(const run::executable& forward, const run::executable& backward,
                                              run::operands o) {
     const context::use own(*context_);
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     n.randomness = context_->randomness();
     tensor_list outputs;
-    run::play(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
-    outputs[0]->on_tape = recording_ ? recorded::kept : recorded::not_kept;
+    run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
+    outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return outputs[0];
     n.forward = forward;
     n.backward = backward;
     n.numbers = std::move(o.numbers);
     n.result = outputs[0];
-    n.recomputes = entries_.size() < static_cast<std::size_t>(context_->recompute_programs) && outputs.size() > 1;
-    if (!n.recomputes) n.kept.assign(outputs.begin() + 1, outputs.end());
+    n.recomputes =
+        entries_.size() < static_cast<std::size_t>(context_->recompute_programs) && outputs.size() > 1;
+    if (!n.recomputes) n.saved.assign(outputs.begin() + 1, outputs.end());
     n.leaves = std::move(o.leaves);
     keep_what_is_read(n);
     entries_.push_back(std::move(n));
     return outputs[0];
   }
 
-  /// What slices of rows have added up to: a value, and if this tape records, the gradients of `leaves` for its cotangent `unit`.
+  /// What slices of rows have added up to: a value, and if this tape records, the gradients of `leaves` for
+  /// `cotangent`.
   struct slice_sums {
-    double unit;
+    double cotangent;
     std::shared_ptr<tensor_state> seed;  // holds it
     std::shared_ptr<tensor_state> value{};
     tensor_list leaves{}, gradients{};   // the first are those of all rows
   };
 
-  /// Plays a slice, which begins at element `first` of all rows, forward and at once backward, so that nothing between is kept.
-  void play_slice(slice_sums& sums, const run::playable& forward, const run::playable& backward, const run::operands& o,
-                  const std::shared_ptr<tensor_state>& slice, index_t first) {
+  /// Runs a slice, which begins at element `first` of all rows, forward and at once backward, so that no
+  /// activation is saved.
+  void run_slice(slice_sums& sums, const run::executable& forward, const run::executable& backward,
+                 const run::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
     const context::use own(*context_);
     const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     tensor_list outputs, gradients;
-    run::play(*context_, forward, o.leaves, o.numbers, symbols, outputs, recording_ ? run::pass::recompute : run::pass::forward);
+    run::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
+                 recording_ ? run::pass::recompute : run::pass::forward);
     add_to(sums.value, outputs[0]);
     if (!recording_) return;
     tensor_list operands = o.leaves;
@@ -127,22 +135,23 @@ class basic_tape_entries {
       if (o.leaves[i] != slice) known[i] = sum_of(i);
       else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
     }
-    run::play(*context_, backward, operands, o.numbers, symbols, gradients, run::pass::forward, known);
+    run::execute(*context_, backward, operands, o.numbers, symbols, gradients, run::pass::forward, known);
     forget_added(gradients, known);
     for (std::size_t i = 0; i < o.leaves.size(); ++i)
-      if (gradients[i] && gradients[i] != of_slice) add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
+      if (gradients[i] && gradients[i] != of_slice)
+        add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
   }
 
   /// A statement whose gradients have been computed, if this tape records.
   void remember(slice_sums& sums) {
     const context::use own(*context_);
-    sums.value->on_tape = recording_ ? recorded::kept : recorded::not_kept;
+    sums.value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return;
     entry n;
     n.result = sums.value;
-    n.unit = sums.unit;
+    n.cotangent = sums.cotangent;
     n.leaves = std::move(sums.leaves);
-    n.kept = std::move(sums.gradients);
+    n.saved = std::move(sums.gradients);
     entries_.push_back(std::move(n));
   }
 
@@ -150,17 +159,17 @@ class basic_tape_entries {
 
  private:
   struct entry {
-    run::playable forward, backward;
-    context::random_state randomness;         // with which forward was played
+    run::executable forward, backward;
+    context::random_state randomness;         // with which forward ran
     run::symbol_values symbols;
     recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // theirs, when forward read them
     recycled_vector<char> read;               // whether backward reads them
-    tensor_list kept;                         // values that backward reads
+    tensor_list saved;                         // values that backward reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
-    double unit = 0;  // not 0: `kept` are the gradients of the leaves for this cotangent
+    double cotangent = 0;  // not 0: `saved` are the gradients of the leaves for this cotangent
   };
 
   /// Operands that are not read again may be freed or changed.
@@ -175,51 +184,54 @@ class basic_tape_entries {
 
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y) {
     const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
-    if (y.on_tape == recorded::not_kept) why = "it was computed while no_grad was in effect";
-    if (y.on_tape == recorded::kept) why = "another tape recorded it, or this one has been cleared";
-    if (y.on_tape == recorded::played_back)
-      why = "it has been played back already, and a tape is empty afterwards: evaluate it again, or add up several "
-            "losses and go back once";
-    throw usage_error("weft: backward: this tape does not hold the value of shape " + to_string(y.extents) + ": " + why);
+    if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
+    if (y.on_tape == tape_status::recorded) why = "another tape recorded it, or this one has been cleared";
+    if (y.on_tape == tape_status::consumed)
+      why =
+          "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
+          "several "
+          "losses and go back once";
+    throw usage_error("weft: backward: this tape does not hold the value of shape " + to_string(y.extents) +
+                      ": " + why);
   }
 
-  void play_back(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+  void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
     const context::use own(*context_);
     const auto is_y = [&](const entry& n) { return n.result == y; };
     if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
     context_->begin_backward();
     accumulate(y, seed);
-    run::parameter_service* const service = context_->service();
-    if (service) announce(*service);
+    run::execution_hooks* const hooks = context_->hooks();
+    if (hooks) announce(*hooks);
     while (!entries_.empty()) {
       entry n = std::move(entries_.back());
       entries_.pop_back();
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
-      n.result->on_tape = recorded::played_back;
+      n.result->on_tape = tape_status::consumed;
       if (cotangent) {
         run_hooks(*n.result, cotangent);
         play_entry(n, cotangent);
       }
-      if (!service) continue;
+      if (!hooks) continue;
       recycled_vector<tensor_state*> done;
       append_gradients(n, done);
-      service->after_entry(done);
+      hooks->after_entry(done);
     }
     for (const auto& leaf : std::exchange(hooked_, {}))
       if (leaf->grad) run_hooks(*leaf, leaf->grad);
-    if (service) service->after_backward();
+    if (hooks) hooks->after_backward();
   }
 
   /// The operands an entry's backward computes cotangents of.
   static void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (n.unit != 0 || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
+      if (n.cotangent != 0 || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
   }
-  void announce(run::parameter_service& service) const {
+  void announce(run::execution_hooks& hooks) const {
     recycled_vector<tensor_state*> uses;
     for (const entry& n : entries_) append_gradients(n, uses);
-    service.before_backward(uses);
+    hooks.before_backward(uses);
   }
 
   static void run_hooks(const tensor_state& of, const std::shared_ptr<tensor_state>& gradient) {
@@ -227,16 +239,16 @@ class basic_tape_entries {
   }
 
   void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
-    if (n.unit != 0) {
+    if (n.cotangent != 0) {
       for (std::size_t i = 0; i < n.leaves.size(); ++i) {
-        run::scale(context_->engine(), *n.kept[i], *cotangent, 1 / n.unit);
-        accumulate(n.leaves[i], n.kept[i]);
-        n.kept[i].reset();
+        run::scale(context_->engine(), *n.saved[i], *cotangent, 1 / n.cotangent);
+        accumulate(n.leaves[i], n.saved[i]);
+        n.saved[i].reset();
       }
       return;
     }
     tensor_list leaves;
-    leaves.reserve(n.leaves.size() + n.kept.size() + 1);
+    leaves.reserve(n.leaves.size() + n.saved.size() + 1);
     leaves.resize(n.leaves.size());
     for (std::size_t i = 0; i < n.leaves.size(); ++i) {
       if (!n.read[i]) continue;
@@ -247,12 +259,12 @@ class basic_tape_entries {
       leaves[i] = n.leaves[i];
     }
     if (n.recomputes) recompute(n);
-    leaves.insert(leaves.end(), n.kept.begin(), n.kept.end());
+    leaves.insert(leaves.end(), n.saved.begin(), n.saved.end());
     leaves.push_back(cotangent);
     tensor_list gradients, sums(n.leaves.size());
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (n.backward.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
-    run::play(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward, sums);
+    run::execute(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward, sums);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) expect_hooks(n.leaves[i]);
     forget_added(gradients, sums);
@@ -265,9 +277,9 @@ class basic_tape_entries {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
     tensor_list outputs;
-    run::play(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
+    run::execute(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
     context_->set_randomness(now);
-    n.kept.assign(outputs.begin() + 1, outputs.end());
+    n.saved.assign(outputs.begin() + 1, outputs.end());
   }
 
   /// Leaves of `gradients` those that the program has not added to a sum.
@@ -289,7 +301,8 @@ class basic_tape_entries {
   }
 
   void expect_hooks(const std::shared_ptr<tensor_state>& to) {
-    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end()) hooked_.push_back(to);
+    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
+      hooked_.push_back(to);
   }
 
   /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
@@ -333,8 +346,9 @@ class tape : public tape_entries {
       return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // states that its ops have derivatives
-      return evaluated<E, true>(play_forward(run::playable_of<run::forward_program<E, Options>>(),
-                                             run::playable_of<run::backward_program<E, Options>>(), run::operands_of(e)));
+      return evaluated<E, true>(run_forward(run::executable_of<run::forward_program<E, Options>>(),
+                                            run::executable_of<run::backward_program<E, Options>>(),
+                                            run::operands_of(e)));
     }
   }
 
@@ -345,22 +359,26 @@ class tape : public tape_entries {
                                                                        index_t rows, const F& f) {
     using T = slice_sum<typename X::value_type>;
     using slices = run::row_slices<X, Labels>;
-    using E = decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
+    using E =
+        decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
     const slices of{x.state(), labels.state(), rows};
     const index_t count = of.count();
     if (count <= rows)
-      return eval_program(f(typename slices::matrix(x.state()), typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
+      return eval_program(f(typename slices::matrix(x.state()),
+                            typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
     context& c = where_played();
     // Gradients of a mean over all rows have the size that products in f16 expect.
-    const double unit = c.loss_scale / static_cast<double>(count);
-    tape_entries::slice_sums sums{unit, full<T>(extents<>{}, static_cast<T>(unit), c.where()).state()};
+    const double cotangent = c.loss_scale / static_cast<double>(count);
+    tape_entries::slice_sums sums{cotangent,
+                                  full<T>(extents<>{}, static_cast<T>(cotangent), c.where()).state()};
     if (recording()) {
       sums.leaves.push_back(x.state());
       sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
-      play_slice(sums, run::playable_of<run::forward_program<E, Options>>(), run::playable_of<run::backward_program<E, Options>>(),
-                 run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
+      run_slice(sums, run::executable_of<run::forward_program<E, Options>>(),
+                run::executable_of<run::backward_program<E, Options>>(),
+                run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });
     remember(sums);
     return variable<T, extents<>>(sums.value);

@@ -22,7 +22,8 @@ struct tapped {
   std::vector<double> to_vector() const {
     std::vector<double> v(static_cast<std::size_t>(extents.size()));
     for (std::size_t i = 0; i < v.size(); ++i)
-      v[i] = visit_type(type, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(elements)[i]); });
+      v[i] = visit_type(type,
+                        [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(elements)[i]); });
     return v;
   }
 };

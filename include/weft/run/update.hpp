@@ -26,27 +26,29 @@ namespace detail {
   return d == target.order;
 }
 
-[[gnu::cold]] inline void check_target(const tensor_state& target, std::size_t number, const shape& extents, dtype type) {
+[[gnu::cold]] inline void check_target(const tensor_state& target, std::size_t number, const shape& extents,
+                                       dtype type) {
   if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
-  throw shape_error("weft: update: target " + std::to_string(number) + " of shape " + to_string(target.extents) +
-                      " and type " + name_of(target.type) + " cannot take a value of shape " + to_string(extents) +
-                      " and type " + name_of(type));
+  throw shape_error("weft: update: target " + std::to_string(number) + " of shape " +
+                    to_string(target.extents) + " and type " + name_of(target.type) +
+                    " cannot take a value of shape " + to_string(extents) + " and type " + name_of(type));
 }
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`. If it throws, they hold what they held.
-inline void play_into(context& c, const playable& p, const operands& o, const tensor_list& targets) {
+inline void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
     throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " +
                       std::to_string(p.plan.outputs.size()) + " values");
   const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
-  const instance& i = c.instance_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+  const specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
   for (std::size_t t = 0; t < targets.size(); ++t)
-    detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)), i.output_type(static_cast<int>(t)));
+    detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
+                         i.output_type(static_cast<int>(t)));
   const bool direct = i.is_one_kernel_of_elements();  // which cannot fail when it has begun
   tensor_list outputs;
   if (direct) outputs = targets;
-  play(c, p, o.leaves, o.numbers, symbols, outputs);
+  execute(c, p, o.leaves, o.numbers, symbols, outputs);
   for (std::size_t t = 0; t < targets.size(); ++t) {
     if (!direct)
       copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
@@ -56,14 +58,15 @@ inline void play_into(context& c, const playable& p, const operands& o, const te
 }
 }  // namespace run
 
-/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and element types; a value may also
-/// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e`, in any order and
-/// overlapping: all values are computed from the old elements; where targets overlap each other, the last one holds.
-/// In place where each element depends on the one that it replaces and no other, else with memory for the values. Throws
-/// shape_error, with nothing written, if a target does not fit.
+/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and element types; a
+/// value may also have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands
+/// of `e`, in any order and overlapping: all values are computed from the old elements; where targets overlap
+/// each other, the last one holds. In place where each element depends on the one that it replaces and no
+/// other, else with memory for the values. Throws shape_error, with nothing written, if a target does not
+/// fit.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e) {
-  run::play_into(c, run::playable_of<run::value_program<E>>(), run::operands_of(e), targets);
+  run::execute_into(c, run::executable_of<run::value_program<E>>(), run::operands_of(e), targets);
 }
 
 /// A tensor's elements, which must be of type T, as one dim: the same memory under another shape. Throws

@@ -11,10 +11,10 @@
 
 namespace weft {
 
-/// What a law says of its operands: the resulting form if it holds.
+/// What a law says of its operands: the resulting spec if it holds.
 struct inferred {
   bool holds = true;
-  form value{};
+  tensor_spec value{};
   bool types_fit = true;
 };
 
@@ -57,11 +57,11 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left; beside an extent of 0 it could be
-/// any. In types `dyn` may also be an extent that is given at run time, and then several may be.
+/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left; beside an extent of 0
+/// it could be any. In types `dyn` may also be an extent that is given at run time, and then several may be.
 ///
-/// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn] divides C by
-/// the heads and says nothing about B and T.
+/// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn]
+/// divides C by the heads and says nothing about B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
@@ -89,7 +89,8 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   }
   if (total >= 0 && known > 0 && total % known) return {false, {}};
   if (several) return {true, {dtype::f32, target}};
-  if (index_t none = 0; known == 0)  // any extent fits there: in types it may be given, else nothing says which
+  if (index_t none = 0;
+      known == 0)  // any extent fits there: in types it may be given, else nothing says which
     return {Dims::is_static && dims.unify(total, 0, none), {dtype::f32, target}};
   target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};

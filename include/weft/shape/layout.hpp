@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Where the elements of a view lie in memory: extents, strides, offset, and one function per view op.
 //
-// Every decision about memory follows from this description: whether a reshape needs a copy, whether the inner stride
-// is 1, which dims can be merged, whether a view stays inside its base, whether two views are the same elements.
-// While a program is compiled, extents and strides hold symbols, and "no" means "not as far as symbols tell". At run
-// time all are numbers, and the symbol table is empty. The stride of a dim of extent 1 is free: nothing depends on it.
+// Every decision about memory follows from this description: whether a reshape needs a copy, whether the
+// inner stride is 1, which dims can be merged, whether a view stays inside its base, whether two views are
+// the same elements. While a program is compiled, extents and strides hold symbols, and "no" means "not as
+// far as symbols tell". At run time all are numbers, and the symbol table is empty. The stride of a dim of
+// extent 1 is free: nothing depends on it.
 //
 //   symbol_table dims;
 //   layout l = contiguous_layout(dims, {2, {3, 4}});
@@ -41,8 +42,8 @@ struct layout {
 }
 
 /// Whether two neighbouring dims can be walked as one, and with which stride.
-constexpr bool merge_strides(symbol_table& dims, index_t outer_extent, stride_term outer, index_t inner_extent,
-                             stride_term inner, stride_term& merged) {
+constexpr bool merge_strides(symbol_table& dims, index_t outer_extent, stride_term outer,
+                             index_t inner_extent, stride_term inner, stride_term& merged) {
   merged = inner_extent == 1 ? outer : inner;
   return outer_extent == 1 || inner_extent == 1 || outer == times_extent(dims, inner, inner_extent);
 }
@@ -95,9 +96,10 @@ struct dim_group {
   int i, i_end, j, j_end;
 };
 
-/// The smallest group that begins at dims i and j, neither of which has extent 1. False if products of extents are not
-/// known to meet.
-[[gnu::cold]] constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to, dim_group& g) {
+/// The smallest group that begins at dims i and j, neither of which has extent 1. False if products of
+/// extents are not known to meet.
+[[gnu::cold]] constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to,
+                                        dim_group& g) {
   index_t products[2][max_order]{};
   int counts[2] = {0, 0};
   const auto grow = [&](int side) {
@@ -127,7 +129,8 @@ struct dim_group {
 }
 
 /// The stride of dims [first, last) walked as one.
-[[gnu::cold]] constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int last, stride_term& merged) {
+[[gnu::cold]] constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int last,
+                                        stride_term& merged) {
   merged = {1, 1};
   index_t inner_extent = 1;
   stride_term inner{1, 1};
@@ -147,7 +150,8 @@ struct dim_group {
 [[gnu::cold]] constexpr void set_free_strides(symbol_table& dims, layout& l) {
   for (int d = l.extents.order; d-- > 0;) {
     if (l.extents[d] != 1) continue;
-    l.stride[d] = d + 1 < l.extents.order ? times_extent(dims, l.stride[d + 1], l.extents[d + 1]) : stride_term{1, 1};
+    l.stride[d] =
+        d + 1 < l.extents.order ? times_extent(dims, l.stride[d + 1], l.extents[d + 1]) : stride_term{1, 1};
   }
 }
 
@@ -185,10 +189,10 @@ struct dim_group {
   return true;
 }
 
-/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if no strides describe
-/// it: a reshape that must copy.
-[[gnu::cold]] constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at, const shape& extents,
-                         layout& l) {
+/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if no
+/// strides describe it: a reshape that must copy.
+[[gnu::cold]] constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at,
+                                       const shape& extents, layout& l) {
   if (is_empty(extents)) {
     l = contiguous_layout(dims, extents);
     return true;

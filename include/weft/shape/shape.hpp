@@ -64,10 +64,10 @@ struct shape {
 };
 
 /// What is known of a value without computing it: element type and shape.
-struct form {
+struct tensor_spec {
   dtype type = dtype::f32;
   shape extents{};
-  constexpr bool operator==(const form&) const = default;
+  constexpr bool operator==(const tensor_spec&) const = default;
 };
 
 /// "[32, 784]"; extents that are not numbers print as "?".
@@ -85,7 +85,8 @@ inline void refuse_size(const shape& s) {
   throw shape_error("weft: the number of elements of shape " + to_string(s) + " does not fit into 64 bits");
 }
 [[noreturn, gnu::cold]] inline void refuse_bytes(const shape& s, dtype t) {
-  throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) + " do not fit into 64 bits");
+  throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) +
+                    " do not fit into 64 bits");
 }
 }  // namespace detail
 

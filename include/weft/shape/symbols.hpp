@@ -93,7 +93,7 @@ class symbol_table {
   int unified = 0;            // symbols that nodes made so far may hold though another extent stands for them
 
   /// Checks and quotients until `end_law` are those of `op` on these operands.
-  constexpr void begin_law(const char* op, const form* operands, int count) {
+  constexpr void begin_law(const char* op, const tensor_spec* operands, int count) {
     reading_ = op;
     operands_ = operands;
     count_ = count;
@@ -190,7 +190,8 @@ class symbol_table {
   /// Numbers gather on the right, and a quotient meets its divisor again.
   [[gnu::cold]] constexpr index_t multiply(index_t a, index_t b) {
     if (index_t n = 0; a >= 0 && b >= 0) {
-      if (!detail::multiply_checked(a, b, n)) throw shape_error("weft: a product of extents does not fit into 64 bits");
+      if (!detail::multiply_checked(a, b, n))
+        throw shape_error("weft: a product of extents does not fit into 64 bits");
       return n;
     }
     if (a >= 0) return multiply(b, a);
@@ -231,7 +232,8 @@ class symbol_table {
     return law_;
   }
 
-  /// From here on `a` and `b` are one extent; false if they cannot be. What follows needs no check of its own.
+  /// From here on `a` and `b` are one extent; false if they cannot be. What follows needs no check of its
+  /// own.
   [[gnu::cold]] constexpr bool identify(index_t a, index_t b) {
     a = canonical(a);
     b = canonical(b);
@@ -251,14 +253,16 @@ class symbol_table {
     if (n < 0) return true;
     index_t product = 0;
     if (s.kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(s.a, m / n);
-    if (s.kind == symbol_kind::divide) return !detail::multiply_checked(m, n, product) || identify(s.a, product);
+    if (s.kind == symbol_kind::divide)
+      return !detail::multiply_checked(m, n, product) || identify(s.a, product);
     if (s.kind == symbol_kind::add) return m >= n && identify(s.a, m - n);
     return true;
   }
   /// Where x n = y n or x / n = y / n without rest, x = y.
   [[gnu::cold]] constexpr bool identify_operands(symbol s, symbol t) {
     const bool product = s.kind == symbol_kind::multiply && s.b > 0;
-    if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b)) return true;
+    if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b))
+      return true;
     return identify(s.a, t.a);
   }
 
@@ -271,7 +275,7 @@ class symbol_table {
   }
 
   const char* reading_ = nullptr;  // the op whose law is being read, and its operands
-  const form* operands_ = nullptr;
+  const tensor_spec* operands_ = nullptr;
   int count_ = 0, law_ = -1;
 };
 

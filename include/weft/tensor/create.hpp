@@ -57,7 +57,8 @@ struct constant_sequence {
 
 template <element T, class Extents>
 tensor<T, Extents> full(Extents e, T value, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), detail::constant_sequence<T>{value}, where));
+  return tensor<T, Extents>(
+      detail::generated<T>(static_cast<shape>(e), detail::constant_sequence<T>{value}, where));
 }
 template <element T, class Extents>
 tensor<T, Extents> zeros(Extents e, const device& where = default_device()) {
@@ -93,13 +94,15 @@ struct random_key {
 /// Uniform in [0, 1).
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_uniform(r.key(), 0, n, to); }));
+  return tensor<T, Extents>(detail::filled<T>(
+      static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_uniform(r.key(), 0, n, to); }));
 }
 
 /// Standard normal, with the accuracy of f32.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_normal(r.key(), 0, n, to); }));
+  return tensor<T, Extents>(detail::filled<T>(
+      static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_normal(r.key(), 0, n, to); }));
 }
 
 }  // namespace weft

@@ -27,7 +27,7 @@ struct initializer {
 };
 
 /// Whether a value came from a statement of a tape, and whether backward may begin at it.
-enum class recorded : std::uint8_t { never, not_kept, kept, played_back };
+enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed };
 
 /// What the handles of one tensor share.
 struct tensor_state {
@@ -35,7 +35,7 @@ struct tensor_state {
   buffer memory;
   shape extents;
   dtype type;
-  recorded on_tape = recorded::never;
+  tape_status on_tape = tape_status::never;
   std::uint64_t version = 0;           // counts changes in place
   initializer init;                    // how a parameter is drawn anew
   std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
@@ -53,7 +53,9 @@ inline std::shared_ptr<tensor_state> make_state(const device& where, const shape
   return make_recycled<tensor_state>(where, extents, type);
 }
 /// Another handle of the same elements, with a shape, a gradient and a place of its own.
-inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) { return make_recycled<tensor_state>(t); }
+inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
+  return make_recycled<tensor_state>(t);
+}
 
 /// The elements of `t` from `first` on, as many as `extents` say, in its memory; a tensor of its own.
 inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
@@ -86,7 +88,8 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
   bool fits = s.order == fixed.order;
   for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
   if (!fits)
-    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " + to_string(s));
+    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " +
+                      to_string(s));
   return s;
 }
 /// Throws value_error if the elements are not here.
@@ -125,8 +128,8 @@ inline int checked_dim(const shape& s, int dim) {
 /// `i` along the first dim, counted from the left; negative ones count from the right.
 inline index_t checked_position(const shape& s, index_t i) {
   if (i < -s[0] || i >= s[0])
-    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) + ", " +
-                      std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
+    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) +
+                      ", " + std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
   return i < 0 ? i + s[0] : i;
 }
 /// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
@@ -134,7 +137,8 @@ inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape&
                                                         const std::shared_ptr<tensor_state>& t) {
   if (!t) refuse_undefined(type, fixed);
   if (t->type != type)
-    throw value_error(std::string("weft: a tensor of ") + name_of(type) + " cannot have the elements of a tensor of " + name_of(t->type));
+    throw value_error(std::string("weft: a tensor of ") + name_of(type) +
+                      " cannot have the elements of a tensor of " + name_of(t->type));
   return t;
 }
 }  // namespace detail
@@ -171,8 +175,8 @@ class tensor : public expression_base {
   index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
   index_t size() const { return extents().size(); }
 
-  /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right. Throws value_error
-  /// if there is no such index. Nothing is computed or copied before it is evaluated.
+  /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right.
+  /// Throws value_error if there is no such index. Nothing is computed or copied before it is evaluated.
   auto operator[](index_t i) const {
     static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
     return select<0>(*this, detail::checked_position(extents(), i));

@@ -26,7 +26,7 @@ struct checkpoint_piece {
 };
 
 struct checkpoint_tensor {
-  form whole;
+  tensor_spec whole;
   std::vector<checkpoint_piece> pieces;  // in the order of rows, after require_whole
 };
 
@@ -83,7 +83,7 @@ class checkpoint_contents {
       throw io_error("weft: " + path + ": tensor " + t.name + ": " + to_string(t.extents) + " from row " +
                      std::to_string(note->first_row) + " is outside of " + std::to_string(note->rows) +
                      " rows");
-    form whole{t.type, t.extents};
+    tensor_spec whole{t.type, t.extents};
     whole.extents[0] = note->rows;
     checkpoint_tensor& to = tensors_[t.name];
     if (!to.pieces.empty() && !(to.whole == whole))

@@ -80,7 +80,7 @@ class checkpoint_restorer {
   void fill(const wanted& w, const std::string& key, const checkpoint_tensor& t) const {
     const std::string name = key.starts_with("model.") ? key.substr(6) : key.substr(key.find('.', 10) + 1);
     const shape whole = run_->parallel().place_of(name).second;
-    if (!(t.whole == form{w.to->type, whole}))
+    if (!(t.whole == tensor_spec{w.to->type, whole}))
       throw io_error("weft: " + from_ + ": is of another model: tensor " + key + " is of " +
                      name_of(t.whole.type) + " " + to_string(t.whole.extents) + ", the model wants " +
                      name_of(w.to->type) + " " + to_string(whole));

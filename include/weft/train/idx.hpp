@@ -64,7 +64,8 @@ inline idx_array read_idx(const std::string& path) {
 template <index_t Pixels = dyn>
 class idx_images {
  public:
-  using fields = std::tuple<tensor<float, weft::extents<dyn, Pixels>>, tensor<std::uint8_t, weft::extents<dyn>>>;
+  using fields =
+      std::tuple<tensor<float, weft::extents<dyn, Pixels>>, tensor<std::uint8_t, weft::extents<dyn>>>;
 
   /// From `prefix`-images-idx3-ubyte and `prefix`-labels-idx1-ubyte.
   explicit idx_images(const std::string& prefix)
@@ -73,11 +74,13 @@ class idx_images {
       : images_(read_idx(images)), labels_(read_idx(labels)) {
     const index_t count = images_.extents[0];
     if (labels_.extents.order != 1 || labels_.extents[0] != count)
-      throw io_error("weft: " + labels + ": labels " + to_string(labels_.extents) + " for images " + to_string(images_.extents));
+      throw io_error("weft: " + labels + ": labels " + to_string(labels_.extents) + " for images " +
+                     to_string(images_.extents));
     pixels_ = 1;
     for (int d = 1; d < images_.extents.order; ++d) pixels_ *= images_.extents[d];
     if (Pixels != dyn && pixels_ != Pixels)
-      throw io_error("weft: " + images + ": images of " + std::to_string(pixels_) + " pixels, expected " + std::to_string(Pixels));
+      throw io_error("weft: " + images + ": images of " + std::to_string(pixels_) + " pixels, expected " +
+                     std::to_string(Pixels));
   }
 
   index_t size() const { return images_.extents[0]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Finding where a computation left the finite numbers: it is played again on the reference back
+// Finding where a computation left the finite numbers: it is run again on the reference back
 // end, one instruction on one element at a time.
 //
 //   auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
@@ -53,7 +53,8 @@ class inspecting_backend : public lower::reference_backend {
     if (!is_floating(t.type)) return odd;
     visit_type(t.type, [&]<class T>(T) {
       for (index_t i = 0; i < t.size(); ++i) {
-        const double x = static_cast<double>(t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
+        const double x = static_cast<double>(
+            t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
         if (!std::isfinite(x)) {
           odd = x;
           return;
@@ -80,8 +81,8 @@ class inspecting_backend : public lower::reference_backend {
   }
 
  protected:
-  void computed(const kernel_call& call, const lower::word& w, dtype operand, const lower::detail::any_register* r,
-                index_t) override {
+  void computed(const kernel_call& call, const lower::instruction& w, dtype operand,
+                const lower::detail::any_register* r, index_t) override {
     if (found || !is_floating(w.type)) return;
     const double y = number(r[3], w.type);
     if (std::isfinite(y)) return;
@@ -145,7 +146,8 @@ class inspecting_backend : public lower::reference_backend {
 template <std::derived_from<context> Context, class F>
 std::optional<non_finite> find_non_finite(const state_dict_t& names, const Context& c, F f) {
   if (!c.where()->host_accessible())
-    throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") + c.where()->name());
+    throw device_error(std::string("weft: find_non_finite: the host cannot read the memory of ") +
+                       c.where()->name());
   for (const auto& [name, p] : names) {
     const strided all{p->memory.data(), p->type, shape{1, {p->extents.size()}}, {1}};
     if (const double odd = detail::inspecting_backend::first_odd(all); odd != 0)
@@ -154,7 +156,7 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const Conte
   detail::inspecting_backend inspector(names);
   context_for<typename Context::programs> debug(c.where());
   debug.set_randomness(c.randomness());
-  debug.play_on(&inspector);
+  debug.set_backend(&inspector);
   f(debug);
   return inspector.found;
 }

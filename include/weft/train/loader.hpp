@@ -53,7 +53,8 @@ struct loader_options {
 /// The order of samples: position p of a run is sample at(p).
 class sampler {
  public:
-  sampler(index_t samples, bool shuffle, std::uint64_t seed) : samples_(samples), shuffle_(shuffle), seed_(seed) {}
+  sampler(index_t samples, bool shuffle, std::uint64_t seed)
+      : samples_(samples), shuffle_(shuffle), seed_(seed) {}
 
   index_t at(index_t position) {
     if (!shuffle_) return position % samples_;
@@ -84,11 +85,13 @@ class loader {
 
   /// Throws usage_error if the dataset is empty or the batch is.
   loader(D data, loader_options o, const device& where = default_device())
-      : data_(std::make_shared<const D>(std::move(data))), options_(o), where_(where),
+      : data_(std::make_shared<const D>(std::move(data))),
+        options_(o),
+        where_(where),
         order_(checked(*data_, o), o.shuffle, o.seed),
-        ahead_(std::make_unique<read_ahead<request>>(static_cast<std::size_t>(o.prefetch) + 1, [data = data_](request& r) {
-          read(*data, r, std::make_index_sequence<count>{});
-        })) {}
+        ahead_(std::make_unique<read_ahead<request>>(
+            static_cast<std::size_t>(o.prefetch) + 1,
+            [data = data_](request& r) { read(*data, r, std::make_index_sequence<count>{}); })) {}
 
   index_t samples() const { return data_->size(); }
   const D& data() const { return *data_; }
@@ -133,7 +136,9 @@ class loader {
     index_t position = 0;
     std::vector<index_t> samples;
     std::array<std::vector<std::byte>, count> fields;
-    bool is(index_t p, index_t size) const { return position == p && static_cast<index_t>(samples.size()) == size; }
+    bool is(index_t p, index_t size) const {
+      return position == p && static_cast<index_t>(samples.size()) == size;
+    }
   };
 
   static index_t checked(const D& data, const loader_options& o) {
@@ -141,8 +146,8 @@ class loader {
     if (o.prefetch < 0) throw usage_error("weft: loader: prefetch is " + std::to_string(o.prefetch));
     const loader_share& s = o.share;
     if (s.micro_batches < 1 || s.rank < 0 || s.rank >= s.ranks)
-      throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) + " with " +
-                        std::to_string(s.micro_batches) + " batches a step");
+      throw usage_error("weft: loader: rank " + std::to_string(s.rank) + " of " + std::to_string(s.ranks) +
+                        " with " + std::to_string(s.micro_batches) + " batches a step");
     index_t in_step = 0;
     if (__builtin_mul_overflow(s.micro_batches, index_t{s.ranks}, &in_step) ||
         __builtin_mul_overflow(in_step, o.batch, &in_step) || in_step > most_samples)
@@ -159,7 +164,9 @@ class loader {
   index_t left_for_batch(const place& at) const {
     return is_shared() ? options_.batch : std::min(options_.batch, left_of_pass(at));
   }
-  index_t first_sample(const place& at) const { return at.step + options_.share.at(at.index) * options_.batch; }
+  index_t first_sample(const place& at) const {
+    return at.step + options_.share.at(at.index) * options_.batch;
+  }
   place after(place at, index_t size) const {
     if (!is_shared()) return {at.step + size, 0};
     if (++at.index < options_.share.micro_batches) return at;
@@ -169,7 +176,8 @@ class loader {
   /// Skips a last step that is not whole or wanted, and tells whether the pass that began last is over.
   bool pass_ends() {
     const index_t whole = options_.share.batches() * options_.batch;
-    if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < whole) at_.step += left_of_pass(at_);
+    if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < whole)
+      at_.step += left_of_pass(at_);
     return at_.step > started_at_ && at_.step / samples() > started_at_ / samples();
   }
 
@@ -201,9 +209,12 @@ class loader {
   template <std::size_t... K>
   static void read(const D& data, request& r, std::index_sequence<K...>) {
     const std::array<shape, count> extents = data.extents();
-    (r.fields[K].resize(r.samples.size() * static_cast<std::size_t>(extents[K].size()) * sizeof(element_of<K>)), ...);
+    (r.fields[K].resize(r.samples.size() * static_cast<std::size_t>(extents[K].size()) *
+                        sizeof(element_of<K>)),
+     ...);
     for (std::size_t i = 0; i < r.samples.size(); ++i)
-      data.read(r.samples[i], reinterpret_cast<element_of<K>*>(r.fields[K].data()) + static_cast<index_t>(i) * extents[K].size()...);
+      data.read(r.samples[i], reinterpret_cast<element_of<K>*>(r.fields[K].data()) +
+                                  static_cast<index_t>(i) * extents[K].size()...);
   }
 
   batch on_device(const request& r, index_t size) const {

@@ -48,11 +48,13 @@ class text_samples {
   using fields = std::tuple<tokens, tokens>;                     // inputs, labels
 
   /// Throws usage_error if the text is shorter than one sample, or a sample has no positions.
-  text_samples(std::vector<unsigned char> bytes, index_t positions) : bytes_(std::move(bytes)), positions_(positions) {
-    if (positions_ < 1) throw usage_error("weft: text_samples: a context of " + std::to_string(positions_) + " positions");
+  text_samples(std::vector<unsigned char> bytes, index_t positions)
+      : bytes_(std::move(bytes)), positions_(positions) {
+    if (positions_ < 1)
+      throw usage_error("weft: text_samples: a context of " + std::to_string(positions_) + " positions");
     if (size() < 1)
-      throw usage_error("weft: the text has " + std::to_string(bytes_.size()) + " bytes, fewer than a context of " +
-                        std::to_string(positions_) + " and its label");
+      throw usage_error("weft: the text has " + std::to_string(bytes_.size()) +
+                        " bytes, fewer than a context of " + std::to_string(positions_) + " and its label");
   }
 
   index_t size() const { return (static_cast<index_t>(bytes_.size()) - 1) / positions_; }

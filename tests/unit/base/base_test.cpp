@@ -41,7 +41,8 @@ TEST_CASE("f16 and bf16 round to nearest, halves to even") {
 }
 
 TEST_CASE("philox: the vectors of the paper's reference implementation") {
-  CHECK(philox({0, 0}, 0) == std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
+  CHECK(philox({0, 0}, 0) ==
+        std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
   for (std::uint64_t i = 0; i < 9; ++i) CHECK(philox_word({7, 9}, i) == philox({7, 9}, i / 4)[i % 4]);
   CHECK(unit_interval(0) == 0.0f);
   CHECK(unit_interval(0xffffffffu) < 1.0f);
@@ -62,6 +63,7 @@ TEST_CASE("reflect: members of an aggregate with their names") {
   std::string names;
   for_each_member(o, [&](std::string_view name, auto&) { names += std::string(name) + ";"; });
   CHECK(names == "first;scale;");
-  for_each_member(o.first, [&](std::string_view name, int& v) { names += std::string(name) + std::to_string(v); });
+  for_each_member(o.first,
+                  [&](std::string_view name, int& v) { names += std::string(name) + std::to_string(v); });
   CHECK(names == "first;scale;weight1bias2");
 }

@@ -36,7 +36,8 @@ inline bool sums_follow_the_tree(communicator& ranks) {
   for (int r = 0; r < ranks.size(); ++r) sums.push_back(number(r));
   while (sums.size() > 1) {
     std::vector<float> pairs;
-    for (std::size_t i = 0; i < sums.size(); i += 2) pairs.push_back(i + 1 < sums.size() ? sums[i] + sums[i + 1] : sums[i]);
+    for (std::size_t i = 0; i < sums.size(); i += 2)
+      pairs.push_back(i + 1 < sums.size() ? sums[i] + sums[i + 1] : sums[i]);
     sums = pairs;
   }
   ranks.all_reduce(x).wait();
@@ -96,7 +97,8 @@ void reductions(communicator& ranks) {
     x = values<T>(ranks.rank(), count);
     const int root = n - 1;
     ranks.reduce(x, root).wait();
-    CHECK(numbers(x) == (ranks.rank() == root ? folded<T>(n, count, plus) : numbers(values<T>(ranks.rank(), count))));
+    CHECK(numbers(x) ==
+          (ranks.rank() == root ? folded<T>(n, count, plus) : numbers(values<T>(ranks.rank(), count))));
   }
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     auto x = values<T>(ranks.rank(), 9);
@@ -111,7 +113,8 @@ void reductions(communicator& ranks) {
   const auto whole = folded<T>(n, operation::sum_of(counts), [](double a, double b) { return a + b; });
   index_t begin = 0;
   for (int r = 0; r < ranks.rank(); ++r) begin += counts[static_cast<std::size_t>(r)];
-  CHECK(numbers(mine) == std::vector<double>(whole.begin() + begin, whole.begin() + begin + static_cast<index_t>(mine.size())));
+  CHECK(numbers(mine) == std::vector<double>(whole.begin() + begin,
+                                             whole.begin() + begin + static_cast<index_t>(mine.size())));
 }
 
 template <class T>
@@ -163,7 +166,8 @@ inline void messages(communicator& ranks) {
   for (index_t count : {index_t{0}, index_t{3}, index_t{100'000}}) {
     const auto x = values<float>(own, count), y = values<float>(own + 50, count);
     std::vector<float> a(x.size()), b(x.size());
-    const work second = ranks.receive(b, before, 2), first = ranks.receive(a, before, 1);  // by tag, not by order
+    const work second = ranks.receive(b, before, 2),
+               first = ranks.receive(a, before, 1);  // by tag, not by order
     const work one = ranks.send(x, after, 1), two = ranks.send(y, after, 2);
     for (const work* w : {&one, &two, &first, &second}) w->wait();
     CHECK(a == values<float>(before, count));
@@ -201,7 +205,8 @@ inline void overlap(communicator& ranks) {
     all[i].wait();
     CHECK(all[i].exception() == nullptr);
     double sum = 0;
-    for (int r = 0; r < ranks.size(); ++r) sum += static_cast<double>(value<float>(r + static_cast<int>(i), 5));
+    for (int r = 0; r < ranks.size(); ++r)
+      sum += static_cast<double>(value<float>(r + static_cast<int>(i), 5));
     CHECK(x[i][5] == sum);
   }
 }
@@ -211,8 +216,10 @@ inline void refusals(communicator& ranks) {
   std::vector<float> x(5);
   std::vector<double> d(5);
   CHECK_THROWS_AS(ranks.broadcast(x, ranks.size()), value_error);
-  CHECK_THROWS_AS(ranks.all_gather(x, x, rank_counts(static_cast<std::size_t>(ranks.size()) + 1, 1)), value_error);
-  CHECK_THROWS_AS(ranks.all_gather(d, x, rank_counts(static_cast<std::size_t>(ranks.size()), 5)), value_error);
+  CHECK_THROWS_AS(ranks.all_gather(x, x, rank_counts(static_cast<std::size_t>(ranks.size()) + 1, 1)),
+                  value_error);
+  CHECK_THROWS_AS(ranks.all_gather(d, x, rank_counts(static_cast<std::size_t>(ranks.size()), 5)),
+                  value_error);
   CHECK_THROWS_AS(ranks.send(x, ranks.rank()), value_error);
   std::vector<std::int32_t> i(3);
   CHECK_THROWS_AS(ranks.all_reduce(i, reduction::average), value_error);

@@ -16,7 +16,8 @@ using namespace std::chrono_literals;
 namespace {
 
 struct folder {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("weft-flight-" + std::to_string(::getpid()));
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("weft-flight-" + std::to_string(::getpid()));
   folder() { std::filesystem::remove_all(path); }
   ~folder() { std::filesystem::remove_all(path); }
 };
@@ -32,7 +33,8 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
       run_ranks(3, [&](communicator& ranks) {
         ranks.record_in(std::make_shared<flight_recorder>(f.path.string(), ranks.rank()));
         std::vector<float> x(4);
-        for (int i = 0; i < 2000; ++i) ranks.all_reduce(x, reduction::sum, {.label = "warm up"}).wait();  // more than the ring holds
+        for (int i = 0; i < 2000; ++i)
+          ranks.all_reduce(x, reduction::sum, {.label = "warm up"}).wait();  // more than the ring holds
         if (ranks.rank() == 1) {
           std::this_thread::sleep_for(200ms);
           ::kill(::getpid(), SIGKILL);  // nobody gets to say anything

@@ -23,7 +23,8 @@ communicator* world = nullptr;
 template <class F>
 int failures_on(int n, F f) {
   static int runs = 0;
-  const auto folder = std::filesystem::temp_directory_path() / ("weft-gloo-" + std::to_string(::getpid()) + "-" + std::to_string(runs++));
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("weft-gloo-" + std::to_string(::getpid()) + "-" + std::to_string(runs++));
   std::vector<pid_t> children;
   std::fflush(nullptr);
   for (int r = 0; r < n; ++r) {
@@ -101,7 +102,8 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
           });
           return says(late, "waited 200 ms in #0 all_reduce(sum, f32 x 4) for h.3; not there: rank 1");
         }) == 0);
-  for (int round = 0; round < 10; ++round)  // who writes to one that is gone lives on, and both others name it
+  for (int round = 0; round < 10;
+       ++round)  // who writes to one that is gone lives on, and both others name it
     CHECK(failures_on(3, [](int rank, auto store) {
             gloo_communicator ranks(store, rank, 3);
             std::vector<float> x(4);
@@ -120,9 +122,11 @@ namespace {
 /// Connects to every port that rank `rank` publishes for the others, before they learn of it.
 class first_to_come : public prefix_store {
  public:
-  first_to_come(std::shared_ptr<store> of, int rank) : prefix_store("ranks", std::move(of)), key_(std::to_string(rank)) {}
+  first_to_come(std::shared_ptr<store> of, int rank)
+      : prefix_store("ranks", std::move(of)), key_(std::to_string(rank)) {}
   void set(const std::string& key, const std::string& value) override {
-    for (std::size_t at = 0; key == key_ && at + sizeof(sockaddr_in) <= value.size(); ++at) {  // each address that it holds
+    for (std::size_t at = 0; key == key_ && at + sizeof(sockaddr_in) <= value.size();
+         ++at) {  // each address that it holds
       sockaddr_in to;
       std::memcpy(&to, value.data() + at, sizeof to);
       if (to.sin_family != AF_INET || to.sin_addr.s_addr != htonl(INADDR_LOOPBACK)) continue;
@@ -151,7 +155,8 @@ TEST_CASE("a stranger who comes first to a rank's port is found before anything 
             });
             if (meddled->taken() != ranks - 1) return false;
             if (wrong.empty()) return x[0] == static_cast<float>(ranks);  // another Gloo lets strangers wait
-            return contract::has(wrong, "all ranks are there, the data is not") || says(wrong, "answers somebody else");
+            return contract::has(wrong, "all ranks are there, the data is not") ||
+                   says(wrong, "answers somebody else");
           }) == 0);
 }
 
@@ -160,7 +165,8 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
           const std::string wrong = failure([&] {
             gloo_communicator ranks(store, rank, 3, {.token = rank == 1 ? "guess" : "secret"}, 5s);
           });
-          return says(wrong, "rank 1", "answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
+          return says(wrong, "rank 1",
+                      "answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
         }) == 0);
   CHECK(failures_on(3, [](int rank, auto store) {  // and groups of them prove it anew
           gloo_communicator ranks(store, rank, 3, {.token = "secret"});
@@ -172,9 +178,14 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
 }
 
 TEST_CASE("an address or an interface that no machine has is an error") {
-  const auto meet = [](const gloo_network& network) { gloo_communicator(std::make_shared<memory_store>(), 0, 1, network); };
-  CHECK_THROWS_WITH_AS(meet({.address = "no.such.name.invalid"}), doctest::Contains("weft: gloo: cannot use the network address no.such.name.invalid"), comm_error);
-  CHECK_THROWS_WITH_AS(meet({.interface = "eth99"}), doctest::Contains("weft: gloo: cannot use the network interface eth99"), comm_error);
+  const auto meet = [](const gloo_network& network) {
+    gloo_communicator(std::make_shared<memory_store>(), 0, 1, network);
+  };
+  CHECK_THROWS_WITH_AS(meet({.address = "no.such.name.invalid"}),
+                       doctest::Contains("weft: gloo: cannot use the network address no.such.name.invalid"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(meet({.interface = "eth99"}),
+                       doctest::Contains("weft: gloo: cannot use the network interface eth99"), comm_error);
 }
 
 int main(int count, char** values) {

@@ -33,7 +33,8 @@ TEST_CASE("ranks that disagree are named" * doctest::test_suite("the end")) {
   CHECK(failure([&] { world->barrier().wait(); }).starts_with(wrong));
 }
 
-TEST_CASE("a rank that is late is named, by those that wait for others too" * doctest::test_suite("the end")) {
+TEST_CASE("a rank that is late is named, by those that wait for others too" *
+          doctest::test_suite("the end")) {
   const auto other = world->split(world->rank() == 0);  // ranks 1 and 2, and 0 alone
   std::vector<float> x(4);
   const std::string late = failure([&] {

@@ -17,7 +17,8 @@ namespace {
 
 std::string fresh_folder() {
   static int count = 0;
-  const auto path = std::filesystem::temp_directory_path() / ("weft-store-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("weft-store-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
   std::filesystem::remove_all(path);
   return path.string();
 }
@@ -27,7 +28,8 @@ std::string fresh_folder() {
 TEST_CASE("store in memory") {
   memory_store s;
   check_contract(s, s);
-  CHECK_THROWS_WITH_AS(s.wait({"a", "never", "nor this"}, 20ms), "weft: store: nobody has set never nor this within 20 ms", timeout_error);
+  CHECK_THROWS_WITH_AS(s.wait({"a", "never", "nor this"}, 20ms),
+                       "weft: store: nobody has set never nor this within 20 ms", timeout_error);
 }
 
 TEST_CASE("store in files, seen from two places") {

@@ -40,7 +40,9 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("the contract of communicators: one rank alone") { contract::check_contract([](int n, auto f) { alone(n, f); }, 1); }
+TEST_CASE("the contract of communicators: one rank alone") {
+  contract::check_contract([](int n, auto f) { alone(n, f); }, 1);
+}
 TEST_CASE("the contract of communicators: threads") {
   for (int n : {1, 2, 3, 4, 5}) contract::check_contract([](int k, auto f) { on_threads(k, f); }, n);
 }
@@ -48,7 +50,8 @@ TEST_CASE("the contract of communicators: threads") {
 TEST_CASE("sums follow the tree of a binary counter, whatever the timing") {
   const int n = 7;
   const auto number = [](int r) { return 1.0f / static_cast<float>(3 + r) * (r % 2 ? -1e4f : 1.0f); };
-  const float expected = ((number(0) + number(1)) + (number(2) + number(3))) + ((number(4) + number(5)) + number(6));
+  const float expected =
+      ((number(0) + number(1)) + (number(2) + number(3))) + ((number(4) + number(5)) + number(6));
   for (int round = 0; round < 20; ++round)
     run_ranks(n, [&](communicator& ranks) {
       if ((ranks.rank() + round) % 3 == 0) std::this_thread::sleep_for(1ms);
@@ -135,7 +138,8 @@ TEST_CASE("what a rank throws arrives where the ranks were started, and the othe
                        "no batch on rank 1", value_error);
 }
 
-TEST_CASE("a rank that gives up at any moment: the others are told, and nobody works in memory that is gone") {
+TEST_CASE(
+    "a rank that gives up at any moment: the others are told, and nobody works in memory that is gone") {
   std::atomic<int> wrong = 0;
   for (int round = 0; round < 180; ++round) {
     const int who = round % 3, how = round / 3 % 3, when = round / 9;
@@ -149,7 +153,8 @@ TEST_CASE("a rank that gives up at any moment: the others are told, and nobody w
         wrong += std::count(x.begin(), x.end(), 3.0f) != static_cast<std::ptrdiff_t>(x.size());
       }
     });
-    const bool told = !texts[static_cast<std::size_t>((who + 1) % 3)].empty() && !texts[static_cast<std::size_t>((who + 2) % 3)].empty();
+    const bool told = !texts[static_cast<std::size_t>((who + 1) % 3)].empty() &&
+                      !texts[static_cast<std::size_t>((who + 2) % 3)].empty();
     if (how < 2) CHECK(told);  // a wait without time may still succeed
   }
   CHECK(wrong == 0);
@@ -214,8 +219,11 @@ TEST_CASE("an operation that an exception drops uses its buffers no longer") {
 }
 
 TEST_CASE("ranks that cannot be are refused") {
-  for (int n : {0, -1}) CHECK_THROWS_WITH_AS(run_ranks(n, [](communicator&) {}), doctest::Contains("expected 1 or more"), usage_error);
-  CHECK_THROWS_WITH_AS(run_ranks(2, [](communicator&) { run_ranks(2, [](communicator&) {}); }), doctest::Contains("called by a rank"), usage_error);
+  for (int n : {0, -1})
+    CHECK_THROWS_WITH_AS(run_ranks(n, [](communicator&) {}), doctest::Contains("expected 1 or more"),
+                         usage_error);
+  CHECK_THROWS_WITH_AS(run_ranks(2, [](communicator&) { run_ranks(2, [](communicator&) {}); }),
+                       doctest::Contains("called by a rank"), usage_error);
   int ran = 0;
   run_ranks(1, [&](communicator&) { ++ran; });  // afterwards as before
   CHECK(ran == 1);

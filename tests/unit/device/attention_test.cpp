@@ -21,16 +21,20 @@ template <class T>
 using heads = variable<T, extents<dyn, dyn, dyn, dyn>>;
 
 /// The cotangents of q, k and v for that of the result, by the formula of softmax's derivative.
-std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::array, 3>& of, const oracle::array& g) {
+std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::array, 3>& of,
+                                        const oracle::array& g) {
   const auto& [q, k, v] = of;
   const shape& s = q.extents;
   const index_t positions = s[1], features = s[3];
   const double scale = 1 / std::sqrt(static_cast<double>(features));
-  std::array<oracle::array, 3> d{oracle::zeros(q.type, s), oracle::zeros(q.type, s), oracle::zeros(q.type, s)};
+  std::array<oracle::array, 3> d{oracle::zeros(q.type, s), oracle::zeros(q.type, s),
+                                 oracle::zeros(q.type, s)};
   for (index_t b = 0; b < s[0]; ++b)
     for (index_t h = 0; h < s[2]; ++h)
       for (index_t i = 0; i < positions; ++i) {
-        const auto at = [&](index_t t, index_t f) { return static_cast<std::size_t>(((b * positions + t) * s[2] + h) * features + f); };
+        const auto at = [&](index_t t, index_t f) {
+          return static_cast<std::size_t>(((b * positions + t) * s[2] + h) * features + f);
+        };
         const auto product = [&](const oracle::array& x, const oracle::array& y, index_t j) {
           double total = 0;
           for (index_t f = 0; f < features; ++f) total += x.f[at(i, f)] * y.f[at(j, f)];
@@ -40,10 +44,13 @@ std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::arr
         std::vector<double> weight, slope;
         double sum = 0, mean = 0, top = -std::numeric_limits<double>::infinity();
         for (index_t j = 0; j < seen; ++j) top = std::max(top, product(q, k, j) * scale);
-        for (index_t j = 0; j < seen; ++j) sum += weight.emplace_back(std::exp(product(q, k, j) * scale - top));
-        for (index_t j = 0; j < seen; ++j) mean += (weight[static_cast<std::size_t>(j)] /= sum) * slope.emplace_back(product(g, v, j));
+        for (index_t j = 0; j < seen; ++j)
+          sum += weight.emplace_back(std::exp(product(q, k, j) * scale - top));
+        for (index_t j = 0; j < seen; ++j)
+          mean += (weight[static_cast<std::size_t>(j)] /= sum) * slope.emplace_back(product(g, v, j));
         for (index_t j = 0; j < seen; ++j) {
-          const double w = weight[static_cast<std::size_t>(j)], of_score = w * (slope[static_cast<std::size_t>(j)] - mean) * scale;
+          const double w = weight[static_cast<std::size_t>(j)],
+                       of_score = w * (slope[static_cast<std::size_t>(j)] - mean) * scale;
           for (index_t f = 0; f < features; ++f) {
             d[0].f[at(i, f)] += of_score * k.f[at(j, f)];
             d[1].f[at(j, f)] += of_score * q.f[at(i, f)];
@@ -62,13 +69,15 @@ heads<T> drawn(index_t positions, index_t features, std::uint64_t seed) {
 template <class T, bool Causal>
 void compare(index_t positions, index_t features, double tolerance) {
   CAPTURE(positions); CAPTURE(features); CAPTURE(Causal);
-  heads<T> of[] = {drawn<T>(positions, features, 1), drawn<T>(positions, features, 2), drawn<T>(positions, features, 3)};
+  heads<T> of[] = {drawn<T>(positions, features, 1), drawn<T>(positions, features, 2),
+                   drawn<T>(positions, features, 3)};
   const auto weight = drawn<T>(positions, features, 4);
   const auto y = attention<Causal>(of[0], of[1], of[2]);
   CHECK(matches(eval(y), oracle::value(y), {.of_largest = tolerance}));
   tape steps;
   steps.backward(steps.eval(sum(y * weight)));
-  const auto expected = cotangents(Causal, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])}, oracle::read(weight));
+  const auto expected = cotangents(Causal, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])},
+                                   oracle::read(weight));
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(i);
     CHECK(matches(of[i].grad(), expected[i], {.of_largest = tolerance}));
@@ -83,7 +92,9 @@ TEST_CASE("the formula of cotangents agrees with difference quotients") {
     const heads<double> of[] = {drawn<double>(4, 3, 1), drawn<double>(4, 3, 2), drawn<double>(4, 3, 3)};
     const auto weight = oracle::read(drawn<double>(4, 3, 4));
     const auto d = cotangents(hides, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])}, weight);
-    for (std::size_t i = 0; i < 3; ++i) CHECK(matches(d[i], oracle::gradient(attention<hides>(of[0], of[1], of[2]), of[i], weight).value, {.of_largest = 1e-9}));
+    for (std::size_t i = 0; i < 3; ++i)
+      CHECK(matches(d[i], oracle::gradient(attention<hides>(of[0], of[1], of[2]), of[i], weight).value,
+                    {.of_largest = 1e-9}));
   };
   check(std::true_type{});
   check(std::false_type{});

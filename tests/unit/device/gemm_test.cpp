@@ -13,7 +13,8 @@ using namespace weft;
 namespace {
 /// The product beside sums in double, `rounding` and `tolerance` apart.
 template <class T, class Out>
-test::comparison product_matches(const cpu::gemm_size& size, int form, bool add, double rounding, double tolerance) {
+test::comparison product_matches(const cpu::gemm_size& size, int form, bool add, double rounding,
+                                 double tolerance) {
   const auto [m, n, k] = size;
   executor threads(2);
   std::vector<T> a(static_cast<std::size_t>(2 * m * std::max<index_t>(k, 1) + 1));
@@ -31,10 +32,12 @@ test::comparison product_matches(const cpu::gemm_size& size, int form, bool add,
   for (index_t i = 0; i < m; ++i)
     for (index_t j = 0; j < n; ++j) {
       double sum = add ? 7 : 0;
-      for (index_t p = 0; p < k; ++p) sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
+      for (index_t p = 0; p < k; ++p)
+        sum += double(x.data[i * x.row + p * x.column]) * double(y.data[p * y.row + j * y.column]);
       sums.push_back(sum);
     }
-  return test::matches(std::vector<double>(c.begin(), c.end()), sums, {.absolute = tolerance, .relative = rounding});
+  return test::matches(std::vector<double>(c.begin(), c.end()), sums,
+                       {.absolute = tolerance, .relative = rounding});
 }
 
 template <class T, class Out = T>
@@ -47,8 +50,10 @@ void check_sizes(double tolerance, double rounding = 0) {
   std::uint64_t n = 0;
   for (index_t m : sizes)
     for (index_t k : {index_t{0}, index_t{1}, index_t{17}, index_t{520}, index_t{1030}})
-      for (int form = 0; form < 5; ++form, ++n) check({m, sizes[(2 * n + n / 5) % std::size(sizes)], k}, form, n % 3 == 0);
-  // More rows than the second cache holds, or as many columns of a transposed B, in one and in several parts of K.
+      for (int form = 0; form < 5; ++form, ++n)
+        check({m, sizes[(2 * n + n / 5) % std::size(sizes)], k}, form, n % 3 == 0);
+  // More rows than the second cache holds, or as many columns of a transposed B, in one and in several parts
+  // of K.
   for (index_t k : {index_t{700}, index_t{1700}}) {
     for (int form = 0; form < 5; ++form) check({600, form == 0 ? 50 : 9, k}, form, form % 2 == 1);
     for (bool add : {false, true}) check({51, 600, k}, 1, add);
@@ -74,7 +79,8 @@ TEST_CASE("vectors of storage types are rounded and widened as elements are") {
     for (std::uint64_t u = from; u < to; u += 16ull * step) {
       float x[16], back[16];
       T y[16], expected[16];
-      for (std::uint32_t l = 0; l < 16; ++l) x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(u + l * step));
+      for (std::uint32_t l = 0; l < 16; ++l)
+        x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(u + l * step));
       simd::store_rounded(y, simd::load<V>(x));
       simd::store(back, simd::load_stored<V>(y));
       for (int l = 0; l < 16; ++l) {
@@ -118,7 +124,8 @@ TEST_CASE("matmul: the same bits on one thread and on two") {
     std::vector<float> a(n * n), b(n * n), one(n * n), two(n * n);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = unit_interval(philox_word({1, 2}, i));
     const cpu::matrix<float> x{a.data(), n, 1};
-    for (const cpu::matrix<float>& y : {cpu::matrix<float>{b.data(), n, 1}, cpu::matrix<float>{b.data(), 1, n}})
+    for (const cpu::matrix<float>& y :
+         {cpu::matrix<float>{b.data(), n, 1}, cpu::matrix<float>{b.data(), 1, n}})
       for (const index_t m : {n, n / 4}) {
         cpu::multiply({m, n, n}, x, y, cpu::result_matrix<float>{one.data(), n}, serial);
         cpu::multiply({m, n, n}, x, y, cpu::result_matrix<float>{two.data(), n}, parallel);
@@ -135,12 +142,17 @@ TEST_CASE("many products at once are the products one by one, on any number of t
   executor serial(1);
   for (int count : {1, 2, 3}) {
     executor threads(count);
-    cpu::multiply_each<float, float>({m, n, k}, products, [&](index_t i) {
-      return cpu::operands_of_product<float>{{a.data() + i * m * k, k, 1}, {b.data() + i * k * n, n, 1}, {c.data() + i * m * n, n}};
-    }, threads);
+    cpu::multiply_each<float, float>(
+        {m, n, k}, products,
+        [&](index_t i) {
+          return cpu::operands_of_product<float>{
+              {a.data() + i * m * k, k, 1}, {b.data() + i * k * n, n, 1}, {c.data() + i * m * n, n}};
+        },
+        threads);
     for (index_t i = 0; i < products; ++i) {
-      cpu::multiply({m, n, k}, cpu::matrix<float>{a.data() + i * m * k, k, 1}, cpu::matrix<float>{b.data() + i * k * n, n, 1},
-                    cpu::result_matrix<float>{one.data(), n}, serial);
+      cpu::multiply({m, n, k}, cpu::matrix<float>{a.data() + i * m * k, k, 1},
+                    cpu::matrix<float>{b.data() + i * k * n, n, 1}, cpu::result_matrix<float>{one.data(), n},
+                    serial);
       CHECK(std::equal(one.begin(), one.end(), c.begin() + i * m * n));
     }
   }

@@ -17,23 +17,27 @@ using namespace weft;
 namespace {
 using vector = simd::vec<float, vector_bytes / 4>;
 
-/// The error of `y` in units of the last place of the float nearest to `right`, for which infinity is 2^128; infinite
-/// where only one of them is no number.
+/// The error of `y` in units of the last place of the float nearest to `right`, for which infinity is 2^128;
+/// infinite where only one of them is no number.
 double ulps(float y, double right) {
-  if (std::isnan(right) || std::isnan(y)) return std::isnan(right) == std::isnan(y) ? 0 : std::numeric_limits<double>::infinity();
+  if (std::isnan(right) || std::isnan(y))
+    return std::isnan(right) == std::isnan(y) ? 0 : std::numeric_limits<double>::infinity();
   const auto number = [](double x) { return std::isinf(x) ? std::copysign(0x1p128, x) : x; };
   const double limited = std::clamp(number(right), -0x1p128, 0x1p128);
   const double size = std::min(std::abs(static_cast<double>(static_cast<float>(limited))), 0x1.fffffep127);
   const auto nearest = static_cast<float>(size);
-  const double ulp = nearest == std::numeric_limits<float>::max() ? 0x1p104
-                                                                  : static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) + 1)) - size;
+  const double ulp =
+      nearest == std::numeric_limits<float>::max()
+          ? 0x1p104
+          : static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) + 1)) - size;
   return std::abs(number(y) - limited) / ulp;
 }
 
-/// Largest error in units of the last place over floats whose bits are in [first, last), every `step`-th; single lanes
-/// are as good as vectors.
+/// Largest error in units of the last place over floats whose bits are in [first, last), every `step`-th;
+/// single lanes are as good as vectors.
 template <class F, class G>
-double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1'0000'0000, std::uint32_t step = 997) {
+double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1'0000'0000,
+                 std::uint32_t step = 997) {
   constexpr int lanes = simd::lane_count<vector>;
   double worst = 0;
   const auto check = [&](float x, float y) {
@@ -46,7 +50,9 @@ double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1
   };
   for (std::uint64_t bits = first; bits < last && std::isfinite(worst); bits += std::uint64_t{lanes} * step) {
     vector x;
-    for (int l = 0; l < lanes; ++l) x[l] = std::bit_cast<float>(static_cast<std::uint32_t>(std::min(bits + std::uint64_t(l) * step, last - 1)));
+    for (int l = 0; l < lanes; ++l)
+      x[l] = std::bit_cast<float>(
+          static_cast<std::uint32_t>(std::min(bits + std::uint64_t(l) * step, last - 1)));
     const vector y = f(x);
     for (int l = 0; l < lanes; ++l) {
       check(x[l], y[l]);
@@ -61,7 +67,8 @@ double worst_ulp(F f, G exact, std::uint64_t first = 0, std::uint64_t last = 0x1
 
 TEST_CASE("the error in ulps counts what is no number, infinite, or one too far") {
   constexpr float largest = std::numeric_limits<float>::max();
-  constexpr double inf = std::numeric_limits<double>::infinity(), none = std::numeric_limits<double>::quiet_NaN();
+  constexpr double inf = std::numeric_limits<double>::infinity(),
+                   none = std::numeric_limits<double>::quiet_NaN();
   CHECK(ulps(1, 1) == 0);
   CHECK(ulps(std::nextafter(1.0f, 2.0f), 1) == 1);
   CHECK(ulps(0x1p-149f, 0) == 1);
@@ -89,7 +96,8 @@ TEST_CASE("elementary functions: ulps over floats of all sizes and both signs") 
   CHECK(worst_ulp([](auto x) { return math::round(x); }, [](double x) { return std::nearbyint(x); }) == 0);
 }
 
-TEST_CASE("elementary functions: ulps over every float of one sign" * doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
+TEST_CASE("elementary functions: ulps over every float of one sign" *
+          doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
   constexpr std::uint64_t negative = 0x8000'0000, end = 0x1'0000'0000;
   const auto report = [](const std::string& name, double ulps) {
     MESSAGE(name << ": " << ulps << " ulp");
@@ -122,7 +130,8 @@ TEST_CASE("exp of f64: ulps, vectors and single lanes alike") {
         continue;
       }
       const double nearest = static_cast<double>(right), ulp = std::nextafter(nearest, 1e308) - nearest;
-      worst = std::max(worst, static_cast<double>(std::abs(static_cast<long double>(y[l]) - right) / static_cast<long double>(ulp)));
+      worst = std::max(worst, static_cast<double>(std::abs(static_cast<long double>(y[l]) - right) /
+                                                  static_cast<long double>(ulp)));
     }
   }
   CHECK(worst < 1);
@@ -153,7 +162,9 @@ TEST_CASE("elementary functions: infinities, NaN, zeros, subnormal numbers") {
   CHECK(math::log1p(inf) == inf);
   CHECK(std::isnan(math::log1p(-1.5f)));
   CHECK(std::isnan(math::sin(inf)));
-  for (const auto& f : std::vector<float (*)(float)>{&math::expm1<float>, &math::log1p<float>, &math::sin<float>, &math::floor<float>, &math::round<float>, &math::tanh<float>, &math::erf<float>}) {
+  for (const auto& f : std::vector<float (*)(float)>{
+           &math::expm1<float>, &math::log1p<float>, &math::sin<float>, &math::floor<float>,
+           &math::round<float>, &math::tanh<float>, &math::erf<float>}) {
     CHECK(f(0.0f) == 0);
     CHECK(std::signbit(f(-0.0f)));
     CHECK(!std::signbit(f(0.0f)));
@@ -169,7 +180,9 @@ TEST_CASE("random elements depend on their number alone; normal ones have the mo
   const index_t first = (index_t{1} << 34) - 50;  // counters pass 2^32
   std::vector<float> whole(1000), part(313);
   cpu::fill_uniform(key, first, 1000, whole.data());
-  for (index_t i = 0; i < 1000; ++i) CHECK(whole[static_cast<std::size_t>(i)] == unit_interval(philox_word(key, static_cast<std::uint64_t>(first + i))));
+  for (index_t i = 0; i < 1000; ++i)
+    CHECK(whole[static_cast<std::size_t>(i)] ==
+          unit_interval(philox_word(key, static_cast<std::uint64_t>(first + i))));
   cpu::fill_uniform(key, first + 7, 313, part.data());
   CHECK(std::equal(part.begin(), part.end(), whole.begin() + 7));
   cpu::fill_normal(key, first, 1000, whole.data());

@@ -61,7 +61,8 @@ struct small_backend : cpu::cpu_backend {
 };
 }  // namespace
 
-TEST_CASE("memory: cached blocks go back to a device that has no more, and figures stay right when it fails") {
+TEST_CASE(
+    "memory: cached blocks go back to a device that has no more, and figures stay right when it fails") {
   const device d(std::make_shared<small_backend>(4096));
   { const buffer a = d.allocate(2048), b = d.allocate(1024); }
   CHECK(d.memory().figures().reserved == 3072);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// An element's bits depend on its value and nothing else: a tensor computed as a whole and in pieces of every length at every
-// offset has the same bits, and nothing but the pieces is written or read.
+// An element's bits depend on its value and nothing else: a tensor computed as a whole and in pieces of every
+// length at every offset has the same bits, and nothing but the pieces is written or read.
 #include <doctest/doctest.h>
 
 #include <sys/mman.h>
@@ -28,7 +28,8 @@ line<T> sample(std::uint64_t seed, index_t size = whole_size) {
   return generate<T>(extents<dyn>{size}, [seed](index_t i) {
     const std::uint64_t bits = mix(seed, static_cast<std::uint64_t>(i));
     const double fraction = 1 + static_cast<double>(bits >> 12) * 0x1p-52;
-    return i == 40 ? 0.0 : (bits & 1 ? -fraction : fraction) * std::exp2(static_cast<double>(bits >> 1 & 7) - 5);
+    return i == 40 ? 0.0
+                   : (bits & 1 ? -fraction : fraction) * std::exp2(static_cast<double>(bits >> 1 & 7) - 5);
   });
 }
 template <class T>
@@ -44,7 +45,8 @@ bool same(const T& a, const T& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-/// How many elements of the `Count` values of `f`, of element type Out, differ when they are computed in pieces.
+/// How many elements of the `Count` values of `f`, of element type Out, differ when they are computed in
+/// pieces.
 template <class Out, int Count, class T, class F>
 index_t differences(F f) {
   const line<T> x = sample<T>(1), y = sample<T>(2), z = sample<T>(3);
@@ -65,7 +67,8 @@ index_t differences(F f) {
         std::fill_n(got[static_cast<std::size_t>(i)].mutable_data(), whole_size, untouched);
         targets.push_back(part(got[static_cast<std::size_t>(i)], first, count).state());
       }
-      update(default_context(), targets, f(part(x, first, count), part(y, first, count), part(z, first, count)));
+      update(default_context(), targets,
+             f(part(x, first, count), part(y, first, count), part(z, first, count)));
       for (std::size_t i = 0; i < Count; ++i)
         for (index_t k = 0; k < whole_size; ++k)
           wrong += !same(got[i].data()[k], k >= first && k < first + count ? right[i].data()[k] : untouched);
@@ -78,9 +81,12 @@ TEST_CASE_TEMPLATE("pieces: primitives", T, float, double, bfloat16, float16) {
   CHECK(differences<T, 8, T>([](auto x, auto, auto) {
           return bundled(exp(x), log(x), log1p(x), expm1(x), sqrt(x), rsqrt(x), tanh(x), erf(x));
         }) == 0);
-  CHECK(differences<T, 7, T>([](auto x, auto, auto) { return bundled(sin(x), cos(x), abs(x), sign(x), floor(x), round(x), -x); }) == 0);
+  CHECK(differences<T, 7, T>([](auto x, auto, auto) {
+          return bundled(sin(x), cos(x), abs(x), sign(x), floor(x), round(x), -x);
+        }) == 0);
   CHECK(differences<T, 8, T>([](auto x, auto y, auto z) {
-          return bundled(x + y, x - y, x * y, x / y, maximum(x, y), minimum(x, y), pow(x, y), where(logical_or(x < y, logical_not(y <= z)), x, z));
+          return bundled(x + y, x - y, x * y, x / y, maximum(x, y), minimum(x, y), pow(x, y),
+                         where(logical_or(x < y, logical_not(y <= z)), x, z));
         }) == 0);
 }
 
@@ -91,7 +97,8 @@ TEST_CASE_TEMPLATE("pieces: activations", T, float, double, bfloat16, float16) {
   CHECK(differences<T, 1, T>([](auto x, auto, auto) { return gelu(x); }) == 0);
 }
 
-TEST_CASE_TEMPLATE("pieces: products and sums, which compilers contract", T, float, double, bfloat16, float16) {
+TEST_CASE_TEMPLATE("pieces: products and sums, which compilers contract", T, float, double, bfloat16,
+                   float16) {
   CHECK(differences<T, 1, T>([](auto x, auto y, auto z) { return x * y + sqrt(z); }) == 0);
   CHECK(differences<T, 1, T>([](auto x, auto y, auto z) { return cast<T>(pow(x, 2) - log1p(y) * z); }) == 0);
   CHECK(differences<T, 4, T>([](auto x, auto y, auto z) {
@@ -100,7 +107,9 @@ TEST_CASE_TEMPLATE("pieces: products and sums, which compilers contract", T, flo
 }
 
 TEST_CASE_TEMPLATE("pieces: casts", T, float, double, bfloat16, float16) {
-  const auto cast_twice = [](auto x, auto, auto) { return cast<T>(cast<std::int32_t>(x)) + cast<T>(cast<bool>(x)); };
+  const auto cast_twice = [](auto x, auto, auto) {
+    return cast<T>(cast<std::int32_t>(x)) + cast<T>(cast<bool>(x));
+  };
   CHECK(differences<T, 1, T>(cast_twice) == 0);
   CHECK(differences<float, 1, T>([](auto x, auto, auto) { return cast<float>(x); }) == 0);
   CHECK(differences<double, 1, T>([](auto x, auto, auto) { return cast<double>(x); }) == 0);
@@ -125,14 +134,20 @@ TEST_CASE_TEMPLATE("pieces: operands read by strides", T, float, double, bfloat1
       bool equal = true;
       for (index_t row = 0; row < 3; ++row)
         for (index_t i = 0; i < count; ++i)
-          equal = equal && same(got[static_cast<std::size_t>(row * count + i)], right[static_cast<std::size_t>(row * longest + first + i)]);
+          equal = equal && same(got[static_cast<std::size_t>(row * count + i)],
+                                right[static_cast<std::size_t>(row * longest + first + i)]);
       REQUIRE(equal);
     }
 }
 
-TEST_CASE_TEMPLATE("pieces: rows of every length, whatever rows stand beside them", T, float, double, bfloat16, float16) {
+TEST_CASE_TEMPLATE("pieces: rows of every length, whatever rows stand beside them", T, float, double,
+                   bfloat16, float16) {
   constexpr index_t rows = 5;
-  const auto f = [](auto x) { return softmax(x) + apply<op::standardize, attr<number_bits(1e-5)[0]>>(x) * logsumexp(x, dims<1>, keepdim) - amax(x * x, dims<1>, keepdim); };
+  const auto f = [](auto x) {
+    return softmax(x) +
+           apply<op::standardize, attr<number_bits(1e-5)[0]>>(x) * logsumexp(x, dims<1>, keepdim) -
+           amax(x * x, dims<1>, keepdim);
+  };
   for (index_t columns = 1; columns <= 2 * longest; ++columns) {
     const line<T> x = sample<T>(4, rows * columns);
     const auto matrix = [&](index_t first, index_t count) {
@@ -142,7 +157,8 @@ TEST_CASE_TEMPLATE("pieces: rows of every length, whatever rows stand beside the
     for (index_t first = 0; first < rows; ++first) {
       const auto got = eval(f(matrix(first, rows - first))).to_vector();
       bool equal = true;
-      for (std::size_t i = 0; i < got.size(); ++i) equal = equal && same(got[i], right[static_cast<std::size_t>(first * columns) + i]);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        equal = equal && same(got[i], right[static_cast<std::size_t>(first * columns) + i]);
       REQUIRE(equal);
     }
   }
@@ -151,7 +167,8 @@ TEST_CASE_TEMPLATE("pieces: rows of every length, whatever rows stand beside the
 namespace {
 /// The parameter and the state of `steps` steps with other gradients each, from element `first` on.
 template <class Optimizer>
-std::vector<float> trained(Optimizer optimizer, index_t first, index_t count, std::initializer_list<const char*> kinds) {
+std::vector<float> trained(Optimizer optimizer, index_t first, index_t count,
+                           std::initializer_list<const char*> kinds) {
   const auto taken = [&](std::uint64_t seed) {
     const auto all = sample<float>(seed, 3840);
     return part(all, first, count).to(default_device());
@@ -180,7 +197,8 @@ index_t optimizer_differences(const Optimizer& optimizer, std::initializer_list<
       const index_t count = std::min(piece, all - first);
       const auto got = trained(optimizer, first, count, kinds);
       for (std::size_t i = 0; i < got.size(); ++i)
-        wrong += !same(got[i], right[i / static_cast<std::size_t>(count) * all + static_cast<std::size_t>(first) + i % static_cast<std::size_t>(count)]);
+        wrong += !same(got[i], right[i / static_cast<std::size_t>(count) * all +
+                                     static_cast<std::size_t>(first) + i % static_cast<std::size_t>(count)]);
     }
   return wrong;
 }
@@ -199,7 +217,8 @@ namespace {
 class guarded_page {
  public:
   guarded_page() : bytes_(sysconf(_SC_PAGESIZE)) {
-    pages_ = static_cast<char*>(mmap(nullptr, static_cast<std::size_t>(3 * bytes_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    pages_ = static_cast<char*>(
+        mmap(nullptr, static_cast<std::size_t>(3 * bytes_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(pages_ != MAP_FAILED);
     REQUIRE(mprotect(begin(), static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE) == 0);
   }
@@ -216,17 +235,19 @@ class guarded_page {
 
 /// y = -x and the largest element, of the elements [begin, end) of a row.
 template <dtype T>
-using negating = lower::cpu_kernel<lower::word{lower::sweep}.encoded(), lower::word{lower::load, T, 0, 1}.encoded(),
-                                   lower::word{op::number_of_op<op::negate>, lower::register_type(T), 1}.encoded(),
-                                   lower::word{lower::store, T, 1, 2}.encoded(),
-                                   lower::word{lower::fold_max, lower::register_type(T), 2}.encoded(), lower::word{lower::end}.encoded(),
-                                   lower::word{lower::store_row, T, 2, 4}.encoded()>;
+using negating = lower::cpu_kernel<
+    lower::instruction{lower::sweep}.encoded(), lower::instruction{lower::load, T, 0, 1}.encoded(),
+    lower::instruction{op::number_of_op<op::negate>, lower::register_type(T), 1}.encoded(),
+    lower::instruction{lower::store, T, 1, 2}.encoded(),
+    lower::instruction{lower::fold_max, lower::register_type(T), 2}.encoded(),
+    lower::instruction{lower::end}.encoded(), lower::instruction{lower::store_row, T, 2, 4}.encoded()>;
 
 template <class T>
 void run_beside_guards(index_t count, index_t stride, bool at_end) {
   guarded_page in, out;
   const index_t span = (count - 1) * (stride < 0 ? -stride : stride) + 1;
-  T* const x = (at_end ? reinterpret_cast<T*>(in.end()) - span : reinterpret_cast<T*>(in.begin())) + (stride < 0 ? span - 1 : 0);
+  T* const x = (at_end ? reinterpret_cast<T*>(in.end()) - span : reinterpret_cast<T*>(in.begin())) +
+               (stride < 0 ? span - 1 : 0);
   T* const y = at_end ? reinterpret_cast<T*>(out.end()) - count : reinterpret_cast<T*>(out.begin());
   T largest{};
   for (index_t i = 0; i < count; ++i) x[i * stride] = static_cast<T>(static_cast<float>(i + 3));
@@ -244,7 +265,8 @@ void run_beside_guards(index_t count, index_t stride, bool at_end) {
 }
 }  // namespace
 
-TEST_CASE_TEMPLATE("pieces: memory beside the operands is not touched", T, float, double, bfloat16, float16, std::int32_t, std::int64_t) {
+TEST_CASE_TEMPLATE("pieces: memory beside the operands is not touched", T, float, double, bfloat16, float16,
+                   std::int32_t, std::int64_t) {
   for (const bool at_end : {false, true})
     for (const index_t stride : {1, 3, -1, -2})
       for (index_t count = 1; count <= longest; ++count) run_beside_guards<T>(count, stride, at_end);

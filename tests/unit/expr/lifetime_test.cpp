@@ -13,7 +13,9 @@ using namespace weft;
 namespace {
 
 using matrix = tensor<float, extents<2, 2>>;
-matrix numbers(float first) { return from(extents<2, 2>{}, std::vector<float>{first, first + 1, first + 2, first + 3}); }
+matrix numbers(float first) {
+  return from(extents<2, 2>{}, std::vector<float>{first, first + 1, first + 2, first + 3});
+}
 
 /// xtensor #1366, #1883 and its own example: locals behind a returned expression.
 template <expression X>

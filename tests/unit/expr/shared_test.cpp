@@ -53,7 +53,8 @@ TEST_CASE("shared: three blocks have the nodes of their let form") {
   const auto x = numbers(), w = numbers();
   auto natural = residual(residual(residual(x, w), w), w);
   auto by_let = residual_by_let(residual_by_let(residual_by_let(x, w), w), w);
-  static_assert(nodes_of<decltype(natural)> == nodes_of<decltype(by_let)> + 1);  // the leaf x, where let binds it
+  static_assert(nodes_of<decltype(natural)> ==
+                nodes_of<decltype(by_let)> + 1);  // the leaf x, where let binds it
   CHECK(eval(natural).to_vector() == eval(by_let).to_vector());
 }
 
@@ -102,7 +103,8 @@ TEST_CASE("shared: inside let, beside it, and around it") {
   }
   const auto got = eval(e).to_vector();
   for (std::size_t i = 0; i < 3; ++i) CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-12));
-  static_assert(leaves_of<decltype(e)> == 2 + 3);  // x twice as a let's value, once in `outer`, w for each let
+  static_assert(leaves_of<decltype(e)> ==
+                2 + 3);  // x twice as a let's value, once in `outer`, w for each let
 }
 
 TEST_CASE("shared: inside gradients, bundles, updates and compiled expressions") {
@@ -156,7 +158,8 @@ TEST_CASE("shared: around and below repeats") {
   for (std::size_t i = 0; i < 3; ++i) CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-12));
   tape steps;
   steps.eval(around());
-  // x + 0, two blocks, y, z, z again where the blocks begin, two blocks, h, h again, two blocks, k, the sum: no value twice.
+  // x + 0, two blocks, y, z, z again where the blocks begin, two blocks, h, h again, two blocks, k, the sum:
+  // no value twice.
   CHECK(steps.size() == 14);
   CHECK(gradcheck([&] { return sum(around()); }, x, {.tolerance = 1e-4}));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <weft/grad/cut.hpp>
+#include <weft/grad/partition.hpp>
 #include <weft/graph/fuse.hpp>
 #include <weft/graph/print.hpp>
 #include <weft/graph/products.hpp>
@@ -14,7 +14,7 @@ using graph::info_of;
 using graph::value;
 
 namespace {
-constexpr form row_of(index_t n) { return {dtype::f32, {2, {4, n}}}; }
+constexpr tensor_spec row_of(index_t n) { return {dtype::f32, {2, {4, n}}}; }
 constexpr int count(const compute_graph& g, const graph::op_info& op) {
   int n = 0;
   for (const graph::node& each : g.nodes) n += each.op == &op;
@@ -102,7 +102,7 @@ TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the re
   const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   g.outputs = {y.id, -1, c[w.id]};
   const compute_graph joint = graph::expanded(g);
-  const sequence<int> kept = autodiff::kept_values(joint);
+  const sequence<int> kept = autodiff::saved_values(joint);
   CHECK(kept.size() == 1);
   const compute_graph back = autodiff::backward_part(joint, kept);
   CHECK(count(back, info_of<op::contract>) == 1);

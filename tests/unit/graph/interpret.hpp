@@ -21,7 +21,8 @@ struct array {
   std::vector<double> at;
 
   array() = default;
-  explicit array(std::vector<index_t> e) : extents(std::move(e)), at(static_cast<std::size_t>(count(extents))) {}
+  explicit array(std::vector<index_t> e)
+      : extents(std::move(e)), at(static_cast<std::size_t>(count(extents))) {}
   static index_t count(const std::vector<index_t>& e) {
     index_t n = 1;
     for (index_t x : e) n *= x;
@@ -78,7 +79,8 @@ inline index_t resolved(const symbol_table& dims, index_t e, const given_values&
   const symbol& s = dims.symbols[static_cast<int>(-2 - e)];
   const auto part = [&](index_t x) { return resolved(dims, x, v); };
   switch (s.kind) {
-    case symbol_kind::leaf_extent: return v.leaves.at(static_cast<std::size_t>(s.a)).extents.at(static_cast<std::size_t>(s.b));
+    case symbol_kind::leaf_extent:
+      return v.leaves.at(static_cast<std::size_t>(s.a)).extents.at(static_cast<std::size_t>(s.b));
     case symbol_kind::given: return v.sizes.at(static_cast<std::size_t>(s.a));
     case symbol_kind::add: return part(s.a) + part(s.b);
     case symbol_kind::subtract: return part(s.a) - part(s.b);
@@ -123,12 +125,14 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"relu", [](const double* x) { return std::max(x[0], 0.0); }},
       {"sigmoid", [](const double* x) { return 1 / (1 + std::exp(-x[0])); }},
       {"silu", [](const double* x) { return x[0] / (1 + std::exp(-x[0])); }},
-      {"softplus", [](const double* x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
+      {"softplus",
+       [](const double* x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
   };
   return all;
 }
 
-inline array elementwise(const formula& f, const std::vector<const array*>& in, const std::vector<index_t>& extents) {
+inline array elementwise(const formula& f, const std::vector<const array*>& in,
+                         const std::vector<index_t>& extents) {
   return filled(extents, [&](const position& p) {
     double x[3] = {};
     for (std::size_t o = 0; o < in.size(); ++o) x[o] = element_met(*in[o], p);
@@ -156,7 +160,8 @@ inline array folded(std::string_view op, const array& x, index_t first, index_t 
 }
 
 /// The extremum over a set of dims, at[0], which stay if at[1].
-inline array extremum(std::string_view op, const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+inline array extremum(std::string_view op, const array& x, const std::vector<index_t>& at,
+                      const std::vector<index_t>& extents) {
   array out = x;
   for (index_t d = 0; d < static_cast<index_t>(x.order()); ++d)
     if (at[0] >> d & 1) out = folded(op == "amax" ? "reduce_max" : "reduce_min", out, d, d + 1);
@@ -167,7 +172,8 @@ inline array extremum(std::string_view op, const array& x, const std::vector<ind
 inline array product_of(const array& a, const array& b, const std::vector<index_t>& extents) {
   const std::size_t order = extents.size();
   return filled(extents, [&](const position& p) {
-    position i(p.end() - static_cast<std::ptrdiff_t>(a.order()), p.end()), j(p.end() - static_cast<std::ptrdiff_t>(b.order()), p.end());
+    position i(p.end() - static_cast<std::ptrdiff_t>(a.order()), p.end()),
+        j(p.end() - static_cast<std::ptrdiff_t>(b.order()), p.end());
     for (std::size_t d = 0; d + 2 < i.size(); ++d)
       if (a.extents[d] == 1) i[d] = 0;
     for (std::size_t d = 0; d + 2 < j.size(); ++d)
@@ -196,11 +202,13 @@ inline array softmax(const array& x, bool logarithm) {
   });
 }
 
-inline array moved(std::string_view op, const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+inline array moved(std::string_view op, const array& x, const std::vector<index_t>& at,
+                   const std::vector<index_t>& extents) {
   if (op == "reshape") {
     array out = x;
     out.extents = extents;
-    if (array::count(extents) != static_cast<index_t>(x.at.size())) throw std::logic_error("interpret: a reshape to another size");
+    if (array::count(extents) != static_cast<index_t>(x.at.size()))
+      throw std::logic_error("interpret: a reshape to another size");
     return out;
   }
   const auto dim = static_cast<std::size_t>(at.empty() ? 0 : at[0]);
@@ -239,16 +247,18 @@ inline array joined(const std::vector<const array*>& in, index_t along, const st
   });
 }
 
-/// What indices choose, or where they put: take_rows, put_rows, gather, scatter_sum.
-inline array looked_up(std::string_view op, const array& a, const array& b, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+/// What indices choose, or where they put: index_select, index_add, gather, scatter_sum.
+inline array looked_up(std::string_view op, const array& a, const array& b, const std::vector<index_t>& at,
+                       const std::vector<index_t>& extents) {
   array out(extents);
-  if (op == "take_rows") {
+  if (op == "index_select") {
     const std::size_t width = a.at.size() / static_cast<std::size_t>(std::max<index_t>(a.extents[0], 1));
     for (std::size_t k = 0; k < out.at.size(); ++k)
       out.at[k] = a.at.at(static_cast<std::size_t>(b.at[k / width]) * width + k % width);
-  } else if (op == "put_rows") {
+  } else if (op == "index_add") {
     const std::size_t width = out.at.size() / static_cast<std::size_t>(std::max<index_t>(extents[0], 1));
-    for (std::size_t k = 0; k < b.at.size(); ++k) out.at.at(static_cast<std::size_t>(a.at[k / width]) * width + k % width) += b.at[k];
+    for (std::size_t k = 0; k < b.at.size(); ++k)
+      out.at.at(static_cast<std::size_t>(a.at[k / width]) * width + k % width) += b.at[k];
   } else {
     const array& index = op == "gather" ? b : a;
     std::size_t k = 0;
@@ -265,11 +275,14 @@ inline array looked_up(std::string_view op, const array& a, const array& b, cons
 }  // namespace detail
 
 /// Op on operands, with attributes and extents that are numbers.
-inline array computed(std::string_view op, dtype type, const std::vector<index_t>& at, const std::vector<const array*>& in,
-                      const std::vector<index_t>& extents) {
-  if (const auto f = detail::formulas().find(op); f != detail::formulas().end()) return detail::elementwise(f->second, in, extents);
+inline array computed(std::string_view op, dtype type, const std::vector<index_t>& at,
+                      const std::vector<const array*>& in, const std::vector<index_t>& extents) {
+  if (const auto f = detail::formulas().find(op); f != detail::formulas().end())
+    return detail::elementwise(f->second, in, extents);
   if (op == "cast") {
-    const auto f = [&](const double* x) { return is_floating(type) ? x[0] : type == dtype::boolean ? double(x[0] != 0) : std::trunc(x[0]); };
+    const auto f = [&](const double* x) {
+      return is_floating(type) ? x[0] : type == dtype::boolean ? double(x[0] != 0) : std::trunc(x[0]);
+    };
     return detail::elementwise(f, in, extents);
   }
   if (op.starts_with("reduce_")) return detail::folded(op, *in[0], at[0], at[1]);
@@ -277,7 +290,8 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
   if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
   if (op == "concat") return detail::joined(in, at[0], extents);
-  if (op == "take_rows" || op == "put_rows" || op == "gather" || op == "scatter_sum") return detail::looked_up(op, *in[0], *in[1], at, extents);
+  if (op == "index_select" || op == "index_add" || op == "gather" || op == "scatter_sum")
+    return detail::looked_up(op, *in[0], *in[1], at, extents);
   for (std::string_view view : {"reshape", "permute", "expand", "slice", "flip", "pad"})
     if (op == view) return detail::moved(op, *in[0], at, extents);
   throw std::logic_error("interpret: no definition of " + std::string(op));
@@ -289,20 +303,25 @@ inline std::vector<array> interpreted(const graph::compute_graph& g, const given
   for (const graph::node& n : g.nodes) {
     const std::string_view op = n.op->name;
     std::vector<index_t> extents, at;
-    for (int d = 0; d < n.result.extents.order; ++d) extents.push_back(resolved(g.dims, n.result.extents[d], v));
+    for (int d = 0; d < n.result.extents.order; ++d)
+      extents.push_back(resolved(g.dims, n.result.extents[d], v));
     const bool bits = op == "constant" || op == "leaf" || op == "argument" || op == "cast";
     for (int i = 0; i < n.at.count; ++i)  // of dims, -1 and less count from the right
-      at.push_back(bits || (op == "concat" && i == 0) || op == "permute" ? n.at[i] : resolved(g.dims, n.at[i], v));
+      at.push_back(bits || (op == "concat" && i == 0) || op == "permute" ? n.at[i]
+                                                                         : resolved(g.dims, n.at[i], v));
     std::vector<const array*> in;
     for (int k = 0; k < n.operands; ++k) in.push_back(&values[static_cast<std::size_t>(n.operand[k])]);
     array result(extents);
     if (op == "leaf") result = v.leaves.at(static_cast<std::size_t>(at[0]));
     else if (op == "argument") result.at[0] = v.numbers.at(static_cast<std::size_t>(at[0]));
-    else if (op == "constant") result.at[0] = is_floating(n.result.type) ? number_of(n.at) : static_cast<double>(n.at[0]);
+    else if (op == "constant")
+      result.at[0] = is_floating(n.result.type) ? number_of(n.at) : static_cast<double>(n.at[0]);
     else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
-    else if (op == "coordinate") result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
+    else if (op == "coordinate")
+      result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
     else result = computed(op, n.result.type, at, in, extents);
-    if (result.extents != extents) throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");
+    if (result.extents != extents)
+      throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");
     values.push_back(std::move(result));
   }
   return values;

@@ -10,14 +10,14 @@
 #include <random>
 
 #include <weft/device/cpu/product.hpp>
-#include <weft/grad/cut.hpp>
+#include <weft/grad/partition.hpp>
 #include <weft/graph/precision.hpp>
 #include <weft/graph/print.hpp>
 #include <weft/graph/products.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/lower/reference.hpp>
 #include <weft/lower/verify.hpp>
-#include <weft/run/instance.hpp>
+#include <weft/run/specialization.hpp>
 
 #include "interpret.hpp"
 
@@ -79,7 +79,7 @@ class builder {
     return test::filled(extents, [&](const test::position&) { return f(); });
   }
   known leaf_of(array elements, dtype type, bool ones_stretch, bool tracked) {
-    form f{type, {}};
+    tensor_spec f{type, {}};
     for (index_t e : elements.extents) f.extents.append((ones_stretch && e == 1) || chance(50) ? e : dyn);
     given.leaves.push_back(elements);
     const value v = g.leaf(f, tracked);
@@ -87,7 +87,10 @@ class builder {
     return {v, std::move(elements)};
   }
 
-  const known& pick() { return values[chance(65) ? values.size() - 1 : static_cast<std::size_t>(below(static_cast<int>(values.size())))]; }
+  const known& pick() {
+    return values[chance(65) ? values.size() - 1
+                             : static_cast<std::size_t>(below(static_cast<int>(values.size())))];
+  }
 
   /// What a value should be, beside what the graph made of it. 0 if it grew too large to go on with.
   int add(value v, array elements) {
@@ -97,7 +100,8 @@ class builder {
     values.push_back({v, std::move(elements)});
     return 1;
   }
-  array truth(const char* op, const std::vector<index_t>& at, const std::vector<const array*>& in, const std::vector<index_t>& extents) {
+  array truth(const char* op, const std::vector<index_t>& at, const std::vector<const array*>& in,
+              const std::vector<index_t>& extents) {
     return test::computed(op, type_, at, in, extents);
   }
 
@@ -116,7 +120,9 @@ class builder {
 
   int unary() {
     const known x = pick();
-    const auto made = [&](value v, const char* op) { return add(v, truth(op, {}, {&x.elements}, x.elements.extents)); };
+    const auto made = [&](value v, const char* op) {
+      return add(v, truth(op, {}, {&x.elements}, x.elements.extents));
+    };
     switch (below(12)) {
       case 0: return made(sin(x.in_graph), "sin");
       case 1: return made(tanh(x.in_graph), "tanh");
@@ -130,7 +136,8 @@ class builder {
       case 9: case 10: {
         if (x.elements.order() == 0 || x.elements.extents.back() == 0) return 0;
         const bool logarithm = chance(50);
-        const value v = logarithm ? g.apply<op::log_softmax>({}, x.in_graph) : g.apply<op::softmax>({}, x.in_graph);
+        const value v =
+            logarithm ? g.apply<op::log_softmax>({}, x.in_graph) : g.apply<op::softmax>({}, x.in_graph);
         return made(v, logarithm ? "log_softmax" : "softmax");
       }
       default: return made(exp(tanh(x.in_graph)) - 0.0, "tanh") && exponential();
@@ -175,7 +182,9 @@ class builder {
     for (const array* a : {&x.elements, &y.elements})
       for (std::size_t d = 0; d < a->order(); ++d)
         if (a->extents[d] != 1) extents[d + extents.size() - a->order()] = a->extents[d];
-    const auto made = [&](value v, const char* op) { return add(v, truth(op, {}, {&x.elements, &y.elements}, extents)); };
+    const auto made = [&](value v, const char* op) {
+      return add(v, truth(op, {}, {&x.elements, &y.elements}, extents));
+    };
     switch (below(7)) {
       case 0: case 1: return made(x.in_graph + y.in_graph, "add");
       case 2: return made(x.in_graph - y.in_graph, "subtract");
@@ -196,12 +205,16 @@ class builder {
     const char* name = kind == 0 ? "reduce_sum" : kind == 1 ? "reduce_max" : "reduce_min";
     const array kept = truth(name, {first, last}, {&x.elements}, {});
     if (chance(50)) {
-      const value v = kind == 0 ? sum_dims(x.in_graph, first, last) : kind == 1 ? max_dims(x.in_graph, first, last) : min_dims(x.in_graph, first, last);
+      const value v = kind == 0   ? sum_dims(x.in_graph, first, last)
+                      : kind == 1 ? max_dims(x.in_graph, first, last)
+                                  : min_dims(x.in_graph, first, last);
       return add(v, kept);
     }
     const bool keep = chance(30);
     attributes at{{((index_t{1} << last) - 1) & ~((index_t{1} << first) - 1), keep}, 2};
-    const value v = kind == 0 ? g.apply<op::sum>(at, x.in_graph) : kind == 1 ? g.apply<op::amax>(at, x.in_graph) : g.apply<op::amin>(at, x.in_graph);
+    const value v = kind == 0   ? g.apply<op::sum>(at, x.in_graph)
+                    : kind == 1 ? g.apply<op::amax>(at, x.in_graph)
+                                : g.apply<op::amin>(at, x.in_graph);
     array dropped = kept;
     if (!keep) dropped.extents.erase(dropped.extents.begin() + first, dropped.extents.begin() + last);
     return add(v, dropped);
@@ -238,7 +251,8 @@ class builder {
   }
 
   known indices(const std::vector<index_t>& extents, index_t count) {
-    return leaf_of(filled(extents, [&] { return static_cast<double>(below(static_cast<int>(count))); }), dtype::i64, false, false);
+    return leaf_of(filled(extents, [&] { return static_cast<double>(below(static_cast<int>(count))); }),
+                   dtype::i64, false, false);
   }
 
   int look_up() {
@@ -254,7 +268,8 @@ class builder {
       const known index = indices(e, extents[0]);
       e.insert(e.end(), extents.begin() + 1, extents.end());
       const attributes reader{{static_cast<index_t>(cpu::index_reader::embedding)}, 1};
-      return add(g.apply<op::take_rows>(reader, x.in_graph, index.in_graph), truth("take_rows", {}, {&x.elements, &index.elements}, e));
+      return add(g.apply<op::index_select>(reader, x.in_graph, index.in_graph),
+                 truth("index_select", {}, {&x.elements, &index.elements}, e));
     }
     if (chance(50)) {
       if (size == 0) return 0;
@@ -266,7 +281,8 @@ class builder {
     const known index = indices(extents, 3);
     extents[dim] = 3;
     const attributes at{{static_cast<index_t>(dim), 3}, 2};
-    return add(g.apply<op::scatter_sum>(at, index.in_graph, x.in_graph), truth("scatter_sum", {at[0], 3}, {&index.elements, &x.elements}, extents));
+    return add(g.apply<op::scatter_sum>(at, index.in_graph, x.in_graph),
+               truth("scatter_sum", {at[0], 3}, {&index.elements, &x.elements}, extents));
   }
 
   int joined() {
@@ -390,8 +406,10 @@ class builder {
         return add(expand_to(x.in_graph, to), truth("expand", {}, {&x.elements}, extents));
       }
       case 2: case 3: {
-        const index_t start = below(static_cast<int>(e) + 1), stop = start + below(static_cast<int>(e - start) + 1), step = 1 + below(3) / 2;
-        const index_t first = chance(30) ? size_given(start) : start, last = chance(30) ? size_given(stop) : stop;
+        const index_t start = below(static_cast<int>(e) + 1),
+                      stop = start + below(static_cast<int>(e - start) + 1), step = 1 + below(3) / 2;
+        const index_t first = chance(30) ? size_given(start) : start,
+                      last = chance(30) ? size_given(stop) : stop;
         const std::vector<index_t> at{dim, start, stop, step};
         e = (stop - start + step - 1) / step;
         return add(slice_dim(x.in_graph, dim, first, last, step), truth("slice", at, {&x.elements}, extents));
@@ -441,36 +459,46 @@ struct examiner {
     for (int o : g.outputs) out.push_back(o < 0 ? array() : values[static_cast<std::size_t>(o)]);
     return out;
   }
-  void same(const std::vector<array>& got, const std::vector<array>& expected, const std::string& pass, double within = 1e-9) const {
+  void same(const std::vector<array>& got, const std::vector<array>& expected, const std::string& pass,
+            double within = 1e-9) const {
     if (got.size() != expected.size()) throw std::logic_error(pass + ": another number of outputs");
     for (std::size_t o = 0; o < got.size(); ++o)
       if (!near(got[o], expected[o], within))
-        throw std::logic_error(pass + ": output " + std::to_string(o) + " is " + text_of(got[o]) + ", expected " + text_of(expected[o]));
+        throw std::logic_error(pass + ": output " + std::to_string(o) + " is " + text_of(got[o]) +
+                               ", expected " + text_of(expected[o]));
   }
   template <class Verify>
-  compute_graph looked_at(compute_graph g, const std::vector<array>& expected, const char* pass, Verify verify) const {
-    if (const broken_promise b = verify(g)) throw std::logic_error(std::string(pass) + ": " + b.what + " at " + std::to_string(b.at));
+  compute_graph looked_at(compute_graph g, const std::vector<array>& expected, const char* pass,
+                          Verify verify) const {
+    if (const broken_promise b = verify(g))
+      throw std::logic_error(std::string(pass) + ": " + b.what + " at " + std::to_string(b.at));
     same(outputs(g, given), expected, pass);
     return g;
   }
 
-  /// Lowers a graph of expanded ops, and plays it with `leaves`, which are those of `v` as far as the element type goes.
-  std::vector<array> lowered(compute_graph g, const std::vector<array>& expected, const given_values& v, const given_values& leaves,
-                             const char* what) const {
+  /// Lowers a graph of expanded ops, and plays it with `leaves`, which are those of `v` as far as the element
+  /// type goes.
+  std::vector<array> lowered(compute_graph g, const std::vector<array>& expected, const given_values& v,
+                             const given_values& leaves, const char* what) const {
     examiner own{v, tolerance};
-    g = own.looked_at(graph::with_transposed_products(g), expected, "with_transposed_products", graph::verify_expanded);
+    g = own.looked_at(graph::with_transposed_products(g), expected, "with_transposed_products",
+                      graph::verify_expanded);
     g = own.looked_at(graph::with_legal_views(g), expected, "with_legal_views", graph::verify_views);
     const graph::fusion fused = graph::fuse(g);
-    if (const broken_promise b = graph::verify_fusion(g, fused)) throw std::logic_error(std::string("fuse: ") + b.what);
+    if (const broken_promise b = graph::verify_fusion(g, fused))
+      throw std::logic_error(std::string("fuse: ") + b.what);
     lower::plan p = lower::make_plan(g);
-    if (const broken_promise b = lower::verify_plan(p)) throw std::logic_error(std::string("make_plan: ") + b.what);
+    if (const broken_promise b = lower::verify_plan(p))
+      throw std::logic_error(std::string("make_plan: ") + b.what);
     const std::vector<array> out = played(p, leaves);
     same(out, expected, std::string(what) + ", played", tolerance);
     return out;
   }
 
   template <class T>
-  static constexpr std::span<const T> table(const sequence<T>& s) { return {s.begin(), static_cast<std::size_t>(s.size())}; }
+  static constexpr std::span<const T> table(const sequence<T>& s) {
+    return {s.begin(), static_cast<std::size_t>(s.size())};
+  }
 
   static void name_products(lower::plan& p) {
     for (lower::step_entry& s : p.steps)
@@ -483,17 +511,21 @@ struct examiner {
   std::vector<array> played(lower::plan& p, const given_values& v) const {
     static const device where(std::make_shared<lower::reference_backend>());
     name_products(p);
-    const lower::plan_view view{table(p.values), table(p.steps), table(p.operands), table(p.kernels), table(p.words),
-                                table(p.symbols), table(p.checks), table(p.laws), table(p.outputs), p.leaves};
-    tensor_list leaves(static_cast<std::size_t>(p.leaves)), results(static_cast<std::size_t>(p.outputs.size()));
+    const lower::plan_view view{table(p.values),       table(p.steps),   table(p.operands), table(p.kernels),
+                                table(p.instructions), table(p.symbols), table(p.checks),   table(p.laws),
+                                table(p.outputs),      p.leaves};
+    tensor_list leaves(static_cast<std::size_t>(p.leaves)),
+        results(static_cast<std::size_t>(p.outputs.size()));
     for (const lower::value_entry& e : p.values)
-      if (e.where == lower::storage::leaf) leaves[static_cast<std::size_t>(e.source)] = tensor_of(where, v.leaves[static_cast<std::size_t>(e.source)], e.result.type);
+      if (e.where == lower::storage::leaf)
+        leaves[static_cast<std::size_t>(e.source)] =
+            tensor_of(where, v.leaves[static_cast<std::size_t>(e.source)], e.result.type);
     for (std::size_t i = 0; i < leaves.size(); ++i)
       if (!leaves[i]) leaves[i] = tensor_of(where, v.leaves[i], dtype::f64);
     recycled_vector<any_number> numbers;
     for (double x : v.numbers) numbers.push_back(any_number::of(x));  // floating arguments alone
     const run::symbol_values symbols = run::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
-    run::instance at(view, {}, symbols);
+    run::specialization at(view, {}, symbols);
     std::vector<std::byte> arena(at.arena_bytes() + 64, std::byte{0xFF});  // NaN
     recycled_vector<void*> memory(leaves.size());
     for (std::size_t i = 0; i < leaves.size(); ++i) memory[i] = leaves[i]->memory.data();
@@ -516,14 +548,16 @@ struct examiner {
     for (index_t e : a.extents) s.append(e);
     auto t = make_state(where, s, type);
     visit_type(type, [&]<class T>(T) {
-      for (std::size_t i = 0; i < a.at.size(); ++i) static_cast<T*>(t->memory.data())[i] = static_cast<T>(a.at[i]);
+      for (std::size_t i = 0; i < a.at.size(); ++i)
+        static_cast<T*>(t->memory.data())[i] = static_cast<T>(a.at[i]);
     });
     return t;
   }
   static array array_of(const tensor_state& t) {
     array a(std::vector<index_t>(t.extents.extent, t.extents.extent + t.extents.order));
     visit_type(t.type, [&]<class T>(T) {
-      for (std::size_t i = 0; i < a.at.size(); ++i) a.at[i] = static_cast<double>(static_cast<const T*>(t.memory.data())[i]);
+      for (std::size_t i = 0; i < a.at.size(); ++i)
+        a.at[i] = static_cast<double>(static_cast<const T*>(t.memory.data())[i]);
     });
     return a;
   }
@@ -536,7 +570,8 @@ double dot(const array& a, const array& b) {
 }
 
 /// The cotangents agree with a difference of the interpreted values along a random direction.
-void check_derivative(const examiner& look, const compute_graph& g, const std::vector<array>& joint, const array& seed, const std::vector<bool>& tracked) {
+void check_derivative(const examiner& look, const compute_graph& g, const std::vector<array>& joint,
+                      const array& seed, const std::vector<bool>& tracked) {
   std::mt19937 random(7);
   std::vector<array> direction = look.given.leaves;
   double along = 0, terms = 0;
@@ -557,7 +592,8 @@ void check_derivative(const examiner& look, const compute_graph& g, const std::v
   const double right = (above - here) / h, left = (here - below) / h, slope = (above - below) / (2 * h);
   if (std::abs(right - left) > 1e-3 * (1 + terms + std::abs(slope))) return;  // a kink
   if (!(std::abs(along - slope) <= 1e-5 * (1 + terms + std::abs(slope))))
-    throw std::logic_error("reverse: the derivative along a direction is " + std::to_string(along) + ", expected " + std::to_string(slope));
+    throw std::logic_error("reverse: the derivative along a direction is " + std::to_string(along) +
+                           ", expected " + std::to_string(slope));
 }
 
 bool hides_gradients(const compute_graph& g) {
@@ -579,22 +615,25 @@ void check_joint(const examiner& look, const compute_graph& canonical, const std
   for (const graph::node& n : canonical.nodes)
     if (n.op == &graph::info_of<op::leaf>) tracked[static_cast<std::size_t>(n.at[0])] = n.needs_gradient;
   if (!hides_gradients(canonical)) check_derivative(look, canonical, expected, seed, tracked);
-  own.looked_at(graph::expanded(graph::with_wide_gradients(dtype::bf16, joint)), expected, "with_wide_gradients", graph::verify_expanded);
+  own.looked_at(graph::expanded(graph::with_wide_gradients(dtype::bf16, joint)), expected,
+                "with_wide_gradients", graph::verify_expanded);
   joint = own.looked_at(graph::expanded(joint), expected, "expanded joint graph", graph::verify_expanded);
   for (const bool all_written : {true, false}) {
-    const sequence<int> kept = autodiff::kept_values(joint, all_written);
-    const compute_graph forward = autodiff::forward_part(joint, kept), backward = autodiff::backward_part(joint, kept);
-    const std::vector<array> kept_values = own.outputs(forward, given);
-    own.same({kept_values[0]}, plain, "forward part");
+    const sequence<int> kept = autodiff::saved_values(joint, all_written);
+    const compute_graph forward = autodiff::forward_part(joint, kept),
+                        backward = autodiff::backward_part(joint, kept);
+    const std::vector<array> saved_values = own.outputs(forward, given);
+    own.same({saved_values[0]}, plain, "forward part");
     given_values later = look.given;
-    later.leaves.insert(later.leaves.end(), kept_values.begin() + 1, kept_values.end());
+    later.leaves.insert(later.leaves.end(), saved_values.begin() + 1, saved_values.end());
     later.leaves.push_back(seed);
     const std::vector<array> cotangents(expected.begin() + 1, expected.end());
     own.same(own.outputs(backward, later), cotangents, "backward part");
     // Kept values as they were played: a maximum is found again among elements that are computed again.
-    const std::vector<array> kept_played = own.lowered(forward, kept_values, given, given, "forward part");
+    const std::vector<array> kept_played = own.lowered(forward, saved_values, given, given, "forward part");
     given_values later_played = later;
-    std::copy(kept_played.begin() + 1, kept_played.end(), later_played.leaves.begin() + static_cast<std::ptrdiff_t>(look.given.leaves.size()));
+    std::copy(kept_played.begin() + 1, kept_played.end(),
+              later_played.leaves.begin() + static_cast<std::ptrdiff_t>(look.given.leaves.size()));
     own.lowered(backward, cotangents, later, later_played, "backward part");
   }
 }
@@ -606,15 +645,19 @@ void check_graph(unsigned seed) {
   const std::vector<array> values = test::interpreted(b.g, b.given);
   for (const builder::known& k : b.values)
     if (!near(values[static_cast<std::size_t>(k.in_graph.id)], k.elements, 1e-9))
-      throw std::logic_error("apply: node " + std::to_string(k.in_graph.id) + " is " + text_of(values[static_cast<std::size_t>(k.in_graph.id)]) +
-                             ", expected " + text_of(k.elements) + "\n" + graph::to_text(b.g));
+      throw std::logic_error("apply: node " + std::to_string(k.in_graph.id) + " is " +
+                             text_of(values[static_cast<std::size_t>(k.in_graph.id)]) + ", expected " +
+                             text_of(k.elements) + "\n" + graph::to_text(b.g));
   const examiner look{b.given, b.type() == dtype::f32 ? 2e-4 : 1e-8};
   const std::vector<array> expected = look.outputs(b.g, b.given);
   try {
     look.looked_at(b.g, expected, "apply", graph::verify_graph);
-    const compute_graph canonical = look.looked_at(graph::with_canonical_extents(b.g), expected, "with_canonical_extents", graph::verify_graph);
-    look.looked_at(graph::expanded(graph::with_products_in(dtype::bf16, canonical)), expected, "with_products_in", graph::verify_expanded);
-    look.lowered(look.looked_at(graph::expanded(canonical), expected, "expanded", graph::verify_expanded), expected, b.given, b.given, "value");
+    const compute_graph canonical = look.looked_at(graph::with_canonical_extents(b.g), expected,
+                                                   "with_canonical_extents", graph::verify_graph);
+    look.looked_at(graph::expanded(graph::with_products_in(dtype::bf16, canonical)), expected,
+                   "with_products_in", graph::verify_expanded);
+    look.lowered(look.looked_at(graph::expanded(canonical), expected, "expanded", graph::verify_expanded),
+                 expected, b.given, b.given, "value");
     if (canonical[canonical.outputs[0]].needs_gradient) check_joint(look, canonical, expected);
   } catch (const std::exception& e) {
     throw std::logic_error(std::string(e.what()) + "\n" + graph::to_text(b.g));

@@ -54,11 +54,16 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       {file(R"({"a":{"dtype":"F33","shape":[2,3],"data_offsets":[0,24]}})", 24), "unknown dtype"},
       {file(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,24]}})", 24), "unsigned integer"},
       {file(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,24]}})", 24), "unsigned integer"},
-      {file(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]}})", 24), "overflows"},
+      {file(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]}})", 24),
+       "overflows"},
       {file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-            R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "duplicate key"},
+            R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+            8),
+       "duplicate key"},
       {file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-            R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "is expected"},
+            R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+            12),
+       "is expected"},
       {file(R"({"__metadata__":{"a":1}})", 0), "is not a string"},
       {file(R"({"a":7})", 0), "needs dtype"},
       {file(R"({"a":"\ud800"})", 0), "surrogate"},
@@ -113,6 +118,7 @@ TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothi
   io::load(path, state_dict(b));
   CHECK(b.weight.to_vector() == a.weight.to_vector());
   CHECK_THROWS_WITH_AS(io::load(path, state_dict(other)),
-                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"), io_error);
+                       doctest::Contains("tensor weight is f32 [2, 3], the model wants f32 [4, 3]"),
+                       io_error);
   std::filesystem::remove(path);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Numbers that optimisers, schedules and scalers are given: PyTorch's bounds, checked before anything is updated.
+// Numbers that optimisers, schedules and scalers are given: PyTorch's bounds, checked before anything is
+// updated.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -51,7 +52,8 @@ TEST_CASE("optimisers: fields out of range are named") {
 
 TEST_CASE("schedule: fields and steps out of range are named") {
   using enum schedule::shape;
-  CHECK_THROWS_WITH_AS(schedule({.kind = step, .every = 0}).at(3), "weft: schedule: every is 0.000000, not 1 or more", value_error);
+  CHECK_THROWS_WITH_AS(schedule({.kind = step, .every = 0}).at(3),
+                       "weft: schedule: every is 0.000000, not 1 or more", value_error);
   CHECK_THROWS_AS(schedule({.kind = step, .every = -1}).at(3), value_error);
   CHECK_THROWS_AS(schedule{}.at(-1), value_error);
   CHECK_THROWS_AS(schedule({.lr = -1}).at(0), value_error);
@@ -63,8 +65,8 @@ TEST_CASE("schedule: fields and steps out of range are named") {
 }
 
 TEST_CASE("loss_scaler: fields out of range are named") {
-  CHECK_THROWS_AS(loss_scaler{.scale = 0}.took(true), value_error);
-  CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.took(true), value_error);
+  CHECK_THROWS_AS(loss_scaler{.scale = 0}.update(true), value_error);
+  CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.update(true), value_error);
 }
 
 TEST_CASE("bind, step, threads, slices of a loss: sizes that make no sense") {

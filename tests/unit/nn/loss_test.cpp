@@ -33,12 +33,15 @@ struct lesson {
   tokens batch(std::int64_t factor, std::int64_t first, std::int64_t left_out) const {
     tokens t(shape{2, {7, 9}}, where);
     std::vector<std::int64_t> v;
-    for (std::int64_t i = 0; i < 63; ++i) v.push_back(left_out > 0 && i % left_out == 0 ? ignored_label : (i * factor + first) % words);
+    for (std::int64_t i = 0; i < 63; ++i)
+      v.push_back(left_out > 0 && i % left_out == 0 ? ignored_label : (i * factor + first) % words);
     t.copy_from(v);
     return t;
   }
   /// All logits at once.
-  auto whole(int b) const { return cross_entropy(matmul(model.features(in[b]), transpose(model.table.weight)), labels[b]); }
+  auto whole(int b) const {
+    return cross_entropy(matmul(model.features(in[b]), transpose(model.table.weight)), labels[b]);
+  }
 };
 
 struct outcome {
@@ -58,7 +61,8 @@ outcome learn(index_t at_once) {
     tape steps(c);
     const auto loss = [&] {
       if (at_once == 0) return steps.eval(l.whole(b));
-      return steps.eval(linear_cross_entropy(l.model.features(l.in[b]), l.model.table.weight, l.labels[b], at_once));
+      return steps.eval(
+          linear_cross_entropy(l.model.features(l.in[b]), l.model.table.weight, l.labels[b], at_once));
     }();
     result.loss += static_cast<double>(loss.item());
     steps.backward(loss);
@@ -90,7 +94,8 @@ struct expected {
       oracle::array v = oracle::read(randn<float>(extents<dyn>{parameter.size()}, {.seed = k}));
       v.extents = parameter.extents();
       if (k >= 4)
-        for (index_t i = 0; i < parameter.size(); ++i) v.f[static_cast<std::size_t>(i)] = i == static_cast<index_t>(k * 2654435761u) % parameter.size();
+        for (index_t i = 0; i < parameter.size(); ++i)
+          v.f[static_cast<std::size_t>(i)] = i == static_cast<index_t>(k * 2654435761u) % parameter.size();
       const auto d = oracle::slope(e, parameter, v);
       REQUIRE(converged(d));
       directions.back().push_back(v);
@@ -152,8 +157,8 @@ TEST_CASE("linear_cross_entropy: evaluated, and on a tape that does not record")
 }
 
 namespace {
-/// The mean loss of `rows` equal rows, where logits are 0 and `high` and labels name the lower, and the sum of the
-/// gradient of the features.
+/// The mean loss of `rows` equal rows, where logits are 0 and `high` and labels name the lower, and the sum
+/// of the gradient of the features.
 template <class T>
 std::pair<double, double> narrow_loss(index_t rows, float high, index_t at_once) {
   variable<T, extents<2, 1>> w(full<T>(extents<2, 1>{}, T(0.0f)).state());

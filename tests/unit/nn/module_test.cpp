@@ -40,7 +40,8 @@ TEST_CASE("modules: names are PyTorch's") {
 }
 
 TEST_CASE("modules: GPT-2 has the names and shapes of Hugging Face's files") {
-  const auto m = gpt2::model<>::create({.layers = 2, .heads = 2, .width = 8, .context = 16, .vocabulary = 300});
+  const auto m =
+      gpt2::model<>::create({.layers = 2, .heads = 2, .width = 8, .context = 16, .vocabulary = 300});
   const auto d = state_dict(m);
   CHECK(d.size() == 2 + 2 * 12 + 2);
   bool found = false;
@@ -61,7 +62,8 @@ TEST_CASE("initialize: by seed and name alone") {
 }
 
 TEST_CASE("repeat: blocks by one program are the blocks written out") {
-  const auto m = gpt2::model<>::create({.layers = 3, .heads = 2, .width = 8, .context = 4, .vocabulary = 256});
+  const auto m =
+      gpt2::model<>::create({.layers = 3, .heads = 2, .width = 8, .context = 4, .vocabulary = 256});
   auto x = randn<float>(extents<dyn, dyn, dyn>{2, 4, 8});
   auto by_hand = eval(m.h.blocks[2](eval(m.h.blocks[1](eval(m.h.blocks[0](x))))));
   CHECK(eval(m.h(x)).to_vector() == by_hand.to_vector());
@@ -89,7 +91,9 @@ TEST_CASE("a batch is the sum of its halves: gradient accumulation") {
 
 TEST_CASE("optimisers: one step by hand") {
   const auto after = [](auto optimizer) {
-    struct one { parameter<extents<2>> w; } m{parameter<extents<2>>(from(extents<2>{}, std::vector<float>{1, -2}))};
+    struct one {
+      parameter<extents<2>> w;
+    } m{parameter<extents<2>>(from(extents<2>{}, std::vector<float>{1, -2}))};
     for (int i = 0; i < 2; ++i) {
       tape t;
       t.backward(t.eval(sum(square(m.w))));
@@ -103,7 +107,8 @@ TEST_CASE("optimisers: one step by hand") {
         doctest::Approx(0.7f - 0.1f * (1.4f + 0.5f * (1.4f + 0.5f * 2))));
   // Adam's first step is lr whatever the gradient; decay shrinks first.
   CHECK(after(adam(0.1)) == doctest::Approx(0.8f).epsilon(1e-3));
-  CHECK(after(adamw{.lr = 0.1, .weight_decay = 0.5}) == doctest::Approx((0.95 - 0.1) * 0.95 - 0.1).epsilon(1e-3));
+  CHECK(after(adamw{.lr = 0.1, .weight_decay = 0.5}) ==
+        doctest::Approx((0.95 - 0.1) * 0.95 - 0.1).epsilon(1e-3));
 }
 
 TEST_CASE("schedules") {
@@ -151,7 +156,8 @@ TEST_CASE("causal self-attention is the softmax of masked scores") {
     for (index_t t = 0; t < T; ++t)
       for (index_t h = 0; h < H; ++h) {
         const auto part = [&](index_t at, index_t which, index_t d) {
-          return static_cast<double>(all[static_cast<std::size_t>(((b * T + at) * 3 + which) * C + h * (C / H) + d)]);
+          return static_cast<double>(
+              all[static_cast<std::size_t>(((b * T + at) * 3 + which) * C + h * (C / H) + d)]);
         };
         std::vector<double> weight;
         double total = 0;
@@ -217,8 +223,10 @@ struct half_built_stack {
 
 TEST_CASE("a parameter without elements is named by its path") {
   half_built_stack model;
-  const char* what = "weft: the parameter h.0.scale of type f32 [3] has no elements: give it some (layers with a dyn size are made by `create`), "
-                     "or make it a std::optional if it may be absent";
+  const char* what =
+      "weft: the parameter h.0.scale of type f32 [3] has no elements: give it some (layers with a dyn size "
+      "are made by `create`), "
+      "or make it a std::optional if it may be absent";
   CHECK_THROWS_WITH_AS(state_dict(model), what, value_error);
   CHECK_THROWS_WITH_AS(initialize(model, 1), what, value_error);
   model.h[0].scale = parameter<extents<3>>(zeros<float>(extents<3>{}));
@@ -273,9 +281,11 @@ TEST_CASE("optimisers update a parameter and its state in one kernel") {
 }
 
 TEST_CASE("a transformer block copies nothing, though no extent is known") {
-  using program_of = decltype(std::declval<block>()(std::declval<tensor<float, extents<dyn, dyn, dyn>, true>>()));
+  using program_of =
+      decltype(std::declval<block>()(std::declval<tensor<float, extents<dyn, dyn, dyn>, true>>()));
   const auto copies = [](const lower::plan_view& p) {
-    return std::count_if(p.values.begin(), p.values.end(), [](const lower::value_entry& v) { return v.op == std::string_view("contiguous"); });
+    return std::count_if(p.values.begin(), p.values.end(),
+                         [](const lower::value_entry& v) { return v.op == std::string_view("contiguous"); });
   };
   CHECK(copies(run::forward_program<program_of>::plan) == 0);
   CHECK(copies(run::backward_program<program_of>::plan) == 0);

@@ -202,7 +202,8 @@ TEST_CASE("a step that would change nothing is an error") {
   sgd optimizer{.lr = 1};
   CHECK_THROWS_WITH_AS(optimizer.step(m), doctest::Contains("no parameter has a gradient"), usage_error);
   linear<> not_made;
-  CHECK_THROWS_WITH_AS(optimizer.step(not_made), doctest::Contains("no parameter with elements"), usage_error);
+  CHECK_THROWS_WITH_AS(optimizer.step(not_made), doctest::Contains("no parameter with elements"),
+                       usage_error);
   CHECK(optimizer.steps == 0);
   adamw other;
   CHECK_THROWS_AS(other.step(m), usage_error);

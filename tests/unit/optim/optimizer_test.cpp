@@ -23,7 +23,8 @@ template <class P>
 void fill(P& p, double first) {
   using T = typename P::value_type;
   std::vector<T> v;
-  for (index_t i = 0; i < p.size(); ++i) v.push_back(static_cast<T>(static_cast<float>(first + 0.125 * static_cast<double>(i))));
+  for (index_t i = 0; i < p.size(); ++i)
+    v.push_back(static_cast<T>(static_cast<float>(first + 0.125 * static_cast<double>(i))));
   p.copy_from(v);
 }
 template <class P>
@@ -50,12 +51,16 @@ void for_each_change(mixed& m, F f) {
     CAPTURE(name);
     using T = typename std::remove_cvref_t<decltype(p)>::value_type;
     const auto now = p.to_vector();
-    for (std::size_t i = 0; i < now.size(); ++i) f(T(now[i]), 1 + 0.125 * static_cast<double>(i), -0.5 + 0.125 * static_cast<double>(i));
+    for (std::size_t i = 0; i < now.size(); ++i)
+      f(T(now[i]), 1 + 0.125 * static_cast<double>(i), -0.5 + 0.125 * static_cast<double>(i));
   });
 }
 template <class T>
 double step_of() {
-  return std::is_same_v<T, double> ? 1e-14 : std::is_same_v<T, float> ? 3e-7 : std::is_same_v<T, bfloat16> ? 0x1p-8 : 0x1p-11;
+  return std::is_same_v<T, double>     ? 1e-14
+         : std::is_same_v<T, float>    ? 3e-7
+         : std::is_same_v<T, bfloat16> ? 0x1p-8
+                                       : 0x1p-11;
 }
 template <class T>
 bool near(T got, double want) {
@@ -121,7 +126,8 @@ TEST_CASE("clip_grad_norm: a gradient that stands twice in a model counts once")
 TEST_CASE("clip_grad_value and scale_gradients: every type") {
   mixed m = make();
   clip_grad_value(m, 0.25);
-  for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == std::clamp(whole, -0.25, 0.25)); });
+  for_each_gradient(
+      m, [](auto g, double whole) { CHECK(static_cast<double>(g) == std::clamp(whole, -0.25, 0.25)); });
   m = make();
   scale_gradients(parameters_of(m), 0.5);
   for_each_gradient(m, [](auto g, double whole) { CHECK(static_cast<double>(g) == 0.5 * whole); });
@@ -147,7 +153,9 @@ TEST_CASE("adamw: every type; two steps, with state in the type that is computed
   adamw optimizer{.lr = 0.01};
   optimizer.step(m);
   const double after_one = m.b.to_vector()[0];
-  for_each_change(m, [&]<class T>(T now, double p, double g) { CHECK(near(now, p * (1 - 0.01 * 0.01) - 0.01 * g / (std::abs(g) + 1e-8))); });
+  for_each_change(m, [&]<class T>(T now, double p, double g) {
+    CHECK(near(now, p * (1 - 0.01 * 0.01) - 0.01 * g / (std::abs(g) + 1e-8)));
+  });
   CHECK(optimizer.state.find("exp_avg", "b")->type == dtype::f64);
   CHECK(optimizer.state.find("exp_avg", "c")->type == dtype::f32);
   set_gradient(m.b, 0.25);
@@ -162,10 +170,12 @@ TEST_CASE("optimisers: what cannot be updated is named before anything has chang
   adamw optimizer;
   const std::vector<float> before = m.a.to_vector();
   const state_dict_t named = named_parameters(m);
-  CHECK_THROWS_WITH_AS(optimizer.step_all(named, 1, default_context()), "weft: optimizer: parameter b is f64, not f32", value_error);
+  CHECK_THROWS_WITH_AS(optimizer.step_all(named, 1, default_context()),
+                       "weft: optimizer: parameter b is f64, not f32", value_error);
   CHECK(m.a.to_vector() == before);
   CHECK(m.a.grad().defined());
   CHECK(optimizer.steps == 0);
   optimizer.state.set("exp_avg", "a", full<double>(extents<3, 5>{}, 0.0).state());
-  CHECK_THROWS_WITH_AS(optimizer.step(m), "weft: optimizer: exp_avg of a is f64 [3, 5], not f32 [3, 5]", value_error);
+  CHECK_THROWS_WITH_AS(optimizer.step(m), "weft: optimizer: exp_avg of a is f64 [3, 5], not f32 [3, 5]",
+                       value_error);
 }

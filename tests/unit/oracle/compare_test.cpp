@@ -14,7 +14,8 @@ using test::matches;
 namespace oracle = test::oracle;
 
 namespace {
-constexpr double inf = std::numeric_limits<double>::infinity(), NaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double inf = std::numeric_limits<double>::infinity(),
+                 NaN = std::numeric_limits<double>::quiet_NaN();
 oracle::array row(std::vector<double> v, dtype t = dtype::f32) {
   const shape s{1, {static_cast<index_t>(v.size())}};
   return oracle::numbers(t, s, std::move(v));
@@ -58,7 +59,8 @@ TEST_CASE("a bound that is no number, or infinite, is met by nothing") {
 
 TEST_CASE("types, shapes, numbers of elements") {
   CHECK_FALSE(matches(row({1}), row({1}, dtype::f64)));
-  CHECK_FALSE(matches(oracle::numbers(dtype::f32, {2, {1, 2}}, {1, 2}), oracle::numbers(dtype::f32, {2, {2, 1}}, {1, 2})));
+  CHECK_FALSE(matches(oracle::numbers(dtype::f32, {2, {1, 2}}, {1, 2}),
+                      oracle::numbers(dtype::f32, {2, {2, 1}}, {1, 2})));
   CHECK_FALSE(matches(oracle::numbers(dtype::f32, {}, {1}), row({1})));
   CHECK_FALSE(matches(oracle::zeros(dtype::f32, {2, {0, 3}}), oracle::zeros(dtype::f32, {2, {3, 0}})));
   CHECK(matches(oracle::zeros(dtype::f32, {2, {0, 3}}), oracle::zeros(dtype::f32, {2, {0, 3}})));
@@ -67,7 +69,8 @@ TEST_CASE("types, shapes, numbers of elements") {
 
 TEST_CASE("integers are equal, bytes of bool are 0 or 1") {
   const auto big = std::int64_t{1} << 60;
-  CHECK_FALSE(matches(oracle::integers(dtype::i64, {}, {big + 1}), oracle::integers(dtype::i64, {}, {big}), {.absolute = 1e30, .relative = 1}));
+  CHECK_FALSE(matches(oracle::integers(dtype::i64, {}, {big + 1}), oracle::integers(dtype::i64, {}, {big}),
+                      {.absolute = 1e30, .relative = 1}));
   const tensor<bool, extents<2>> t(shape{1, {2}});
   const std::uint8_t bytes[] = {1, 255};
   t.state()->where->upload(t.state()->memory.data(), bytes, 2);
@@ -82,7 +85,8 @@ TEST_CASE("tensors: one that is not there, elements rounded to their type") {
 }
 
 TEST_CASE("a derivative that is not known matches nothing") {
-  const oracle::derivative known{row({2, 3}), row({1e-9, 0})}, unknown{row({2, 3}), row({0.5, 0})}, none{row({2, NaN}), row({0, inf})};
+  const oracle::derivative known{row({2, 3}), row({1e-9, 0})}, unknown{row({2, 3}), row({0.5, 0})},
+      none{row({2, NaN}), row({0, inf})};
   const auto t = from(extents<2>{}, std::vector<float>{2, 3});
   CHECK(matches(t, known));
   CHECK_FALSE(matches(t, unknown, {.absolute = 1}));
@@ -90,7 +94,8 @@ TEST_CASE("a derivative that is not known matches nothing") {
 }
 
 TEST_CASE("the first element that differs is named") {
-  const auto c = matches(oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 4, 5}), oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 5, 6}), {.relative = 0.1});
+  const auto c = matches(oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 4, 5}),
+                         oracle::numbers(dtype::f32, {2, {2, 3}}, {0, 1, 2, 3, 5, 6}), {.relative = 0.1});
   CHECK(c.difference() == "element [1, 1] of [2, 3]: 4, expected 5 within 0.5");
 }
 

@@ -34,8 +34,10 @@ TEST_CASE("deterministic: the same bits for any division of a step") {
       CHECK(part.parameters == whole.parameters);
       CHECK(part.optimizer == whole.optimizer);
     }
-  CHECK(train_on(2, {.divide = sharding::parameters, .deterministic = true}, 4, count, true).parameters == whole.parameters);
-  const outcome hybrid = train_on(4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true}, 2, count);
+  CHECK(train_on(2, {.divide = sharding::parameters, .deterministic = true}, 4, count, true).parameters ==
+        whole.parameters);
+  const outcome hybrid =
+      train_on(4, {.divide = sharding::parameters, .shard_ranks = 2, .deterministic = true}, 2, count);
   CHECK(hybrid.parameters == whole.parameters);
   CHECK(hybrid.optimizer == whole.optimizer);
 }
@@ -43,7 +45,8 @@ TEST_CASE("deterministic: the same bits for any division of a step") {
 TEST_CASE("deterministic: the same bits for shards that end anywhere in a vector") {
   for (const net_sizes& sizes : {net_sizes{13, 15, 31}, net_sizes{37, 20, 61}, net_sizes{97, 60, 33}}) {
     const auto train_sized = [&](int n, sharding stage) {
-      return train_on(n, {.divide = stage, .deterministic = true}, 4 / n, 12, false, 65536, one_thread, sizes);
+      return train_on(n, {.divide = stage, .deterministic = true}, 4 / n, 12, false, 65536, one_thread,
+                      sizes);
     };
     const outcome whole = train_sized(1, sharding::none);
     for (sharding stage : stages)
@@ -87,8 +90,10 @@ TEST_CASE("bytes sent are the formulas'") {
     INFO(n << " ranks");
     CHECK(train_on(ranks, {}, 1, 2).sent == std::vector<index_t>{4 * 2 * all * (n - 1), 0, 0});
     CHECK(train_on(ranks, {}, 3, 2).sent == std::vector<index_t>{4 * 2 * all * (n - 1), 0, 0});
-    CHECK(train_on(ranks, {.divide = sharding::optimizer}, 2, 2).sent == std::vector<index_t>{0, 4 * all * (n - 1), 4 * all * (n - 1)});
-    CHECK(train_on(ranks, {.divide = sharding::gradients}, 2, 2).sent == std::vector<index_t>{0, 2 * 4 * all * (n - 1), 4 * all * (n - 1)});
+    CHECK(train_on(ranks, {.divide = sharding::optimizer}, 2, 2).sent ==
+          std::vector<index_t>{0, 4 * all * (n - 1), 4 * all * (n - 1)});
+    CHECK(train_on(ranks, {.divide = sharding::gradients}, 2, 2).sent ==
+          std::vector<index_t>{0, 2 * 4 * all * (n - 1), 4 * all * (n - 1)});
     CHECK(train_on(ranks, {.divide = sharding::parameters}, 2, 2).sent ==
           std::vector<index_t>{0, 2 * 4 * all * (n - 1), 2 * 4 * (all + read) * (n - 1)});
     CHECK(train_on(ranks, {.divide = sharding::parameters, .reshard_after_forward = false}, 1, 2).sent ==
@@ -98,7 +103,8 @@ TEST_CASE("bytes sent are the formulas'") {
   CHECK(train_on(2, {.divide = sharding::parameters}, 1, 2, true).sent[2] == 4 * (all + 3 * block));
   // Hybrid: within groups of 2 as fully sharded, across 2 groups the sums of each half.
   const index_t inside = 4 * (all + read) * 2, scattered = 4 * all * 2, across = 4 * 2 * all;
-  CHECK(train_on(4, {.divide = sharding::parameters, .shard_ranks = 2}, 1, 2).sent == std::vector<index_t>{across, scattered, inside});
+  CHECK(train_on(4, {.divide = sharding::parameters, .shard_ranks = 2}, 1, 2).sent ==
+        std::vector<index_t>{across, scattered, inside});
 }
 
 namespace {
@@ -108,7 +114,9 @@ class slow_communicator : public threads_communicator {
   using threads_communicator::threads_communicator;
 
  protected:
-  work start(operation o) override { return work(std::make_shared<slow>(threads_communicator::start(std::move(o)))); }
+  work start(operation o) override {
+    return work(std::make_shared<slow>(threads_communicator::start(std::move(o))));
+  }
 
  private:
   struct slow : work::state {
@@ -127,7 +135,8 @@ class slow_communicator : public threads_communicator {
 index_t peak_of_steps(communicator& ranks, const device& where, sharding stage) {
   net model = net::create(where);
   while (model.h.blocks.size() < 8)  // so that most is held while gradients are on their way
-    model.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 70, where), linear<>::create(70, 6, where)});
+    model.h.blocks.push_back({layer_normalization<>::create(6, where), linear<>::create(6, 70, where),
+                              linear<>::create(70, 6, where)});
   sgd optimizer;
   auto run = bind(model, optimizer, ranks, {.divide = stage});
   for (int s = 0; s < 2; ++s) {
@@ -139,7 +148,8 @@ index_t peak_of_steps(communicator& ranks, const device& where, sharding stage) 
 }
 }  // namespace
 
-TEST_CASE("what a rank holds is known beforehand: with slow messages to the byte, with others no more than that") {
+TEST_CASE(
+    "what a rank holds is known beforehand: with slow messages to the byte, with others no more than that") {
   constexpr int n = 2;
   for (sharding stage : stages) {
     const auto group = std::make_shared<detail::thread_group>(std::make_shared<detail::thread_world>(), n);
@@ -151,7 +161,8 @@ TEST_CASE("what a rank holds is known beforehand: with slow messages to the byte
         slow[r] = peak_of_steps(ranks, one_thread(), stage);
       });
     for (std::thread& t : threads) t.join();
-    run_ranks(n, [&](communicator& ranks) { prompt[ranks.rank()] = peak_of_steps(ranks, one_thread(), stage); });
+    run_ranks(n,
+              [&](communicator& ranks) { prompt[ranks.rank()] = peak_of_steps(ranks, one_thread(), stage); });
     for (int r = 0; r < n; ++r) {
       INFO("stage " << static_cast<int>(stage) << ", rank " << r);
       counting_communicator nowhere(r, n);
@@ -171,7 +182,9 @@ class distant_backend : public cpu::cpu_backend {
 };
 }  // namespace
 
-TEST_CASE("what a device holds whose messages lie on the host is known beforehand, in use and reserved, to the byte") {
+TEST_CASE(
+    "what a device holds whose messages lie on the host is known beforehand, in use and reserved, to the "
+    "byte") {
   const auto figures_of = [](communicator& ranks, const device& where, bool deterministic) {
     net model = net::create(where);
     adamw optimizer;
@@ -188,7 +201,8 @@ TEST_CASE("what a device holds whose messages lie on the host is known beforehan
     for (bool deterministic : {false, true})
       run_ranks(n, [&](communicator& ranks) {
         counting_communicator nowhere(ranks.rank(), n);
-        const auto forecast = figures_of(nowhere, device(std::make_shared<counting_backend>(false)), deterministic);
+        const auto forecast =
+            figures_of(nowhere, device(std::make_shared<counting_backend>(false)), deterministic);
         const auto found = figures_of(ranks, device(std::make_shared<distant_backend>()), deterministic);
         INFO(n << " ranks, deterministic " << deterministic);
         CHECK(found.first == forecast.first);
@@ -211,7 +225,8 @@ TEST_CASE("a head with its loss by slices: the same bits under every strategy") 
         const auto quiet = run.no_sync(j + 1 < per_rank);
         tape steps(run);
         const auto features = model.last(model.h(model.table(batch_of(4 * s + g, where, 0))));
-        steps.backward(steps.eval(linear_cross_entropy(features, model.table.weight, batch_of(4 * s + g, where, 1), 2 * 11)));
+        steps.backward(steps.eval(
+            linear_cross_entropy(features, model.table.weight, batch_of(4 * s + g, where, 1), 2 * 11)));
       }
       run.step({.clip = 0.5, .micro_batches = per_rank});
     }
@@ -235,9 +250,11 @@ TEST_CASE("what a divided parameter means") {
     const std::vector<float> first = model.table.weight.to_vector();
     adamw optimizer;
     auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
-    CHECK_THROWS_WITH_AS(model.table.weight.to_vector(), doctest::Contains("is divided among ranks"), value_error);
+    CHECK_THROWS_WITH_AS(model.table.weight.to_vector(), doctest::Contains("is divided among ranks"),
+                         value_error);
     context other(where);
-    CHECK_THROWS_WITH_AS(eval(model.table.weight + 1.0f, other), doctest::Contains("is divided among ranks"), value_error);
+    CHECK_THROWS_WITH_AS(eval(model.table.weight + 1.0f, other), doctest::Contains("is divided among ranks"),
+                         value_error);
     CHECK(model.table.weight.extents() == shape{2, {11, 6}});
     const auto whole = run.full();
     CHECK(whole[0].second->extents == shape{2, {11, 6}});
@@ -289,7 +306,8 @@ TEST_CASE("buffers are whole on every rank, and those of rank 0 after a step") {
         CHECK(model.running_mean.to_vector() == std::vector<float>(3, 0.5f + static_cast<float>(seen)));
         CHECK(model.count.item() == 11);
         const index_t of_buffers = 3 * size_of(dtype::f32) + size_of(dtype::i64);
-        CHECK((run.groups().sent() - before).of(collective::broadcast) == (broadcast && r == 0 ? of_buffers * 2 : 0));
+        CHECK((run.groups().sent() - before).of(collective::broadcast) ==
+              (broadcast && r == 0 ? of_buffers * 2 : 0));
         const auto whole = run.full();
         REQUIRE(whole.size() == 4);
         CHECK(whole[2].first == "running_mean");
@@ -307,7 +325,8 @@ TEST_CASE("sharded over optimiser state only, parameters can be read after a ste
     adamw optimizer{.lr = 1e-2};
     auto run = bind<policy<strategy::fully_sharded<1>>>(model, optimizer, ranks);
     tape steps(run);
-    steps.backward(steps.eval(cross_entropy(model(batch_of(ranks.rank(), where, 0)), batch_of(ranks.rank(), where, 1))));
+    steps.backward(
+        steps.eval(cross_entropy(model(batch_of(ranks.rank(), where, 0)), batch_of(ranks.rank(), where, 1))));
     run.step();
     const auto whole = run.full();
     CHECK(tensor<float, extents<dyn, dyn>>(whole[0].second).to_vector() == model.table.weight.to_vector());
@@ -372,7 +391,8 @@ TEST_CASE("a run that ends waits for its messages") {
         adamw optimizer{.lr = 1e-2};
         auto run = bind(model, optimizer, ranks, {.divide = stage});
         tape steps(run);
-        const auto loss = steps.eval(cross_entropy(model(batch_of(ranks.rank(), where, 0)), batch_of(ranks.rank(), where, 1)));
+        const auto loss = steps.eval(
+            cross_entropy(model(batch_of(ranks.rank(), where, 0)), batch_of(ranks.rank(), where, 1)));
         if (ranks.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         steps.backward(loss);
         if (steps_too) run.step();
@@ -385,7 +405,8 @@ TEST_CASE("a model whose parameters another run has divided cannot be bound") {
     net model = net::create(default_device());
     adamw optimizer;
     { auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks); }
-    CHECK_THROWS_WITH_AS((bind<policy<strategy::data_parallel>>(model, optimizer, ranks)),
-                         doctest::Contains("parameter table.weight was divided among the ranks of another run"), value_error);
+    CHECK_THROWS_WITH_AS(
+        (bind<policy<strategy::data_parallel>>(model, optimizer, ranks)),
+        doctest::Contains("parameter table.weight was divided among the ranks of another run"), value_error);
   });
 }

@@ -26,7 +26,9 @@ TEST_CASE("parameters on a device with memory of its own") {
     CHECK(part.losses == there.losses);
     CHECK(part.parameters == there.parameters);
   }
-  const outcome half = train_on<precision::bf16>(2, {.divide = sharding::parameters, .param_dtype = dtype::bf16, .reduce_dtype = dtype::bf16}, 2, 6, false, 1, opencl);
+  const outcome half = train_on<precision::bf16>(
+      2, {.divide = sharding::parameters, .param_dtype = dtype::bf16, .reduce_dtype = dtype::bf16}, 2, 6,
+      false, 1, opencl);
   CHECK(largest_relative_difference(half.losses, whole.losses) < 2e-2);
   std::vector<float> weights[2];
   run_ranks(2, [&](communicator& ranks) {

@@ -13,8 +13,10 @@ using namespace std::chrono_literals;
 namespace {
 
 enum class fault { none, wrong_size, wrong_operation, dropped, reordered, exits, late };
-constexpr fault faults[] = {fault::wrong_size, fault::wrong_operation, fault::dropped, fault::reordered, fault::exits, fault::late};
-constexpr const char* names[] = {"none", "wrong size", "wrong operation", "dropped", "reordered", "exits", "late"};
+constexpr fault faults[] = {fault::wrong_size, fault::wrong_operation, fault::dropped,
+                            fault::reordered,  fault::exits,           fault::late};
+constexpr const char* names[] = {"none",  "wrong size", "wrong operation", "dropped", "reordered",
+                                 "exits", "late"};
 
 struct rank_exits {};
 
@@ -40,7 +42,9 @@ class faulty_communicator : public threads_communicator {
           if (!c->empty()) ++c->back();
         ++o.out.count;
         break;
-      case fault::wrong_operation: o = {.kind = collective::barrier, .label = o.label, .timeout = o.timeout}; break;
+      case fault::wrong_operation:
+        o = {.kind = collective::barrier, .label = o.label, .timeout = o.timeout};
+        break;
       case fault::dropped: return {};
       case fault::reordered: held_ = std::move(o); return {};
       case fault::exits: throw rank_exits{};
@@ -81,7 +85,8 @@ outcome train(sharding stage, fault what, int at) {
         net model;
         to(model, where);
         adamw optimizer;
-        auto run = bind(model, optimizer, ranks, {.divide = stage, .timeout = what == fault::late ? 50ms : 5000ms});
+        auto run =
+            bind(model, optimizer, ranks, {.divide = stage, .timeout = what == fault::late ? 50ms : 5000ms});
         for (int s = 0; s < 2; ++s) {
           tape t(run);
           t.backward(t.eval(mean(square(model(full<float>(extents<3, 6>{}, 1.0f, where))))));
@@ -110,7 +115,8 @@ TEST_CASE("a fault of one rank at any operation of a step is named on all others
       for (int at = 0; at < good.operations; ++at) {
         if (what == fault::reordered && at + 1 == good.operations) continue;  // nothing comes after
         const outcome bad = train(stage, what, at);
-        INFO("stage " << static_cast<int>(stage) << ", operation " << at << " " << std::string(names[static_cast<int>(what)]));
+        INFO("stage " << static_cast<int>(stage) << ", operation " << at << " "
+                      << std::string(names[static_cast<int>(what)]));
         for (std::size_t r : {0u, 2u}) {
           INFO("rank " << r << ": " << bad.errors[r]);
           CHECK(bad.errors[r].find("rank 1") != std::string::npos);

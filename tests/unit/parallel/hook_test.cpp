@@ -41,7 +41,8 @@ outcome train_on(int n, const gradient_hook& hook, int steps, int local_steps = 
     const auto teacher = randn<float>(extents<24, 16>{}, {7, 0}, where);
     outcome mine;
     for (int s = 0; s < steps; ++s) {
-      const auto x = randn<float>(extents<8, 24>{}, {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank())}, where);
+      const auto x = randn<float>(
+          extents<8, 24>{}, {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank())}, where);
       const traffic before = run.groups().sent();
       tape t(run);
       const auto loss = t.eval(mean(square(model(x) - matmul(x, teacher) * 0.1f)));
@@ -71,7 +72,8 @@ std::vector<float> gradient_steps(const gradient_hook& hook, int steps) {
     o.hook = hook;
     auto run = bind(model, optimizer, ranks, o);
     for (int s = 0; s < steps; ++s) {
-      const auto x = randn<float>(extents<6, 24>{}, {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank())}, where);
+      const auto x = randn<float>(
+          extents<6, 24>{}, {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank())}, where);
       tape t(run);
       t.backward(t.eval(mean(square(model(x)))));
       run.step();
@@ -152,6 +154,7 @@ TEST_CASE("hooks are for ranks that hold everything") {
     adamw optimizer;
     parallel_options o{.divide = sharding::gradients};
     o.hook = bf16_compress();
-    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o), doctest::Contains("a gradient hook needs"), usage_error);
+    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o), doctest::Contains("a gradient hook needs"),
+                         usage_error);
   });
 }

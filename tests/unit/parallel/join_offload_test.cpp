@@ -26,11 +26,13 @@ std::vector<double> joined(const std::vector<int>& counts, const parallel_option
       if (mine) batch = s * n + ranks.rank();
       run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank()));
       tape steps(run);
-      const auto loss = steps.eval(cross_entropy(model(batch_of(batch, where, 0)), batch_of(batch, where, 1)));
+      const auto loss =
+          steps.eval(cross_entropy(model(batch_of(batch, where, 0)), batch_of(batch, where, 1)));
       steps.backward(loss);
       std::vector<double> sum{mine ? static_cast<double>(loss.item()) : 0};
       ranks.all_reduce(sum, reduction::sum, {.control = true}).wait();
-      of[static_cast<std::size_t>(ranks.rank())].insert(of[static_cast<std::size_t>(ranks.rank())].end(), {sum[0], run.step({.clip = 0.5})});
+      of[static_cast<std::size_t>(ranks.rank())].insert(of[static_cast<std::size_t>(ranks.rank())].end(),
+                                                        {sum[0], run.step({.clip = 0.5})});
     }
   });
   for (const auto& one : of) CHECK(one == of[0]);
@@ -54,7 +56,8 @@ std::vector<double> alone(const std::vector<int>& counts) {
       if (s >= counts[static_cast<std::size_t>(r)]) continue;
       run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(r));
       tape steps(run);
-      const auto loss = steps.eval(cross_entropy(model(batch_of(s * n + r, where, 0)), batch_of(s * n + r, where, 1)));
+      const auto loss =
+          steps.eval(cross_entropy(model(batch_of(s * n + r, where, 0)), batch_of(s * n + r, where, 1)));
       steps.backward(loss);
       sum += static_cast<double>(loss.item());
       ++present;
@@ -80,7 +83,8 @@ TEST_CASE("ranks with fewer batches take part until the last has none") {
     REQUIRE(got.size() == expected.size());
     CHECK(largest_relative_difference(got, expected) < 1e-4);
   }
-  CHECK(largest_relative_difference(joined(counts, {.divide = sharding::parameters, .shard_ranks = 2}), expected) < 1e-4);
+  CHECK(largest_relative_difference(joined(counts, {.divide = sharding::parameters, .shard_ranks = 2}),
+                                    expected) < 1e-4);
 }
 
 TEST_CASE("state and parameters that are elsewhere between steps: the same bits") {
@@ -114,7 +118,9 @@ TEST_CASE("the memory of the device shrinks by what is elsewhere") {
       steps.backward(steps.eval(cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1))));
       run.step();
       const std::size_t state = optimizer.state.bytes();
-      if (offloads) CHECK(other.memory().figures().in_use >= state + static_cast<std::size_t>(run.parallel().parameter_bytes()));
+      if (offloads)
+        CHECK(other.memory().figures().in_use >=
+              state + static_cast<std::size_t>(run.parallel().parameter_bytes()));
       if (ranks.rank() == 0) bytes = where.memory().figures().in_use;
     });
     return bytes;
@@ -129,10 +135,13 @@ TEST_CASE("offloading that cannot be is refused") {
     adamw optimizer;
     parallel_options o;
     o.offload_parameters = other;
-    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o), doctest::Contains("where several ranks divide them"), usage_error);
+    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, o),
+                         doctest::Contains("where several ranks divide them"), usage_error);
   });
-  CHECK_THROWS_WITH_AS(cpu::file_backend("/nonexistent"), doctest::Contains("/nonexistent: No such file"), io_error);
+  CHECK_THROWS_WITH_AS(cpu::file_backend("/nonexistent"), doctest::Contains("/nonexistent: No such file"),
+                       io_error);
   const folder f;
   cpu::file_backend disk(f.path.string());
-  CHECK_THROWS_WITH_AS(disk.allocate(std::size_t{1} << 60), doctest::Contains("no room for 1152921504606846976 bytes"), io_error);
+  CHECK_THROWS_WITH_AS(disk.allocate(std::size_t{1} << 60),
+                       doctest::Contains("no room for 1152921504606846976 bytes"), io_error);
 }

@@ -38,13 +38,17 @@ struct net {
   layer_normalization<> last;
 
   static net create(const device& where, const net_sizes& s = {}) {
-    net n{embedding_table<>::create(s.rows, s.width, where), {}, layer_normalization<>::create(s.width, where)};
+    net n{
+        embedding_table<>::create(s.rows, s.width, where), {}, layer_normalization<>::create(s.width, where)};
     for (int i = 0; i < 3; ++i)
-      n.h.blocks.push_back({layer_normalization<>::create(s.width, where), linear<>::create(s.width, s.hidden, where),
+      n.h.blocks.push_back({layer_normalization<>::create(s.width, where),
+                            linear<>::create(s.width, s.hidden, where),
                             linear<>::create(s.hidden, s.width, where)});
     return n;
   }
-  auto operator()(expression auto tokens) const { return matmul(last(h(table(tokens))), transpose(table.weight)); }
+  auto operator()(expression auto tokens) const {
+    return matmul(last(h(table(tokens))), transpose(table.weight));
+  }
 };
 
 struct outcome {
@@ -78,8 +82,9 @@ inline std::vector<float> elements_of(const state_dict_t& tensors) {
 
 /// Trains on `per_rank` micro-batches a step on this rank.
 template <class... Choices>
-outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps, bool recompute = false, double scale = 65536,
-              device (*make)() = one_thread, const net_sizes& sizes = {}) {
+outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, int steps,
+              bool recompute = false, double scale = 65536, device (*make)() = one_thread,
+              const net_sizes& sizes = {}) {
   const device where = make();
   net model = net::create(where, sizes);
   initialize(model, 5);
@@ -100,7 +105,8 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
       run.begin_micro_batch(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(g));
       const auto quiet = run.no_sync(j + 1 < per_rank);
       tape steps(run);
-      const auto loss = steps.eval(cross_entropy(model(batch_of(s * total + g, where, 0)), batch_of(s * total + g, where, 1)));
+      const auto loss = steps.eval(
+          cross_entropy(model(batch_of(s * total + g, where, 0)), batch_of(s * total + g, where, 1)));
       steps.backward(loss);
       losses[static_cast<std::size_t>(g)] = loss.item();
     }
@@ -111,7 +117,8 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
     const double norm = run.step({.clip = 0.5, .micro_batches = per_rank});
     result.norms.push_back(std::isfinite(norm) ? norm : -1);  // a step left out
     const traffic sent = run.groups().sent() - before;
-    result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter), sent.of(collective::all_gather)};
+    result.sent = {sent.of(collective::all_reduce), sent.of(collective::reduce_scatter),
+                   sent.of(collective::all_gather)};
   }
   result.scale = run.loss_scale;
   result.parameters = elements_of(run.full());
@@ -121,11 +128,12 @@ outcome train(communicator& ranks, const parallel_options& o, index_t per_rank, 
 }
 
 template <class... Choices>
-outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false, double scale = 65536, device (*make)() = one_thread,
-                 const net_sizes& sizes = {}) {
+outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps = 6, bool recompute = false,
+                 double scale = 65536, device (*make)() = one_thread, const net_sizes& sizes = {}) {
   std::vector<outcome> of(static_cast<std::size_t>(n));
   run_ranks(n, [&](communicator& ranks) {
-    of[static_cast<std::size_t>(ranks.rank())] = train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make, sizes);
+    of[static_cast<std::size_t>(ranks.rank())] =
+        train<Choices...>(ranks, o, per_rank, steps, recompute, scale, make, sizes);
   });
   for (const outcome& r : of) {  // all ranks know the same
     CHECK(r.losses == of[0].losses);
@@ -140,6 +148,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
 
 using test::largest_relative_difference;
 
-inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients, sharding::parameters};
+inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients,
+                                      sharding::parameters};
 
 }  // namespace training

@@ -14,7 +14,8 @@ namespace oracle = test::oracle;
 
 namespace {
 tensor<float, extents<dyn, dyn>> counted(index_t rows, index_t columns) {
-  return generate<float>(extents<dyn, dyn>{rows, columns}, [](index_t i) { return 0.1 * static_cast<double>(i % 23) - 1; });
+  return generate<float>(extents<dyn, dyn>{rows, columns},
+                         [](index_t i) { return 0.1 * static_cast<double>(i % 23) - 1; });
 }
 /// The value on vectors and on the reference back end is that of the definition.
 template <class E>
@@ -47,8 +48,9 @@ TEST_CASE("eval: an operand changed in place after the expression was written is
   auto x = counted(2, 3);
   auto e = x + 1.0f;
   x.copy_from(std::vector<float>(6, 0.0f));
-  CHECK_THROWS_WITH_AS(eval(e), "weft: operand 0 of shape [2, 3] was changed in place after the expression was written",
-                       value_error);
+  CHECK_THROWS_WITH_AS(
+      eval(e), "weft: operand 0 of shape [2, 3] was changed in place after the expression was written",
+      value_error);
 }
 
 TEST_CASE("movement: against loops") {
@@ -81,7 +83,8 @@ TEST_CASE("reductions: every set of dims") {
   CHECK(eval(sum(x, dims<0, 2>)).to_vector()[0] == 60);
   CHECK(eval(amax(x, dims<0, 1>)).to_vector()[3] == 23);
   CHECK(eval(amin(x, dims<2>)).to_vector()[5] == 20);
-  CHECK(eval(logsumexp(x, dims<2>)).to_vector()[0] == doctest::Approx(std::log(1 + std::exp(1) + std::exp(2) + std::exp(3))));
+  CHECK(eval(logsumexp(x, dims<2>)).to_vector()[0] ==
+        doctest::Approx(std::log(1 + std::exp(1) + std::exp(2) + std::exp(3))));
   CHECK(eval(sum(cast<bool>(x))).item() == 23);
 }
 

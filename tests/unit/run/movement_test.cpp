@@ -118,7 +118,8 @@ TEST_CASE("concat: every part is copied once, however many there are, in one ele
   expected.resize(22, 1.0f);
   check(e, {2, {2, 11}}, expected);
   const auto inner = concat<1>(x, x);  // read twice: stays a value of its own
-  check(let(inner, [](auto i) { return concat<1>(i, i * 2.0f, i); }), {2, {2, 6}}, {0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1});
+  check(let(inner, [](auto i) { return concat<1>(i, i * 2.0f, i); }), {2, {2, 6}},
+        {0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1});
   const auto wide = eval(concat<0>(arange<float>(2), arange<double>(2)));
   CHECK(wide.to_vector() == std::vector<double>{0, 1, 0, 1});
 }
@@ -138,7 +139,8 @@ TEST_CASE("slice: bounds are checked where they are known first") {
   CHECK(outside([&] { eval(slice<0>(t, 5, 20) + t); }, {"5", "20"}));  // not only "extents differ"
   CHECK(outside([&] { slice<0>(fixed, 5, 20); }, {"5", "20"}));
   for (const auto& [start, stop] : {std::pair<index_t, index_t>{-5, 10}, {0, -2}, {0, -1}, {7, 3}})
-    CHECK(throws_with<shape_error>([&, a = start, b = stop] { slice<0>(t, a, b); }, {"slice", std::to_string(start), std::to_string(stop)}));
+    CHECK(throws_with<shape_error>([&, a = start, b = stop] { slice<0>(t, a, b); },
+                                   {"slice", std::to_string(start), std::to_string(stop)}));
   CHECK(eval(slice<0>(t, 10, 10)).size() == 0);
   CHECK(eval(slice<0, 3>(t, 1, 9)).to_vector() == std::vector<float>{1, 4, 7});
   variable<float, extents<dyn>> x(t);
@@ -162,8 +164,11 @@ TEST_CASE("sizes: products that overflow are errors") {
   CHECK_THROWS_AS((tensor<double, extents<dyn>>(shape{1, {index_t{1} << 61}})), shape_error);
   const auto empty = tensor<float, extents<dyn, dyn, dyn>>(shape{3, {big, 0, big}});
   CHECK(eval(flatten<1, 2>(empty) + 0.0f).size() == 0);
-  CHECK_THROWS_AS(eval(flatten<0, 2>(permute<0, 2, 1>(empty)) + 0.0f), shape_error);  // big * big comes before the 0
-  CHECK_THROWS_AS(eval(expand(arange<float>(big - big + 1) + 0.0f, extents<dyn>{std::numeric_limits<index_t>::max()})), error);
+  CHECK_THROWS_AS(eval(flatten<0, 2>(permute<0, 2, 1>(empty)) + 0.0f),
+                  shape_error);  // big * big comes before the 0
+  CHECK_THROWS_AS(
+      eval(expand(arange<float>(big - big + 1) + 0.0f, extents<dyn>{std::numeric_limits<index_t>::max()})),
+      error);
 }
 
 TEST_CASE("update: in place only where each element depends on the one it replaces") {
@@ -177,7 +182,8 @@ TEST_CASE("update: in place only where each element depends on the one it replac
   update(c, {m.state()}, m + slice<0, 0, 1>(m));  // reads a row of itself for each row
   CHECK(m.to_vector() == std::vector<float>{0, 6, 12, 1, 7, 13, 2, 8, 14});
   const auto q = arange<float>(200);
-  const tensor<float, extents<dyn>> left(part_of(*q.state(), 0, {1, {199}})), right(part_of(*q.state(), 1, {1, {199}}));
+  const tensor<float, extents<dyn>> left(part_of(*q.state(), 0, {1, {199}})),
+      right(part_of(*q.state(), 1, {1, {199}}));
   update(c, {right.state()}, left + 0.0f);
   bool moved = q.to_vector()[0] == 0;
   for (std::size_t i = 1; i < 200; ++i) moved = moved && q.to_vector()[i] == static_cast<float>(i - 1);
@@ -192,7 +198,8 @@ TEST_CASE("update: in place only where each element depends on the one it replac
   update(c, {b.state(), a.state()}, bundled(a * 1.0f, b * 1.0f));
   CHECK(a.to_vector()[39] == 38);
   CHECK(b.to_vector()[39] == 40);
-  update(c, {a.state(), a.state()}, bundled(a * 0.0f + 7.0f, a + 1.0f));  // one memory twice: the last value holds
+  update(c, {a.state(), a.state()},
+         bundled(a * 0.0f + 7.0f, a + 1.0f));  // one memory twice: the last value holds
   CHECK(a.to_vector()[39] == 39);
   const auto x = arange<float>(4);
   update(c, {x.state()}, flat_view<float>(x.state()) * 2.0f);
@@ -203,12 +210,21 @@ TEST_CASE("update: a target of another shape or type is refused before anything 
   context& c = default_context();
   const auto small = arange<float>(3), large = arange<float>(300), other = arange<float>(3);
   const auto m = counted(extents<2, 3>{});
-  CHECK(throws_with<shape_error>([&] { update(c, {other.state(), small.state()}, bundled(other + 1.0f, large + 1.0f)); },
-                                 {"update", "target 1", "[3]", "[300]", "f32"}));
+  CHECK(throws_with<shape_error>(
+      [&] {
+        update(c, {other.state(), small.state()}, bundled(other + 1.0f, large + 1.0f));
+      },
+      {"update", "target 1", "[3]", "[300]", "f32"}));
   CHECK(other.to_vector() == std::vector<float>{0, 1, 2});
-  CHECK(throws_with<shape_error>([&] { update(c, {small.state()}, arange<double>(3) + 1.0); }, {"update", "f32", "f64"}));
-  CHECK(throws_with<shape_error>([&] { update(c, {m.state()}, transpose(m) + 0.0f); }, {"update", "[2, 3]", "[3, 2]"}));
-  CHECK(throws_with<usage_error>([&] { update(c, {small.state(), other.state()}, small + 1.0f); }, {"update", "2", "1"}));
+  CHECK(throws_with<shape_error>([&] { update(c, {small.state()}, arange<double>(3) + 1.0); },
+                                 {"update", "f32", "f64"}));
+  CHECK(throws_with<shape_error>([&] { update(c, {m.state()}, transpose(m) + 0.0f); },
+                                 {"update", "[2, 3]", "[3, 2]"}));
+  CHECK(throws_with<usage_error>(
+      [&] {
+        update(c, {small.state(), other.state()}, small + 1.0f);
+      },
+      {"update", "2", "1"}));
   CHECK_THROWS_AS(update(c, {small.state()}, slice<0>(large, 0, 400)), shape_error);
   update(c, {m.state()}, flat_view<float>(m.state()) + 1.0f);
   CHECK(m.to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
@@ -221,14 +237,16 @@ TEST_CASE("an extent given at run time that only one number fits is that number 
   tape steps;
   steps.backward(steps.eval(sum(rows(x))));
   CHECK(x.grad().to_vector() == std::vector<float>{6, 6});
-  CHECK(throws_with<shape_error>([&] { eval(reshape(stack<0>(x, x, x), extents<dyn, 6>(2))); }, {"reshape", "[3, 2]", "6 and 12"}));
+  CHECK(throws_with<shape_error>([&] { eval(reshape(stack<0>(x, x, x), extents<dyn, 6>(2))); },
+                                 {"reshape", "[3, 2]", "6 and 12"}));
 }
 
 TEST_CASE("an extent that only the derivative knows: nodes made before see it too") {
   variable<float, extents<1>> x(from(extents<1>{}, std::vector<float>{3}));
   tape steps;
   const auto y = steps.eval([](auto v) {
-    const auto least = amin(unflatten<0>(v, 1), dims<1>, keepdim);  // [given, 1 / given]; the product says that given is 1
+    const auto least =
+        amin(unflatten<0>(v, 1), dims<1>, keepdim);  // [given, 1 / given]; the product says that given is 1
     return matmul(least, least);
   }(x));
   CHECK(y.to_vector() == std::vector<float>{9});
@@ -259,7 +277,8 @@ void check_copies(cpu::cpu_backend& device, dtype type) {
       device.copy(source, target);
       bool right = true;
       for (index_t i = 0; i < size; ++i)
-        right = right && to[static_cast<std::size_t>(i)] == source.data<T>()[element_offset(source.extents, source.stride, 0, 4, i)];
+        right = right && to[static_cast<std::size_t>(i)] ==
+                             source.data<T>()[element_offset(source.extents, source.stride, 0, 4, i)];
       CHECK(right);
       for (index_t i = 0; i < size; ++i) expected[static_cast<std::size_t>(i)] = static_cast<T>(i + 3);
       strided new_elements = target;
@@ -267,7 +286,8 @@ void check_copies(cpu::cpu_backend& device, dtype type) {
       device.copy(new_elements, source);
       right = true;
       for (index_t i = 0; i < size; ++i)
-        right = right && source.data<T>()[element_offset(source.extents, source.stride, 0, 4, i)] == expected[static_cast<std::size_t>(i)];
+        right = right && source.data<T>()[element_offset(source.extents, source.stride, 0, 4, i)] ==
+                             expected[static_cast<std::size_t>(i)];
       CHECK(right);
     }
   } while (std::next_permutation(order, order + 4));

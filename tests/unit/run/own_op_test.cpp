@@ -121,7 +121,8 @@ TEST_CASE("attributes are numbers of any sign, but for those that the op says ar
 
 TEST_CASE("an op without code for the device is refused by name") {
   auto x = full<float>(extents<3>{}, 1.0f);
-  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(x)), "weft: nowhere: this op has no code for the device cpu", device_error);
+  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(x)), "weft: nowhere: this op has no code for the device cpu",
+                       device_error);
 }
 
 #if WEFT_WITH_OPENCL
@@ -145,6 +146,7 @@ TEST_CASE("an opaque op runs on a device that it has a text for, and is refused 
   CHECK(y.item() == doctest::Approx(expected.item()));
   CHECK(x.grad().to_vector() == on_cpu.grad().to_vector());
   auto z = full<float>(extents<3>{}, 1.0f, *gpu);
-  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(z), c), "weft: nowhere: this op has no code for the device opencl", device_error);
+  CHECK_THROWS_WITH_AS(eval(apply<nowhere>(z), c), "weft: nowhere: this op has no code for the device opencl",
+                       device_error);
 }
 #endif

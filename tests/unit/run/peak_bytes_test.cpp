@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Memory as it was forecast, to the byte: of expressions inside the compiler, of training steps before they run.
+// Memory as it was forecast, to the byte: of expressions inside the compiler, of training steps before they
+// run.
 #include <doctest/doctest.h>
 
 #include <utility>
@@ -42,11 +43,15 @@ void check_constant(F f) {
 
 TEST_CASE("of expressions whose extents are in their types, as a constant") {
   check_constant<extents<7, 5>>([](auto x) { return x; });
-  check_constant<extents<32, 784>, extents<784, 128>>([](auto x, auto w) { return relu(matmul(x, w) + 1.0f); });
+  check_constant<extents<32, 784>, extents<784, 128>>(
+      [](auto x, auto w) { return relu(matmul(x, w) + 1.0f); });
   check_constant<extents<100, 300>>([](auto x) { return matmul(softmax(matmul(x, transpose(x))), x); });
   check_constant<extents<2, 16, 4, 8>>([](auto x) { return attention<causal>(x, x, x); });
-  check_constant<extents<64, 10>>([](auto x) { return sum(grad([](auto at) { return sum(square(softmax(matmul(at, transpose(at))))); }, x)); });
-  static_assert(peak_bytes<decltype(std::declval<tensor<float, extents<8, 4>>>() * 2.0f)>() == 8 * 4 * sizeof(float));
+  check_constant<extents<64, 10>>([](auto x) {
+    return sum(grad([](auto at) { return sum(square(softmax(matmul(at, transpose(at))))); }, x));
+  });
+  static_assert(peak_bytes<decltype(std::declval<tensor<float, extents<8, 4>>>() * 2.0f)>() ==
+                8 * 4 * sizeof(float));
 }
 
 namespace {
@@ -92,19 +97,22 @@ TEST_CASE("of training steps, before they run") {
 
   const auto by_sgd = [](const device& d) {
     const auto x = full<float>(extents<33, 2>{}, 0.5f, d);
-    train(on<mlp>(d), sgd{.momentum = 0.9, .nesterov = true}, d, [&](const mlp& m) { return mean(square(m(x))); });
+    train(on<mlp>(d), sgd{.momentum = 0.9, .nesterov = true}, d,
+          [&](const mlp& m) { return mean(square(m(x))); });
   };
   CHECK(peak_bytes(by_sgd) == measured(by_sgd));
 
   const auto gpt = [](const device& d) {
     const auto tokens = full<std::uint8_t>(extents<dyn, dyn>{5, 24}, 3, d);
-    train(gpt2::model<>::create(sizes, d), adamw{}, d, [&](const auto& m) { return cross_entropy(m(tokens, 24), tokens); });
+    train(gpt2::model<>::create(sizes, d), adamw{}, d,
+          [&](const auto& m) { return cross_entropy(m(tokens, 24), tokens); });
   };
   CHECK(peak_bytes(gpt) == measured(gpt));
 
   const auto static_gpt = [](const device& d) {
     const auto tokens = full<std::uint8_t>(extents<5, 24>{}, 3, d);
-    train(gpt2::model<32, 4, 65, 24>::create(sizes, d), adamw{}, d, [&](const auto& m) { return cross_entropy(m(tokens), tokens); });
+    train(gpt2::model<32, 4, 65, 24>::create(sizes, d), adamw{}, d,
+          [&](const auto& m) { return cross_entropy(m(tokens), tokens); });
   };
   CHECK(peak_bytes(static_gpt) == measured(static_gpt));
   CHECK(measured(static_gpt) <= measured(gpt));

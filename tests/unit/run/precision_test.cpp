@@ -28,13 +28,15 @@ void check_product() {
   const auto y = eval(matmul(x, w), c);
   static_assert(std::is_same_v<typename decltype(y)::value_type, float>);
   // Stored as T and widened; a sum in another order may round the other way.
-  CHECK(matches(y, oracle::value(cast<float>(narrow)), {.relative = oracle::epsilon(dtype_of<T>), .of_largest = 1e-6}));
+  CHECK(matches(y, oracle::value(cast<float>(narrow)),
+                {.relative = oracle::epsilon(dtype_of<T>), .of_largest = 1e-6}));
   CHECK(rounded<T>(y.to_vector()) == y.to_vector());
   // The gradient of w is the product of rounded operands, and not rounded itself.
   tape steps(c);
   const auto loss = steps.eval(sum(matmul(x, w) * 1.0f));
   steps.backward(loss);
-  const auto of_w = oracle::value(matmul(transpose(cast<float>(cast<T>(x))), full<float>(extents<9, 7>{}, 1.0f)));
+  const auto of_w =
+      oracle::value(matmul(transpose(cast<float>(cast<T>(x))), full<float>(extents<9, 7>{}, 1.0f)));
   CHECK(matches(w.grad(), of_w, {.of_largest = 1e-6}));
   CHECK(rounded<T>(w.grad().to_vector()) != w.grad().to_vector());
 }
@@ -44,14 +46,19 @@ template <class E, class... Choices>
 std::vector<dtype> kept() {
   const lower::plan_view p = run::forward_program<E, options_of<Choices...>>::plan;
   std::vector<dtype> types;
-  for (std::size_t i = 1; i < p.outputs.size(); ++i) types.push_back(p.values[static_cast<std::size_t>(p.outputs[i])].result.type);
+  for (std::size_t i = 1; i < p.outputs.size(); ++i)
+    types.push_back(p.values[static_cast<std::size_t>(p.outputs[i])].result.type);
   return types;
 }
 
 }  // namespace
 
-TEST_CASE("bf16: operands and results of products are rounded, sums are not") { check_product<precision::bf16, bfloat16>(); }
-TEST_CASE("f16: operands and results of products are rounded, sums are not") { check_product<precision::f16, float16>(); }
+TEST_CASE("bf16: operands and results of products are rounded, sums are not") {
+  check_product<precision::bf16, bfloat16>();
+}
+TEST_CASE("f16: operands and results of products are rounded, sums are not") {
+  check_product<precision::f16, float16>();
+}
 
 TEST_CASE("what is written as f64 stays") {
   context_in<precision::bf16> c;

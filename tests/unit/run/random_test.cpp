@@ -53,7 +53,8 @@ TEST_CASE("random: two occurrences, two programs and two steps differ; a step ca
 TEST_CASE("random: bits do not depend on the number of threads") {
   const device one(std::make_shared<cpu::cpu_backend>(1)), two(std::make_shared<cpu::cpu_backend>(2));
   context a(one), b(two);
-  const auto x = full<float>(extents<dyn>{100'001}, 1.0f, one), y = full<float>(extents<dyn>{100'001}, 1.0f, two);
+  const auto x = full<float>(extents<dyn>{100'001}, 1.0f, one),
+             y = full<float>(extents<dyn>{100'001}, 1.0f, two);
   CHECK(eval(uniform_like(x), a).to_vector() == eval(uniform_like(y), b).to_vector());
 }
 
@@ -64,7 +65,8 @@ TEST_CASE("random: dropout in each block of a repeat is its own") {
   auto x = full<float>(extents<dyn, 4>{500, 4}, 1.0f);
   index_t twice = 0;
   for (float e : eval(h(x), c).to_vector()) twice += e == 4;
-  CHECK(twice == doctest::Approx(500).epsilon(0.15));  // a quarter survives both; half would if masks were one
+  CHECK(twice ==
+        doctest::Approx(500).epsilon(0.15));  // a quarter survives both; half would if masks were one
 }
 
 TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are none") {
@@ -81,5 +83,6 @@ TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are no
   };
   refused(1.5, "weft: bernoulli: a probability of 1.500000 at position 1 is not in [0, 1]");
   refused(-0.125, "weft: bernoulli: a probability of -0.125000 at position 1 is not in [0, 1]");
-  refused(std::numeric_limits<double>::quiet_NaN(), "weft: bernoulli: a probability of nan at position 1 is not in [0, 1]");
+  refused(std::numeric_limits<double>::quiet_NaN(),
+          "weft: bernoulli: a probability of nan at position 1 is not in [0, 1]");
 }

@@ -30,12 +30,13 @@ template <expression E>
 void check(const std::string& what, E e, bool plain) {
   CAPTURE(what);
   const oracle::array expected = oracle::value(e);
-  const test::tolerance near{.absolute = 2e-5, .relative = 2e-5, .of_largest = 1e-6};  // sums of a thousand in f32
+  const test::tolerance near{
+      .absolute = 2e-5, .relative = 2e-5, .of_largest = 1e-6};  // sums of a thousand in f32
   CHECK(matches(eval(e), expected, near));
   if (!plain) return;
   context c;
   lower::reference_backend reference;
-  c.play_on(&reference);
+  c.set_backend(&reference);
   CHECK(matches(eval(e, c), expected, near));
 }
 
@@ -51,9 +52,11 @@ struct net {
 }  // namespace
 
 TEST_CASE("extents of 0, of 1 and primes") {
-  constexpr std::pair<index_t, index_t> sizes[] = {{0, 0}, {0, 5}, {5, 0}, {1, 1}, {1, 7}, {13, 1}, {17, 31}, {127, 131}, {2, 1031}, {1031, 2}};
+  constexpr std::pair<index_t, index_t> sizes[] = {{0, 0},  {0, 5},   {5, 0},     {1, 1},    {1, 7},
+                                                   {13, 1}, {17, 31}, {127, 131}, {2, 1031}, {1031, 2}};
   for (const auto& [rows, columns] : sizes) {
-    const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2), square = numbers(columns, columns, 4);
+    const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2),
+                 square = numbers(columns, columns, 4);
     const variable<float, extents<dyn>> row(randn<float>(extents<dyn>{columns}, {.seed = 3}));
     CAPTURE(rows); CAPTURE(columns);
     check("chain", gelu(x * y + row) * sigmoid(x) + sin(y), true);
@@ -72,7 +75,9 @@ TEST_CASE("extents of 0, of 1 and primes") {
     tape steps;  // and backward
     const auto total = sum(softmax(matmul(x, square)) * y + layer_norm(x, row, row));
     steps.backward(steps.eval(total));
-    if (rows * columns > 600 || columns == 1) {  // too many differences; and a row of one has a variance of 0, whose derivative is steep
+    if (rows * columns > 600 ||
+        columns ==
+            1) {  // too many differences; and a row of one has a variance of 0, whose derivative is steep
       const auto g = square.grad().to_vector();
       CHECK(square.grad().extents() == square.extents());
       CHECK(std::all_of(g.begin(), g.end(), [](float e) { return std::isfinite(e); }));
@@ -124,7 +129,8 @@ TEST_CASE("values without elements have an address of the device") {
   const auto backend = std::make_shared<careful_backend>();
   const device where(backend);
   context c(where);
-  const auto x = zeros<float>(extents<dyn, dyn>{3, 0}, where), y = zeros<float>(extents<dyn, dyn>{0, 4}, where);
+  const auto x = zeros<float>(extents<dyn, dyn>{3, 0}, where),
+             y = zeros<float>(extents<dyn, dyn>{0, 4}, where);
   CHECK(eval(matmul(x + 1.0f, y * 2.0f), c).to_vector() == std::vector<float>(12));
   const auto z = full<float>(extents<dyn>{5}, 1, where), none = zeros<float>(extents<dyn>{0}, where);
   const auto index = zeros<std::int32_t>(extents<dyn>{0}, where);
@@ -133,20 +139,23 @@ TEST_CASE("values without elements have an address of the device") {
 }
 
 TEST_CASE("long rows and many rows are folded by blocks") {
-  constexpr std::pair<index_t, index_t> sizes[] = {{1, 65536}, {1, 65537}, {1, 200003}, {3, 131072}, {70, 65600}, {9001, 3}, {8193, 130}, {4097, 1}};
+  constexpr std::pair<index_t, index_t> sizes[] = {{1, 65536},  {1, 65537}, {1, 200003}, {3, 131072},
+                                                   {70, 65600}, {9001, 3},  {8193, 130}, {4097, 1}};
   for (const auto& [rows, columns] : sizes) {
     const matrix x = numbers(rows, columns, 1), y = numbers(rows, columns, 2);
     const auto wide = cast<double>(x);
     const auto counted = cast<std::int32_t>(x * 100);
     CAPTURE(rows); CAPTURE(columns);
     check("sum", sum(wide * wide), false);
-    check("chain", x * y + variable<float, extents<dyn>>(randn<float>(extents<dyn>{columns}, {.seed = 3})), false);
+    check("chain", x * y + variable<float, extents<dyn>>(randn<float>(extents<dyn>{columns}, {.seed = 3})),
+          false);
     check("largest", amax(x * y), false);
     check("sums of rows", sum(wide * wide, dims<1>), false);
     check("smallest of rows", amin(x, dims<1>), false);
     check("logsumexp of rows", logsumexp(x, dims<1>), false);
     check("softmax", softmax(x), false);
-    check("normalised", (wide - mean(wide, dims<1>, keepdim)) * rsqrt(mean(wide * wide, dims<1>, keepdim) + 1.0), false);
+    check("normalised",
+          (wide - mean(wide, dims<1>, keepdim)) * rsqrt(mean(wide * wide, dims<1>, keepdim) + 1.0), false);
     check("sums of columns", sum(wide * wide, dims<0>), false);
     check("largest of columns", amax(x - y, dims<0>), false);
     check("strided", sum(transpose(wide) * transpose(wide), dims<1>), false);
@@ -181,7 +190,8 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
   index.copy_from(chosen);
   const matrix x(numbers(rows, columns, 5).to(where));
   const auto values = x.to_vector();
-  const auto along_rows = eval(gather<1>(x, index), c).to_vector(), along_columns = eval(gather<0>(x, index), c).to_vector();
+  const auto along_rows = eval(gather<1>(x, index), c).to_vector(),
+             along_columns = eval(gather<0>(x, index), c).to_vector();
   const tensor<float, extents<rows, dyn>> sized(x);
   const auto added = eval(scatter_add<0>(sized, index, x), c);
   const auto largest = eval(argmax<0>(x), c).to_vector(), smallest = eval(argmin<1>(x), c).to_vector();
@@ -198,7 +208,8 @@ TEST_CASE("lines are picked, added to and searched on several threads") {
   CHECK(matches(added, oracle::numbers(dtype::f32, {2, {rows, columns}}, sums), {.absolute = 1e-5}));
   chosen[at(200, 3)] = rows;
   index.copy_from(chosen);
-  CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c), "weft: gather: index 301 at position 103403 is outside of [0, 301)", value_error);
+  CHECK_THROWS_WITH_AS(eval(gather<0>(x, index), c),
+                       "weft: gather: index 301 at position 103403 is outside of [0, 301)", value_error);
   eval(sum(x), c);  // the threads are as they were
 }
 
@@ -207,13 +218,15 @@ TEST_CASE("the same bits on any number of threads") {
   std::vector<std::vector<float>> results;
   for (int threads : {1, 2, 3}) {
     const device where(std::make_shared<cpu::cpu_backend>(threads));
-    net model{causal_self_attention<>::create(96, 3, where), feed_forward<>::create(96, 384, where), layer_normalization<>::create(96, where)};
+    net model{causal_self_attention<>::create(96, 3, where), feed_forward<>::create(96, 384, where),
+              layer_normalization<>::create(96, where)};
     initialize(model, 5);
     adamw optimizer{.lr = 1e-2};
     context c(where);
     std::vector<float> seen;
     for (int step = 0; step < 3; ++step) {
-      const batch x(randn<float>(extents<dyn, dyn, dyn>{4, 70, 96}, {.seed = 7, .stream = static_cast<std::uint64_t>(step)}, where));
+      const batch x(randn<float>(extents<dyn, dyn, dyn>{4, 70, 96},
+                                 {.seed = 7, .stream = static_cast<std::uint64_t>(step)}, where));
       tape steps(c);
       const auto loss = steps.eval(mean(dropout(model(x), 0.1f) * x));
       steps.backward(loss);
@@ -237,12 +250,14 @@ TEST_CASE("more than 2^31 elements" * doctest::skip(std::getenv("WEFT_TEST_LARGE
   const index_t size = (index_t{1} << 31) + 11;
   using bytes = tensor<std::uint8_t, extents<dyn>>;
   const bytes x(generate<std::uint8_t>(extents<dyn>{size}, [](index_t i) { return i % 251; }));
-  CHECK(eval(sum(cast<std::int64_t>(x))).item() == size / 251 * (250 * 251 / 2) + (size % 251 - 1) * (size % 251) / 2);
+  CHECK(eval(sum(cast<std::int64_t>(x))).item() ==
+        size / 251 * (250 * 251 / 2) + (size % 251 - 1) * (size % 251) / 2);
   const bytes y = eval(slice<0>(x, 1, size));
   CHECK(y.extents()[0] == size - 1);
   const auto last = eval(cast<std::int64_t>(slice<0>(y, size - 3, size - 1))).to_vector();
   CHECK(last == std::vector<std::int64_t>{(size - 2) % 251, (size - 1) % 251});
   const index_t rows = index_t{1} << 16;
-  const auto folded = eval(amax(reshape<1 << 16, (1 << 15)>(slice<0>(x, 0, rows << 15)), dims<0>)).to_vector();
+  const auto folded =
+      eval(amax(reshape<1 << 16, (1 << 15)>(slice<0>(x, 0, rows << 15)), dims<0>)).to_vector();
   CHECK(folded == std::vector<std::uint8_t>(1 << 15, 250));
 }

@@ -64,7 +64,9 @@ TEST_CASE("tape: a value that backward needs and that was changed is named") {
   tape steps;
   auto y = steps.eval(x * x);
   x.copy_from(std::vector<double>{4.0});
-  CHECK_THROWS_WITH_AS(steps.backward(y), doctest::Contains("of shape [] was changed in place after forward read it"), value_error);
+  CHECK_THROWS_WITH_AS(steps.backward(y),
+                       doctest::Contains("of shape [] was changed in place after forward read it"),
+                       value_error);
 }
 
 TEST_CASE("tape: detach stops gradients, a seed weighs rows") {
@@ -209,8 +211,8 @@ TEST_CASE("tape: backward of a value that it does not hold says why") {
   auto second = steps.eval(sum(x));
   steps.backward(y);
   CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
-  refused(steps, y, "played back already");
-  refused(steps, second, "played back already");
+  refused(steps, y, "backward has already run");
+  refused(steps, second, "backward has already run");
   CHECK(x.grad().to_vector() == std::vector<float>{2, 4});
   {
     no_grad off(steps);
@@ -248,7 +250,8 @@ TEST_CASE("gradcheck leaves its operand as it was, whatever happens") {
 TEST_CASE("writes through mutable_data are changes in place; data() is to read") {
   auto x = from(extents<2>{}, std::vector<float>{1, 2});
   static_assert(std::is_same_v<decltype(x.data()), const float*>);
-  static_assert(!std::is_invocable_v<decltype(&tensor<float, extents<2>>::mutable_data), const tensor<float, extents<2>>&>);
+  static_assert(!std::is_invocable_v<decltype(&tensor<float, extents<2>>::mutable_data),
+                                     const tensor<float, extents<2>>&>);
   const auto y = x * 2.0f;
   CHECK(x.data()[1] == 2);
   CHECK(eval(y).to_vector() == std::vector<float>{2, 4});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Element types: what an element of each type is after each op, whether it reaches memory or stays in a kernel. Compared
-// with plain loops, bit for bit, on every back end that the machine has.
+// Element types: what an element of each type is after each op, whether it reaches memory or stays in a
+// kernel. Compared with plain loops, bit for bit, on every back end that the machine has.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -73,7 +73,8 @@ template <class T>
 inline constexpr bool narrow = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 /// What a T is computed with: exact for products of i32, modular for i64.
 template <class T>
-using wide = std::conditional_t<narrow<T>, float, std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>>;
+using wide =
+    std::conditional_t<narrow<T>, float, std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>>;
 
 template <class T>
 T rounded(wide<T> x) {
@@ -100,11 +101,21 @@ std::vector<T> samples() {
   if constexpr (std::is_same_v<T, bool>) return {false, true, true, false, true};
   else if constexpr (std::is_same_v<T, u8>) return {0, 1, 2, 100, 128, 200, 254, 255};
   else if constexpr (std::is_integral_v<T>)
-    return {0, 1, -1, 2, 77, -100, std::numeric_limits<T>::max(), std::numeric_limits<T>::min(), std::numeric_limits<T>::max() - 1};
+    return {0,
+            1,
+            -1,
+            2,
+            77,
+            -100,
+            std::numeric_limits<T>::max(),
+            std::numeric_limits<T>::min(),
+            std::numeric_limits<T>::max() - 1};
   else {
     const float inf = std::numeric_limits<float>::infinity();
     std::vector<T> v;
-    for (float x : {0.0f, -0.0f, 1.0f, -1.0f, 0.1f, 1.0009765f, -3.14159f, 250.6f, 65504.0f, 2e-5f, inf, -inf, NAN}) v.push_back(T(x));
+    for (float x :
+         {0.0f, -0.0f, 1.0f, -1.0f, 0.1f, 1.0009765f, -3.14159f, 250.6f, 65504.0f, 2e-5f, inf, -inf, NAN})
+      v.push_back(T(x));
     return v;
   }
 }
@@ -114,7 +125,9 @@ template <class T>
 std::vector<T> elements(index_t count, index_t seed) {
   const std::vector<T> s = samples<T>();
   std::vector<T> v;
-  for (index_t i = 0; i < count; ++i) v.push_back(s[static_cast<std::size_t>((seed ? i : i / static_cast<index_t>(s.size())) % static_cast<index_t>(s.size()))]);
+  for (index_t i = 0; i < count; ++i)
+    v.push_back(s[static_cast<std::size_t>((seed ? i : i / static_cast<index_t>(s.size())) %
+                                           static_cast<index_t>(s.size()))]);
   return v;
 }
 template <class T, class Extents>
@@ -144,12 +157,18 @@ void check_arithmetic(context& c, const device& d) {
   CAPTURE(name_of(dtype_of<T>));
   const auto a = elements<T>(count, 0), b = elements<T>(count, 1);
   const auto x = on<T>(d, line{count}, a), y = on<T>(d, line{count}, b);
-  tensor<T, line> sum(line{count}, d), product(line{count}, d), chain(line{count}, d), high(line{count}, d), low(line{count}, d);
+  tensor<T, line> sum(line{count}, d), product(line{count}, d), chain(line{count}, d), high(line{count}, d),
+      low(line{count}, d);
   tensor<bool, line> less_than(line{count}, d), at_most(line{count}, d), same_as(line{count}, d);
-  update(c, {sum.state(), product.state(), chain.state(), high.state(), low.state(), less_than.state(), at_most.state(), same_as.state()},
-         bundled(x + y, x * y, (x + y) * y + y, maximum(x, y), minimum(x, y), x < y, less_equal(x, y), equal(x, y)));
+  update(c,
+         {sum.state(), product.state(), chain.state(), high.state(), low.state(), less_than.state(),
+          at_most.state(), same_as.state()},
+         bundled(x + y, x * y, (x + y) * y + y, maximum(x, y), minimum(x, y), x < y, less_equal(x, y),
+                 equal(x, y)));
   const auto add = [](T p, T q) { return rounded<T>(static_cast<wide<T>>(p) + static_cast<wide<T>>(q)); };
-  const auto multiply = [](T p, T q) { return rounded<T>(static_cast<wide<T>>(p) * static_cast<wide<T>>(q)); };
+  const auto multiply = [](T p, T q) {
+    return rounded<T>(static_cast<wide<T>>(p) * static_cast<wide<T>>(q));
+  };
   CHECK(same(sum, each(a, b, add)));
   CHECK(same(product, each(a, b, multiply)));
   // Each value of a chain is one of T: f32 and f64 may contract, so their chains are not compared bit by bit.
@@ -167,7 +186,9 @@ void check_arithmetic(context& c, const device& d) {
   CHECK(same(at_most, most_bits));
   CHECK(same(same_as, equal_bits));
   if constexpr (!std::is_same_v<T, bool>) {
-    const auto subtract = [](T p, T q) { return rounded<T>(static_cast<wide<T>>(p) - static_cast<wide<T>>(q)); };
+    const auto subtract = [](T p, T q) {
+      return rounded<T>(static_cast<wide<T>>(p) - static_cast<wide<T>>(q));
+    };
     const auto negate = [](T p, T) { return rounded<T>(-static_cast<wide<T>>(p)); };
     const auto size = [](T p, T) {
       const bool below = is_less(p, T(0)) || (p == T(0) && std::signbit(static_cast<double>(p)));
@@ -195,8 +216,10 @@ To cast_of(From from) {
   else if constexpr (narrow<To>) return To(static_cast<float>(x));
   else if constexpr (std::is_floating_point_v<X> && std::is_integral_v<To>) {
     if (x != x) return 0;
-    if (static_cast<long double>(x) >= static_cast<long double>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
-    if (static_cast<long double>(x) <= static_cast<long double>(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
+    if (static_cast<long double>(x) >= static_cast<long double>(std::numeric_limits<To>::max()))
+      return std::numeric_limits<To>::max();
+    if (static_cast<long double>(x) <= static_cast<long double>(std::numeric_limits<To>::min()))
+      return std::numeric_limits<To>::min();
     return static_cast<To>(x);
   } else return static_cast<To>(x);
 }
@@ -207,7 +230,8 @@ void check_casts(context& c, const device& d, const std::vector<From>& a) {
   CAPTURE(name_of(dtype_of<From>));
   const auto size = static_cast<index_t>(a.size());
   const auto x = on<From>(d, line{size}, a);
-  const tensor_list stored{make_state(d, line{size}, dtype_of<To>)...}, seen{make_state(d, line{size}, dtype_of<as_seen<To>>)...};
+  const tensor_list stored{make_state(d, line{size}, dtype_of<To>)...},
+      seen{make_state(d, line{size}, dtype_of<as_seen<To>>)...};
   update(c, stored, bundled(cast<To>(x)...));
   update(c, seen, bundled(cast<as_seen<To>>(cast<To>(x))...));
   std::size_t at = 0;
@@ -228,7 +252,8 @@ template <class From>
 void check_all_casts(context& c, const device& d) {
   std::vector<From> a = samples<From>();
   if constexpr (!std::is_integral_v<From>)
-    for (double v : {255.9, 256.0, -0.9, 1e10, -1e10, 2147483647.0, 2147483648.0, 9.3e18, -9.3e18, 1e300}) a.push_back(From(static_cast<wide<From>>(v)));
+    for (double v : {255.9, 256.0, -0.9, 1e10, -1e10, 2147483647.0, 2147483648.0, 9.3e18, -9.3e18, 1e300})
+      a.push_back(From(static_cast<wide<From>>(v)));
   check_casts<From, double, float, bfloat16, float16, i64, i32, u8, bool>(c, d, a);
 }
 
@@ -238,7 +263,9 @@ void check_folds(context& c, const device& d) {
   CAPTURE(name_of(dtype_of<T>));
   constexpr index_t rows = 5, columns = 19;
   std::vector<T> v;
-  for (index_t i = 0; i < rows * columns; ++i) v.push_back(T(std::is_same_v<T, bool> ? i % 19 == 3 || i / 19 == 2 : (i * 7) % 23 + (std::is_same_v<T, u8> ? 200 : 0)));
+  for (index_t i = 0; i < rows * columns; ++i)
+    v.push_back(T(std::is_same_v<T, bool> ? i % 19 == 3 || i / 19 == 2
+                                          : (i * 7) % 23 + (std::is_same_v<T, u8> ? 200 : 0)));
   const auto x = on<T>(d, extents<dyn, columns>{rows, columns}, v);
   using S = std::conditional_t<std::is_integral_v<T>, i64, T>;
   std::vector<T> row_high, row_low, high(columns, v[0]), low(columns, v[0]);
@@ -269,8 +296,10 @@ void check_folds(context& c, const device& d) {
   const values of_rows[] = {values(line{rows}, d), values(line{rows}, d)};
   const values of_columns[] = {values(line{columns}, d), values(line{columns}, d)};
   tensor<S, line> row_sum(line{rows}, d), column_sum(line{columns}, d);
-  update(c, {of_rows[0].state(), of_rows[1].state(), row_sum.state()}, bundled(amax(x, dims<1>), amin(x, dims<1>), sum(x, dims<1>)));
-  update(c, {of_columns[0].state(), of_columns[1].state(), column_sum.state()}, bundled(amax(x, dims<0>), amin(x, dims<0>), sum(x, dims<0>)));
+  update(c, {of_rows[0].state(), of_rows[1].state(), row_sum.state()},
+         bundled(amax(x, dims<1>), amin(x, dims<1>), sum(x, dims<1>)));
+  update(c, {of_columns[0].state(), of_columns[1].state(), column_sum.state()},
+         bundled(amax(x, dims<0>), amin(x, dims<0>), sum(x, dims<0>)));
   CHECK(same(of_rows[0], row_high));
   CHECK(same(of_rows[1], row_low));
   CHECK(same(of_columns[0], high));
@@ -303,21 +332,25 @@ void check_rounded_once(context& c, const device& d, F f) {
 }  // namespace
 
 TEST_CASE("types: arithmetic, extrema and comparisons of every type") {
-  on_every_device([](context& c, const device& d) { for_each_type([&]<class T>(T) { check_arithmetic<T>(c, d); }); });
+  on_every_device(
+      [](context& c, const device& d) { for_each_type([&]<class T>(T) { check_arithmetic<T>(c, d); }); });
 }
 
 TEST_CASE("types: casts between all types, also of values that no memory holds") {
-  on_every_device([](context& c, const device& d) { for_each_type([&]<class T>(T) { check_all_casts<T>(c, d); }); });
+  on_every_device(
+      [](context& c, const device& d) { for_each_type([&]<class T>(T) { check_all_casts<T>(c, d); }); });
 }
 
 TEST_CASE("types: folds of rows and columns of every type") {
-  on_every_device([](context& c, const device& d) { for_each_type([&]<class T>(T) { check_folds<T>(c, d); }); });
+  on_every_device(
+      [](context& c, const device& d) { for_each_type([&]<class T>(T) { check_folds<T>(c, d); }); });
 }
 
 TEST_CASE("types: the value of a narrow expression is the same fused and in steps") {
   on_every_device([](context& c, const device& d) {
     const auto check = [&]<class T>(T) {
-      const auto x = on<T>(d, line{count}, elements<T>(count, 0)), y = on<T>(d, line{count}, elements<T>(count, 1));
+      const auto x = on<T>(d, line{count}, elements<T>(count, 0)),
+                 y = on<T>(d, line{count}, elements<T>(count, 1));
       const auto sum = eval(x + y, c), square = eval(sum * sum, c), root = eval(sqrt(abs(square)), c);
       CHECK(same(eval(sqrt(abs(let(x + y, [](auto s) { return s * s; }))), c), root.to_vector()));
     };
@@ -332,7 +365,8 @@ TEST_CASE("types: a formula of narrow operands is computed in f32 and rounded on
     check_rounded_once<float16>(c, d, [](auto x) { return softmax(x); });
     check_rounded_once<bfloat16>(c, d, [](auto x) { return logsumexp(x, dims<0, 1>); });
     check_rounded_once<float16>(c, d, [](auto x) { return mse_loss(x, flip<0>(x)); });
-    check_rounded_once<bfloat16>(c, d, [](auto x) { return layer_norm(x, slice<0, 0, 1>(x), slice<0, 1, 2>(x)); });
+    check_rounded_once<bfloat16>(c, d,
+                                 [](auto x) { return layer_norm(x, slice<0, 0, 1>(x), slice<0, 1, 2>(x)); });
     check_rounded_once<bfloat16>(c, d, [](auto x) { return rms_norm(x, slice<0, 0, 1>(x)); });
   });
 }
@@ -345,7 +379,8 @@ TEST_CASE("types: sums and means of more than f16 can hold") {
     CHECK(std::isinf(static_cast<float>(eval(sum(x), c).item())));
     const auto labels = full<i32>(extents<dyn>{70000}, 1, d);
     CHECK(std::abs(static_cast<float>(eval(cross_entropy(x, labels), c).item()) - std::log(3.0f)) < 1e-3f);
-    const auto b = full<bfloat16>(extents<dyn, 3>{1000, 3}, bfloat16(1.0f), d);  // ones added in bf16 stop at 256
+    const auto b =
+        full<bfloat16>(extents<dyn, 3>{1000, 3}, bfloat16(1.0f), d);  // ones added in bf16 stop at 256
     CHECK(static_cast<float>(eval(sum(b, dims<0>), c).to_vector()[1]) == 1000);
     CHECK(static_cast<float>(eval(sum(transpose(b), dims<1>), c).to_vector()[2]) == 1000);
   });
@@ -407,7 +442,8 @@ TEST_CASE("types: rows that an index names often are added in f32") {
     const auto index = full<i32>(extents<dyn>{600}, 1, d);
     tape steps(c);
     steps.backward(steps.eval(sum(embedding(table, index))));
-    CHECK(same(table.grad(), {bfloat16(0.f), bfloat16(0.f), bfloat16(0.f), bfloat16(600.f), bfloat16(600.f), bfloat16(600.f)}));
+    CHECK(same(table.grad(), {bfloat16(0.f), bfloat16(0.f), bfloat16(0.f), bfloat16(600.f), bfloat16(600.f),
+                              bfloat16(600.f)}));
     const auto zeros = full<float16>(extents<2>{}, float16(0.0f), d);
     const auto ones = full<float16>(extents<3000>{}, float16(1.0f), d);
     const auto places = full<i64>(extents<3000>{}, 1, d);
@@ -416,17 +452,21 @@ TEST_CASE("types: rows that an index names often are added in f32") {
 }
 
 using bits = tensor<bool, line>;
-static_assert(!accepts<op::subtract, attr<>, bits, bits> && !accepts<op::negate, attr<>, bits> && !accepts<op::abs, attr<>, bits>);
-static_assert(!accepts<op::relu, attr<>, bits> && !accepts<op::square, attr<>, bits> && !accepts<op::arg_extremum, attr<0, 0>, bits>);
+static_assert(!accepts<op::subtract, attr<>, bits, bits> && !accepts<op::negate, attr<>, bits> &&
+              !accepts<op::abs, attr<>, bits>);
+static_assert(!accepts<op::relu, attr<>, bits> && !accepts<op::square, attr<>, bits> &&
+              !accepts<op::arg_extremum, attr<0, 0>, bits>);
 static_assert(accepts<op::subtract, attr<>, bits, tensor<i32, line>> && accepts<op::sign, attr<>, bits>);
 
 TEST_CASE("types: a handle of another element type is refused by name") {
   const auto floats = full<float>(extents<4>{}, 1.0f);
   using doubles = tensor<double, extents<4>>;
-  CHECK_THROWS_WITH_AS(doubles(floats.state()), "weft: a tensor of f64 cannot have the elements of a tensor of f32", value_error);
+  CHECK_THROWS_WITH_AS(doubles(floats.state()),
+                       "weft: a tensor of f64 cannot have the elements of a tensor of f32", value_error);
   CHECK_THROWS_AS(flat_view<bfloat16>(floats.state()), value_error);
   CHECK_THROWS_AS(row_view<double>(floats.state()), value_error);
-  CHECK_THROWS_WITH_AS(doubles(std::shared_ptr<tensor_state>()), "weft: a tensor of type f64 [4] is used before it has elements", value_error);
+  CHECK_THROWS_WITH_AS(doubles(std::shared_ptr<tensor_state>()),
+                       "weft: a tensor of type f64 [4] is used before it has elements", value_error);
   CHECK_THROWS_AS(flat_view<float>(nullptr), value_error);
 }
 
@@ -435,12 +475,14 @@ TEST_CASE("types: sums of gradients name types and shapes that do not fit") {
   const auto shorter = full<float>(extents<3>{}, 1.0f);
   const auto b = full<bfloat16>(extents<4>{}, bfloat16(1.0f));
   backend& cpu = *default_device();
-  CHECK_THROWS_WITH_AS(run::add(cpu, *f.state(), *b.state(), *f.state()), "weft: add: elements of f32 and bf16", value_error);
+  CHECK_THROWS_WITH_AS(run::add(cpu, *f.state(), *b.state(), *f.state()),
+                       "weft: add: elements of f32 and bf16", value_error);
   CHECK_THROWS_AS(run::add(cpu, *f.state(), *shorter.state(), *f.state()), shape_error);
   const auto whole = full<i32>(extents<4>{}, 1);
   CHECK_THROWS_AS(run::add(cpu, *whole.state(), *whole.state(), *whole.state()), value_error);
   CHECK_THROWS_AS(run::convert(cpu, *whole.state(), *f.state()), value_error);
-  CHECK_THROWS_AS(run::scale(cpu, *b.state(), *full<bfloat16>(extents<>{}, bfloat16(2.0f)).state(), 1.5), value_error);
+  CHECK_THROWS_AS(run::scale(cpu, *b.state(), *full<bfloat16>(extents<>{}, bfloat16(2.0f)).state(), 1.5),
+                  value_error);
   const auto two = full<float>(extents<>{}, 2.0f);
   run::scale(cpu, *b.state(), *two.state(), 1.5);
   CHECK(same(b, std::vector<bfloat16>(4, bfloat16(3.0f))));

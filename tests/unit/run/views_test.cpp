@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Sequences of up to three views on small shapes, each with every reader, against plain index arithmetic.
 //
-// Graphs are built at run time, pass through all passes and are played on the reference back end. The quick run takes all
-// sequences of one and two views, the latter with some of the readers, and draws some of three. WEFT_TEST_ALL=1 takes all
-// with every reader, which takes an hour.
+// Graphs are built at run time, pass through all passes and are played on the reference back end. The quick
+// run takes all sequences of one and two views, the latter with some of the readers, and draws some of three.
+// WEFT_TEST_ALL=1 takes all with every reader, which takes an hour.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -57,7 +57,8 @@ elements viewed(const elements& from, const step& v) {
     for (int d = 0; d < from.s.order; ++d) {
       const auto k = static_cast<std::size_t>(d);
       if (v.kind == view_kind::permute) c[static_cast<std::size_t>(v.at[d])] = to[k];
-      else if (v.kind == view_kind::expand) c[k] = from.s[d] == 1 ? 0 : to[k + static_cast<std::size_t>(v.to.order - from.s.order)];
+      else if (v.kind == view_kind::expand)
+        c[k] = from.s[d] == 1 ? 0 : to[k + static_cast<std::size_t>(v.to.order - from.s.order)];
       else if (d != v.at[0]) c[k] = to[k];
       else c[k] = v.kind == view_kind::flip ? from.s[d] - 1 - to[k] : v.at[1] + to[k] * v.at[3];
     }
@@ -80,7 +81,8 @@ std::vector<step> views_of(const shape& s) {
   std::vector<step> all;
   for (int order = 0; order <= 3; ++order)
     for_each_shape(order, [&](const shape& to) {
-      if (to.size() == s.size() && !(to == s)) all.push_back({view_kind::reshape, extents_attributes(to), to});
+      if (to.size() == s.size() && !(to == s))
+        all.push_back({view_kind::reshape, extents_attributes(to), to});
     });
   for (index_t longer : {4, 6, 9, 12, 18})
     if (s.size() == longer) all.push_back({view_kind::reshape, {{longer}, 1}, {1, {longer}}});
@@ -123,7 +125,19 @@ struct numbers {
   std::vector<double> v;
 };
 
-enum reader { elementwise, sum_last, sum_first, softmax_last, product, side_by_side, copied, looked_up, in_place, gradient, readers };
+enum reader {
+  elementwise,
+  sum_last,
+  sum_first,
+  softmax_last,
+  product,
+  side_by_side,
+  copied,
+  looked_up,
+  in_place,
+  gradient,
+  readers
+};
 
 /// A program of views: its graph, what it reads, what it should give.
 struct program {
@@ -134,7 +148,8 @@ struct program {
   value leaf(const shape& known, const shape& now, dtype t, const std::function<double(index_t)>& f) {
     auto state = make_state(default_device(), now, t);
     for (index_t i = 0; i < now.size(); ++i)
-      if (t == dtype::i64) static_cast<std::int64_t*>(state->memory.data())[i] = static_cast<std::int64_t>(f(i));
+      if (t == dtype::i64)
+        static_cast<std::int64_t*>(state->memory.data())[i] = static_cast<std::int64_t>(f(i));
       else static_cast<float*>(state->memory.data())[i] = static_cast<float>(f(i));
     leaves.push_back(state);
     return g.leaf({t, known}, t == dtype::f32);
@@ -148,21 +163,25 @@ struct program {
     for (lower::step_entry& s : p.steps)
       if (s.kind == lower::step_kind::contraction) s.native = &op::product_code<float>;
     const auto span = [](const auto& s) { return std::span(s.begin(), static_cast<std::size_t>(s.size())); };
-    const lower::plan_view view{span(p.values), span(p.steps), span(p.operands), span(p.kernels), span(p.words),
-                                span(p.symbols), span(p.checks), span(p.laws), span(p.outputs), p.leaves};
+    const lower::plan_view view{span(p.values),       span(p.steps),   span(p.operands), span(p.kernels),
+                                span(p.instructions), span(p.symbols), span(p.checks),   span(p.laws),
+                                span(p.outputs),      p.leaves};
     context c;
     static lower::reference_backend reference;
-    c.play_on(&reference);
+    c.set_backend(&reference);
     run::operands o;
     o.leaves = leaves;
     o.sizes = sizes;
     tensor_list outputs = targets;
-    if (!targets.empty()) run::play_into(c, {view, {}}, o, targets);
-    else run::play(c, {view, {}}, o.leaves, o.numbers, run::resolve_symbols(view, o.leaves, o.sizes), outputs);
+    if (!targets.empty()) run::execute_into(c, {view, {}}, o, targets);
+    else
+      run::execute(c, {view, {}}, o.leaves, o.numbers, run::resolve_symbols(view, o.leaves, o.sizes),
+                   outputs);
     std::vector<numbers> results;
     for (const auto& t : outputs) {
       const float* v = static_cast<const float*>(t->memory.data());
-      results.push_back({t->extents, v ? std::vector<double>(v, v + t->extents.size()) : std::vector<double>()});
+      results.push_back(
+          {t->extents, v ? std::vector<double>(v, v + t->extents.size()) : std::vector<double>()});
     }
     return results;
   }
@@ -203,7 +222,8 @@ numbers expected(int which, const elements& v) {
     for (index_t i = 0; i < r.s.size(); ++i) {
       const index_t batch = i / (rows * rows), a = i / rows % rows, b = i % rows;
       double sum = 0;
-      for (index_t k = 0; k < inner; ++k) sum += x((batch * rows + a) * inner + k) * x((batch * rows + b) * inner + k);
+      for (index_t k = 0; k < inner; ++k)
+        sum += x((batch * rows + a) * inner + k) * x((batch * rows + b) * inner + k);
       r.v.push_back(sum);
     }
   }
@@ -272,7 +292,10 @@ struct checker {
       const attributes dim{{order - 1}, 1};
       return p.g.apply<op::concat>(dim, p.g.apply<op::concat>(dim, v, v * 2.0), v);
     }
-    if (which == looked_up) return gather_of(v, p.leaf(now.s, now.s, dtype::i64, [&](index_t i) { return static_cast<double>(i % now.s[0]); }), 0);
+    if (which == looked_up)
+      return gather_of(
+          v, p.leaf(now.s, now.s, dtype::i64, [&](index_t i) { return static_cast<double>(i % now.s[0]); }),
+          0);
     return v;
   }
 
@@ -352,7 +375,8 @@ struct checker {
 
 /// Calls f(leaf, steps) for sequences of `count` views, of which it goes on with one in `one_of`.
 template <class F>
-void for_each_sequence(const shape& from, std::vector<step>& steps, int count, std::mt19937& random, unsigned one_of, const F& f) {
+void for_each_sequence(const shape& from, std::vector<step>& steps, int count, std::mt19937& random,
+                       unsigned one_of, const F& f) {
   const shape s = steps.empty() ? from : steps.back().to;
   for (const step& v : views_of(s)) {
     if (one_of > 1 && random() % one_of) continue;
@@ -388,4 +412,6 @@ bool all_of_them() { return std::getenv("WEFT_TEST_ALL") != nullptr; }
 
 TEST_CASE("views: one view with every reader") { check_sequences(1, 1, 2 * readers); }
 TEST_CASE("views: two views") { check_sequences(2, 1, all_of_them() ? 2 * readers : 2); }
-TEST_CASE("views: three views") { check_sequences(3, all_of_them() ? 1 : 4, all_of_them() ? 2 * readers : 1); }
+TEST_CASE("views: three views") {
+  check_sequences(3, all_of_them() ? 1 : 4, all_of_them() ? 2 * readers : 1);
+}

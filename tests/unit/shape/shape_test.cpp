@@ -17,7 +17,8 @@ static_assert([] {
 }());
 
 TEST_CASE("extents: a number that is not the static one is an error that says which dim") {
-  CHECK_THROWS_WITH_AS((extents<dyn, 784>{32, 785}), "weft: extents [?, 784]: dim 1 cannot be 785", shape_error);
+  CHECK_THROWS_WITH_AS((extents<dyn, 784>{32, 785}), "weft: extents [?, 784]: dim 1 cannot be 785",
+                       shape_error);
   CHECK_THROWS_AS((extents<dyn>{-1}), shape_error);
 }
 

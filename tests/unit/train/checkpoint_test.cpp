@@ -130,7 +130,8 @@ TEST_CASE("from any number of ranks and strategy to any other, the same bits") {
       const std::vector<float> values = resumed_by(f.name(), m, to);
       if (n != 3 && n < 5 && m != 3 && m < 5) CHECK(values == straight);
       else
-        for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(straight[i]).epsilon(1e-4));
+        for (std::size_t i = 0; i < values.size(); ++i)
+          CHECK(values[i] == doctest::Approx(straight[i]).epsilon(1e-4));
     }
   }
 }
@@ -172,8 +173,9 @@ TEST_CASE("what is damaged or of another model is refused by name, a half-writte
   linear<3, 2> other;
   adamw optimizer;
   auto run = bind<policy<strategy::single>>(other, optimizer);
-  CHECK_THROWS_WITH_AS(checkpointer(f.name(), run).load(), doctest::Contains("is of another model: it has 6 parameters and buffers, this one has 2"),
-                       io_error);
+  CHECK_THROWS_WITH_AS(
+      checkpointer(f.name(), run).load(),
+      doctest::Contains("is of another model: it has 6 parameters and buffers, this one has 2"), io_error);
   const std::string later = detail::sealed(", \"version\": 99");
   std::ofstream(f.path / "step-3.1" / "index.json") << later;
   CHECK(has(failure(f.name()), "is not the index that `latest` names") ==

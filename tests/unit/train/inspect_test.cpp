@@ -17,7 +17,7 @@ struct two_layers {
 };
 }  // namespace
 
-TEST_CASE("a context plays one program at a time, and says so") {
+TEST_CASE("a context runs one program at a time, and says so") {
   context c;
   const auto x = full<float>(extents<2>{}, 3);
   std::string in_tap, on_thread;
@@ -72,7 +72,8 @@ TEST_CASE("the first op that leaves the finite numbers is found, with its module
   CHECK(found->module == "first");
   CHECK(found->operand > 88);
   const auto small = full<float>(extents<dyn, 4>{5, 4}, 0.1f);
-  CHECK_FALSE(find_non_finite(state_dict(model), c, [&](context& debug) { eval(softmax(model(small)), debug); }));
+  CHECK_FALSE(
+      find_non_finite(state_dict(model), c, [&](context& debug) { eval(softmax(model(small)), debug); }));
   std::vector<float> weights = model.second.weight.to_vector();
   weights[3] = NAN;
   model.second.weight.copy_from(weights);

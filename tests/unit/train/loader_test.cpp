@@ -32,7 +32,8 @@ struct numbers {
 
 std::string file_with(const char* name, const std::vector<std::uint8_t>& bytes) {
   const auto path = std::filesystem::temp_directory_path() / name;
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   return path.string();
 }
 
@@ -160,13 +161,21 @@ TEST_CASE("IDX images and labels, and every way a file can be wrong") {
   auto [x, y] = batches.next();
   CHECK(x.to_vector() == std::vector<float>{0, 1, 0.2f, 0.4f});
   CHECK(y.to_vector() == std::vector<std::uint8_t>{7, 3});
-  CHECK_THROWS_AS(idx_images<3>(file_with("weft-images", images), file_with("weft-labels", labels)), io_error);
-  CHECK_THROWS_AS(idx_images<>(file_with("weft-images", images), file_with("weft-labels", {0, 0, 8, 1, 0, 0, 0, 1, 7})), io_error);
+  CHECK_THROWS_AS(idx_images<3>(file_with("weft-images", images), file_with("weft-labels", labels)),
+                  io_error);
+  CHECK_THROWS_AS(
+      idx_images<>(file_with("weft-images", images), file_with("weft-labels", {0, 0, 8, 1, 0, 0, 0, 1, 7})),
+      io_error);
   CHECK_THROWS_AS(read_idx("/nonexistent"), io_error);
   for (std::size_t n = 0; n < images.size(); ++n)
-    CHECK_THROWS_AS(read_idx(file_with("weft-idx", {images.begin(), images.begin() + static_cast<std::ptrdiff_t>(n)})), io_error);
+    CHECK_THROWS_AS(
+        read_idx(file_with("weft-idx", {images.begin(), images.begin() + static_cast<std::ptrdiff_t>(n)})),
+        io_error);
   for (const std::vector<std::uint8_t>& wrong :
-       {std::vector<std::uint8_t>{0x1f, 0x8b, 8, 0}, {1, 0, 8, 1, 0, 0, 0, 0}, {0, 0, 13, 1, 0, 0, 0, 0}, {0, 0, 8, 9},
+       {std::vector<std::uint8_t>{0x1f, 0x8b, 8, 0},
+        {1, 0, 8, 1, 0, 0, 0, 0},
+        {0, 0, 13, 1, 0, 0, 0, 0},
+        {0, 0, 8, 9},
         {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1}})
     CHECK_THROWS_AS(read_idx(file_with("weft-idx", wrong)), io_error);
 }

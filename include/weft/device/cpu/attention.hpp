@@ -57,7 +57,9 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   using K = micro_kernels<T>;
   constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
   for (index_t j = 0; j < n;) {
-    const index_t left = n - j, columns = K::few ? wide : left == 4 * lanes ? 2 * lanes : std::min(left, wide);
+    const index_t left = n - j, columns = K::few              ? wide
+                                          : left == 4 * lanes ? 2 * lanes
+                                                              : std::min(left, wide);
     for (index_t i = 0; i < m; i += K::full)
       K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes),
              k, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);
@@ -71,7 +73,8 @@ V row_part(const head_view<T>& x, index_t t, index_t d, index_t features) {
   const T* const from = x.data + t * x.position + d * x.feature;
   if (x.feature == 1) return simd::load_some<V>(from, features - d);
   V v{};
-  for (index_t i = 0; i < std::min<index_t>(simd::lane_count<V>, features - d); ++i) v[i] = from[i * x.feature];
+  for (index_t i = 0; i < std::min<index_t>(simd::lane_count<V>, features - d); ++i)
+    v[i] = from[i * x.feature];
   return v;
 }
 
@@ -86,8 +89,8 @@ void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
   }
   std::fill_n(to, (s.padded_positions - s.positions) * s.padded_features, T{});
 }
-/// The same transposed block by block: [blocks, features, attention_block]. Not in rows of all positions: those are often
-/// multiples of 4 KiB apart, which is one place in the first cache.
+/// The same transposed block by block: [blocks, features, attention_block]. Not in rows of all positions:
+/// those are often multiples of 4 KiB apart, which is one place in the first cache.
 template <class T>
 void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
@@ -96,9 +99,11 @@ void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
     T* const block = to + t0 / attention_block * attention_block * s.features + t0 % attention_block;
     for (index_t d0 = 0; d0 < s.features; d0 += side) {
       V square[std::size_t{side}];
-      for (index_t t = 0; t < side; ++t) square[t] = t0 + t < s.positions ? row_part<V>(x, t0 + t, d0, s.features) : V{};
+      for (index_t t = 0; t < side; ++t)
+        square[t] = t0 + t < s.positions ? row_part<V>(x, t0 + t, d0, s.features) : V{};
       transpose(square);
-      for (index_t d = 0; d < std::min(side, s.features - d0); ++d) simd::store(block + (d0 + d) * attention_block, square[d]);
+      for (index_t d = 0; d < std::min(side, s.features - d0); ++d)
+        simd::store(block + (d0 + d) * attention_block, square[d]);
     }
   }
 }
@@ -118,15 +123,16 @@ index_t visible(const head_size<T>& s, index_t i) {
   return s.causal ? std::min(i + 1, s.positions) : s.positions;
 }
 
-/// Scores of as many rows as a vector has lanes become weights exp(score - maximum); updates the running maxima and sums, a
-/// row in each lane. Returns the factors that older sums must be multiplied with.
+/// Scores of as many rows as a vector has lanes become weights exp(score - maximum); updates the running
+/// maxima and sums, a row in each lane. Returns the factors that older sums must be multiplied with.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
   V rows[std::size_t{lanes}];
   for (index_t r = 0; r < lanes; ++r) {
     T* const score = scores + r * block;
-    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c) score[c] = -std::numeric_limits<T>::infinity();
+    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c)
+      score[c] = -std::numeric_limits<T>::infinity();
     rows[r] = simd::load<V>(score);
     for (index_t c = lanes; c < block; c += lanes) rows[r] = simd::maximum(rows[r], simd::load<V>(score + c));
   }
@@ -157,7 +163,8 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
   const index_t row = s.padded_features, matrix_size = s.padded_positions * row;
-  T* keys = static_cast<T*>(scratch.get(static_cast<std::size_t>(3 * matrix_size + block * (block + row)) * sizeof(T)));
+  T* keys = static_cast<T*>(
+      scratch.get(static_cast<std::size_t>(3 * matrix_size + block * (block + row)) * sizeof(T)));
   T* values = keys + matrix_size;
   T* queries = values + matrix_size;
   T* scores = queries + matrix_size;
@@ -172,19 +179,22 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
     std::fill(sum, sum + block / lanes, V{});
     const index_t end = visible(s, i0 + rows - 1);
     for (index_t j0 = 0; j0 < end; j0 += block) {
-      multiply_in_place(whole_groups, block, s.features, queries + i0 * row, row, index_t{1}, keys + j0 * s.features, block,
-                        scores, block, false);
+      multiply_in_place(whole_groups, block, s.features, queries + i0 * row, row, index_t{1},
+                        keys + j0 * s.features, block, scores, block, false);
       for (index_t r = 0; r < whole_groups; r += lanes) {
         const V factor = weigh_rows(s, i0 + r, j0, scores + r * block, maximum[r / lanes], sum[r / lanes]);
         if (j0 == 0) continue;
         for (index_t l = 0; l < lanes; ++l)
-          for (index_t d = 0; d < row; d += lanes) simd::store(sums + (r + l) * row + d, simd::load<V>(sums + (r + l) * row + d) * factor[l]);
+          for (index_t d = 0; d < row; d += lanes)
+            simd::store(sums + (r + l) * row + d, simd::load<V>(sums + (r + l) * row + d) * factor[l]);
       }
-      multiply_in_place(whole_groups, row, block, scores, block, index_t{1}, values + j0 * row, row, sums, row, j0 > 0);
+      multiply_in_place(whole_groups, row, block, scores, block, index_t{1}, values + j0 * row, row, sums,
+                        row, j0 > 0);
     }
     for (index_t r = 0; r < rows; ++r) {
       const T total = sum[r / lanes][r % lanes];
-      for (index_t d = 0; d < row; d += lanes) simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / total);
+      for (index_t d = 0; d < row; d += lanes)
+        simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / total);
       log_sum[i0 + r] = maximum[r / lanes][r % lanes] + std::log(total);
     }
     unpack_rows(sums, s, out, i0, i0 + rows);
@@ -219,7 +229,8 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
                      scratch_memory& scratch) {
   constexpr index_t block = attention_block;
   const index_t row = s.padded_features, size = s.padded_positions * row;
-  T* memory = static_cast<T*>(scratch.get(static_cast<std::size_t>(8 * size + 2 * block * block + s.padded_positions) * sizeof(T)));
+  T* memory = static_cast<T*>(
+      scratch.get(static_cast<std::size_t>(8 * size + 2 * block * block + s.padded_positions) * sizeof(T)));
   T *keys_t = memory, *values_t = memory + size, *keys = memory + 2 * size,
     *queries = memory + 3 * size, *cotangent = memory + 4 * size, *sum_q = memory + 5 * size,
     *sum_k = memory + 6 * size, *sum_v = memory + 7 * size, *scores = memory + 8 * size,
@@ -234,17 +245,18 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
   for (index_t t = 0; t < s.positions; ++t) {
     V dot{};
     for (index_t d = 0; d < s.features; d += blocking<T>::lanes)
-      dot = simd::multiply_add(row_part<V>(out, t, d, s.features), simd::load<V>(cotangent + t * row + d), dot);
+      dot =
+          simd::multiply_add(row_part<V>(out, t, d, s.features), simd::load<V>(cotangent + t * row + d), dot);
     delta[t] = simd::fold_lanes(dot, [](auto a, auto b) { return a + b; });
   }
   for (index_t j0 = 0; j0 < s.positions; j0 += block)
     for (index_t i0 = s.causal ? j0 : 0; i0 < s.positions; i0 += block) {
       const index_t rows = std::min(block, s.positions - i0);
       const index_t columns = std::min(block, s.positions - j0);
-      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1}, keys_t + j0 * s.features, block,
-                        scores, block, false);
-      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1}, values_t + j0 * s.features, block,
-                        slopes, block, false);
+      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1},
+                        keys_t + j0 * s.features, block, scores, block, false);
+      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1},
+                        values_t + j0 * s.features, block, slopes, block, false);
       weigh_block(s, i0, rows, j0, log_sum, delta, scores, slopes);
       multiply_in_place(columns, row, rows, scores, index_t{1}, block, cotangent + i0 * row, row,
                         sum_v + j0 * row, row, true);
@@ -283,8 +295,12 @@ void attention_backward(const native_call& call) {
   const strided& q = call.in[0];
   const index_t heads = q.extents[2];
   const detail::head_size<T> size(q, call.at[0] != 0);
-  const auto in = [&](int i, index_t b, index_t h) { return head_view<const T>::of(call.in[static_cast<std::size_t>(i)], b, h); };
-  const auto out = [&](int i, index_t b, index_t h) { return head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h); };
+  const auto in = [&](int i, index_t b, index_t h) {
+    return head_view<const T>::of(call.in[static_cast<std::size_t>(i)], b, h);
+  };
+  const auto out = [&](int i, index_t b, index_t h) {
+    return head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h);
+  };
   call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
     const index_t b = task / heads, h = task % heads;
     detail::attend_backward<T>(size, in(0, b, h), in(1, b, h), in(2, b, h), in(3, b, h),

@@ -24,7 +24,8 @@ class cpu_backend : public backend {
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment, std::nothrow);
     if (!memory)
-      throw out_of_memory_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+      throw out_of_memory_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) +
+                                " bytes");
     return memory;
   }
   void deallocate(void* memory, std::size_t) noexcept override {
@@ -58,7 +59,8 @@ class cpu_backend : public backend {
     constexpr index_t worth_dividing = index_t{1} << 18, shortest = index_t{1} << 14;  // bytes
     const bool divides = threads_.threads() > 1 && c.rows * c.size * c.bytes >= worth_dividing;
     const index_t most = divides ? 4 * threads_.threads() : 1, parts = std::min(c.rows, most);
-    const index_t pieces = std::clamp<index_t>(most / parts, 1, std::max<index_t>(c.size * c.bytes / shortest, 1));
+    const index_t pieces =
+        std::clamp<index_t>(most / parts, 1, std::max<index_t>(c.size * c.bytes / shortest, 1));
     threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
       const index_t part = t / pieces, piece = t % pieces;
       c.run(c.rows * part / parts, c.rows * (part + 1) / parts, c.size * piece / pieces,
@@ -67,7 +69,8 @@ class cpu_backend : public backend {
   }
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override {
-    if (!code.cpu) throw device_error(std::string("weft: ") + op + ": this op has no code for the device cpu");
+    if (!code.cpu)
+      throw device_error(std::string("weft: ") + op + ": this op has no code for the device cpu");
     code.cpu({operands, threads_});
   }
 
@@ -80,14 +83,16 @@ class cpu_backend : public backend {
   /// One core alone does not use all of the memory's bandwidth.
   void copy_bytes(void* to, const void* from, std::size_t bytes) {
     constexpr std::size_t piece = std::size_t{1} << 20;
-    threads_.parallel_for(static_cast<index_t>((bytes + piece - 1) / piece), [&](index_t task, scratch_memory&) {
-      const std::size_t at = static_cast<std::size_t>(task) * piece;
-      std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, std::min(piece, bytes - at));
-    });
+    threads_.parallel_for(static_cast<index_t>((bytes + piece - 1) / piece),
+                          [&](index_t task, scratch_memory&) {
+                            const std::size_t at = static_cast<std::size_t>(task) * piece;
+                            std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                                        std::min(piece, bytes - at));
+                          });
   }
 
   bool worth_dividing(const kernel_call& call, index_t elements) const {
-    return threads_.threads() > 1 && elements * static_cast<index_t>(call.words.size()) >= serial_work;
+    return threads_.threads() > 1 && elements * static_cast<index_t>(call.instructions.size()) >= serial_work;
   }
   /// How many tasks a kernel over `elements` becomes, at most `most`.
   index_t tasks_for(const kernel_call& call, index_t elements, index_t most) const {
@@ -99,7 +104,8 @@ class cpu_backend : public backend {
     constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
     const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
     if (!worth_dividing(call, rows * size)) return call.function(call.args, {0, rows, 0, size, nullptr});
-    const index_t parts = tasks_for(call, rows * size, rows), pieces = tasks_for(call, rows * size, parts * units) / parts;
+    const index_t parts = tasks_for(call, rows * size, rows),
+                  pieces = tasks_for(call, rows * size, parts * units) / parts;
     threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
       const index_t part = t / pieces, piece = t % pieces;
       call.function(call.args, {rows * part / parts, rows * (part + 1) / parts, units * piece / pieces * unit,
@@ -107,8 +113,8 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Few but long rows, and few columns of many rows, are computed by blocks of about so many elements. That depends on
-  /// sizes alone: sums are the same on any number of threads.
+  /// Few but long rows, and few columns of many rows, are computed by blocks of about so many elements. That
+  /// depends on sizes alone: sums are the same on any number of threads.
   static constexpr index_t block_elements = index_t{1} << 16;
   static constexpr index_t few = 64;
 
@@ -132,25 +138,31 @@ class cpu_backend : public backend {
       call.function(call.args, {row, row + 1, begin, std::min(size, begin + block_elements), nullptr, &at});
     };
     for (int sweep = 0; sweep < call.sweeps; ++sweep)
-      threads_.parallel_for(rows * blocks, [&](index_t t, scratch_memory&) { compute(sweep, t / blocks, t % blocks); });
+      threads_.parallel_for(rows * blocks,
+                            [&](index_t t, scratch_memory&) { compute(sweep, t / blocks, t % blocks); });
     for (index_t row = 0; row < rows; ++row) compute(call.sweeps, row, 0);
   }
 
-  /// Rows are folded whole, because memory is read in their order: sums of the widest stay in the first cache.
+  /// Rows are folded whole, because memory is read in their order: sums of the widest stay in the first
+  /// cache.
   void launch_columns(const kernel_call& call) {
     constexpr index_t widest = 2048, unit = 64;
-    const index_t rows = call.args.rows(), size = call.args.row_size(), parts = std::max<index_t>((size + widest - 1) / widest, 1);
-    const index_t chunk = std::max<index_t>((size + parts * unit - 1) / (parts * unit) * unit, unit), chunks = (size + chunk - 1) / chunk;
+    const index_t rows = call.args.rows(), size = call.args.row_size(),
+                  parts = std::max<index_t>((size + widest - 1) / widest, 1);
+    const index_t chunk = std::max<index_t>((size + parts * unit - 1) / (parts * unit) * unit, unit),
+                  chunks = (size + chunk - 1) / chunk;
     index_t folded = 1;
     for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
     const auto range_of = [&](index_t t, void* scratch) {
       const index_t begin = t % chunks * chunk;
       return kernel_range{t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk), scratch};
     };
-    const index_t blocks = std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
+    const index_t blocks =
+        std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
     if (rows * chunks < few && blocks > 1) {
       constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross two take twice as long
-      recycled_vector<double> memory(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)) + line / 8);
+      recycled_vector<double> memory(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)) +
+                                     line / 8);
       double* const folds = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % line) / 8;
       const auto compute = [&](int phase, index_t t, index_t block) {
         double* const of_range = folds + t * blocks * scratch_size(chunk);
@@ -160,7 +172,8 @@ class cpu_backend : public backend {
         range.blocks = &at;
         call.function(call.args, range);
       };
-      threads_.parallel_for(rows * chunks * blocks, [&](index_t t, scratch_memory&) { compute(0, t / blocks, t % blocks); });
+      threads_.parallel_for(rows * chunks * blocks,
+                            [&](index_t t, scratch_memory&) { compute(0, t / blocks, t % blocks); });
       for (index_t t = 0; t < rows * chunks; ++t) compute(1, t, 0);
       return;
     }
@@ -182,7 +195,8 @@ class cpu_backend : public backend {
 
     copied_rows(const strided& source, const strided& target)
         : from(source.data<const char>()), to(target.data<char>()), bytes(size_of(target.type)) {
-      for (int d = 0; d < target.extents.order; ++d) append(target.extents[d], source.stride[d], target.stride[d]);
+      for (int d = 0; d < target.extents.order; ++d)
+        append(target.extents[d], source.stride[d], target.stride[d]);
       if (outer > 0) {
         --outer;
         size = extent[outer];

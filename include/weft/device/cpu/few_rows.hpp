@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Products of few rows, as in a linear layer's answer to one sample: B is read once and where it lies, because packing would
-// read and write everything once more. With a transposed B they are dot products of contiguous rows; bf16 and f16 are widened
-// in registers.
+// Products of few rows, as in a linear layer's answer to one sample: B is read once and where it lies,
+// because packing would read and write everything once more. With a transposed B they are dot products of
+// contiguous rows; bf16 and f16 are widened in registers.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
@@ -23,7 +23,8 @@ struct dot_blocking {
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
   /// With more rows than these, blocks pay: for a transposed B, and one whose rows are contiguous.
   static constexpr index_t most_rows = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
-  static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;  // more of the others are read where they lie anyway
+  static constexpr index_t most_rows_spread =
+      is_storage_type<From> ? 4 : 1;  // more of the others are read where they lie anyway
   /// Of a row of B at a time: with one row of A the widest, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
   /// Of a task: at least as many as there may be, so that tasks divide the columns.
@@ -33,8 +34,9 @@ struct dot_blocking {
 /// Sums of A's `height` rows from `a` with B's `width` columns from `b`, each contiguous. What is beyond
 /// height and width is computed again and not stored.
 template <class From, class Out, int... I, int... J, int... IJ>
-WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
-                            index_t depth, const From* a, index_t a_row, index_t height, const From* b, index_t b_column, index_t width,
+WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
+                            std::integer_sequence<int, IJ...>, index_t depth, const From* a, index_t a_row,
+                            index_t height, const From* b, index_t b_column, index_t width,
                             const result_matrix<Out>& c) {
   using T = wide_type<From>;
   constexpr int lanes = dot_blocking<From>::lanes, columns = sizeof...(J);
@@ -49,7 +51,8 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
     (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   if (k < depth) {
-    const V x[] = {packed_along<V, T>(row[I] + k, depth - k)...}, y[] = {packed_along<V, T>(column[J] + k, depth - k)...};
+    const V x[] = {packed_along<V, T>(row[I] + k, depth - k)...},
+            y[] = {packed_along<V, T>(column[J] + k, depth - k)...};
     (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   transpose(sum);
@@ -61,11 +64,12 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
     }
 }
 
-/// Sums of A's `height` rows from `a` with as many columns of B from `b`, whose rows are contiguous, as the vectors J hold; of
-/// them `width` are stored.
+/// Sums of A's `height` rows from `a` with as many columns of B from `b`, whose rows are contiguous, as the
+/// vectors J hold; of them `width` are stored.
 template <class From, class Out, int... I, int... J, int... IJ>
-WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>, std::integer_sequence<int, IJ...>,
-                               index_t depth, const matrix<From>& a, index_t height, const From* b, index_t b_row, index_t width,
+WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
+                               std::integer_sequence<int, IJ...>, index_t depth, const matrix<From>& a,
+                               index_t height, const From* b, index_t b_row, index_t width,
                                const result_matrix<Out>& c) {
   using T = wide_type<From>;
   constexpr int lanes = dot_blocking<From>::lanes, vectors = sizeof...(J);
@@ -90,12 +94,14 @@ WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_se
 
 /// The block by dot products, Rows rows at a time.
 template <int Rows, class From, class Out>
-void multiply_by_dots(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b, const result_matrix<Out>& c) {
+void multiply_by_dots(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
+                      const result_matrix<Out>& c) {
   constexpr int lanes = dot_blocking<From>::lanes, columns = lanes / Rows;
   for (index_t j = range.j0; j < range.j1; j += columns)
     for (index_t i = range.i0; i < range.i1; i += Rows)
-      dot_kernel(std::make_integer_sequence<int, Rows>{}, std::make_integer_sequence<int, columns>{}, std::make_integer_sequence<int, lanes>{},
-                 depth, a.data + i * a.row, a.row, std::min<index_t>(Rows, range.i1 - i), b.data + j * b.column, b.column,
+      dot_kernel(std::make_integer_sequence<int, Rows>{}, std::make_integer_sequence<int, columns>{},
+                 std::make_integer_sequence<int, lanes>{}, depth, a.data + i * a.row, a.row,
+                 std::min<index_t>(Rows, range.i1 - i), b.data + j * b.column, b.column,
                  std::min<index_t>(columns, range.j1 - j), c.from(i, j));
 }
 
@@ -108,8 +114,8 @@ bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<Fro
 }
 
 template <class From, class Out>
-[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a, const matrix<From>& b,
-                                         const result_matrix<Out>& c) {
+[[gnu::noinline]] void multiply_few_rows(const block_range& range, index_t depth, const matrix<From>& a,
+                                         const matrix<From>& b, const result_matrix<Out>& c) {
   using B = dot_blocking<From>;
   if (b.column == 1) {
     constexpr std::make_integer_sequence<int, B::rows> rows;
@@ -120,10 +126,11 @@ template <class From, class Out>
         const matrix<From> from{a.data + i * a.row, a.row, a.column};
         const index_t height = std::min<index_t>(B::rows, range.i1 - i);
         if (B::most_rows_spread == 1 || height == 1)
-          spread_kernel(std::integer_sequence<int, 0>{}, across, across, depth, from, 1, b.data + j, b.row, width, c.from(i, j));
+          spread_kernel(std::integer_sequence<int, 0>{}, across, across, depth, from, 1, b.data + j, b.row,
+                        width, c.from(i, j));
         else if constexpr (B::most_rows_spread > 1)
-          spread_kernel(rows, across, std::make_integer_sequence<int, B::rows * B::vectors>{}, depth, from, height, b.data + j, b.row, width,
-                        c.from(i, j));
+          spread_kernel(rows, across, std::make_integer_sequence<int, B::rows * B::vectors>{}, depth, from,
+                        height, b.data + j, b.row, width, c.from(i, j));
       }
     }
     return;

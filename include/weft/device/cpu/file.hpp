@@ -22,7 +22,9 @@ namespace weft::cpu {
 class file_backend : public cpu_backend {
  public:
   /// Files are made in `folder`, and have no names there.
-  explicit file_backend(std::string folder) : cpu_backend(1), folder_(std::move(folder)) { deallocate(allocate(1), 1); }
+  explicit file_backend(std::string folder) : cpu_backend(1), folder_(std::move(folder)) {
+    deallocate(allocate(1), 1);
+  }
 
   const char* name() const override { return "file"; }
 
@@ -34,14 +36,19 @@ class file_backend : public cpu_backend {
     ::unlink(path.c_str());
     const auto size = static_cast<off_t>(std::max<std::size_t>(bytes, 1));
     const int full = ::posix_fallocate(file, 0, size);
-    void* const memory = full ? MAP_FAILED : ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* const memory =
+        full ? MAP_FAILED
+             : ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int reason = full ? full : errno;
     ::close(file);
     if (memory == MAP_FAILED)
-      throw io_error("weft: " + folder_ + ": no room for " + std::to_string(bytes) + " bytes: " + std::strerror(reason));
+      throw io_error("weft: " + folder_ + ": no room for " + std::to_string(bytes) +
+                     " bytes: " + std::strerror(reason));
     return memory;
   }
-  void deallocate(void* memory, std::size_t bytes) noexcept override { ::munmap(memory, std::max<std::size_t>(bytes, 1)); }
+  void deallocate(void* memory, std::size_t bytes) noexcept override {
+    ::munmap(memory, std::max<std::size_t>(bytes, 1));
+  }
 
  private:
   std::string folder_;

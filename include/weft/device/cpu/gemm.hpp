@@ -21,8 +21,8 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// One product: C = A B, with A [m, k], B [k, n] and C [m, n] in row-major order. C has the type of the operands,
-/// or f32 where those are bf16 or f16.
+/// One product: C = A B, with A [m, k], B [k, n] and C [m, n] in row-major order. C has the type of the
+/// operands, or f32 where those are bf16 or f16.
 template <class From, class Out = From>
 struct operands_of_product {
   matrix<From> a, b;
@@ -31,11 +31,11 @@ struct operands_of_product {
 
 namespace detail {
 
-/// A product in blocks. Parts of K are as deep as a tile of A fits the first cache; sums of another type than C's are kept
-/// until the last of them.
+/// A product in blocks. Parts of K are as deep as a tile of A fits the first cache; sums of another type than
+/// C's are kept until the last of them.
 ///
-/// A B^T of at most half as many rows as columns is computed as the transpose of B A^T: then it is the smaller operand that is
-/// transposed, and the larger that may be read where it is.
+/// A B^T of at most half as many rows as columns is computed as the transpose of B A^T: then it is the
+/// smaller operand that is transposed, and the larger that may be read where it is.
 template <class From, class Out>
 class blocked_product {
  public:
@@ -44,7 +44,11 @@ class blocked_product {
   using B = blocking<T>;
 
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
-      : size_(size), a_(o.a), b_(o.b), c_(o.c), transposed_(o.a.column == 1 && o.b.row == 1 && o.b.column != 1 && 2 * size.m <= size.n),
+      : size_(size),
+        a_(o.a),
+        b_(o.b),
+        c_(o.c),
+        transposed_(o.a.column == 1 && o.b.row == 1 && o.b.column != 1 && 2 * size.m <= size.n),
         depth_(quotient(size.k, n)) {
     if (transposed_) {
       std::swap(size_.m, size_.n);
@@ -56,14 +60,16 @@ class blocked_product {
     const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
     part_ = std::max<index_t>(quotient(depth_, parts), 1);
     if (parts > 1) part_ = quotient(part_, B::lanes) * B::lanes;
-    // Rows that are contiguous, of whole packed elements, are read where they are, unless they all fall into the same sets
-    // of the caches.
+    // Rows that are contiguous, of whole packed elements, are read where they are, unless they all fall into
+    // the same sets of the caches.
     a_in_place_ = sizeof(T) == n * sizeof(From) && a_.column == 1 && size.k % n == 0 && a_.row % n == 0 &&
-                  reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 && a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
+                  reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 &&
+                  a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
     if (by_column) layout_ = {1, packed_column, packed_column * part_};
     else if (a_in_place_) layout_ = {a_.row / n, 1, B::tile_rows * a_.row / n};
     else layout_ = {part_ + B::lanes, 1, B::tile_rows * (part_ + B::lanes)};
-    const index_t tile_bytes = (by_column ? packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
+    const index_t tile_bytes =
+        (by_column ? packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
     const index_t vectors = quotient(size_.n, B::lanes);
     step_ = quotient(vectors, quotient(vectors, B::vectors)) * B::lanes;
     block_rows_ = std::max<index_t>(second_cache() * 3 / 8 / tile_bytes, 8) * B::tile_rows;
@@ -78,7 +84,8 @@ class blocked_product {
     const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
     const index_t sums_space = direct() ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
-    T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
+    T* const a_packed =
+        static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
     T* const b_packed = a_packed + a_space;
     S* const sums = reinterpret_cast<S*>(b_packed + b_space);
     for (index_t k0 = 0; k0 < depth_; k0 += part_) {
@@ -88,7 +95,8 @@ class blocked_product {
         const index_t columns = std::min(step_, range.j1 - j0);
         S* const sum = sums + (part_ < depth_ ? p : 0) * rows * B::tile_columns;
         if (reads_in_place(rows, columns)) {
-          multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0), b_.row, sum);
+          multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0),
+                         b_.row, sum);
         } else if (direct() && std::is_same_v<T, From> && b_.column == 1 && columns == B::tile_columns) {
           multiply_and_pack(at, tiles, j0, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum, B::tile_rows);
@@ -100,25 +108,33 @@ class blocked_product {
     }
   }
 
-  /// All of it, where A is many blocks: B is packed for as many columns as stay in the last cache. for_each(n, f) calls
-  /// f(task, scratch) for n tasks.
+  /// All of it, where A is many blocks: B is packed for as many columns as stay in the last cache.
+  /// for_each(n, f) calls f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
     constexpr index_t cached = index_t{6} << 20;  // bytes
     const bool keeps_sums = !direct() && part_ < depth_;
-    const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0, panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
-    const index_t panels = quotient(size_.n, step_), groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
-    const index_t most = quotient(panels, groups), blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
+    const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0,
+                  panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
+    const index_t panels = quotient(size_.n, step_),
+                  groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
+    const index_t most = quotient(panels, groups),
+                  blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
     T* const b_packed = static_cast<T*>(shared.get(static_cast<std::size_t>(most * panel_bytes)));
     S* const sums = reinterpret_cast<S*>(b_packed + most * panel_size());
     for (index_t first = 0; first < panels; first += most)
       for (index_t k0 = 0; k0 < depth_; k0 += part_) {
-        const panel_group group{first, std::min(most, panels - first), k0, std::min(part_, depth_ - k0), b_packed};
+        const panel_group group{first, std::min(most, panels - first), k0, std::min(part_, depth_ - k0),
+                                b_packed};
         const index_t piece = std::clamp<index_t>(group.count / (2 * threads), 1, 4);
-        for_each(quotient(group.count, piece), [&](index_t task, scratch_memory&) { pack(group, task * piece, std::min(group.count, (task + 1) * piece)); });
+        for_each(quotient(group.count, piece), [&](index_t task, scratch_memory&) {
+          pack(group, task * piece, std::min(group.count, (task + 1) * piece));
+        });
         for_each(blocks, [&](index_t task, scratch_memory& scratch) {
-          const index_t begin = part_begin(size_.m, B::tile_rows, task, blocks), end = part_begin(size_.m, B::tile_rows, task + 1, blocks);
-          multiply_rows(group, {begin, end - begin, group.k0, group.depth}, keeps_sums ? sums + begin * B::tile_columns : nullptr, sums_size, scratch);
+          const index_t begin = part_begin(size_.m, B::tile_rows, task, blocks),
+                        end = part_begin(size_.m, B::tile_rows, task + 1, blocks);
+          multiply_rows(group, {begin, end - begin, group.k0, group.depth},
+                        keeps_sums ? sums + begin * B::tile_columns : nullptr, sums_size, scratch);
         });
       }
   }
@@ -147,7 +163,8 @@ class blocked_product {
   }
   const T* tiles_of(const block& at, T* packed) const {
     if (a_in_place_) return reinterpret_cast<const T*>(a_.data + at.i0 * a_.row + at.k0 * n);
-    pack_tiles<T, B::tile_rows>(a_, at.i0, at.rows, at.k0 * n, at.depth, size_.k - at.k0 * n, layout_, packed);
+    pack_tiles<T, B::tile_rows>(a_, at.i0, at.rows, at.k0 * n, at.depth, size_.k - at.k0 * n, layout_,
+                                packed);
     return packed;
   }
 
@@ -156,18 +173,21 @@ class blocked_product {
     const index_t some = b_.column == 1 ? rows_ahead : g.depth;
     for (index_t from = 0; from < g.depth; from += some)
       for (index_t p = begin; p < end; ++p)
-        pack_panel<T, B::tile_columns>(b_, (g.k0 + from) * n, std::min(some, g.depth - from), size_.k - (g.k0 + from) * n, (g.first + p) * step_,
-                                       columns_of(g.first + p), g.packed + p * panel_size() + from * B::tile_columns);
+        pack_panel<T, B::tile_columns>(b_, (g.k0 + from) * n, std::min(some, g.depth - from),
+                                       size_.k - (g.k0 + from) * n, (g.first + p) * step_,
+                                       columns_of(g.first + p),
+                                       g.packed + p * panel_size() + from * B::tile_columns);
   }
 
   /// A block of A times a group of panels. Sums that are kept for the next part of K lie `sums_size` apart.
-  void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size, scratch_memory& scratch) const {
+  void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size,
+                     scratch_memory& scratch) const {
     const index_t a_space = a_space_for(at.rows), own = direct() || kept ? 0 : at.rows * B::tile_columns;
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + own) * sizeof(T)));
     const T* const tiles = tiles_of(at, a_packed);
     for (index_t p = 0; p < g.count; ++p)
-      multiply_panel(at, tiles, (g.first + p) * step_, columns_of(g.first + p), g.packed + p * panel_size(), B::tile_columns,
-                     kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
+      multiply_panel(at, tiles, (g.first + p) * step_, columns_of(g.first + p), g.packed + p * panel_size(),
+                     B::tile_columns, kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
   }
 
   /// Whether a panel of B is read so few times that packing it does not pay.
@@ -180,17 +200,20 @@ class blocked_product {
   bool adds(const block& at) const { return at.k0 > 0 || (direct() && c_.add); }
 
   /// A block of A times a panel of B, from the tile at row `from` of the block on.
-  void multiply_panel(const block& at, const T* tiles, index_t j0, index_t columns, const T* panel, index_t panel_row, S* sums,
-                      index_t from = 0) const {
+  void multiply_panel(const block& at, const T* tiles, index_t j0, index_t columns, const T* panel,
+                      index_t panel_row, S* sums, index_t from = 0) const {
     S* to = sums;
     index_t to_row = B::tile_columns, width = micro_kernels<T>::vectors_for(columns) * B::lanes;
     if constexpr (std::is_same_v<Out, S>)
       if (direct()) to = c_.data + at.i0 * c_.row + j0, to_row = c_.row, width = columns;
     for (index_t t = from; t < at.rows; t += B::tile_rows)
-      multiply_tile<T>(at.depth, tiles + t / B::tile_rows * layout_.tile, layout_.row, layout_.column, panel, panel_row, to + t * to_row,
-                       to_row, static_cast<int>(std::min<index_t>(B::tile_rows, at.rows - t)), width, adds(at));
+      multiply_tile<T>(at.depth, tiles + t / B::tile_rows * layout_.tile, layout_.row, layout_.column, panel,
+                       panel_row, to + t * to_row, to_row,
+                       static_cast<int>(std::min<index_t>(B::tile_rows, at.rows - t)), width, adds(at));
     if (direct() || at.k0 + at.depth < depth_) return;
-    if (transposed_) store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns, c_.add);
+    if (transposed_)
+      store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns,
+                                             c_.add);
     else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
   }
 
@@ -212,16 +235,20 @@ class blocked_product {
   bool a_in_place_;
 };
 
-/// Products of `size` in tasks of whole tiles: as many as keep `threads` busy, each at least two tiles high and wide.
-/// Which element is in which task depends on the number of threads, how it is computed does not.
+/// Products of `size` in tasks of whole tiles: as many as keep `threads` busy, each at least two tiles high
+/// and wide. Which element is in which task depends on the number of threads, how it is computed does not.
 class task_grid {
  public:
-  task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns, double serial_work, int threads)
+  task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns,
+            double serial_work, int threads)
       : size_(size), products_(products), tile_rows_(tile_rows), tile_columns_(tile_columns) {
     double work = 2;
     for (const index_t n : {size.m, size.n, size.k, products}) work *= static_cast<double>(n);
     parallel_ = threads > 1 && work >= serial_work;
-    const index_t wanted = !parallel_ ? 1 : threads * (work > 4000 * serial_work ? 4 : work > 400 * serial_work ? 2 : 1);
+    const index_t wanted = !parallel_ ? 1
+                                      : threads * (work > 4000 * serial_work  ? 4
+                                                   : work > 400 * serial_work ? 2
+                                                                              : 1);
     while (products * rows_ * columns_ < wanted) {
       const bool can_rows = size.m / rows_ >= 2 * tile_rows;
       const bool can_columns = size.n / columns_ >= 2 * tile_columns;
@@ -234,17 +261,23 @@ class task_grid {
   /// Calls f(product, block, scratch) for every task.
   template <class F>
   void run(executor& threads, const F& f) const {
-    const index_t blocks = rows_ * columns_, all = products_ * blocks, tasks = std::min<index_t>(all, 8 * threads.threads());
-    threads.parallel_for(tasks, [&](index_t task, scratch_memory& scratch) {
-      for (index_t n = all * task / tasks; n < all * (task + 1) / tasks; ++n) f(n / blocks, block(n % blocks), scratch);
-    }, parallel_);
+    const index_t blocks = rows_ * columns_, all = products_ * blocks,
+                  tasks = std::min<index_t>(all, 8 * threads.threads());
+    threads.parallel_for(
+        tasks,
+        [&](index_t task, scratch_memory& scratch) {
+          for (index_t n = all * task / tasks; n < all * (task + 1) / tasks; ++n)
+            f(n / blocks, block(n % blocks), scratch);
+        },
+        parallel_);
   }
 
  private:
   block_range block(index_t n) const {
     const index_t i = n % rows_, j = n / rows_;
     return {part_begin(size_.m, tile_rows_, i, rows_), part_begin(size_.m, tile_rows_, i + 1, rows_),
-            part_begin(size_.n, tile_columns_, j, columns_), part_begin(size_.n, tile_columns_, j + 1, columns_)};
+            part_begin(size_.n, tile_columns_, j, columns_),
+            part_begin(size_.n, tile_columns_, j + 1, columns_)};
   }
 
   gemm_size size_;
@@ -267,7 +300,8 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
   const operands_of_product<From, Out> first = at(0);
   if (size.k == 0) {
     for (index_t p = 0; p < products; ++p)
-      for (index_t i = 0; i < size.m && !first.c.add; ++i) std::fill_n(at(p).c.data + i * first.c.row, size.n, Out{});
+      for (index_t i = 0; i < size.m && !first.c.add; ++i)
+        std::fill_n(at(p).c.data + i * first.c.row, size.n, Out{});
     return;
   }
   if (detail::are_few_rows(size, first.a, first.b)) {
@@ -298,12 +332,20 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
         });
   }
   for (index_t n = 0; n < products; ++n)
-    product(size, at(n)).multiply_all(detail::shared_scratch(), threads.threads(), [&](index_t tasks, const auto& f) { threads.parallel_for(tasks, f); });
+    product(size, at(n))
+        .multiply_all(detail::shared_scratch(), threads.threads(),
+                      [&](index_t tasks, const auto& f) { threads.parallel_for(tasks, f); });
 }
 
 template <class From, class Out>
-void multiply(const gemm_size& size, const matrix<From>& a, const matrix<From>& b, const result_matrix<Out>& c, executor& threads) {
-  multiply_each<From, Out>(size, 1, [&](index_t) { return operands_of_product<From, Out>{a, b, c}; }, threads);
+void multiply(const gemm_size& size, const matrix<From>& a, const matrix<From>& b,
+              const result_matrix<Out>& c, executor& threads) {
+  multiply_each<From, Out>(
+      size, 1,
+      [&](index_t) {
+        return operands_of_product<From, Out>{a, b, c};
+      },
+      threads);
 }
 
 }  // namespace WEFT_ISA

@@ -67,30 +67,33 @@ template <class T, int Rows, int Vectors>
 
 /// A whole tile that packs the panel of B which it reads.
 template <class T>
-[[gnu::noinline]] void packing_kernel(index_t depth, const T* a, index_t a_row, index_t a_column,
-                                      const T* b, index_t b_row, sum_of<T>* c, index_t c_row, bool add, T* packed) {
+[[gnu::noinline]] void packing_kernel(index_t depth, const T* a, index_t a_row, index_t a_column, const T* b,
+                                      index_t b_row, sum_of<T>* c, index_t c_row, bool add, T* packed) {
   using B = blocking<T>;
   multiply_tile_of<T, B::vectors, true>(std::make_integer_sequence<int, B::tile_rows>{},
                                         std::make_integer_sequence<int, B::vectors>{},
-                                        std::make_integer_sequence<int, B::tile_rows * B::vectors>{}, depth, a, a_row,
-                                        a_column, b, b_row, c, c_row, add, packed);
+                                        std::make_integer_sequence<int, B::tile_rows * B::vectors>{}, depth,
+                                        a, a_row, a_column, b, b_row, c, c_row, add, packed);
 }
 
 template <class T>
 using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, const T*, index_t, sum_of<T>*,
                                        index_t, bool);
 
-/// Micro-kernels of few sizes, so that they compile quickly; a tile of another height is done in parts, one of another width
-/// with columns to spare. f64 has the fewest: its users check gradients.
+/// Micro-kernels of few sizes, so that they compile quickly; a tile of another height is done in parts, one
+/// of another width with columns to spare. f64 has the fewest: its users check gradients.
 template <class T>
 struct micro_kernels {
   static constexpr int full = blocking<T>::tile_rows, wide = blocking<T>::vectors;
   static constexpr bool few = sizeof(T) == 8;
   static constexpr int width(int vectors) { return few ? wide : vectors; }
   template <int Rows>
-  static constexpr micro_kernel_function<T> of_width[3] = {&micro_kernel<T, Rows, width(1)>, &micro_kernel<T, Rows, width(2)>, &micro_kernel<T, Rows, wide>};
+  static constexpr micro_kernel_function<T> of_width[3] = {
+      &micro_kernel<T, Rows, width(1)>, &micro_kernel<T, Rows, width(2)>, &micro_kernel<T, Rows, wide>};
 
-  static constexpr int vectors_for(index_t columns) { return width(static_cast<int>((columns + blocking<T>::lanes - 1) / blocking<T>::lanes)); }
+  static constexpr int vectors_for(index_t columns) {
+    return width(static_cast<int>((columns + blocking<T>::lanes - 1) / blocking<T>::lanes));
+  }
   static void run(int height, int vectors, index_t depth, const T* a, index_t a_row,
                   index_t a_column, const T* b, index_t b_row, sum_of<T>* c, index_t c_row, bool add) {
     const auto run_rows = [&]<int Rows>(std::integral_constant<int, Rows>) {

@@ -164,7 +164,8 @@ WEFT_INLINE V widened_some(const From* p, index_t n) {
   if constexpr (is_storage_type<From>) {
     using halves = simd::rebind<V, std::uint16_t>;
     From some[simd::lane_count<V>];
-    simd::store(reinterpret_cast<std::uint16_t*>(some), simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(p), n));
+    simd::store(reinterpret_cast<std::uint16_t*>(some),
+                simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(p), n));
     return simd::load_stored<V>(some);
   } else {
     return simd::load_some<V>(p, n);
@@ -180,12 +181,17 @@ WEFT_INLINE V packed_along(const From* p, index_t elements) {
     return widened_some<V>(p, elements);
   }
 }
-/// A vector of packed elements for neighbouring columns, of which `columns` are left; `elements` rows are left, `step` apart.
+/// A vector of packed elements for neighbouring columns, of which `columns` are left; `elements` rows are
+/// left, `step` apart.
 template <class V, class T, class From>
-WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[maybe_unused]] index_t elements, index_t columns) {
+WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[maybe_unused]] index_t elements,
+                            index_t columns) {
   if constexpr (std::is_same_v<T, bf16_pair>) {
     using halves = simd::rebind<V, std::uint16_t>;
-    const auto row = [&](const From* x) { return simd::convert<std::uint32_t>(simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(x), columns)); };
+    const auto row = [&](const From* x) {
+      return simd::convert<std::uint32_t>(
+          simd::load_some<halves>(reinterpret_cast<const std::uint16_t*>(x), columns));
+    };
     return elements > 1 ? row(p) | row(p + step) << 16 : row(p);
   } else {
     return widened_some<V>(p, columns);
@@ -193,7 +199,9 @@ WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[mayb
 }
 
 /// Where the n-th of `parts` parts of `all` rows or columns begins, in whole tiles.
-inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) { return std::min(all, (all + tile - 1) / tile * n / parts * tile); }
+inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) {
+  return std::min(all, (all + tile - 1) / tile * n / parts * tile);
+}
 
 /// Rows of a tile that is packed by columns, rounded up.
 inline constexpr int packed_column = 8;
@@ -203,10 +211,11 @@ struct tile_layout {
   index_t row, column, tile;
 };
 
-/// Rows [i0, i0 + rows) of A as tiles of Rows, for `depth` packed elements of which k0 is the first element. Tiles keep columns
-/// together where A does.
+/// Rows [i0, i0 + rows) of A as tiles of Rows, for `depth` packed elements of which k0 is the first element.
+/// Tiles keep columns together where A does.
 template <class T, int Rows, class From>
-void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements, const tile_layout& layout, T* to) {
+void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements,
+                const tile_layout& layout, T* to) {
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
   const From* const from = a.data + i0 * a.row + k0 * a.column;
   if (a.column == 1) {
@@ -215,7 +224,9 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
       T* const packed = to + i / Rows * layout.tile + i % Rows * layout.row;
       for (index_t k = 0; k < depth; k += lanes) {
         __builtin_prefetch(row + a.row + k * n);
-        simd::store_some(reinterpret_cast<lane_of<T>*>(packed + k), packed_along<simd::vec<lane_of<T>, lanes>, T>(row + k * n, elements - k * n), depth - k);
+        simd::store_some(reinterpret_cast<lane_of<T>*>(packed + k),
+                         packed_along<simd::vec<lane_of<T>, lanes>, T>(row + k * n, elements - k * n),
+                         depth - k);
       }
     }
   } else if (a.row == 1) {
@@ -232,13 +243,15 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
   } else {
     for (index_t k = 0; k < depth; ++k)
       for (index_t i = 0; i < rows; ++i)
-        to[i / Rows * layout.tile + i % Rows * layout.row + k] = packed_at<T>(from + i * a.row + k * n * a.column, a.column, elements - k * n);
+        to[i / Rows * layout.tile + i % Rows * layout.row + k] =
+            packed_at<T>(from + i * a.row + k * n * a.column, a.column, elements - k * n);
   }
 }
 
 /// Columns [j0, j0 + columns) of B as one panel of Width for `depth` packed elements, padded with zeros.
 template <class T, int Width, class From>
-void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0, index_t columns, T* to) {
+void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0,
+                index_t columns, T* to) {
   using L = lane_of<T>;
   using V = simd::vec<L, packed_lanes<T>>;
   constexpr index_t n = elements_in<T>, lanes = packed_lanes<T>;
@@ -249,16 +262,19 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
       for (index_t j = 0; j < Width; j += lanes) {
         const From* const at = from + k * n * b.row + j;
         for (index_t row = 0; row < n; ++row) __builtin_prefetch(at + (rows_ahead + row) * b.row);
-        simd::store(lanes_of(k, j), packed_across<V, T>(at, b.row, elements - k * n, std::max<index_t>(columns - j, 0)));
+        simd::store(lanes_of(k, j),
+                    packed_across<V, T>(at, b.row, elements - k * n, std::max<index_t>(columns - j, 0)));
       }
   } else if (b.row == 1) {
     for (index_t j = 0; j < Width; j += lanes)
       for (index_t k = 0; k < depth; k += lanes) {
         V square[std::size_t{lanes}];
         for (index_t l = 0; l < lanes; ++l)
-          square[l] = j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
+          square[l] =
+              j + l < columns ? packed_along<V, T>(from + (j + l) * b.column + k * n, elements - k * n) : V{};
         transpose(square);
-        for (index_t l = 0; l < std::min<index_t>(lanes, depth - k); ++l) simd::store(lanes_of(k + l, j), square[l]);
+        for (index_t l = 0; l < std::min<index_t>(lanes, depth - k); ++l)
+          simd::store(lanes_of(k + l, j), square[l]);
       }
   } else {
     for (index_t k = 0; k < depth; ++k)
@@ -274,7 +290,8 @@ WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
   constexpr index_t lanes = simd::lane_count<V>;
   using S = simd::lane<V>;
   if (n >= lanes) simd::store_rounded(c, add ? simd::load_stored<V>(c) + sum : sum);
-  else if constexpr (std::is_same_v<S, Out>) simd::store_some(c, add ? simd::load_some<V>(c, n) + sum : sum, n);
+  else if constexpr (std::is_same_v<S, Out>)
+    simd::store_some(c, add ? simd::load_some<V>(c, n) + sum : sum, n);
   else
     for (index_t l = 0; l < n; ++l) c[l] = static_cast<Out>(add ? static_cast<S>(c[l]) + sum[l] : sum[l]);
 }
@@ -296,9 +313,11 @@ void store_transposed_tile(const S* sums, Out* c, index_t c_row, index_t height,
   for (index_t j = 0; j < columns; j += lanes)
     for (index_t i = 0; i < height; i += lanes) {
       V square[std::size_t{lanes}];
-      for (index_t l = 0; l < lanes; ++l) square[l] = i + l < height ? simd::load<V>(sums + (i + l) * Width + j) : V{};
+      for (index_t l = 0; l < lanes; ++l)
+        square[l] = i + l < height ? simd::load<V>(sums + (i + l) * Width + j) : V{};
       transpose(square);
-      for (index_t l = 0; l < std::min(lanes, columns - j); ++l) store_sums(c + (j + l) * c_row + i, square[l], height - i, add);
+      for (index_t l = 0; l < std::min(lanes, columns - j); ++l)
+        store_sums(c + (j + l) * c_row + i, square[l], height - i, add);
     }
 }
 

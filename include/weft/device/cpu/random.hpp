@@ -44,7 +44,8 @@ void fill_uniform(philox_key key, index_t first, index_t count, T* to) {
   }
 }
 
-/// The same of the standard normal sequence (Box and Muller, 1958), computed in f32: two words for each element.
+/// The same of the standard normal sequence (Box and Muller, 1958), computed in f32: two words for each
+/// element.
 template <class T>
 void fill_normal(philox_key key, index_t first, index_t count, T* to) {
   constexpr int lanes = 2 * detail::philox_lanes;
@@ -57,9 +58,11 @@ void fill_normal(philox_key key, index_t first, index_t count, T* to) {
       u[i] = (static_cast<float>(words[2 * i]) + 1.0f) * 0x1p-32f;  // (0, 1]
       v[i] = unit_interval(words[2 * i + 1]);
     }
-    const V normal = math::sqrt(math::log(simd::load<V>(u)) * -2.0f) * math::cos(simd::load<V>(v) * 6.28318530717958648f);
+    const V normal =
+        math::sqrt(math::log(simd::load<V>(u)) * -2.0f) * math::cos(simd::load<V>(v) * 6.28318530717958648f);
     simd::store(u, normal);
-    for (index_t i = std::max(first, at); i < std::min(first + count, at + lanes); ++i) to[i - first] = static_cast<T>(u[i - at]);
+    for (index_t i = std::max(first, at); i < std::min(first + count, at + lanes); ++i)
+      to[i - first] = static_cast<T>(u[i - at]);
   }
 }
 
@@ -71,15 +74,16 @@ inline void uniform(const native_call& call) {
   const index_t tasks = (out.size() + piece - 1) / piece;
   visit_type(out.type, [&]<class T>(T) {
     call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-      fill_uniform(key, task * piece, std::min(piece, out.size() - task * piece), out.data<T>() + task * piece);
+      fill_uniform(key, task * piece, std::min(piece, out.size() - task * piece),
+                   out.data<T>() + task * piece);
     });
   });
 }
 
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_probability(double p, index_t position) {
-  throw value_error("weft: bernoulli: a probability of " + std::to_string(p) + " at position " + std::to_string(position) +
-                    " is not in [0, 1]");
+  throw value_error("weft: bernoulli: a probability of " + std::to_string(p) + " at position " +
+                    std::to_string(position) + " is not in [0, 1]");
 }
 }  // namespace detail
 

@@ -12,7 +12,8 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// The ops that read rows by an index or check indices, as users call them; an attribute of native ops, for messages.
+/// The ops that read rows by an index or check indices, as users call them; an attribute of native ops, for
+/// messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
@@ -34,7 +35,8 @@ inline index_t index_value(const strided& t, index_t offset) {
 /// Element `i` of a tensor of indices, in row-major order.
 inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
 
-[[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position, index_t extent) {
+[[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position,
+                                                 index_t extent) {
   throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " at position " +
                     std::to_string(position) + " is outside of [0, " + std::to_string(extent) + ")");
 }
@@ -75,13 +77,14 @@ inline void checked_index(const native_call& call) {
     for (index_t i = index.size() * task / tasks; i < index.size() * (task + 1) / tasks; ++i) {
       const index_t x = contiguous ? detail::index_value(index, i) : detail::index_at(index, i);
       const bool skipped = call.at[3] != 0 && x == ignored;
-      out.data<std::int32_t>()[i] = skipped ? -1 : static_cast<std::int32_t>(detail::checked(op, x, i, classes));
+      out.data<std::int32_t>()[i] =
+          skipped ? -1 : static_cast<std::int32_t>(detail::checked(op, x, i, classes));
     }
   });
 }
 
 /// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader.
-inline void take_rows(const native_call& call) {
+inline void index_select(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(table, 1);
   detail::check_indices(index_readers[call.at[0]], index, table.extents[0]);
@@ -100,9 +103,9 @@ inline void take_rows(const native_call& call) {
   });
 }
 
-/// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows of one index are added in the order
-/// of their positions; tasks divide the columns.
-inline void put_rows(const native_call& call) {
+/// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows of one index are added
+/// in the order of their positions; tasks divide the columns.
+inline void index_add(const native_call& call) {
   const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(out, 1);
   detail::check_indices(index_readers[call.at[1]], index, out.extents[0]);
@@ -141,22 +144,25 @@ inline index_t extent_after(const shape& s, int dim) {
   for (int i = dim + 1; i < s.order; ++i) n *= s[i];
   return n;
 }
-/// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to do.
+/// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to
+/// do.
 template <class F>
 void for_each_line(const native_call& call, const shape& s, int dim, F f) {
   const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
   const index_t tasks = lines * s[dim] < 65536 ? 1 : std::min<index_t>(lines, 4 * call.threads.threads());
   call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-    for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line) f(line / after, line % after);
+    for (index_t line = lines * task / tasks; line < lines * (task + 1) / tasks; ++line)
+      f(line / after, line % after);
   });
 }
 /// Offset of the first element of a line.
 inline index_t line_offset(const strided& t, int dim, index_t before, index_t after) {
-  return element_offset(t.extents, t.stride, 0, dim, before) + element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
+  return element_offset(t.extents, t.stride, 0, dim, before) +
+         element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
 /// Checked index number `i` of a line of `index`, which begins at offset `line`.
-inline index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before, index_t after,
-                             index_t i, index_t extent) {
+inline index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
+                             index_t after, index_t i, index_t extent) {
   const index_t x = index_value(index, line + i * index.stride[dim]);
   if (x < 0 || x >= extent)
     refuse_index(op, x, (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after, extent);
@@ -175,7 +181,9 @@ inline void gather(const native_call& call) {
       const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
       T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
       for (index_t i = 0; i < index.extents[dim]; ++i)
-        to[i * out.stride[dim]] = from[x.stride[dim] * detail::index_in_line("gather", index, indices, dim, before, after, i, x.extents[dim])];
+        to[i * out.stride[dim]] =
+            from[x.stride[dim] *
+                 detail::index_in_line("gather", index, indices, dim, before, after, i, x.extents[dim])];
     });
   });
 }
@@ -193,7 +201,8 @@ inline void scatter_add(const native_call& call) {
         const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
         T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
         for (index_t i = 0; i < index.extents[dim]; ++i) {
-          T& sum = to[out.stride[dim] * detail::index_in_line("scatter_add", index, indices, dim, before, after, i, out.extents[dim])];
+          T& sum = to[out.stride[dim] * detail::index_in_line("scatter_add", index, indices, dim, before,
+                                                              after, i, out.extents[dim])];
           sum = static_cast<T>(sum + from[i * source.stride[dim]]);
         }
       });
@@ -206,7 +215,8 @@ inline void scatter_add(const native_call& call) {
 inline void arg_extremum(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t count = x.extents[dim], stride = x.stride[dim], lines_after = detail::extent_after(x.extents, dim);
+  const index_t count = x.extents[dim], stride = x.stride[dim],
+                lines_after = detail::extent_after(x.extents, dim);
   visit_type(x.type, [&]<class T>(T) {
     const auto is_nan = [](T v) {
       if constexpr (std::is_integral_v<T>) return false;

@@ -77,10 +77,13 @@ WEFT_INLINE void multiply_tiles() {
 
 /// Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in bytes.
 template <int Rows, int Columns>
-void tile_kernel(index_t depth, const void* a, index_t a_row, const bf16_pair* b, index_t b_row, float* c, index_t c_row, bool add) {
+void tile_kernel(index_t depth, const void* a, index_t a_row, const bf16_pair* b, index_t b_row, float* c,
+                 index_t c_row, bool add) {
   constexpr int side = tile_blocking::side;
   const auto each_sum = [&](auto f) {
-    const auto at = [&](int i, int j) { return reinterpret_cast<char*>(c) + i * side * c_row + j * side * 4; };
+    const auto at = [&](int i, int j) {
+      return reinterpret_cast<char*>(c) + i * side * c_row + j * side * 4;
+    };
     f.template operator()<0>(at(0, 0));
     if constexpr (Columns == 2) f.template operator()<1>(at(0, 1));
     if constexpr (Rows == 2) f.template operator()<2>(at(1, 0));
@@ -109,18 +112,22 @@ void tile_kernel(index_t depth, const void* a, index_t a_row, const bf16_pair* b
   each_sum([&]<int Sum>(char* sum) { store_tile<Sum>(sum, c_row); });
 }
 
-inline void tile_kernel(index_t rows, index_t columns, index_t depth, const void* a, index_t a_row, const bf16_pair* b, index_t b_row,
-                        float* c, index_t c_row, bool add) {
+inline void tile_kernel(index_t rows, index_t columns, index_t depth, const void* a, index_t a_row,
+                        const bf16_pair* b, index_t b_row, float* c, index_t c_row, bool add) {
   constexpr int side = tile_blocking::side;
-  constexpr decltype(&tile_kernel<1, 1>) kernels[] = {&tile_kernel<1, 1>, &tile_kernel<1, 2>, &tile_kernel<2, 1>, &tile_kernel<2, 2>};
+  constexpr decltype(&tile_kernel<1, 1>) kernels[] = {&tile_kernel<1, 1>, &tile_kernel<1, 2>,
+                                                      &tile_kernel<2, 1>, &tile_kernel<2, 2>};
   kernels[2 * (rows > side) + (columns > side)](depth, a, a_row, b, b_row, c, c_row, add);
 }
 
 /// Rows [i0, i0 + rows) of A, each `depth` pairs of which k0 is the first element, padded with zeros.
-inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements, bf16_pair* to) {
+inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, index_t k0, index_t depth,
+                           index_t elements, bf16_pair* to) {
   constexpr int side = tile_blocking::side, row = tile_blocking::packed_row;
   using V = simd::vec<std::uint32_t, side>;
-  const auto lanes_of = [&](index_t i, index_t k) { return reinterpret_cast<std::uint32_t*>(to + i * row + k); };
+  const auto lanes_of = [&](index_t i, index_t k) {
+    return reinterpret_cast<std::uint32_t*>(to + i * row + k);
+  };
   const bfloat16* const from = a.data + i0 * a.row + k0 * a.column;
   const index_t squares = a.row == 1 && a.column != 1 ? rows / side * side : 0;
   for (index_t i = 0; i < squares; i += side)
@@ -128,7 +135,9 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
       V square[side];
       for (index_t l = 0; l < side; ++l) {
         const index_t left = elements - 2 * (k + l);
-        square[l] = left > 0 ? packed_across<V, bf16_pair>(from + i + 2 * (k + l) * a.column, a.column, left, side) : V{};
+        square[l] = left > 0
+                        ? packed_across<V, bf16_pair>(from + i + 2 * (k + l) * a.column, a.column, left, side)
+                        : V{};
       }
       transpose(square);
       for (index_t l = 0; l < side; ++l) simd::store(lanes_of(i + l, k), square[l]);
@@ -140,20 +149,23 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
       if (a.column == 1) v = packed_along<V, bf16_pair>(from + i * a.row + 2 * k, left);
       else
         for (index_t l = 0; l < side && 2 * l < left; ++l)
-          v[l] = static_cast<std::uint32_t>(packed_at<bf16_pair>(from + i * a.row + 2 * (k + l) * a.column, a.column, left - 2 * l));
+          v[l] = static_cast<std::uint32_t>(
+              packed_at<bf16_pair>(from + i * a.row + 2 * (k + l) * a.column, a.column, left - 2 * l));
       simd::store(lanes_of(i, k), v);
     }
 }
 
-/// One block of C for all of K, by one thread. Sums that do not fill a tile of C, or are not of its type, are kept tile by
-/// tile until the last part of K.
+/// One block of C for all of K, by one thread. Sums that do not fill a tile of C, or are not of its type, are
+/// kept tile by tile until the last part of K.
 template <class Out>
-void multiply_block_on_tiles(const block_range& range, index_t elements, const matrix<bfloat16>& a, const matrix<bfloat16>& b,
-                             const result_matrix<Out>& c, scratch_memory& scratch) {
+void multiply_block_on_tiles(const block_range& range, index_t elements, const matrix<bfloat16>& a,
+                             const matrix<bfloat16>& b, const result_matrix<Out>& c,
+                             scratch_memory& scratch) {
   using B = tile_blocking;
   constexpr index_t tile_size = B::tile_rows * B::tile_columns, b_row = 4 * B::tile_columns;
   const auto tiles_in = [](index_t n, index_t side) { return (n + side - 1) / side; };
-  const index_t block_rows = std::min(B::block_rows(), tiles_in(range.i1 - range.i0, B::tile_rows) * B::tile_rows);
+  const index_t block_rows =
+      std::min(B::block_rows(), tiles_in(range.i1 - range.i0, B::tile_rows) * B::tile_rows);
   const index_t panels = tiles_in(range.j1 - range.j0, B::tile_columns);
   const index_t parts = std::max<index_t>(tiles_in(elements, 2 * B::depth), 1);
   const index_t part = std::max<index_t>(tiles_in(tiles_in(elements, parts), 2 * B::side), 1) * 2 * B::side;
@@ -163,22 +175,29 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
       4 * (sums_size + B::panels * B::depth * B::tile_columns + block_rows * B::packed_row))));
   auto* const b_packed = reinterpret_cast<bf16_pair*>(sums + sums_size);
   bf16_pair* const a_packed = b_packed + B::panels * B::depth * B::tile_columns;
-  // Whole tiles of contiguous rows are read where they are, unless they all fall into the same sets of the caches.
+  // Whole tiles of contiguous rows are read where they are, unless they all fall into the same sets of the
+  // caches.
   const bool a_in_place = a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
   const tile_registers registers;
   for (index_t i0 = range.i0; i0 < range.i1; i0 += block_rows) {
-    const index_t rows = std::min(block_rows, range.i1 - i0), in_place = a_in_place ? rows / B::tile_rows * B::tile_rows : 0;
+    const index_t rows = std::min(block_rows, range.i1 - i0),
+                  in_place = a_in_place ? rows / B::tile_rows * B::tile_rows : 0;
     for (index_t k0 = 0; k0 == 0 || k0 < elements; k0 += part) {
-      const index_t left = std::min(elements - k0, part), pairs = tiles_in(left, 2), depth = tiles_in(pairs, B::side) * B::side;
+      const index_t left = std::min(elements - k0, part), pairs = tiles_in(left, 2),
+                    depth = tiles_in(pairs, B::side) * B::side;
       const bool add = k0 > 0, last = k0 + left == elements;
       pack_tile_rows(a, i0 + in_place, rows - in_place, k0, depth, left, a_packed);
       for (index_t p0 = 0; p0 < panels; p0 += B::panels) {
         const index_t p1 = std::min(panels, p0 + B::panels);
-        const auto columns_of = [&](index_t p) { return std::min<index_t>(B::tile_columns, range.j1 - range.j0 - p * B::tile_columns); };
+        const auto columns_of = [&](index_t p) {
+          return std::min<index_t>(B::tile_columns, range.j1 - range.j0 - p * B::tile_columns);
+        };
         const auto panel_of = [&](index_t p) { return b_packed + (p - p0) * B::depth * B::tile_columns; };
         for (index_t p = p0; p < p1; ++p) {
-          pack_panel<bf16_pair, B::tile_columns>(b, k0, pairs, left, range.j0 + p * B::tile_columns, columns_of(p), panel_of(p));
-          std::fill(panel_of(p) + pairs * B::tile_columns, panel_of(p) + depth * B::tile_columns, bf16_pair{});
+          pack_panel<bf16_pair, B::tile_columns>(b, k0, pairs, left, range.j0 + p * B::tile_columns,
+                                                 columns_of(p), panel_of(p));
+          std::fill(panel_of(p) + pairs * B::tile_columns, panel_of(p) + depth * B::tile_columns,
+                    bf16_pair{});
         }
         for (index_t t = 0; t < rows; t += B::tile_rows) {
           const index_t height = std::min<index_t>(B::tile_rows, rows - t);
@@ -194,7 +213,8 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
                 continue;
               }
             float* const sum = parts > 1 ? sums + t * panels * B::tile_columns + p * tile_size : sums;
-            tile_kernel(height, columns, depth, tiles, a_row, panel_of(p), b_row, sum, 4 * B::tile_columns, add);
+            tile_kernel(height, columns, depth, tiles, a_row, panel_of(p), b_row, sum, 4 * B::tile_columns,
+                        add);
             if (last) store_tile<B::tile_columns>(sum, out, c.row, height, columns, c.add);
           }
         }

@@ -13,15 +13,15 @@ struct tensor_state;
 
 namespace run {
 
-/// Why a program is played. What is recomputed is read again by the backward program that follows.
+/// Why a program is run. What is recomputed is read again by the backward program that follows.
 enum class pass : unsigned char { forward, recompute, backward };
 
-class parameter_service {
+class execution_hooks {
  public:
   using operands = const recycled_vector<std::shared_ptr<tensor_state>>&;
   using uses = const recycled_vector<tensor_state*>&;
 
-  virtual ~parameter_service() = default;
+  virtual ~execution_hooks() = default;
 
   /// A program is about to read these; null where it does not read one.
   virtual void before_program(operands, pass) = 0;

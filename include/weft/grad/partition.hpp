@@ -54,7 +54,8 @@ constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequen
 /// kept beside the leaf.
 constexpr bool is_source(const compute_graph& g, int id) {
   const graph::node& n = g[id];
-  return n.op->kind == op::op_kind::leaf || n.op->kind == op::op_kind::constant || n.op == &graph::info_of<op::coordinate> ||
+  return n.op->kind == op::op_kind::leaf || n.op->kind == op::op_kind::constant ||
+         n.op == &graph::info_of<op::coordinate> ||
          (n.op == &graph::info_of<op::cast> && g[n.operand[0]].op->kind == op::op_kind::leaf);
 }
 
@@ -62,7 +63,7 @@ constexpr bool is_source(const compute_graph& g, int id) {
 
 /// Forward values that backward keeps, in the order of nodes: those that forward writes, or of these
 /// only what no element-wise op computes.
-constexpr sequence<int> kept_values(const compute_graph& g, bool all_written = true) {
+constexpr sequence<int> saved_values(const compute_graph& g, bool all_written = true) {
   const sequence<bool> forward = detail::ancestors(g, g.outputs[0]);
   const sequence<bool> written = detail::written_by_forward(g, forward);
   sequence<bool> needed(g.size(), false);

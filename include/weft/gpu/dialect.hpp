@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The words that kernel texts are written in, spelled in OpenCL C and in CUDA C++.
+// The dialect that kernel sources are written in, spelled in OpenCL C and in CUDA C++.
 //
-// Kernel texts are C with these words for what the two languages name differently: KERNEL,
+// Kernel texts are C with these macros for what the two languages name differently: KERNEL,
 // FUNCTION, GLOBAL (pointers into device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID,
 // GLOBAL_ID, their counts, and BARRIER. Indices are `long`, which has 64 bits in both.
 #pragma once
@@ -11,7 +11,7 @@ namespace weft::gpu {
 /// Work items of a group, in every kernel.
 inline constexpr int group_size = 64;
 
-inline constexpr const char* opencl_vocabulary = R"(
+inline constexpr const char* opencl_dialect = R"(
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #define HAS_DOUBLE 1
@@ -32,7 +32,7 @@ inline constexpr const char* opencl_vocabulary = R"(
 #define BITS_OF_FLOAT(x) as_uint(x)
 )";
 
-inline constexpr const char* cuda_vocabulary = R"(
+inline constexpr const char* cuda_dialect = R"(
 #define HAS_DOUBLE 1
 #define KERNEL extern "C" __global__ void
 #define FUNCTION static __device__

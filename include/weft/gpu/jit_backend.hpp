@@ -16,7 +16,7 @@
 
 #include <weft/device/backend.hpp>
 #include <weft/device/memory.hpp>
-#include <weft/gpu/vocabulary.hpp>
+#include <weft/gpu/dialect.hpp>
 #include <weft/lower/text.hpp>
 
 namespace weft::gpu {
@@ -30,9 +30,9 @@ struct compiled_kernel {
 /// the offsets of the pointers first.
 using parameters = std::vector<index_t>;
 
-/// Contexts in several threads may share one: it keeps its kernels, scratch memory and fault flag under a lock, which is
-/// held until what uses them is queued.
-class text_backend : public backend {
+/// Contexts in several threads may share one: it keeps its kernels, scratch memory and fault flag under a
+/// lock, which is held until what uses them is queued.
+class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
   void download(void* to, const void* from, std::size_t bytes) override {
@@ -45,8 +45,8 @@ class text_backend : public backend {
     if (args.rows() * args.row_size() == 0 && call.division == kernel_division::elements) return;
     const lower::text_form form = lower::text_form_of(call);
     const std::lock_guard lock(mutex_);
-    auto& kernel = kernels_[key_of(call.words, form)];
-    if (!kernel) kernel = compiled(lower::kernel_text(call.words, form));
+    auto& kernel = kernels_[key_of(call.instructions, form)];
+    if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
     index_t folded_rows = 1;
     for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded_rows *= args.extent[d];
     const index_t items = args.rows() * args.row_size();
@@ -107,9 +107,10 @@ class text_backend : public backend {
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
   /// Queues `groups` groups of group_size items. Device pointers may be offset; how far goes into
   /// the first of `p` where the device's kernels cannot take it otherwise.
-  virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p, index_t groups) = 0;
-  /// The vocabulary in the device's language.
-  virtual const char* vocabulary() const = 0;
+  virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
+                   index_t groups) = 0;
+  /// The dialect in the device's language.
+  virtual const char* dialect() const = 0;
 
   /// What a kernel that met a bad operand has left; the device calls this where the host waits.
   void check_faults() {
@@ -134,15 +135,17 @@ class text_backend : public backend {
   }
 
  private:
-  static std::string key_of(std::span<const std::uint64_t> words, const lower::text_form& form) {
-    std::string key(reinterpret_cast<const char*>(words.data()), words.size_bytes());
-    for (int part : {static_cast<int>(form.division), form.order, form.folded}) key += static_cast<char>(part);
+  static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form) {
+    std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
+    for (int part : {static_cast<int>(form.division), form.order, form.folded})
+      key += static_cast<char>(part);
     return key;
   }
   [[gnu::cold]] static std::string multiply_text_of(const strided& a, const strided& c) {
     using namespace lower::detail;
-    return std::string("#define T ") + register_name(a.type) + "\n#define OPERAND " + memory_name(a.type) + "\n#define RESULT " +
-           memory_name(c.type) + "\n#define LOADED(x) " + loaded(a.type, "x") + "\n#define STORE(to, x) to = " +
+    return std::string("#define T ") + register_name(a.type) + "\n#define OPERAND " + memory_name(a.type) +
+           "\n#define RESULT " + memory_name(c.type) + "\n#define LOADED(x) " + loaded(a.type, "x") +
+           "\n#define STORE(to, x) to = " +
            stored(c.type, c.adds ? "(" + loaded(c.type, "to") + " + (x))" : "(x)") +
            "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
            " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
@@ -150,11 +153,11 @@ class text_backend : public backend {
   }
   [[gnu::cold]] static std::string copy_text_of(index_t bytes) {
     constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
-    return std::string("#define T ") + types[bytes] + "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" +
-           copy_text;
+    return std::string("#define T ") + types[bytes] +
+           "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text;
   }
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text) {
-    return compile(std::string(vocabulary()) + "#define GROUP_SIZE " + std::to_string(group_size) +
+    return compile(std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(group_size) +
                    common_vocabulary + text);
   }
   static index_t groups_for(index_t items) {
@@ -166,13 +169,14 @@ class text_backend : public backend {
   static void append_numbers(const kernel_call& call, const lower::text_form& form, parameters& p) {
     const std::size_t first = p.size();
     p.resize(first + static_cast<std::size_t>(form.numbers));
-    for (std::size_t i = 0; i < call.words.size(); ++i) {
-      const lower::word w = lower::word::decoded(call.words[i]);
+    for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+      const lower::instruction w = lower::instruction::decoded(call.instructions[i]);
       if (w.op == lower::constant) ++i;
-      if (w.op != lower::argument) continue;
+      if (w.op != lower::scalar_argument) continue;
       const any_number x = call.args.number[w.a];
       const bool is_float = lower::register_type(w.type) == dtype::f32;
-      p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
+      p[first + static_cast<std::size_t>(w.a)] =
+          is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
     }
   }
   [[gnu::cold]] void* scratch(std::size_t bytes) {
@@ -202,17 +206,20 @@ inline const strided& operand(const native_operands& operands, int k) {
 /// The text of a native op for operands of these orders and types: its body in a loop over items.
 [[gnu::cold]] inline std::string native_text(const native_code& code, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
-  std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
+  std::string fields =
+      "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
   std::string names, arguments;
   for (int k = 0; k < in + out; ++k) {
     const strided& t = operand(operands, k);
-    const std::string n = (k < in ? "in" : "out") + std::to_string(k < in ? k : k - in), p = std::to_string(k);
+    const std::string n = (k < in ? "in" : "out") + std::to_string(k < in ? k : k - in),
+                      p = std::to_string(k);
     const std::string order = std::to_string(std::max(t.extents.order, 1));
     const std::string type = lower::detail::memory_name(t.type);
     const std::string element = "((GLOBAL " + type + "*)(p" + p + " + P.at[" + p + "]))[";
     fields += "  long " + n + "_e[" + order + "], " + n + "_s[" + order + "];\n";
     names += "#define " + n + "_load(i) " + lower::detail::loaded(t.type, element + "i]") + "\n";
-    names += "#define " + n + "_store(i, x) (" + element + "i] = " + lower::detail::stored(t.type, "(x)") + ")\n";
+    names +=
+        "#define " + n + "_store(i, x) (" + element + "i] = " + lower::detail::stored(t.type, "(x)") + ")\n";
     names += "#define " + n + "_extent(d) P." + n + "_e[d]\n#define " + n + "_stride(d) P." + n + "_s[d]\n";
     names += "#define " + n + "_offset(i) element_offset(i, " + order + ", P." + n + "_e, P." + n + "_s)\n";
     names += "#define " + n + "_size element_count(" + order + ", P." + n + "_e)\n";
@@ -225,11 +232,14 @@ inline const strided& operand(const native_operands& operands, int k) {
   names += "#define attribute(k) P.v[k]\n#define random P.key\n";
   names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
   return fields + "} PARAMS;\n" + names + "KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
-         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + code.text + "\n}\n}\n";
+         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + code.text +
+         "\n}\n}\n";
 }
 
-inline void text_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
-  if (!code.text) throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
+inline void jit_backend::call_native(const char* op, const native_code& code,
+                                     const native_operands& operands) {
+  if (!code.text)
+    throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
   op = code.name(op, operands.at);
   std::string key = std::string("native ") + op + code.text;

@@ -3,7 +3,7 @@
 // worked out once; a run only fills in pointers.
 //
 //   instance at(plan, kernels, symbol_values);
-//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, service});
+//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, hooks});
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include <weft/device/backend.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/run/arena.hpp>
-#include <weft/run/parameter_service.hpp>
+#include <weft/run/execution_hooks.hpp>
 #include <weft/run/symbols.hpp>
 #include <weft/run/tapped.hpp>
 #include <weft/shape/layout.hpp>
@@ -42,12 +42,12 @@ struct frame {
   const recycled_vector<any_number>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
-  parameter_service* service;  // moved on between steps; may be null
+  execution_hooks* hooks;  // moved on between steps; may be null
 };
 
-class instance {
+class specialization {
  public:
-  instance(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
+  specialization(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
       : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
@@ -64,21 +64,26 @@ class instance {
   const symbol_values& symbols() const { return symbols_; }
   std::size_t arena_bytes() const { return arena_.bytes; }
   /// Whether the program can add this output to what its memory holds.
-  bool can_add(int output) const { return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds; }
+  bool can_add(int output) const {
+    return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds;
+  }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
 
-  dtype output_type(int output) const { return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type; }
+  dtype output_type(int output) const {
+    return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
+  }
 
-  /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program does
-  /// not read, or that one kernel reads element by element, each just before it writes the same one.
+  /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program
+  /// does not read, or that one kernel reads element by element, each just before it writes the same one.
   bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (!outputs[o]) continue;
       const memory_range written = writes_[static_cast<int>(o)].from(outputs[o]);
       for (std::size_t other = 0; other < o; ++other)
-        if (outputs[other] && written.overlaps(writes_[static_cast<int>(other)].from(outputs[other]))) return false;
+        if (outputs[other] && written.overlaps(writes_[static_cast<int>(other)].from(outputs[other])))
+          return false;
       for (const reached_bytes& leaf : reads_) {
         const void* const read = leaves[static_cast<std::size_t>(leaf.source)];
         if (!written.overlaps(leaf.from(read))) continue;
@@ -105,19 +110,21 @@ class instance {
       return p + s.bytes;
     };
     for (prepared& s : steps_) {
-      if (f.service) f.service->poll();
+      if (f.hooks) f.hooks->poll();
       const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
       if (weft::detail::poisons) allow_operands(f, first, count);
       if (s.entry->kind == step_kind::kernel) {
         for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
         for (int i = 0; i < s.entry->arguments; ++i)
-          s.call.args.number[i] = number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
+          s.call.args.number[i] =
+              number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
         f.device.launch(s.call);
         continue;
       }
       for (int i = first; i < first + count; ++i) {
         tensors_[i].pointer = base(sources_[i]);
-        tensors_[i].adds = sources_[i].from == source::output && f.outputs[static_cast<std::size_t>(sources_[i].index)].adds;
+        tensors_[i].adds =
+            sources_[i].from == source::output && f.outputs[static_cast<std::size_t>(sources_[i].index)].adds;
       }
       run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
     }
@@ -156,8 +163,8 @@ class instance {
     return {id, value(id).source, r.first * bytes, r.last * bytes};
   }
 
-  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or does not
-  /// touch them.
+  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or
+  /// does not touch them.
   bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
@@ -215,8 +222,8 @@ class instance {
       layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
       if (v.where != storage::view) continue;
       if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
-        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " + to_string(extents) +
-                    " cannot be a view");
+        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " +
+                    to_string(extents) + " cannot be a view");
       const element_range reached = range_of(layouts_[i]);
       if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
         throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) +
@@ -240,8 +247,9 @@ class instance {
     for (int i = first; i < first + count; ++i) {
       if (sources_[i].from != source::arena) continue;
       const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
-      weft::detail::unpoison(static_cast<const char*>(f.arena) + arena_.offsets[base],
-                       static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
+      weft::detail::unpoison(
+          static_cast<const char*>(f.arena) + arena_.offsets[base],
+          static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
     }
   }
 
@@ -253,7 +261,8 @@ class instance {
     return s;
   }
 
-  [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels, prepared& ready) {
+  [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
+                             prepared& ready) {
     ready.entry = &s;
     ready.at = resolved(s.at, s.extents);
     for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
@@ -262,7 +271,8 @@ class instance {
       if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
     }
     if (s.kind == step_kind::kernel)
-      prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);
+      prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels,
+                     ready.call);
   }
 
   /// How a kernel reads an argument along the row, which merging dims must not change.
@@ -272,8 +282,9 @@ class instance {
 
   [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const {
     access_list result{};  // contiguous
-    for (int i = 0; i < k.words; ++i) {
-      const lower::word w = lower::word::decoded(plan_.words[static_cast<std::size_t>(k.first_word + i)]);
+    for (int i = 0; i < k.instructions; ++i) {
+      const lower::instruction w =
+          lower::instruction::decoded(plan_.instructions[static_cast<std::size_t>(k.first_instruction + i)]);
       const auto a = static_cast<std::size_t>(w.a);
       if (w.op == lower::load && w.b) result[a] = access::strided;
       if (w.op == lower::load_row || w.op == lower::store_row) result[a] = access::per_row;
@@ -285,7 +296,8 @@ class instance {
   [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
                       std::span<const kernel_function> kernels, kernel_call& call) const {
     const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
-    call.words = plan_.words.subspan(static_cast<std::size_t>(k.first_word), static_cast<std::size_t>(k.words));
+    call.instructions = plan_.instructions.subspan(static_cast<std::size_t>(k.first_instruction),
+                                                   static_cast<std::size_t>(k.instructions));
     call.function = kernels.empty() ? nullptr : kernels[static_cast<std::size_t>(s.kernel)];
     call.division = k.division;
     call.scratch_rows = k.scratch_rows;
@@ -333,7 +345,8 @@ class instance {
   /// The strides of dims d and d + 1 walked as one, by argument; false if an argument has none.
   [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
     for (int a = 0; a < args.arguments; ++a)
-      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1], merged[a]))
+      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1],
+                         merged[a]))
         return false;
     return true;
   }
@@ -354,7 +367,8 @@ class instance {
     if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
     for (int a = 0; a < args.arguments; ++a) {
       const access h = how[static_cast<std::size_t>(a)];
-      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0)) return false;
+      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
+        return false;
     }
     merge(args, d, merged);
     return true;
