@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// What CPU kernels are made of: the types of registers, and loads, stores, casts and folds on vectors.
+//
+// A register holds one element of a row or a vector of them; its element type is that of the computation
+// (`register_type`), not that of memory.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <weft/device/kernel.hpp>
+#include <weft/device/math.hpp>
+#include <weft/device/storage.hpp>
+#include <weft/lower/code.hpp>
+
+namespace weft::lower {
+inline namespace WEFT_ISA {
+
+namespace vector_code {
+
+template <dtype T> struct register_of;
+template <> struct register_of<dtype::f64> { using type = double; };
+template <> struct register_of<dtype::f32> { using type = float; };
+template <> struct register_of<dtype::i64> { using type = std::int64_t; };
+template <> struct register_of<dtype::i32> { using type = std::int32_t; };
+template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
+
+/// The instructions of a code, and where its sweeps begin and end.
+template <int Count>
+struct parsed_code {
+  instruction instructions[std::size_t{Count}]{};
+  bool is_data[std::size_t{Count}]{};
+  int sweep_begin[8]{}, sweep_end[8]{};
+  int sweeps = 0;
+  bool wide = false;  // computes with 64-bit lanes
+
+  constexpr explicit parsed_code(const std::array<std::uint64_t, std::size_t{Count}>& encoded) {
+    for (int i = 0; i < Count; ++i) {
+      instructions[i] = instruction::decoded(encoded[static_cast<std::size_t>(i)]);
+      if (instructions[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
+      if (instructions[i].op == opcode::end) sweep_end[sweeps++] = i;
+      const bool in_sweep = sweep_begin[sweeps] > 0;
+      wide = wide || instructions[i].type == dtype::f64 || (in_sweep && instructions[i].type == dtype::i64);
+      if (instructions[i].op == opcode::constant) is_data[++i] = true;
+    }
+  }
+};
+
+template <int I, class T>
+struct slot {
+  T value;
+};
+template <int I, class T>
+WEFT_INLINE T& get(slot<I, T>& s) {
+  return s.value;
+}
+
+/// Memory to register: `n` elements at stride `stride`, zeros in the lanes after them.
+template <class T, class V>
+WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
+  using R = simd::lane<V>;
+  if constexpr (lanes == 1) {
+    if constexpr (std::is_same_v<T, bool>) return *p ? -1 : 0;
+    else return static_cast<R>(*p);
+  } else if (stride == 1) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return -simd::load_bytes<V>(reinterpret_cast<const std::uint8_t*>(p), n);
+    } else if constexpr (std::is_same_v<T, std::uint8_t>) {
+      return simd::load_bytes<V>(p, n);
+    } else if constexpr (is_storage_type<T>) {
+      return simd::load_stored<V>(p, n);
+    } else {
+      const auto raw = simd::load_some<simd::vec<T, lanes>>(p, n);
+      if constexpr (std::is_same_v<T, R>) return raw;
+      else return __builtin_convertvector(raw, V);
+    }
+  } else {
+    V v{};
+    for (index_t i = 0; i < n; ++i) v[i] = load_as<T, R>(p + i * stride, 1, 1);
+    return v;
+  }
+}
+
+/// The first `n` lanes to contiguous memory.
+template <class T, class V>
+WEFT_INLINE void store_as(T* p, V v, index_t n) {
+  constexpr int lanes = simd::lane_count<V>;
+  if constexpr (lanes == 1) {
+    *p = static_cast<T>(v);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    const auto bytes = __builtin_convertvector(-v, simd::vec<std::uint8_t, lanes>);
+    simd::store_some(reinterpret_cast<std::uint8_t*>(p), bytes, n);
+  } else if constexpr (is_storage_type<T>) {
+    simd::store_rounded(p, v, n);
+  } else if constexpr (std::is_same_v<T, simd::lane<V>>) {
+    simd::store_some(p, v, n);
+  } else {
+    simd::store_some(p, __builtin_convertvector(v, simd::vec<T, lanes>), n);
+  }
+}
+
+/// Floats as integers from R{low} to R{high}, as `converted` in base/dtype.hpp.
+template <class R, R Low, R High, class V>
+WEFT_INLINE simd::rebind<V, R> truncated(V v) {
+  using F = simd::lane<V>;
+  using I = simd::rebind<V, R>;
+  if constexpr (Low == 0) {  // and High is a float: NaN becomes the bound that it is compared with first
+    return simd::convert<R>(simd::lesser(simd::greater(v, V{}), simd::splat<V>(F{High})));
+  } else {
+    constexpr F end = static_cast<F>(High / 2 + 1) * 2;
+    const auto above = simd::less_equal(simd::splat<V>(end), v), is_number = simd::equal(v, v);
+    if constexpr (simd::truncates_to_lowest<V, R>) return (simd::truncated_or_lowest(v) ^ above) & is_number;
+    const auto below = simd::less_equal(v, simd::splat<V>(static_cast<F>(Low)));
+    const V inside = simd::select(below | above | ~is_number, V{}, v);
+    const I high = simd::select(above, simd::splat<I>(High), simd::convert<R>(inside));
+    return simd::select(below, simd::splat<I>(Low), high);
+  }
+}
+
+/// A register of type From as a value of type To: `converted` in base/dtype.hpp, for vectors.
+template <dtype From, dtype To, class V>
+WEFT_INLINE auto cast_register(V v) {
+  using R = typename register_of<register_type(To)>::type;
+  if constexpr (From == dtype::boolean && To == dtype::boolean) return v;
+  else if constexpr (From == dtype::boolean) return simd::convert<R>(-v);
+  else if constexpr (To == dtype::boolean) return static_cast<simd::mask_of<V>>(~simd::equal(v, V{}));
+  else if constexpr (is_narrow(To))
+    return simd::rounded_to<typename weft::detail::type_of<To>::type>(simd::convert<float>(v));
+  else if constexpr (To == dtype::u8 && is_floating(From)) return truncated<R, 0, 255>(v);
+  else if constexpr (To == dtype::u8) return static_cast<simd::rebind<V, R>>(simd::convert<R>(v) & 255);
+  else if constexpr (!is_floating(To) && is_floating(From))
+    return truncated<R, std::numeric_limits<R>::min(), std::numeric_limits<R>::max()>(v);
+  else return simd::convert<R>(v);
+}
+
+/// A number of the graph in a register of type T.
+template <dtype T>
+constexpr auto number_register(any_number n) {
+  using R = typename register_of<register_type(T)>::type;
+  if constexpr (T == dtype::boolean) return static_cast<R>(n.bits ? -1 : 0);
+  else return n.as<R>();
+}
+
+template <int Op, class V>
+WEFT_INLINE V fold_two(V a, V b) {
+  if constexpr (Op == 0) return simd::sum(a, b);
+  else if constexpr (Op == 1) return simd::maximum(a, b);
+  else return simd::minimum(a, b);
+}
+template <int Op, class R>
+constexpr R fold_neutral() {
+  if constexpr (Op == 0) return R{};
+  else if constexpr (std::numeric_limits<R>::has_infinity)
+    return Op == 1 ? -std::numeric_limits<R>::infinity() : std::numeric_limits<R>::infinity();
+  else return Op == 1 ? std::numeric_limits<R>::lowest() : std::numeric_limits<R>::max();
+}
+
+}  // namespace vector_code
+
+}  // namespace WEFT_ISA
+}  // namespace weft::lower
