@@ -35,6 +35,10 @@ struct step_options {
 /// A context in which the parameters of a model live as a strategy says.
 template <class Optimizer, class Options = program_options<>>
 class bound_run : public context {
+  static_assert(optimizer_like<Optimizer>,
+                "weft: bind: an optimizer has members `optimizer_state state`, `std::int64_t steps` and a "
+                "function template `void update(const parameter_update<T>&)`");
+
  public:
   using programs = Options;
 
@@ -77,7 +81,7 @@ class bound_run : public context {
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
-      optimizer_->step_all(local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
+      update_parameters(*optimizer_, local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();

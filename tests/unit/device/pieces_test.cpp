@@ -177,7 +177,7 @@ std::vector<float> trained(Optimizer optimizer, index_t first, index_t count,
   const line<float> own = eval(p + 0.0f);
   for (std::uint64_t step = 0; step < 3; ++step) {
     own.state()->grad = taken(10 + step).state();
-    optimizer.step_all(state_dict_t{{"p", own.state()}}, 0.25, default_context());
+    update_parameters(optimizer, state_dict_t{{"p", own.state()}}, 0.25, default_context());
   }
   std::vector<float> all = own.to_vector();
   for (const char* kind : kinds) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <weft/optim/optimizer.hpp>
+#include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -84,7 +85,68 @@ void for_each_gradient(mixed& m, F f) {
   });
 }
 
+/// An optimizer as users write it: Lion (Chen et al., 2023).
+struct lion {
+  double lr = 1e-2, beta1 = 0.9, beta2 = 0.99;
+  optimizer_state state{};
+  std::int64_t steps = 0;
+
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    const auto average = u.state("exp_avg");
+    const auto value = u.value();
+    const auto old = average * u.number(beta1), decayed = average * u.number(beta2);
+    const auto rest1 = u.number(1 - beta1), rest2 = u.number(1 - beta2), rate = u.number(lr);
+    u.assign(let(u.gradient(), [&](auto g) {
+               return u.results(value - sign(old + g * rest1) * rate, decayed + g * rest2);
+             }),
+             average);
+  }
+  void check() const {
+    if (!(lr > 0)) throw value_error("lion: lr is not above 0");
+  }
+};
+static_assert(optimizer_like<lion> && optimizer_like<sgd> && optimizer_like<adamw>);
+static_assert(!optimizer_like<mixed>);
+
+struct line {
+  linear<5, 3> layer;
+  auto operator()(expression auto x) const { return layer(x); }
+};
+
 }  // namespace
+
+TEST_CASE("an optimizer of one's own: every type, settings checked before anything has changed") {
+  mixed m = make();
+  lion optimizer{.lr = 0};
+  CHECK_THROWS_WITH_AS(update_parameters(optimizer, m), "lion: lr is not above 0", value_error);
+  CHECK((optimizer.steps == 0 && m.a.grad().defined()));
+  optimizer.lr = 1.0 / 64;
+  update_parameters(optimizer, m);
+  for_each_change(m, [&]<class T>(T now, double p, double g) {
+    CHECK(near(now, p - (g > 0 ? 1.0 : g < 0 ? -1.0 : 0.0) / 64));
+  });
+  CHECK(optimizer.state.find("exp_avg", "b")->type == dtype::f64);
+  const tensor<float, extents<3, 5>> average(optimizer.state.find("exp_avg", "a"));
+  CHECK(average.to_vector()[0] == doctest::Approx(-0.005));
+  set_gradient(m.b, 0.0625);  // the average has another sign than the gradient
+  update_parameters(optimizer, m);
+  CHECK(m.b.to_vector()[0] == 1 + 2.0 / 64 - (0.9 * -0.005 + 0.1 * 0.0625 > 0 ? 2.0 : 0.0) / 64);
+}
+
+TEST_CASE("an optimizer of one's own: bound, its state is part of what is saved") {
+  line model;
+  lion optimizer;
+  auto run = bind<policy<strategy::fully_sharded<2>>>(model, optimizer);
+  tape steps(run);
+  const auto loss = steps.eval(sum(model(full<float>(extents<2, 5>{}, 1.0f))));
+  const auto before = model.layer.bias.to_vector();
+  steps.backward(loss);
+  run.step();
+  CHECK(model.layer.bias.to_vector()[0] == doctest::Approx(before[0] - 0.01));
+  CHECK(run.full_optimizer().size() == 2);
+  CHECK(optimizer.steps == 1);
+}
 
 TEST_CASE("clip_grad_norm: gradients of mixed types have one norm") {
   mixed m = make();
@@ -170,7 +232,7 @@ TEST_CASE("optimisers: what cannot be updated is named before anything has chang
   adamw optimizer;
   const std::vector<float> before = m.a.to_vector();
   const state_dict_t named = named_parameters(m);
-  CHECK_THROWS_WITH_AS(optimizer.step_all(named, 1, default_context()),
+  CHECK_THROWS_WITH_AS(update_parameters(optimizer, named, 1, default_context()),
                        "weft: optimizer: parameter b is f64, not f32", value_error);
   CHECK(m.a.to_vector() == before);
   CHECK(m.a.grad().defined());

@@ -47,7 +47,7 @@ struct running_sum : weft::op::rule<1> {
         out0_store(i, sum);
       })", [](const weft::native_operands&) -> weft::index_t { return 1; }};
   template <class Dims>
-  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
     return {true, operands[0]};
   }
   static constexpr auto vjp(auto g, auto, auto) { return weft::apply<running_sum<!Backwards>>(g); }
@@ -64,7 +64,7 @@ struct noted : weft::op::rule<1> {
   }
   static constexpr weft::native_code code{&on_cpu};
   template <class Dims>
-  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
     return {true, operands[0]};
   }
 };
@@ -73,7 +73,7 @@ template <weft::index_t Number>
 struct noted_rows : weft::op::composed<1> {
   static constexpr auto name = "noted_rows";
   template <class Dims>
-  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
     return {true, operands[0]};
   }
   static constexpr auto value(auto x) {
@@ -87,7 +87,7 @@ struct nowhere : weft::op::rule<1> {
   static constexpr auto name = "nowhere";
   static constexpr weft::native_code code{};
   template <class Dims>
-  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::form* operands) {
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
     return {true, operands[0]};
   }
 };

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// The state of an optimizer: tensors such as moving averages, one of each kind for a parameter.
+//
+//   optimizer.state.find("exp_avg", "hidden.weight")
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <weft/optim/clip.hpp>
+
+namespace weft {
+
+namespace detail {
+
+/// The sentence for a type in which there is nothing to train.
+template <bool Holds, class Model>
+struct trained_model_law {
+  static_assert(Holds, "weft: optimizer: this type has no parameter: pass the model");
+};
+
+[[noreturn, gnu::cold]] inline void refuse_step(bool has_parameters) {
+  throw usage_error(
+      has_parameters
+          ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
+            "evaluated the loss, once before each step, with a loss that depends on this model"
+          : "weft: optimizer: step: the model has no parameter with elements: members of type "
+            "`parameter` are trained; layers with a dyn size are made by `create`");
+}
+inline void require_gradients(const tensor_list& parameters) {
+  for (const auto& p : parameters)
+    if (p->grad) return;
+  refuse_step(!parameters.empty());
+}
+
+}  // namespace detail
+
+/// State tensors of an optimizer by kind ("exp_avg") and parameter name, zero when first asked for. A sorted
+/// array: maps of the standard library would take a sixth of the time in which this library compiles.
+class optimizer_state {
+ public:
+  bool contains(std::string_view kind, std::string_view name) const {
+    return is_at(place_of(kind, name), kind, name);
+  }
+  /// Null if it has not been asked for yet.
+  std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const {
+    const std::size_t place = place_of(kind, name);
+    return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
+  }
+  /// Of the type `type`, on the device of the parameter `like`. Throws value_error if it is there and has
+  /// another type or shape.
+  std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
+                                    dtype type) {
+    const std::size_t place = place_of(kind, name);
+    std::shared_ptr<tensor_state> t;
+    if (is_at(place, kind, name)) {
+      t = slots_[place].tensor;
+      if (t->type != type || !(t->extents == like.extents))
+        throw value_error("weft: optimizer: " + std::string(kind) + " of " + std::string(name) + " is " +
+                          name_of(t->type) + " " + to_string(t->extents) + ", not " + name_of(type) + " " +
+                          to_string(like.extents));
+      move_to(*t, like.where);
+    } else {
+      t = make_state(like.where, like.extents, type);
+      t->where->fill_zero(t->memory.data(), t->bytes());
+      insert(place, kind, name, t);
+    }
+    if (home_) lent_.push_back(t);
+    return t;
+  }
+  std::size_t bytes() const {
+    std::size_t n = 0;
+    for (const slot& s : slots_) n += s.tensor->bytes();
+    return n;
+  }
+  /// All of them, called "kind.name".
+  state_dict_t tensors() const {
+    state_dict_t all;
+    for (const slot& s : slots_) all.emplace_back(s.kind + "." + s.name, s.tensor);
+    return all;
+  }
+  void set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t) {
+    const std::size_t place = place_of(kind, name);
+    if (is_at(place, kind, name)) slots_[place].tensor = std::move(t);
+    else insert(place, kind, name, std::move(t));
+  }
+
+  /// Removes all tensors, as before the first step.
+  void clear() { slots_.clear(); }
+
+  /// Where state tensors are between updates, if not on the devices of their parameters.
+  void keep_on(const device& home) {
+    home_ = home;
+    for (const slot& s : slots_) move_to(*s.tensor, home);
+  }
+  /// Ends an update: the tensors that it asked for move back to where they are kept.
+  void updated() {
+    for (const auto& t : lent_) move_to(*t, *home_);
+    lent_.clear();
+  }
+
+  /// The parameters of `m` with their names, which are found anew only when they are other ones. Throws
+  /// usage_error if there are none, or none has a gradient: a step that would change nothing.
+  template <class M>
+  const state_dict_t& to_update(const M& m) {
+    (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
+    const tensor_list now = parameters_of(m);
+    detail::require_gradients(now);
+    bool known = now.size() == named_.size();
+    for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
+    if (!known) named_ = named_parameters(m);
+    return named_;
+  }
+
+ private:
+  struct slot {
+    std::string kind, name;
+    std::shared_ptr<tensor_state> tensor;
+  };
+
+  /// Where a slot is, or would be.
+  std::size_t place_of(std::string_view kind, std::string_view name) const {
+    const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
+      return s.kind < kind || (s.kind == kind && s.name < name);
+    });
+    return static_cast<std::size_t>(at - slots_.begin());
+  }
+  bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
+    return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;
+  }
+  void insert(std::size_t place, std::string_view kind, std::string_view name,
+              std::shared_ptr<tensor_state> t) {
+    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
+                  slot{std::string(kind), std::string(name), std::move(t)});
+  }
+
+  std::vector<slot> slots_;  // by kind and name
+  std::optional<device> home_;
+  tensor_list lent_;
+  state_dict_t named_;
+};
+
+}  // namespace weft

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// The update of one parameter, and of all parameters of a model: what an optimizer is made of.
+//
+//   struct sign_sgd {
+//     double lr = 1e-3;
+//     optimizer_state state{};
+//     std::int64_t steps = 0;
+//
+//     template <element T>
+//     void update(const parameter_update<T>& u) const {
+//       u.assign(u.value() - sign(u.gradient()) * u.number(lr));
+//     }
+//   };
+//   sign_sgd optimizer;
+//   update_parameters(optimizer, model);      // or bind<plan>(model, optimizer, ranks)
+#pragma once
+
+#include <concepts>
+
+#include <weft/optim/optimizer_state.hpp>
+
+namespace weft {
+
+/// A parameter of element type T and its gradient, both flat, inside of an optimizer's `update`. Sharded
+/// strategies pass the rows of the rank, so an update must treat elements alike.
+template <element T>
+class parameter_update {
+ public:
+  /// The type to compute in: f64 for f64 parameters, otherwise f32.
+  using number_type = detail::update_number<T>;
+
+  parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
+                   double scale, optimizer_state& state, context& c)
+      : name_(name), parameter_(parameter), gradient_(gradient), scale_(scale), state_(state), context_(c) {}
+
+  const std::string& name() const { return name_; }
+  /// Number of dims of the whole parameter.
+  int order() const { return parameter_->extents.order; }
+
+  /// An expression of shape [elements] and type number_type.
+  auto value() const { return detail::in_type<number_type>(flat_view<T>(parameter_)); }
+  /// The same, times the scale given to the step.
+  auto gradient() const {
+    return detail::in_type<number_type>(flat_view<T>(gradient_)) * static_cast<number_type>(scale_);
+  }
+  static constexpr number_type number(double x) { return static_cast<number_type>(x); }
+
+  /// Whether the parameter has a state tensor of this kind: not before it was first asked for.
+  bool has_state(std::string_view kind) const { return state_.contains(kind, name_); }
+  /// The state tensor `kind` of shape [elements], zero when first asked for.
+  tensor<number_type, extents<dyn>> state(std::string_view kind) const {
+    return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>));
+  }
+
+  /// The new values of the parameter and of state tensors as one expression, so that they can share a `let`;
+  /// the parameter's is rounded to T.
+  template <expression V, expression... State>
+  static auto results(const V& value, const State&... state) {
+    return bundled(detail::in_type<T>(value), state...);
+  }
+  /// Sets the parameter to `value`, rounded to T.
+  template <expression V>
+  void assign(const V& value) const {
+    weft::update(context_, {parameter_}, detail::in_type<T>(value));
+  }
+  /// Sets the parameter and these state tensors to `values`, made by `results`, in one kernel. All values are
+  /// computed from the old elements.
+  template <expression V, class... State>
+    requires(sizeof...(State) > 0)
+  void assign(const V& values, const State&... state) const {
+    weft::update(context_, {parameter_, state.state()...}, values);
+  }
+
+ private:
+  const std::string& name_;
+  detail::state_ref parameter_;
+  detail::state_ref gradient_;
+  double scale_;
+  optimizer_state& state_;
+  context& context_;
+};
+
+/// An optimizer: `update` changes one parameter, `state` holds what it remembers of each, and `steps`, the
+/// number of steps taken, counts before the first update of a step. Both are part of checkpoints. Optional:
+/// `check()`, called before each step, throws value_error for settings out of range.
+template <class O>
+concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
+  { o.state } -> std::same_as<optimizer_state&>;
+  { o.steps } -> std::same_as<std::int64_t&>;
+  o.update(u);
+};
+
+namespace detail {
+
+/// Updates a parameter, if it has a gradient, and drops the gradient. A parameter that lives elsewhere is on
+/// the device of its gradient for its update.
+template <element T, class O>
+void update_parameter(O& o, const std::string& name, state_ref p, double scale, context& c) {
+  const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
+  if (!grad || p->extents.size() == 0) return;
+  const device home = p->where;
+  move_to(*p, grad->where);
+  o.update(parameter_update<T>(name, p, grad, scale, o.state, c));
+  move_to(*p, home);
+  o.state.updated();
+}
+
+template <class O>
+void check_settings(const O& o) {
+  if constexpr (requires { o.check(); }) o.check();
+}
+
+}  // namespace detail
+
+/// One step of `o` on every parameter of `model` that has a gradient, of any floating type. `scale`
+/// multiplies the gradients: 1 / number of accumulated ones, or a clipping factor. Gradients are gone
+/// afterwards. Throws usage_error if no parameter has one.
+template <optimizer_like O, class Model>
+  requires(!std::same_as<std::remove_const_t<Model>, state_dict_t>)
+void update_parameters(O& o, Model& model, double scale = 1, context& c = default_context()) {
+  detail::check_settings(o);
+  const state_dict_t& named = o.state.to_update(model);
+  ++o.steps;
+  std::size_t next = 0;
+  const auto visit = [&](detail::no_path, const auto& p) {
+    using T = typename std::remove_cvref_t<decltype(p)>::value_type;
+    const std::string& name = named[next++].first;
+    if constexpr (is_floating(dtype_of<T>)) detail::update_parameter<T>(o, name, p.state(), scale, c);
+  };
+  detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
+}
+
+/// The same for parameters of f32 by name. A template so that units that train nothing pay nothing. Throws
+/// value_error before anything has changed if a parameter with a gradient is of another type.
+template <optimizer_like O>
+void update_parameters(O& o, const state_dict_t& parameters, double scale = 1,
+                       context& c = default_context()) {
+  detail::check_settings(o);
+  for (const auto& [name, p] : parameters)
+    if (p->grad && p->type != dtype::f32)
+      throw value_error("weft: optimizer: parameter " + name + " is " + name_of(p->type) + ", not f32");
+  ++o.steps;
+  for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c);
+}
+
+}  // namespace weft
