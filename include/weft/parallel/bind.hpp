@@ -237,6 +237,12 @@ class bound_run : public context {
   std::uint64_t passes_seen_ = 0;
 };
 
+namespace detail {
+template <class Plan>
+using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,
+                                       typename Plan::strategy_type>;
+}  // namespace detail
+
 /// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
 /// the optimiser and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
@@ -247,7 +253,7 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; }
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
-  using chosen = typename Plan::strategy_type;
+  using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " +
                       std::to_string(ranks.size()));
@@ -260,7 +266,7 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
   return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
                                                        optimizer, std::make_shared<self_communicator>(),
-                                                       Plan::strategy_type::options());
+                                                       detail::strategy_of<Plan>::options());
 }
 
 }  // namespace weft

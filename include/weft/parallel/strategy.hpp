@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
-// What can be chosen: strategies as types, and the options that they stand for.
+// Parallel strategies as types, and the options that they stand for.
 //
 //   using plan = policy<precision::bf16, strategy::fully_sharded<3>>;      // the one line that changes
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include <weft/comm/communicator.hpp>
 #include <weft/device/device.hpp>
-#include <weft/run/choices.hpp>
+#include <weft/run/policy.hpp>
 
 namespace weft {
 
@@ -81,36 +80,5 @@ struct hybrid {
 };
 
 }  // namespace strategy
-
-namespace detail {
-template <class T>
-concept is_strategy = requires { { T::options() } -> std::same_as<parallel_options>; };
-
-/// The strategy among `Choices`, or a single rank.
-template <class... Choices>
-struct chosen_strategy {
-  using type = strategy::single;
-};
-template <class First, class... Rest>
-struct chosen_strategy<First, Rest...> {
-  using type = typename chosen_strategy<Rest...>::type;
-};
-template <is_strategy First, class... Rest>
-struct chosen_strategy<First, Rest...> {
-  using type = First;
-};
-}  // namespace detail
-
-/// What a model is bound to: a strategy and choices for its programs (precision, recompute), in any
-/// order. Devices come with the model, ranks with the communicator.
-template <class... Choices>
-struct policy {
-  static_assert(((detail::is_strategy<Choices> || program_choice<Choices>)&&...),
-                "weft: policy: takes a strategy (strategy::...), a precision (precision::...) and "
-                "recompute::...");
-  static_assert((int{detail::is_strategy<Choices>} + ... + 0) <= 1, "weft: policy: takes one strategy");
-  using strategy_type = typename detail::chosen_strategy<Choices...>::type;
-  using programs = options_of<Choices...>;
-};
 
 }  // namespace weft
