@@ -3,15 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include <weft/comm/environment.hpp>
-#include <weft/comm/self.hpp>
-#include <weft/comm/threads.hpp>
-#if WEFT_WITH_MPI
-#include <weft/comm/mpi_world.hpp>
-#endif
-#if WEFT_WITH_GLOO
-#include <weft/comm/gloo_world.hpp>
-#endif
+#include <weft/comm/run_world.hpp>
 
 #include "train_gpt_job.hpp"
 
@@ -50,69 +42,20 @@ int threads_per_rank(int ranks) {
 
 /// Says what went wrong, and returns the exit code for it.
 int report(const std::exception_ptr& what) {
-  const auto say = [](const char* why, int code) { return std::fprintf(stderr, "train_gpt: %s\n", why), code; };
-  try {
-    std::rethrow_exception(what);
-  } catch (const usage_error& e) {
-    return say(e.what(), exit_codes::bad_use);
-  } catch (const io_error& e) {
-    return say(e.what(), exit_codes::bad_use);
-  } catch (const comm_error& e) {
-    return say(e.what(), exit_codes::others_failed);
-  } catch (const std::bad_alloc&) {
-    return say("the host has no more memory", exit_codes::failed);
-  } catch (const std::exception& e) {
-    return say(e.what(), exit_codes::failed);
-  }
-}
-
-/// `train`; what goes wrong here is told to the others.
-[[maybe_unused]] int train_among_others(const settings& s, communicator& ranks) {
-  try {
-    return train(s, ranks);
-  } catch (const comm_error&) {
-    throw;  // they know
-  } catch (const std::exception& e) {
-    ranks.abort(e.what());
-    throw;
-  }
+  std::fputs("train_gpt: ", stderr);
+  return report_failure(what);
 }
 
 /// Runs `train` on all ranks and returns the worst exit code.
-int train_on_ranks(settings s, int count, char** values) {
-  if (s.comm == "mpi") {
-#if WEFT_WITH_MPI
-    const auto body = [&](communicator& ranks) {
-      if (s.threads == 0) s.threads = threads_per_rank(launch_from_environment().local_size);
-      return train(s, ranks);
-    };
-    return run_under_mpirun(count, values, body, report);
-#else
-    (void)count, (void)values;
-    throw usage_error("--comm mpi: this program was built without MPI");
-#endif
-  }
-  if (s.comm == "gloo") {
-#if WEFT_WITH_GLOO
-    const launch me = launch_from_environment();
-    gloo_world world(me, std::chrono::seconds(s.timeout));
-    if (s.threads == 0) s.threads = threads_per_rank(me.local_size);
-    return train_among_others(s, world.ranks());
-#else
-    throw usage_error("--comm gloo: this program was built without Gloo");
-#endif
-  }
-  if (s.ranks == 1) {
-    self_communicator alone;
-    return train(s, alone);
-  }
-  if (s.threads == 0) s.threads = threads_per_rank(s.ranks);
-  std::atomic<int> worst = 0;
-  run_ranks(s.ranks, [&](communicator& ranks) {
-    const int code = train(s, ranks);
-    if (ranks.rank() == 0 || code > worst) worst = code;
-  });
-  return worst;
+int train_on_ranks(const settings& s, int& count, char**& values) {
+  const transport over = s.comm == "mpi" ? transport::mpi : s.comm == "gloo" ? transport::gloo : transport::threads;
+  const int on_this_machine = over == transport::threads ? s.ranks : launch_from_environment().local_size;
+  const auto body = [&](communicator& ranks) {
+    settings own = s;
+    if (own.threads == 0 && on_this_machine > 1) own.threads = threads_per_rank(on_this_machine);
+    return train(own, ranks);
+  };
+  return run_world(count, values, body, {over, s.ranks, std::chrono::seconds(s.timeout), report});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Graphs as text and as DOT, for reading what passes did.
+// Graphs as text and as DOT, for reading what passes did. run/draw.hpp draws expressions.
 //
 //   compute_graph g;
 //   g.outputs.push_back(flatten<decltype(loss)>(g).id);
@@ -9,6 +9,7 @@
 #include <string>
 
 #include <weft/graph/build.hpp>
+#include <weft/graph/fuse.hpp>
 
 namespace weft::graph {
 
@@ -43,12 +44,23 @@ inline std::string to_text(const compute_graph& g) {
   return text;
 }
 
-/// The graph in the language of Graphviz; outputs are drawn bold.
-inline std::string to_dot(const compute_graph& g) {
+namespace detail {
+inline std::string dot_of_node(const compute_graph& g, int i) {
+  return "n" + std::to_string(i) + " [label=\"" + described(g, i) + "\"" +
+         (is_output(g, i) ? ", style=bold" : "") + "];\n";
+}
+}  // namespace detail
+
+/// The graph in the language of Graphviz; outputs are drawn bold, nodes that `f` fuses into one kernel in a box.
+inline std::string to_dot(const compute_graph& g, const fusion& f = {}) {
   std::string text = "digraph {\n  node [shape=box, fontname=monospace];\n";
+  for (int k = 0; k < f.groups.size(); ++k) {
+    text += "  subgraph cluster" + std::to_string(k) + " {\n    label=\"kernel " + std::to_string(k) + "\";\n";
+    for (const int i : f.groups[k].nodes) text += "    " + detail::dot_of_node(g, i);
+    text += "  }\n";
+  }
   for (int i = 0; i < g.size(); ++i) {
-    text += "  n" + std::to_string(i) + " [label=\"" + detail::described(g, i) + "\"" +
-            (detail::is_output(g, i) ? ", style=bold" : "") + "];\n";
+    if (f.groups.empty() || f.group_of[i] < 0) text += "  " + detail::dot_of_node(g, i);
     for (int k = 0; k < g[i].operands; ++k)
       text += "  n" + std::to_string(g[i].operand[k]) + " -> n" + std::to_string(i) + ";\n";
   }

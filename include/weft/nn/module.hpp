@@ -9,7 +9,6 @@
 //   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -185,13 +184,21 @@ void initialize(M& m, std::uint64_t seed) {
   });
 }
 
+namespace detail {
+/// The key for the next parameter that this thread makes: another one each time. Every thread counts from 0, so
+/// that ranks that are threads make the same model, as processes do.
+inline random_key next_parameter_key() {
+  thread_local std::uint64_t made = 0;
+  return {0, made++};
+}
+}  // namespace detail
+
 /// A parameter with elements drawn at once; `initialize` draws them again by name.
 template <element T = float, class Extents>
 parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = default_device()) {
-  static std::atomic<std::uint64_t> drawn{0};  // so that modules made by default differ
   parameter<Extents, T> p(static_cast<shape>(e), where);
   p.state()->init = init;
-  draw<T>(*p.state(), {0, drawn++});
+  draw<T>(*p.state(), detail::next_parameter_key());
   return p;
 }
 

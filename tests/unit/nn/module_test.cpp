@@ -2,9 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 #include <weft/weft.hpp>
 
@@ -289,4 +292,33 @@ TEST_CASE("a transformer block copies nothing, though no extent is known") {
   };
   CHECK(copies(run::forward_program<program_of>::plan) == 0);
   CHECK(copies(run::backward_program<program_of>::plan) == 0);
+}
+
+TEST_CASE("parameters that are made by default: each is drawn anew, and the same on every thread") {
+  struct two {
+    linear<3, 16> a;
+    linear<16, 3> b;  // as many elements as `a`, with another bound
+    linear<3, 16> c;
+  };
+  const auto scaled = [](const auto& weight, double bound) {
+    std::vector<float> all = weight.to_vector();
+    for (float& x : all) x = static_cast<float>(x / bound);
+    return all;
+  };
+  const auto made = [&] {
+    const two m;
+    return std::array{scaled(m.a.weight, 1 / std::sqrt(3.0)), scaled(m.b.weight, 0.25),
+                      scaled(m.c.weight, 1 / std::sqrt(3.0))};
+  };
+  std::array<std::vector<float>, 3> first, second;
+  std::thread([&] { first = made(); }).join();
+  std::thread([&] { second = made(); }).join();
+  CHECK(first == second);
+  const auto equal = [](const std::vector<float>& x, const std::vector<float>& y) {
+    int n = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) n += std::abs(x[i] - y[i]) < 1e-6f;
+    return n;
+  };
+  CHECK(equal(first[0], first[1]) < 3);
+  CHECK(equal(first[0], first[2]) < 3);
 }

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+// One main for one process, threads, processes over TCP and mpirun.
+//
+//   int main(int argc, char** argv) {
+//     return weft::run_world(argc, argv, [](weft::communicator& ranks) { train(ranks); });
+//   }
+//
+//   ./program                            one rank
+//   WEFT_RANKS=4 ./program               four ranks, threads of one process
+//   launch -n 4 ./program                four processes over TCP      (link weft::gloo)
+//   mpirun -n 4 ./program                four processes under MPI     (link weft::mpi)
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+#include <type_traits>
+
+#include <weft/comm/environment.hpp>
+#include <weft/comm/self.hpp>
+#include <weft/comm/threads.hpp>
+#if WEFT_WITH_GLOO
+#include <weft/comm/gloo_world.hpp>
+#endif
+#if WEFT_WITH_MPI
+#include <weft/comm/mpi_world.hpp>
+#endif
+
+namespace weft {
+
+/// What ranks are, and what carries their messages.
+enum class transport : std::uint8_t {
+  automatic,  // as the program was started: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else threads
+  threads,
+  gloo,
+  mpi
+};
+
+/// Prints what went wrong to stderr and returns the exit code for it (`exit_codes`): bad_use for usage_error
+/// and io_error, others_failed for comm_error, else failed.
+inline int report_failure(const std::exception_ptr& what) {
+  const auto say = [](const char* why, int code) { return std::fprintf(stderr, "%s\n", why), code; };
+  try {
+    std::rethrow_exception(what);
+  } catch (const usage_error& e) {
+    return say(e.what(), exit_codes::bad_use);
+  } catch (const io_error& e) {
+    return say(e.what(), exit_codes::bad_use);
+  } catch (const comm_error& e) {
+    return say(e.what(), exit_codes::others_failed);
+  } catch (const std::bad_alloc&) {
+    return say("the host has no more memory", exit_codes::failed);
+  } catch (const std::exception& e) {
+    return say(e.what(), exit_codes::failed);
+  } catch (...) {
+    return say("an exception of an unknown type", exit_codes::failed);
+  }
+}
+
+struct world_options {
+  transport over = transport::automatic;
+  int threads = 0;  // ranks where they are threads; 0: WEFT_RANKS, or 1 if that is not set
+  std::chrono::milliseconds timeout = default_timeout;  // of making the group over TCP
+  std::function<int(const std::exception_ptr&)> report = report_failure;
+};
+
+namespace detail {
+
+/// A body that returns nothing has succeeded when it ends.
+template <class Body>
+int exit_code_of(Body& body, communicator& ranks) {
+  if constexpr (std::is_void_v<std::invoke_result_t<Body&, communicator&>>) return body(ranks), exit_codes::done;
+  else return body(ranks);
+}
+
+inline transport transport_for(const launch& me) {
+  switch (me.from) {
+    case launch::launcher::mpirun: return transport::mpi;
+    case launch::launcher::variables: return transport::gloo;
+    case launch::launcher::none: return transport::threads;
+  }
+  return transport::threads;
+}
+
+#if WEFT_WITH_GLOO
+/// What goes wrong on this rank is told to the others.
+template <class Body>
+int run_over_gloo(const launch& me, Body& body, std::chrono::milliseconds limit) {
+  gloo_world world(me, limit);
+  try {
+    return exit_code_of(body, world.ranks());
+  } catch (const comm_error&) {
+    throw;  // the others know
+  } catch (const std::exception& e) {
+    world.ranks().abort(e.what());
+    throw;
+  }
+}
+#endif
+
+/// The worst exit code of all ranks.
+template <class Body>
+int run_on_threads(int count, Body& body) {
+  if (count == 1) {
+    self_communicator alone;
+    return exit_code_of(body, alone);
+  }
+  std::atomic<int> worst = exit_codes::done;
+  run_ranks(count, [&](communicator& ranks) {
+    const int code = exit_code_of(body, ranks);
+    for (int known = worst; code > known && !worst.compare_exchange_weak(known, code);) {}
+  });
+  return worst;
+}
+
+inline int ranks_from_environment(const variable_lookup& look_up = [](const char* n) {
+  return std::getenv(n);
+}) {
+  return look_up("WEFT_RANKS") ? variable_as_int(look_up, "WEFT_RANKS", 1, 1024) : 1;
+}
+
+}  // namespace detail
+
+/// Calls body(communicator&) on every rank of this process and returns the exit code for the process: what
+/// `body` returns (0 if it returns nothing), or what `report` makes of an exception. Under mpirun the code is
+/// the same on all ranks. Where ranks are threads, they call `body` at the same time.
+template <class Body>
+int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
+  const launch me = launch_from_environment();
+  switch (o.over == transport::automatic ? detail::transport_for(me) : o.over) {
+    case transport::mpi:
+#if WEFT_WITH_MPI
+      return run_under_mpirun(
+          argc, argv, [&](communicator& ranks) { return detail::exit_code_of(body, ranks); }, o.report);
+#else
+      throw usage_error("weft: run_world: ranks under mpirun need a program that is linked with weft::mpi");
+#endif
+    case transport::gloo:
+#if WEFT_WITH_GLOO
+      return detail::run_over_gloo(me, body, o.timeout);
+#else
+      throw usage_error("weft: run_world: ranks over TCP need a program that is linked with weft::gloo");
+#endif
+    case transport::automatic:
+    case transport::threads: break;
+  }
+  (void)argc, (void)argv;
+  return detail::run_on_threads(o.threads > 0 ? o.threads : detail::ranks_from_environment(), body);
+} catch (...) {
+  return o.report(std::current_exception());
+}
+
+}  // namespace weft

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// What an expression becomes: its graph and how nodes are fused into kernels, in the language of Graphviz.
+//
+//   std::ofstream("model.dot") << to_dot(softmax(matmul(x, w)));      // dot -Tsvg model.dot -o model.svg
+//
+// Made at run time by the passes that the compiler runs; a header of its own, as few programs need it.
+#pragma once
+
+#include <string>
+
+#include <weft/graph/print.hpp>
+#include <weft/run/program.hpp>
+
+namespace weft {
+
+/// The graph of `e` as it is evaluated: composed ops are written out, nodes of one kernel stand in one box,
+/// and matmuls, other native ops and views outside. `Options` are those of a policy: `plan::programs`.
+template <class Options = program_options<>, expression E>
+std::string to_dot(const E&) {
+  const graph::compute_graph g = graph::with_legal_views(
+      graph::with_transposed_products(graph::expanded(run::detail::graph_of<E, Options>())));
+  return graph::to_dot(g, graph::fuse(g));
+}
+
+/// The same for the statement `e` and its derivative: all that a tape computes for it.
+template <class Options = program_options<>, expression E>
+std::string to_dot_with_gradients(const E&) {
+  const graph::compute_graph g = graph::with_legal_views(
+      graph::with_transposed_products(run::detail::joint_graph_of<E, Options>()));
+  return graph::to_dot(g, graph::fuse(g));
+}
+
+}  // namespace weft

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// One main for all kinds of ranks: how many there are, and what becomes of exit codes and exceptions.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+#include <weft/comm/run_world.hpp>
+
+using namespace weft;
+
+namespace {
+
+/// run_world on `n` threads; what `report` was told last.
+template <class Body>
+int run(int n, std::string& told, Body body) {
+  int count = 0;
+  char** values = nullptr;
+  const auto report = [&](const std::exception_ptr& e) {
+    try {
+      std::rethrow_exception(e);
+    } catch (const std::exception& what) {
+      told = what.what();
+    }
+    return report_failure(e);
+  };
+  return run_world(count, values, body, {.over = transport::threads, .threads = n, .timeout = default_timeout, .report = report});
+}
+
+[[maybe_unused]] world_options only(transport t) {
+  world_options o;
+  o.over = t;
+  return o;
+}
+launch started_by(launch::launcher l) {
+  launch me;
+  me.from = l;
+  return me;
+}
+
+}  // namespace
+
+TEST_CASE("run_world: every rank runs the body once, whether it returns a code or nothing") {
+  std::string told;
+  for (const int n : {1, 2, 5}) {
+    std::mutex guard;
+    std::multiset<int> seen;
+    CHECK(run(n, told, [&](communicator& ranks) {
+            const std::lock_guard lock(guard);
+            seen.insert(ranks.rank());
+            CHECK(ranks.size() == n);
+          }) == 0);
+    std::multiset<int> all;
+    for (int r = 0; r < n; ++r) all.insert(r);
+    CHECK(seen == all);
+    CHECK(run(n, told, [&](communicator& ranks) { return ranks.rank() == n - 1 ? 7 : 3; }) == 7);
+    CHECK(told.empty());
+  }
+}
+
+TEST_CASE("run_world: an exception of any rank is reported once and becomes an exit code") {
+  std::string told;
+  for (const int n : {1, 3}) {
+    const auto code_for = [&](auto what) {
+      told.clear();
+      return run(n, told, [&](communicator& ranks) {
+        if (ranks.rank() == n - 1) throw what;
+        ranks.barrier().wait();
+      });
+    };
+    CHECK(code_for(usage_error("no such option")) == exit_codes::bad_use);
+    CHECK(told == "no such option");
+    CHECK(code_for(io_error("no such file")) == exit_codes::bad_use);
+    CHECK(code_for(comm_error("rank 1 is gone")) == exit_codes::others_failed);
+    CHECK(code_for(value_error("nan")) == exit_codes::failed);
+    CHECK(code_for(std::bad_alloc()) == exit_codes::failed);
+  }
+}
+
+TEST_CASE("run_world: ranks are what the program was started as") {
+  CHECK(detail::transport_for({}) == transport::threads);
+  CHECK(detail::transport_for(started_by(launch::launcher::variables)) == transport::gloo);
+  CHECK(detail::transport_for(started_by(launch::launcher::mpirun)) == transport::mpi);
+  CHECK(detail::ranks_from_environment([](const char*) -> const char* { return nullptr; }) == 1);
+  CHECK(detail::ranks_from_environment([](const char*) { return "3"; }) == 3);
+  for (const char* bad : {"", "0", "-1", "2 ", "1e3", "99999"})
+    CHECK_THROWS_WITH_AS(detail::ranks_from_environment([&](const char*) { return bad; }),
+                         doctest::Contains("WEFT_RANKS"), usage_error);
+}
+
+TEST_CASE("run_world: a transport that the program was built without is refused by name") {
+  int count = 0;
+  char** values = nullptr;
+#if !WEFT_WITH_GLOO
+  CHECK(run_world(count, values, [](communicator&) {}, only(transport::gloo)) == exit_codes::bad_use);
+#endif
+#if !WEFT_WITH_MPI
+  CHECK(run_world(count, values, [](communicator&) {}, only(transport::mpi)) == exit_codes::bad_use);
+#endif
+}
