@@ -39,10 +39,10 @@ struct all {
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
             checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
-            attention, attention_backward,                 // look-ups, attention
+            attention, attention_backward,                                      // by index, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
-            clamp, cross_entropy, count_labels, bce_with_logits,             // losses
-                       checked_probability, uniform_like, dropout, bernoulli,              // random
+            clamp, cross_entropy, count_labels, bce_with_logits,                // losses
+            checked_probability, uniform_like, dropout, bernoulli,              // random
             tap>;
 };
 
