@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+// A mesh of ranks: which rank is where along the axes of a parallel strategy, and the groups along them.
+//
+//   rank_mesh mesh(ranks, {.pp = 2, .dp = 4});            // 8 ranks
+//   communicator& stages = mesh.along(mesh_axis::pp);     // the two ranks with this rank's dp coordinate
+//
+// Ranks are numbered with pp outermost and tp innermost, so that the ranks that exchange most are on one
+// machine: rank = (((pp * DP + dp) * FSDP + fsdp) * CP + cp) * TP + tp.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/comm/self.hpp>
+
+namespace weft {
+
+/// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts of the
+/// context, parts of a layer.
+enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, tp };
+inline constexpr int mesh_axes = 5;
+
+constexpr const char* name_of(mesh_axis a) {
+  constexpr const char* names[] = {"pp", "dp", "fsdp", "cp", "tp"};
+  return names[static_cast<int>(a)];
+}
+
+/// The number of ranks along each axis.
+struct mesh_sizes {
+  int pp = 1, dp = 1, fsdp = 1, cp = 1, tp = 1;
+
+  constexpr int of(mesh_axis a) const {
+    const int all[] = {pp, dp, fsdp, cp, tp};
+    return all[static_cast<int>(a)];
+  }
+  /// Ranks in all; of products beyond 2^31, some number beyond 2^31.
+  constexpr std::int64_t ranks() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < mesh_axes; ++i)
+      if (n >> 31 == 0) n *= of(static_cast<mesh_axis>(i));
+    return n;
+  }
+  /// The ranks inside of one coordinate of `a`: by how much rank numbers differ along it.
+  constexpr int stride(mesh_axis a) const {
+    int n = 1;
+    for (int i = static_cast<int>(a) + 1; i < mesh_axes; ++i) n *= of(static_cast<mesh_axis>(i));
+    return n;
+  }
+  /// The coordinate of `rank` along `a`.
+  constexpr int coordinate(int rank, mesh_axis a) const { return rank / stride(a) % of(a); }
+
+  bool operator==(const mesh_sizes&) const = default;
+};
+
+/// "pp 2 x dp 4"; axes of one rank are left out, "1 rank" if all are.
+inline std::string to_string(const mesh_sizes& sizes) {
+  std::string text;
+  for (int i = 0; i < mesh_axes; ++i) {
+    const auto a = static_cast<mesh_axis>(i);
+    if (sizes.of(a) == 1) continue;
+    text += (text.empty() ? "" : " x ") + std::string(name_of(a)) + " " + std::to_string(sizes.of(a));
+  }
+  return text.empty() ? "1 rank" : text;
+}
+
+/// The place of this rank in a mesh, and its groups. Groups of one rank send nothing.
+class rank_mesh {
+ public:
+  /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the sizes do
+  /// not multiply to the number of ranks.
+  rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
+      : ranks_(&ranks), sizes_(checked(sizes, ranks.size())) {
+    for (int i = 0; i < mesh_axes; ++i) groups_[static_cast<std::size_t>(i)] = group(i, i, o);
+  }
+
+  const mesh_sizes& sizes() const { return sizes_; }
+  int size(mesh_axis a) const { return sizes_.of(a); }
+  int coordinate(mesh_axis a) const { return sizes_.coordinate(ranks_->rank(), a); }
+
+  /// All ranks.
+  communicator& all() const { return *ranks_; }
+  /// The ranks that differ from this one in their coordinate along `a` only, in its order.
+  communicator& along(mesh_axis a) const { return *groups_[static_cast<std::size_t>(a)]; }
+  /// The ranks that differ along the axes from `first` to `last` only: dp to cp are those that see other data.
+  /// Collective, a new group each time.
+  std::shared_ptr<communicator> along(mesh_axis first, mesh_axis last, const comm_options& o = {}) const {
+    return group(static_cast<int>(first), static_cast<int>(last), o);
+  }
+
+  /// A line for each rank: "rank 5: pp 1, dp 0, tp 1"; axes of one rank are left out.
+  std::string to_string() const {
+    std::string text;
+    for (int r = 0; r < ranks_->size(); ++r) {
+      std::string line;
+      for (int i = 0; i < mesh_axes; ++i) {
+        const auto a = static_cast<mesh_axis>(i);
+        if (sizes_.of(a) > 1)
+          line += (line.empty() ? "" : ", ") + std::string(name_of(a)) + " " +
+                  std::to_string(sizes_.coordinate(r, a));
+      }
+      text += "rank " + std::to_string(r) + (line.empty() ? "" : ": ") + line + "\n";
+    }
+    return text;
+  }
+
+ private:
+  static const mesh_sizes& checked(const mesh_sizes& sizes, int ranks) {
+    for (int i = 0; i < mesh_axes; ++i)
+      if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) < 1)
+        throw usage_error(std::string("weft: mesh: ") + name_of(a) + " is " + std::to_string(sizes.of(a)) +
+                          ": expected 1 or more");
+    if (sizes.ranks() != ranks)
+      throw usage_error("weft: mesh: " + weft::to_string(sizes) + " needs " + std::to_string(sizes.ranks()) +
+                        " ranks, there are " + std::to_string(ranks));
+    return sizes;
+  }
+
+  std::shared_ptr<communicator> group(int first, int last, const comm_options& o) const {
+    int count = 1;
+    for (int i = first; i <= last; ++i) count *= sizes_.of(static_cast<mesh_axis>(i));
+    if (count == 1) return std::make_shared<self_communicator>();
+    if (count == ranks_->size()) return {std::shared_ptr<void>(), ranks_};  // not owned
+    return ranks_->axis(count, sizes_.stride(static_cast<mesh_axis>(last)), o);
+  }
+
+  communicator* ranks_;
+  mesh_sizes sizes_;
+  std::array<std::shared_ptr<communicator>, mesh_axes> groups_;
+};
+
+}  // namespace weft

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// Meshes: where ranks are, and who is in whose group, for every mesh of up to twelve ranks.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <limits>
+#include <set>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/mesh.hpp>
+
+using namespace weft;
+
+namespace {
+
+constexpr mesh_axis axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp, mesh_axis::cp, mesh_axis::tp};
+
+/// Calls f(sizes) for every mesh of `n` ranks.
+template <class F>
+void for_each_mesh(int n, F f) {
+  for (int pp = 1; pp <= n; ++pp)
+    for (int dp = 1; pp * dp <= n; ++dp)
+      for (int fsdp = 1; pp * dp * fsdp <= n; ++fsdp)
+        for (int cp = 1; pp * dp * fsdp * cp <= n; ++cp)
+          for (int tp = 1; pp * dp * fsdp * cp * tp <= n; ++tp)
+            if (pp * dp * fsdp * cp * tp == n) f(mesh_sizes{pp, dp, fsdp, cp, tp});
+}
+
+/// Coordinates by counting: the last axis runs fastest.
+std::vector<std::array<int, 5>> counted(const mesh_sizes& m) {
+  std::vector<std::array<int, 5>> all;
+  for (int pp = 0; pp < m.pp; ++pp)
+    for (int dp = 0; dp < m.dp; ++dp)
+      for (int fsdp = 0; fsdp < m.fsdp; ++fsdp)
+        for (int cp = 0; cp < m.cp; ++cp)
+          for (int tp = 0; tp < m.tp; ++tp) all.push_back({pp, dp, fsdp, cp, tp});
+  return all;
+}
+
+/// The ranks in which only the coordinates from `first` to `last` differ from those of `rank`.
+std::vector<std::int64_t> members(const mesh_sizes& m, int rank, int first, int last) {
+  const auto all = counted(m);
+  std::vector<std::int64_t> in;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    bool same = true;
+    for (int i = 0; i < 5; ++i)
+      if (i < first || i > last)
+        same = same && all[r][static_cast<std::size_t>(i)] ==
+                           all[static_cast<std::size_t>(rank)][static_cast<std::size_t>(i)];
+    if (same) in.push_back(static_cast<std::int64_t>(r));
+  }
+  return in;
+}
+
+/// The ranks of the world that are in `group`, as its members tell each other.
+std::vector<std::int64_t> told(communicator& group, int rank) {
+  std::vector<std::int64_t> own{rank}, all(static_cast<std::size_t>(group.size()));
+  group.all_gather(own, all).wait();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("mesh: coordinates count with tp fastest") {
+  for (int n = 1; n <= 12; ++n)
+    for_each_mesh(n, [&](const mesh_sizes& m) {
+      const auto expected = counted(m);
+      CHECK(m.ranks() == n);
+      for (int r = 0; r < n; ++r)
+        for (int i = 0; i < 5; ++i)
+          CHECK(m.coordinate(r, axes[i]) == expected[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]);
+    });
+}
+
+TEST_CASE("mesh: the groups along every axis, and along several") {
+  for (const int n : {1, 2, 3, 4, 6, 8})
+    run_ranks(n, [&](communicator& ranks) {
+      for_each_mesh(n, [&](const mesh_sizes& m) {
+        const rank_mesh mesh(ranks, m);
+        for (int i = 0; i < 5; ++i) {
+          CHECK(mesh.along(axes[i]).rank() == mesh.coordinate(axes[i]));
+          CHECK(told(mesh.along(axes[i]), ranks.rank()) == members(m, ranks.rank(), i, i));
+        }
+        const auto data = mesh.along(mesh_axis::dp, mesh_axis::cp);
+        CHECK(told(*data, ranks.rank()) == members(m, ranks.rank(), 1, 3));
+      });
+    });
+}
+
+TEST_CASE("mesh: what does not fit is refused in one line") {
+  self_communicator alone;
+  CHECK_THROWS_WITH_AS(rank_mesh(alone, {.pp = 2, .dp = 3}), "weft: mesh: pp 2 x dp 3 needs 6 ranks, there are 1",
+                       usage_error);
+  CHECK_THROWS_WITH_AS(rank_mesh(alone, {.tp = 0}), "weft: mesh: tp is 0: expected 1 or more", usage_error);
+  CHECK_THROWS_WITH_AS(rank_mesh(alone, {.dp = -1, .tp = -1}), "weft: mesh: dp is -1: expected 1 or more",
+                       usage_error);
+  constexpr int most = std::numeric_limits<int>::max();
+  CHECK_THROWS_AS(rank_mesh(alone, {most, most, most, most, most}), usage_error);
+  CHECK_THROWS_AS(rank_mesh(alone, {1 << 16, 1 << 16, 1 << 16, 1 << 16, 1}), usage_error);
+  run_ranks(4, [](communicator& ranks) { CHECK_THROWS_AS(rank_mesh(ranks, {.dp = 3}), usage_error); });
+}
+
+TEST_CASE("mesh: says which rank is where") {
+  CHECK(to_string(mesh_sizes{}) == "1 rank");
+  CHECK(to_string(mesh_sizes{.pp = 2, .tp = 3}) == "pp 2 x tp 3");
+  run_ranks(4, [](communicator& ranks) {
+    CHECK(rank_mesh(ranks, {.pp = 2, .tp = 2}).to_string() ==
+          "rank 0: pp 0, tp 0\nrank 1: pp 0, tp 1\nrank 2: pp 1, tp 0\nrank 3: pp 1, tp 1\n");
+  });
+}
