@@ -39,6 +39,10 @@ struct expression_base {
 template <class T>
 concept expression = std::derived_from<std::remove_cvref_t<T>, expression_base>;
 
+/// What a leaf is to the statement that reads it. Tapes compute gradients of variables and of parameters. A
+/// variable is an input or the value of another statement, a parameter what an optimiser changes.
+enum class leaf_role : std::uint8_t { untracked, variable, parameter };
+
 /// What the type of an expression knows of its value; unknown extents are `dyn`.
 template <expression E>
 inline constexpr tensor_spec spec_of{dtype_of<typename E::value_type>, E::static_shape};

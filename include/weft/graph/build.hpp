@@ -10,14 +10,15 @@
 
 namespace weft::graph {
 
-constexpr value compute_graph::leaf(tensor_spec f, bool needs_gradient) {
+constexpr value compute_graph::leaf(tensor_spec f, leaf_role role) {
   for (int i = 0; i < f.extents.order; ++i)
     if (f.extents[i] < 0) f.extents[i] = dims.leaf_extent(leaves, i);
   node n;
   n.op = &info_of<op::leaf>;
   n.at = {{leaves++}, 1};
   n.result = f;
-  n.needs_gradient = needs_gradient && is_floating(f.type);
+  n.role = role;
+  n.needs_gradient = role != leaf_role::untracked && is_floating(f.type);
   return append(n);
 }
 

@@ -5,7 +5,7 @@
 // already computes what is asked for. Formulas of ops are called with `value`s, which append.
 //
 //   compute_graph g;
-//   value x = g.leaf({dtype::f32, {1, {8}}}, true);
+//   value x = g.leaf({dtype::f32, {1, {8}}}, leaf_role::variable);
 //   value y = exp(x) * 2.0;              // the operators of expressions, now appending nodes
 //
 // The members that append are defined in graph/build.hpp; flatten.hpp makes a graph of an expression.
@@ -82,6 +82,7 @@ struct node {
   int operand[max_operands]{};
   int operands = 0;
   bool needs_gradient = false;
+  leaf_role role = leaf_role::untracked;  // of leaves
 
   constexpr bool computes_same(const node& other) const {
     if (op != other.op || operands != other.operands) return false;
@@ -121,7 +122,7 @@ class compute_graph {
   constexpr const node& operator[](int i) const { return nodes[i]; }
 
   /// A tensor operand. Dynamic extents become symbols.
-  constexpr value leaf(tensor_spec f, bool needs_gradient);
+  constexpr value leaf(tensor_spec f, leaf_role role);
   /// A number given at run time.
   constexpr value argument(dtype t);
   template <class Number>

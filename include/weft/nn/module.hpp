@@ -21,10 +21,6 @@
 
 namespace weft {
 
-/// A tensor that an optimiser changes.
-template <class Extents, element T = float>
-using parameter = variable<T, Extents>;
-
 namespace detail {
 consteval index_t added(std::initializer_list<index_t> counts) {
   index_t sum = 0;

@@ -48,9 +48,9 @@ class basic_tape_entries {
     run_backward(y.state(), seed.state());
   }
 
-  /// What backward cannot run through.
+  /// A parameter is a variable; what else there is, backward cannot run through.
   template <expression E, class... Seed>
-  void backward(const E&, const Seed&...) {
+  void backward([[maybe_unused]] const E& y, [[maybe_unused]] const Seed&... seed) {
     if constexpr (!requires { E::is_leaf; })
       static_assert(weft::detail::unsupported<E>,
                     "weft: backward: this expression is not computed yet: auto y = tape.eval(expression); "
@@ -59,6 +59,8 @@ class basic_tape_entries {
       static_assert(weft::detail::unsupported<E>,
                     "weft: backward: this tensor is not tracked: it must be the result of tape.eval(...), "
                     "not of eval(...)");
+    else if constexpr (E::role == leaf_role::parameter)
+      backward(static_cast<const variable<typename E::value_type, typename E::extents_type>&>(y), seed...);
     else
       static_assert(weft::detail::unsupported<E, Seed...>,
                     "weft: backward: the seed must be one tensor of the value's element type");

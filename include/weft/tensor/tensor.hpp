@@ -2,7 +2,8 @@
 // Tensors: leaves of expressions that own memory.
 //
 // A tensor is a handle; copies name the same elements. Its type holds element type and extents,
-// nothing about devices. A `parameter` is a tensor for which tapes compute gradients.
+// nothing about devices. A `variable` is a tensor for which tapes compute gradients, a `parameter` one that
+// belongs to a model.
 //
 //   auto x = randn<float>(extents<dyn, 784>{32, 784});
 //   float first = x.to_vector()[0];
@@ -151,6 +152,7 @@ class tensor : public expression_base {
   static constexpr shape static_shape = Extents::static_shape;
   static constexpr bool is_leaf = true;
   static constexpr bool requires_grad = Tracked;
+  static constexpr leaf_role role = Tracked ? leaf_role::variable : leaf_role::untracked;
   static constexpr long node_count = 1;
 
   tensor() = default;
@@ -245,13 +247,16 @@ class tensor : public expression_base {
   }
 
   /// The handle as an expression keeps it: with the version it was written for.
-  tensor snapshot() const {
-    tensor t = *this;
-    t.written_for_ = state()->version;
-    return t;
-  }
+  tensor snapshot() const { return snapshot_of(*this); }
   /// False if the elements have changed since the expression that holds this handle was written.
   bool is_current() const { return written_for_ == any_version || written_for_ == state()->version; }
+
+ protected:
+  template <class Handle>
+  static Handle snapshot_of(Handle t) {
+    static_cast<tensor&>(t).written_for_ = t.state()->version;
+    return t;
+  }
 
  private:
   static const shape& checked(const shape& s) { return detail::checked_extents(static_shape, s); }
@@ -264,5 +269,27 @@ class tensor : public expression_base {
 /// A tensor that tapes compute a gradient for.
 template <element T, class Extents>
 using variable = tensor<T, Extents, true>;
+
+/// A tensor that an optimiser changes: a variable that graphs know to be part of a model. Converts to the
+/// variable of the same element type and extents, and back.
+template <class Extents, element T = float>
+class parameter : public variable<T, Extents> {
+  using base = variable<T, Extents>;
+
+ public:
+  static constexpr leaf_role role = leaf_role::parameter;
+
+  parameter() = default;
+  using base::base;
+  parameter(const base& handle) : base(handle) {}
+
+  // As those of a variable, which would make variables.
+  parameter snapshot() const { return base::snapshot_of(*this); }
+  auto operator[](index_t i) const {
+    static_assert(base::static_shape.order > 0, "weft: x[i]: a scalar has no dims");
+    return select<0>(*this, detail::checked_position(base::extents(), i));
+  }
+  parameter to(const device& where) const { return base::to(where); }
+};
 
 }  // namespace weft

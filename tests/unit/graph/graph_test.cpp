@@ -24,14 +24,14 @@ constexpr int count(const compute_graph& g, const graph::op_info& op) {
 
 static_assert([] {
   compute_graph g;
-  const value x = g.leaf(row_of(8), true);
+  const value x = g.leaf(row_of(8), leaf_role::variable);
   const value a = exp(x) + 1.0, b = exp(x) + 1.0;
   return a.id == b.id && (x * 1.0).id == x.id;
 }(), "equal nodes are one node, and x * 1 is x");
 
 TEST_CASE("simplify: only what holds for all IEEE values") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), false);
+  const value x = g.leaf(row_of(8), leaf_role::untracked);
   CHECK((x * 0.0).id != x.id);
   CHECK((x + 0.0).id != x.id);  // -0 + 0 is +0
   CHECK((x - 0.0).id == x.id);
@@ -42,7 +42,7 @@ TEST_CASE("simplify: only what holds for all IEEE values") {
 
 TEST_CASE("rewrite: what no output needs is gone, the rest keeps its order") {
   compute_graph g;
-  const value a = g.leaf(row_of(8), false), b = g.leaf(row_of(8), false);
+  const value a = g.leaf(row_of(8), leaf_role::untracked), b = g.leaf(row_of(8), leaf_role::untracked);
   const value c = a + b;
   exp(c);
   g.outputs.push_back(c.id);
@@ -53,9 +53,10 @@ TEST_CASE("rewrite: what no output needs is gone, the rest keeps its order") {
 
 TEST_CASE("reverse: the derivative of a sum over a broadcast operand is summed back") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), true), b = g.leaf({dtype::f32, {1, {8}}}, true);
+  const value x = g.leaf(row_of(8), leaf_role::variable);
+  const value b = g.leaf({dtype::f32, {1, {8}}}, leaf_role::variable);
   const value y = x * b;
-  const value seed = g.leaf(row_of(8), false);
+  const value seed = g.leaf(row_of(8), leaf_role::untracked);
   const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   CHECK(g[c[x.id]].result.extents == x.extents());
   CHECK(g[c[b.id]].result.extents == b.extents());
@@ -64,7 +65,7 @@ TEST_CASE("reverse: the derivative of a sum over a broadcast operand is summed b
 
 TEST_CASE("fuse: softmax is one row kernel") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), false);
+  const value x = g.leaf(row_of(8), leaf_role::untracked);
   const value e = exp(x - max_dims(x, 1, 2));
   g.outputs.push_back((e / sum_dims(e, 1, 2)).id);
   const graph::fusion f = graph::fuse(g);
@@ -77,7 +78,7 @@ TEST_CASE("fuse: softmax is one row kernel") {
 
 TEST_CASE("fuse: a chain around a matmul is two kernels, and never a cycle") {
   compute_graph g;
-  const value x = g.leaf({dtype::f32, {2, {8, 8}}}, false);
+  const value x = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
   const value a = exp(x);
   const value m = contract_of(a, x);
   g.outputs.push_back((a + m * 2.0).id);
@@ -87,7 +88,7 @@ TEST_CASE("fuse: a chain around a matmul is two kernels, and never a cycle") {
 
 TEST_CASE("fuse: the sum of rows takes along what only it reads") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), false), y = g.leaf(row_of(8), false);
+  const value x = g.leaf(row_of(8), leaf_role::untracked), y = g.leaf(row_of(8), leaf_role::untracked);
   g.outputs.push_back(sum_dims(x * y, 0, 1).id);
   const lower::plan p = lower::make_plan(g);
   REQUIRE(p.steps.size() == 1);
@@ -96,9 +97,10 @@ TEST_CASE("fuse: the sum of rows takes along what only it reads") {
 
 TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the rest") {
   compute_graph g;
-  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {8, 8}}}, true);
+  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, leaf_role::untracked);
+  const value w = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::variable);
   const value y = relu(contract_of(x, w) + 1.0);
-  const value seed = g.leaf({dtype::f32, {2, {4, 8}}}, false);
+  const value seed = g.leaf({dtype::f32, {2, {4, 8}}}, leaf_role::untracked);
   const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   g.outputs = {y.id, -1, c[w.id]};
   const compute_graph joint = graph::expanded(g);
@@ -110,7 +112,7 @@ TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the re
 
 TEST_CASE("views: a reshape that strides cannot follow gets a copy, one that they can does not") {
   compute_graph g;
-  const value x = g.leaf({dtype::f32, {3, {2, 3, 4}}}, false);
+  const value x = g.leaf({dtype::f32, {3, {2, 3, 4}}}, leaf_role::untracked);
   const value split = reshape_to(slice_dim(x, 2, 0, 2), {4, {2, 3, 1, 2}});
   const value merged = reshape_to(transposed(x), {2, {2, 12}});
   g.outputs = {exp(split).id, exp(merged).id};
@@ -119,10 +121,10 @@ TEST_CASE("views: a reshape that strides cannot follow gets a copy, one that the
 
 TEST_CASE("views: the gradients of the parts of a divided tensor are written side by side, once") {
   compute_graph g;
-  const value x = g.leaf({dtype::f32, {2, {4, 9}}}, true);
+  const value x = g.leaf({dtype::f32, {2, {4, 9}}}, leaf_role::variable);
   value y = slice_dim(x, 1, 0, 3);
   for (int k = 1; k < 3; ++k) y = y * slice_dim(x, 1, 3 * k, 3 * k + 3);
-  const value seed = g.leaf({dtype::f32, {2, {4, 3}}}, false);
+  const value seed = g.leaf({dtype::f32, {2, {4, 3}}}, leaf_role::untracked);
   const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   g.outputs = {c[x.id]};
   const compute_graph legal = graph::with_legal_views(graph::expanded(g));
@@ -135,7 +137,7 @@ TEST_CASE("views: the gradients of the parts of a divided tensor are written sid
 
 TEST_CASE("views: an output that is a computed value reshaped is that value's memory, once") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), false);
+  const value x = g.leaf(row_of(8), leaf_role::untracked);
   const value sums = sum_dims(x, 0, 1);
   const auto reshaped = [&](shape s) { return reshape_to(sums, s).id; };
   g.outputs = {reshaped({1, {8}}), reshaped({2, {2, 4}}), sums.id};
@@ -151,9 +153,10 @@ TEST_CASE("views: an output that is a computed value reshaped is that value's me
 
 TEST_CASE("products: one that is only read transposed is computed transposed, without a copy") {
   compute_graph g;
-  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, false), w = g.leaf({dtype::f32, {2, {6, 8}}}, true);
+  const value x = g.leaf({dtype::f32, {2, {4, 8}}}, leaf_role::untracked);
+  const value w = g.leaf({dtype::f32, {2, {6, 8}}}, leaf_role::variable);
   const value y = contract_of(x, transposed(w));  // a weight stored as [out, in]
-  const value seed = g.leaf({dtype::f32, {2, {4, 6}}}, false);
+  const value seed = g.leaf({dtype::f32, {2, {4, 6}}}, leaf_role::untracked);
   const sequence<int> c = autodiff::reverse(g, y.id, seed.id);
   g.outputs = {c[w.id]};
   CHECK(lower::make_plan(graph::with_legal_views(g)).steps.size() == 2);
@@ -162,7 +165,8 @@ TEST_CASE("products: one that is only read transposed is computed transposed, wi
   CHECK(direct[direct.outputs[0]].result.extents == w.extents());
 
   compute_graph twice;  // read both ways: computed once, as it is
-  const value a = twice.leaf(row_of(4), false), b = twice.leaf(row_of(4), false);
+  const value a = twice.leaf(row_of(4), leaf_role::untracked);
+  const value b = twice.leaf(row_of(4), leaf_role::untracked);
   const value product = contract_of(a, b);
   twice.outputs.push_back((product + transposed(product)).id);
   CHECK(count(graph::with_transposed_products(twice), info_of<op::contract>) == 1);
@@ -170,7 +174,8 @@ TEST_CASE("products: one that is only read transposed is computed transposed, wi
 
 TEST_CASE("simplify: cotangents of the parts of a tensor are joined, not added") {
   compute_graph g;
-  const value a = g.leaf({dtype::f32, {1, {2}}}, false), b = g.leaf({dtype::f32, {1, {2}}}, false);
+  const value a = g.leaf({dtype::f32, {1, {2}}}, leaf_role::untracked);
+  const value b = g.leaf({dtype::f32, {1, {2}}}, leaf_role::untracked);
   const value left = g.apply<op::pad>(attributes{{0, 0, 4, 1}, 4}, a);
   const value right = g.apply<op::pad>(attributes{{0, 2, 4, 1}, 4}, b);
   CHECK((left + right).get().op == &info_of<op::concat>);
@@ -179,7 +184,7 @@ TEST_CASE("simplify: cotangents of the parts of a tensor are joined, not added")
 
 TEST_CASE("print: a graph as text and as DOT") {
   compute_graph g;
-  const value x = g.leaf(row_of(8), false);
+  const value x = g.leaf(row_of(8), leaf_role::untracked);
   g.outputs.push_back((exp(x) * 2.0).id);
   CHECK(graph::to_text(g) == "%0 = leaf()  f32 [4, 8]\n%1 = exp(%0)  f32 [4, 8]\n%2 = 2.000000\n"
                              "%3 = multiply(%1, %2)  f32 [4, 8]  -> output\n");

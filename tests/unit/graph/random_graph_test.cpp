@@ -82,7 +82,7 @@ class builder {
     tensor_spec f{type, {}};
     for (index_t e : elements.extents) f.extents.append((ones_stretch && e == 1) || chance(50) ? e : dyn);
     given.leaves.push_back(elements);
-    const value v = g.leaf(f, tracked);
+    const value v = g.leaf(f, tracked ? leaf_role::variable : leaf_role::untracked);
     if (is_floating(type)) values.push_back({v, elements});
     return {v, std::move(elements)};
   }

@@ -321,4 +321,54 @@ TEST_CASE("parameters that are made by default: each is drawn anew, and the same
   };
   CHECK(equal(first[0], first[1]) < 3);
   CHECK(equal(first[0], first[2]) < 3);
+
+namespace {
+std::vector<leaf_role> roles_in(const graph::compute_graph& g) {
+  std::vector<leaf_role> roles(static_cast<std::size_t>(g.leaves));
+  for (const graph::node& n : g.nodes)
+    if (n.op == &graph::info_of<op::leaf>) roles[static_cast<std::size_t>(n.at[0])] = n.role;
+  return roles;
+}
+}  // namespace
+
+TEST_CASE("leaves of graphs know parameters from variables and data, forward and backward") {
+  constexpr auto data = leaf_role::untracked, input = leaf_role::variable, parameter = leaf_role::parameter;
+  variable<float, extents<dyn, 3>> x(zeros<float>(extents<dyn, 3>{2, 3}));
+  const auto target = zeros<float>(extents<dyn, 2>{2, 2});
+  const linear<3, 2> layer;
+  const auto loss = mean(square(layer(x) - target)) + sum(layer.weight[0]);
+  using E = std::remove_const_t<decltype(loss)>;
+  graph::compute_graph g;
+  graph::flatten<E>(g);
+  CHECK(roles_in(g) == std::vector{input, parameter, parameter, data, parameter});
+  const graph::compute_graph joint = run::detail::joint_graph_of<E, program_options<>>();
+  const auto kept = autodiff::saved_values(joint);
+  const auto backward = roles_in(autodiff::backward_part(joint, kept));
+  REQUIRE(backward.size() > 4);
+  CHECK(backward[0] == input);
+  CHECK(backward[1] == parameter);
+  CHECK(backward.back() == data);  // the cotangent
+}
+
+TEST_CASE("a parameter stands wherever a variable does, and the other way round") {
+  parameter<extents<2>> p = make_parameter(extents<2>{}, init::constant(3));
+  const variable<float, extents<2>> same = p;
+  CHECK(same.state() == p.state());
+  const auto of_variable = []<class E>(const variable<float, E>& v) { return v.state(); };
+  CHECK(of_variable(p) == p.state());
+  p = variable<float, extents<2>>(from(extents<2>{}, std::vector<float>{1, 2}));
+  CHECK(p.to_vector() == std::vector<float>{1, 2});
+  CHECK(same.to_vector() == std::vector<float>{3, 3});
+  tape steps;
+  const auto before = p;
+  p = steps.eval(before * 2.0f);
+  steps.backward(p, full<float>(extents<2>{}, 1.0f));
+  CHECK(before.grad().to_vector() == std::vector<float>{2, 2});
+  static_assert(std::is_same_v<decltype(p.snapshot()), decltype(p)>);
+  static_assert(std::is_same_v<decltype(p.to(default_device())), decltype(p)>);
+  const auto written = p * 2.0f;
+  p.copy_from(std::vector<float>{5, 6});
+  CHECK_THROWS_AS(eval(written), value_error);
+  const parameter<extents<dyn>> less_exact(p);
+  CHECK(less_exact.state() == p.state());
 }

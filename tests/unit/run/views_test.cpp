@@ -152,7 +152,7 @@ struct program {
         static_cast<std::int64_t*>(state->memory.data())[i] = static_cast<std::int64_t>(f(i));
       else static_cast<float*>(state->memory.data())[i] = static_cast<float>(f(i));
     leaves.push_back(state);
-    return g.leaf({t, known}, t == dtype::f32);
+    return g.leaf({t, known}, t == dtype::f32 ? leaf_role::variable : leaf_role::untracked);
   }
 
   std::vector<numbers> play(const tensor_list& targets = {}) {
