@@ -41,17 +41,15 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
-  void before_program(operands leaves, run::pass during) override {
+  void before_program(operands leaves, const run::purpose& why) override {
     for (const auto& [u, read] : by_unit(leaves)) {
       gatherer_.unshard(u, read);
-      gatherer_.prefetch(u, during, read);
+      gatherer_.prefetch(u, why, read);
     }
   }
-  void after_program(operands leaves, run::pass during) override {
-    if (options_.divide != sharding::parameters || during == run::pass::recompute) return;
-    if (during == run::pass::forward && !options_.reshard_after_forward) return;
-    for (const auto& [u, read] : by_unit(leaves))
-      if (!unit_at(u).stays) gatherer_.reshard(u);
+  void after_program(operands leaves, const run::purpose& why) override {
+    if (options_.divide != sharding::parameters) return;
+    for (const auto& [u, read] : by_unit(leaves)) gatherer_.release(u, why);
   }
 
   void before_backward(uses all) override {
@@ -75,10 +73,7 @@ class data_parallel_hooks : public run::execution_hooks {
       if (--unit_at(u).waiting == 0) reducer_.take(u, synchronizes_);
     }
   }
-  void after_backward() override {
-    gatherer_.forget_order();
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) gatherer_.reshard(u);
-  }
+  void after_backward(const run::tape_identity& tape) override { gatherer_.finish(tape); }
 
   void poll() override {
     gatherer_.poll();
@@ -98,7 +93,6 @@ class data_parallel_hooks : public run::execution_hooks {
   /// The local parameters have changed: what others hold of them is old.
   void parameters_changed() {
     delivered_ = false;
-    gatherer_.forget_order();
     gatherer_.invalidate();
   }
 

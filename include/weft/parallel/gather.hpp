@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Bringing parameters whose rows are on other ranks to the programs that read them.
 //
-// A unit that is read is gathered as one message. What was read after it the last time is gathered
-// ahead; the order is remembered from one backward pass to the next.
+// A unit that is read is gathered as one message. What tapes have read after it before is gathered ahead
+// (read_order.hpp). It is given back when no tape that holds entries wants it any more.
 #pragma once
 
 #include <optional>
 
 #include <weft/parallel/groups.hpp>
+#include <weft/parallel/read_order.hpp>
 #include <weft/parallel/unit.hpp>
-#include <weft/run/execution_hooks.hpp>
 
 namespace weft::parallel {
 
@@ -23,6 +23,7 @@ class parameter_gatherer {
         messages_(message_device(where)),
         ahead_(o.prefetch),
         apart_(o.divide == sharding::parameters),
+        keeps_(!o.reshard_after_forward),
         type_(o.param_dtype) {
     check_message_type("param_dtype", type_);
     if (type_ != dtype::f32 && !apart_)
@@ -48,28 +49,35 @@ class parameter_gatherer {
     arrive(u);
   }
 
-  /// A program reads these: starts what came next the last time.
-  void prefetch(int u, run::pass during, const std::vector<int>& read) {
-    const event now{u, during, read};
-    const bool as_before = position_ < trace_.size() && trace_[position_] == now;
-    if (!as_before) {
-      trace_.resize(position_, now);
-      trace_.push_back(now);
-    }
-    ++position_;
+  /// A program reads these: starts what is expected to come next.
+  void prefetch(int u, const run::purpose& why, const std::vector<int>& read) {
     if (!apart_) return;
     int started = 0;
-    for (std::size_t next = position_; next < trace_.size() && started < ahead_; ++next) {
-      const event& e = trace_[next];
+    for (const read_event& e : order_.follow(why, {u, why.during, read})) {
+      if (started == ahead_) return;
       if (units_[static_cast<std::size_t>(e.unit)].stays) continue;
       if (e.unit == u) return;  // it is in use until then
       if (!at(e.unit).coming)
-        if (const std::vector<int> missing = absent(e.unit, e.read); !missing.empty()) start(e.unit, missing);
+        if (const std::vector<int> missing = absent(e.unit, e.members); !missing.empty())
+          start(e.unit, missing);
       ++started;
     }
   }
-  /// What is read from now on follows nothing.
-  void forget_order() { position_ = 0; }
+
+  /// A program that has read a unit is over.
+  void release(int u, const run::purpose& why) {
+    if (!apart_ || why.during == run::pass::recompute) return;
+    const bool again = units_[static_cast<std::size_t>(u)].stays;
+    if (again || (keeps_ && why.during == run::pass::forward)) order_.hold(why, u);
+    else order_.let_go(why, u);
+    if (!order_.held(u)) reshard(u);
+  }
+  /// Backward has gone through a tape.
+  void finish(const run::tape_identity& tape) {
+    order_.finish(tape);
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
+      if (!order_.held(u)) reshard(u);
+  }
 
   /// Frees gathered elements; the local rows stay.
   void reshard(int u) {
@@ -85,6 +93,7 @@ class parameter_gatherer {
   /// ones are on their way from now on.
   void invalidate() {
     if (groups_.parts() == 1) return;
+    order_.forget_tapes();
     for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order in which forward reads them
       unit& of = units_[static_cast<std::size_t>(u)];
       if (at(u).coming) arrive(u);
@@ -113,14 +122,6 @@ class parameter_gatherer {
     std::vector<bool> present;  // whose elements are in the memory of the whole
     std::optional<arrival> coming;
   };
-  /// Members that a program reads, as something that may come again.
-  struct event {
-    int unit;
-    run::pass during;
-    std::vector<int> read;
-    bool operator==(const event&) const = default;
-  };
-
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
 
   std::vector<int> absent(int u, const std::vector<int>& of) {
@@ -171,11 +172,11 @@ class parameter_gatherer {
   device where_, messages_;
   int ahead_;
   bool apart_;  // gathered elements are in memory of their own
+  bool keeps_;  // they stay between forward and backward
   dtype type_;  // of messages
   std::vector<state> states_;
   std::vector<int> coming_;
-  std::vector<event> trace_;  // since the last backward pass, and what followed the last time
-  std::size_t position_ = 0;
+  read_order order_;
 };
 
 }  // namespace weft::parallel

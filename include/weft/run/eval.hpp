@@ -52,10 +52,10 @@ namespace detail {
 /// in another order than it writes them are computed beside, and copied.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
-                    tensor_list& outputs, pass during = pass::forward, const tensor_list& sums = {}) {
+                    tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
-  if (hooks) hooks->before_program(leaves, during);
+  if (hooks) hooks->before_program(leaves, why);
   specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
   recycled_vector<void*> leaf_memory(leaves.size());
   recycled_vector<output_memory> targets(p.plan.outputs.size());
@@ -89,7 +89,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
                   given[o]->extents.size());
     outputs[o] = given[o];
   }
-  if (hooks) hooks->after_program(leaves, during);
+  if (hooks) hooks->after_program(leaves, why);
 }
 
 /// The value of `p` for these operands.

@@ -71,7 +71,10 @@ class basic_tape_entries {
   void record(bool on) { recording_ = on; }
 
   std::size_t size() const { return entries_.size(); }
-  void clear() { entries_.clear(); }
+  void clear() {
+    entries_.clear();
+    identity_.reset();
+  }
 
  protected:
   /// Runs `forward` and records how to run `backward`.
@@ -82,7 +85,7 @@ class basic_tape_entries {
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     n.randomness = context_->randomness();
     tensor_list outputs;
-    run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs);
+    run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(run::pass::forward));
     outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return outputs[0];
     n.forward = forward;
@@ -115,7 +118,7 @@ class basic_tape_entries {
     const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
     tensor_list outputs, gradients;
     run::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
-                 recording_ ? run::pass::recompute : run::pass::forward);
+                 why(recording_ ? run::pass::recompute : run::pass::forward));
     add_to(sums.value, outputs[0]);
     if (!recording_) return;
     tensor_list operands = o.leaves;
@@ -137,7 +140,8 @@ class basic_tape_entries {
       if (o.leaves[i] != slice) known[i] = sum_of(i);
       else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
     }
-    run::execute(*context_, backward, operands, o.numbers, symbols, gradients, run::pass::forward, known);
+    run::execute(*context_, backward, operands, o.numbers, symbols, gradients, why(run::pass::forward),
+                 known);
     forget_added(gradients, known);
     for (std::size_t i = 0; i < o.leaves.size(); ++i)
       if (gradients[i] && gradients[i] != of_slice)
@@ -184,6 +188,13 @@ class basic_tape_entries {
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
 
+  /// For the hooks of the context: why a program is run.
+  run::purpose why(run::pass during) {
+    if (!context_->hooks() || (during == run::pass::forward && !recording_)) return {during, nullptr};
+    if (!identity_) identity_ = make_recycled<char>();
+    return {during, &identity_};
+  }
+
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y) {
     const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
     if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
@@ -222,7 +233,8 @@ class basic_tape_entries {
     }
     for (const auto& leaf : std::exchange(hooked_, {}))
       if (leaf->grad) run_hooks(*leaf, leaf->grad);
-    if (hooks) hooks->after_backward();
+    if (hooks) hooks->after_backward(identity_);
+    identity_.reset();
   }
 
   /// The operands an entry's backward computes cotangents of.
@@ -266,7 +278,8 @@ class basic_tape_entries {
     tensor_list gradients, sums(n.leaves.size());
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (n.backward.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
-    run::execute(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, run::pass::backward, sums);
+    run::execute(*context_, n.backward, leaves, n.numbers, n.symbols, gradients, why(run::pass::backward),
+                 sums);
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (gradients[i]) expect_hooks(n.leaves[i]);
     forget_added(gradients, sums);
@@ -279,7 +292,7 @@ class basic_tape_entries {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
     tensor_list outputs;
-    run::execute(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, run::pass::recompute);
+    run::execute(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, why(run::pass::recompute));
     context_->set_randomness(now);
     n.saved.assign(outputs.begin() + 1, outputs.end());
   }
@@ -322,6 +335,7 @@ class basic_tape_entries {
 
   context* context_;
   recycled_vector<entry> entries_;
+  run::tape_identity identity_;
   tensor_list hooked_;  // tensors with hooks that this backward has met
   bool recording_ = true;
 };
