@@ -21,6 +21,20 @@
 
 namespace weft {
 
+namespace run {
+/// The backward of an entry that is no program.
+struct backward_function {
+  virtual ~backward_function() = default;
+  virtual tensor_list call(const std::shared_ptr<tensor_state>& cotangent) = 0;
+};
+template <class F>
+struct backward_function_of final : backward_function {
+  F f;
+  explicit backward_function_of(F g) : f(std::move(g)) {}
+  tensor_list call(const std::shared_ptr<tensor_state>& cotangent) override { return f(cotangent); }
+};
+}  // namespace run
+
 /// What a tape remembers, and how backward runs through it: the same for all options. A template, so that
 /// programs without a tape compile none of it.
 template <class = void>
@@ -74,6 +88,26 @@ class basic_tape_entries {
   void clear() {
     entries_.clear();
     identity_.reset();
+  }
+
+  /// Remembers `value`, which no program has computed, of `operands`: an exchange with another rank, for
+  /// example. The backward pass calls `f` once, where the entry stands, and lets go of it: with the cotangent
+  /// of `value`, null if nothing depends on it. `f` returns those of the operands as a tensor_list, null where
+  /// there is none; tensors that nobody else uses. Throws usage_error if a tape holds `value` already. For
+  /// code that works with tapes: a function of tensors is better an op (docs/adding_an_op.md).
+  template <class F>
+  void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
+    const context::use own(*context_);
+    if (value->on_tape == tape_status::recorded)
+      throw usage_error("weft: a tape holds the value of shape " + to_string(value->extents) +
+                        " already");
+    value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
+    if (!recording_) return;
+    entry n;
+    n.result = value;
+    n.leaves = std::move(operands);
+    n.function = make_recycled<run::backward_function_of<F>>(std::move(f));
+    entries_.push_back(std::move(n));
   }
 
  protected:
@@ -150,15 +184,14 @@ class basic_tape_entries {
 
   /// A statement whose gradients have been computed, if this tape records.
   void remember(slice_sums& sums) {
-    const context::use own(*context_);
-    sums.value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
-    if (!recording_) return;
-    entry n;
-    n.result = sums.value;
-    n.cotangent = sums.cotangent;
-    n.leaves = std::move(sums.leaves);
-    n.saved = std::move(sums.gradients);
-    entries_.push_back(std::move(n));
+    remember(sums.value, std::move(sums.leaves),
+             [c = context_, gradients = std::move(sums.gradients),
+              of = sums.cotangent](const std::shared_ptr<tensor_state>& cotangent) mutable {
+               for (auto& g : gradients)
+                 if (cotangent) run::scale(c->engine(), *g, *cotangent, 1 / of);
+                 else g.reset();
+               return std::move(gradients);
+             });
   }
 
   context& where_played() const { return *context_; }
@@ -175,7 +208,7 @@ class basic_tape_entries {
     tensor_list saved;                         // values that backward reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
-    double cotangent = 0;  // not 0: `saved` are the gradients of the leaves for this cotangent
+    std::shared_ptr<run::backward_function> function;  // instead of programs
   };
 
   /// Operands that are not read again may be freed or changed.
@@ -222,10 +255,9 @@ class basic_tape_entries {
       const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
       n.result->grad.reset();
       n.result->on_tape = tape_status::consumed;
-      if (cotangent) {
-        run_hooks(*n.result, cotangent);
-        play_entry(n, cotangent);
-      }
+      if (cotangent) run_hooks(*n.result, cotangent);
+      if (n.function) play_function(n, cotangent);
+      else if (cotangent) play_programs(n, cotangent);
       if (!hooks) continue;
       recycled_vector<tensor_state*> done;
       append_gradients(n, done);
@@ -240,7 +272,7 @@ class basic_tape_entries {
   /// The operands an entry's backward computes cotangents of.
   static void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (n.cotangent != 0 || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
+      if (n.function || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
   }
   void announce(run::execution_hooks& hooks) const {
     recycled_vector<tensor_state*> uses;
@@ -252,15 +284,21 @@ class basic_tape_entries {
     for (const auto& hook : of.gradient_hooks) hook(gradient);
   }
 
-  void play_entry(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
-    if (n.cotangent != 0) {
-      for (std::size_t i = 0; i < n.leaves.size(); ++i) {
-        run::scale(context_->engine(), *n.saved[i], *cotangent, 1 / n.cotangent);
-        accumulate(n.leaves[i], n.saved[i]);
-        n.saved[i].reset();
-      }
-      return;
+  void play_function(const entry& n, const std::shared_ptr<tensor_state>& cotangent) {
+    tensor_list gradients = n.function->call(cotangent);
+    if (gradients.size() != n.leaves.size())
+      throw usage_error("weft: backward: a function gives " + std::to_string(gradients.size()) +
+                        " cotangents for " + std::to_string(n.leaves.size()) + " operands");
+    for (std::size_t i = 0; i < n.leaves.size(); ++i) {
+      const std::shared_ptr<tensor_state> g = std::move(gradients[i]);
+      if (!g) continue;
+      if (g->type != n.leaves[i]->type || !(g->extents == n.leaves[i]->extents))
+        run::detail::refuse_form("backward", *n.leaves[i], *g, n.leaves[i]->type);
+      accumulate(n.leaves[i], g);
     }
+  }
+
+  void play_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
     tensor_list leaves;
     leaves.reserve(n.leaves.size() + n.saved.size() + 1);
     leaves.resize(n.leaves.size());

@@ -185,3 +185,27 @@ TEST_CASE("gathered parameters stay as long as a tape wants them: not one that w
     CHECK_FALSE(is_here(weight));
   });
 }
+
+TEST_CASE("gradients that a function of the tape gives are reduced like those of programs") {
+  for (sharding stage : stages)
+    run_ranks(3, [&](communicator& ranks) {
+      const device where = one_thread();
+      net model = net::create(where);
+      initialize(model, 5);
+      const std::vector<float> before = model.last.bias.to_vector();
+      sgd optimizer{.lr = 1};
+      auto run = bind(model, optimizer, ranks, {.divide = stage});
+      tape steps(run);
+      const variable<float, extents<>> value(full<float>(extents<>{}, 1, where));
+      steps.remember(value.state(), {model.last.bias.state()}, [&](const auto&) {
+        return tensor_list{full<float>(extents<6>{}, static_cast<float>(1 + ranks.rank()), where).state()};
+      });
+      const auto loss = steps.eval(value + sum(model.last.bias));
+      steps.backward(loss);
+      run.step();
+      const auto after = run.full().back();
+      REQUIRE(after.first == "last.bias");
+      for (std::size_t i = 0; i < 6; ++i)
+        CHECK(tensor<float, extents<dyn>>(after.second).to_vector()[i] == before[i] - 3);
+    });
+}

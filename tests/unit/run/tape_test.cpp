@@ -264,3 +264,93 @@ TEST_CASE("writes through mutable_data are changes in place; data() is to read")
   p.mutable_data()[0] = 3;
   CHECK_THROWS_AS(steps.backward(z), value_error);
 }
+
+namespace {
+/// `x` times a number, by no program: what a tape remembers of it is a function.
+template <class V>
+V scaled(tape<>& on, const V& x, double by, std::vector<std::string>* calls = nullptr) {
+  const V value(eval(x * by).state());
+  on.remember(value.state(), {x.state()}, [=](const std::shared_ptr<tensor_state>& cotangent) {
+    if (calls) calls->push_back(cotangent ? "cotangent" : "none");
+    if (!cotangent) return tensor_list(1);
+    return tensor_list{eval(typename std::remove_const_t<decltype(x.grad())>(cotangent) * by).state()};
+  });
+  return value;
+}
+}  // namespace
+
+TEST_CASE("tape: an entry that is no program stands between programs, with a function as its backward") {
+  using vector = variable<double, extents<2>>;
+  for (int recompute : {0, context::every_program}) {
+    context c;
+    c.recompute_programs = recompute;
+    vector w(from(extents<2>{}, std::vector<double>{2, 3}));
+    std::vector<std::string> calls;
+    std::vector<double> seen;
+    tape steps(c);
+    const auto y = steps.eval(exp(w) * w);
+    const auto z = scaled(steps, y, 3, &calls);
+    z.state()->gradient_hooks.push_back([&](const std::shared_ptr<tensor_state>& g) {
+      seen = tensor<double, extents<2>>(g).to_vector();
+    });
+    const auto unused = scaled(steps, y, 7, &calls);
+    const auto loss = steps.eval(sum(z * z) + sum(y));
+    CHECK(steps.size() == 4);
+    steps.backward(loss);
+    CHECK(calls == std::vector<std::string>{"none", "cotangent"});
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double x = w.to_vector()[i], v = std::exp(x) * x;
+      CHECK(seen[i] == doctest::Approx(2 * 3 * v));
+      CHECK(w.grad().to_vector()[i] == doctest::Approx((2 * 9 * v + 1) * std::exp(x) * (x + 1)));
+    }
+    CHECK_THROWS_WITH_AS(steps.backward(z, full<double>(extents<2>{}, 1)), doctest::Contains("already run"),
+                         usage_error);
+    CHECK(calls.size() == 2);
+    CHECK_FALSE(unused.grad().defined());
+  }
+}
+
+TEST_CASE("tape: what a function gives is added to gradients, and held by nobody else") {
+  variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{2, 3}));
+  const auto alive = std::make_shared<int>();
+  tape steps;
+  const auto twice = [&] {
+    const variable<double, extents<2>> value(full<double>(extents<2>{}, 1));
+    steps.remember(value.state(), {w.state(), w.state()},
+                   [alive](const auto& cotangent) { return tensor_list{cotangent, cotangent}; });
+    return value;
+  };
+  const auto a = twice(), b = twice();
+  const auto loss = steps.eval(sum(a * 5.0 + b * w));
+  steps.backward(loss);
+  CHECK(w.grad().to_vector() == std::vector<double>{1 + 10 + 4, 1 + 10 + 6});
+  CHECK(alive.use_count() == 1);
+  twice();
+  CHECK(alive.use_count() == 2);
+  steps.clear();
+  CHECK(alive.use_count() == 1);
+  {
+    no_grad off(steps);
+    const auto value = twice();
+    CHECK(alive.use_count() == 1);
+    CHECK_THROWS_WITH_AS(steps.backward(value, full<double>(extents<2>{}, 1)), doctest::Contains("no_grad"),
+                         usage_error);
+  }
+}
+
+TEST_CASE("tape: functions that do not fit are refused") {
+  variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{2, 3}));
+  const auto refused = [&]<class Error>(tensor_list given, Error*, const char* why) {
+    tape steps;
+    const variable<double, extents<>> value(full<double>(extents<>{}, 1));
+    steps.remember(value.state(), {w.state()}, [=](const auto&) { return given; });
+    CHECK_THROWS_WITH_AS(steps.backward(value), doctest::Contains(why), Error);
+  };
+  refused({}, static_cast<usage_error*>(nullptr), "0 cotangents for 1 operands");
+  refused({full<double>(extents<3>{}, 1).state()}, static_cast<shape_error*>(nullptr), "[2] and [3]");
+  refused({full<float>(extents<2>{}, 1).state()}, static_cast<value_error*>(nullptr), "f64 and f32");
+  tape steps;
+  const auto y = steps.eval(w * 2.0);
+  CHECK_THROWS_WITH_AS(steps.remember(y.state(), {}, [](const auto&) { return tensor_list(); }),
+                       doctest::Contains("holds the value of shape [2] already"), usage_error);
+}
