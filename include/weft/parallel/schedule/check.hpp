@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// Proves that a schedule can run, in a constant evaluation or at run time.
+//
+//   if (auto f = pipeline::check(s)) throw value_error(pipeline::to_text(*f));
+//   static_assert(pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);      // or does not compile
+#pragma once
+
+#include <weft/parallel/schedule/lists.hpp>
+#include <weft/parallel/schedule/messages.hpp>
+
+namespace weft::pipeline {
+
+namespace detail {
+/// Whether a send waits for its receive (rendezvous) or its message is buffered (eager).
+enum class sends : std::uint8_t { buffered, blocking };
+
+/// Sends and receives of all stages against each other. The lists have passed check_lists.
+class message_checker {
+ public:
+  constexpr explicit message_checker(const schedule& s) : s_(s), pairs_(2 * cells(s), pair{}) {}
+
+  constexpr std::optional<finding> check() {
+    number();
+    if (auto f = compare()) return f;
+    if (auto f = wait(sends::blocking)) {
+      const auto even_buffered = wait(sends::buffered);
+      return even_buffered ? even_buffered : f;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  /// One end of a message: its place among the messages of its channel, which is a (source, destination,
+  /// direction); -1: there is none.
+  struct end {
+    int place = -1;
+    std::int64_t size = 0;
+  };
+  struct pair {
+    end sent{}, received{};
+    bool buffered = false;
+  };
+
+  /// A message is named by the chunk whose output or gradient it carries.
+  constexpr pair& pair_of(const step& e) {
+    const bool is_activation =
+        e.kind == step_kind::send_activation || e.kind == step_kind::receive_activation;
+    const int from = is_send(e.kind) ? e.chunk : peer_chunk(e);
+    return pairs_[cell(s_, from, e.micro_batch) + (is_activation ? 0 : cells(s_))];
+  }
+  constexpr finding make(mistake m, int stage, int k) const {
+    const step& e = at(at(s_.steps, stage), k);
+    return {m, stage, k, peer_stage(s_, e), e.chunk, e.micro_batch};
+  }
+  constexpr finding make_deadlock(mistake m, int stage) const { return make(m, stage, at(next_, stage)); }
+
+  constexpr void number() {
+    std::vector<int> places;
+    for (int stage = 0; stage < s_.stages(); ++stage) {
+      places.assign(4 * s_.steps.size(), 0);
+      for (const step& e : at(s_.steps, stage))
+        if (is_message(e.kind)) {
+          const int channel = 4 * peer_stage(s_, e) + static_cast<int>(e.kind) -
+                              static_cast<int>(step_kind::send_activation);
+          (is_send(e.kind) ? pair_of(e).sent : pair_of(e).received) = {at(places, channel)++, e.size};
+        }
+    }
+  }
+  constexpr std::optional<finding> compare() {
+    for (int stage = 0; stage < s_.stages(); ++stage)
+      for (int k = 0; k < static_cast<int>(at(s_.steps, stage).size()); ++k) {
+        const step& e = at(at(s_.steps, stage), k);
+        if (!is_message(e.kind)) continue;
+        const pair& p = pair_of(e);
+        if (p.received.place < 0) return make(mistake::send_without_receive, stage, k);
+        if (p.sent.place < 0) return make(mistake::receive_without_send, stage, k);
+        if (p.sent.place != p.received.place) return make(mistake::out_of_order, stage, k);
+        if (p.sent.size != p.received.size) return make(mistake::unequal_sizes, stage, k);
+      }
+    return std::nullopt;
+  }
+
+  /// Executes all lists as far as they go; a mistake if that is not to their ends.
+  constexpr std::optional<finding> wait(sends mode) {
+    next_.assign(s_.steps.size(), 0);
+    std::vector<int> ready;
+    for (int stage = 0; stage < s_.stages(); ++stage) ready.push_back(stage);
+    while (!ready.empty()) {
+      const int stage = ready.back();
+      ready.pop_back();
+      advance(stage, mode, ready);
+    }
+    for (int stage = 0; stage < s_.stages(); ++stage)
+      if (!is_finished(stage)) return in_cycle(stage, mode);
+    return std::nullopt;
+  }
+  constexpr bool is_finished(int stage) const {
+    return at(next_, stage) == static_cast<int>(at(s_.steps, stage).size());
+  }
+  constexpr const step& head(int stage) const { return at(at(s_.steps, stage), at(next_, stage)); }
+
+  constexpr void advance(int stage, sends mode, std::vector<int>& ready) {
+    for (; !is_finished(stage); ++at(next_, stage)) {
+      const step& e = head(stage);
+      if (!is_message(e.kind)) continue;
+      const int peer = peer_stage(s_, e);
+      if (mode == sends::blocking) {
+        if (is_finished(peer) || !is_message(head(peer).kind) || &pair_of(head(peer)) != &pair_of(e)) return;
+        ++at(next_, peer);
+        ready.push_back(peer);
+      } else if (is_send(e.kind)) {
+        pair_of(e).buffered = true;
+        ready.push_back(peer);
+      } else if (!pair_of(e).buffered) {
+        return;
+      }
+    }
+  }
+  /// Follows who waits for whom until a stage comes twice.
+  constexpr finding in_cycle(int stage, sends mode) const {
+    for (int k = 0; k < s_.stages(); ++k) stage = peer_stage(s_, head(stage));
+    return make_deadlock(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock,
+                         stage);
+  }
+
+  const schedule& s_;
+  std::vector<pair> pairs_;
+  std::vector<int> next_{};  // by stage
+};
+}  // namespace detail
+
+/// The first mistake of `s`, none if it runs to its end on every transport:
+/// - every stage executes each of its chunks forward once and backward once for each micro-batch, whole or in
+/// two
+///   parts, after the steps whose results it reads;
+/// - every send has its receive of equal size; between two stages, activations arrive in the order in which
+/// they
+///   were sent, and so do gradients;
+/// - no stages wait for each other in a cycle, whether sends are buffered or wait for their receives.
+/// A schedule without messages is checked with those of with_messages; `step` then counts its own steps.
+/// Cost: linear in steps.
+constexpr std::optional<finding> check(const schedule& s) {
+  if (auto f = detail::check_lists(s)) return f;
+  if (s.has_messages()) return detail::message_checker(s).check();
+  const schedule full = detail::message_writer(s, {}).write();
+  auto f = detail::message_checker(full).check();
+  if (!f) return f;
+  int own = 0;
+  for (int k = 0; k < f->step; ++k)
+    if (!is_message(detail::at(detail::at(full.steps, f->stage), k).kind)) ++own;
+  f->step = own;
+  return f;
+}
+
+// ----- in a constant expression -----
+
+template <int>
+struct stage {};
+template <int>
+struct step_number {};
+template <int>
+struct peer {};
+
+/// Instantiated for a schedule that cannot run: the compiler's message names what is wrong and where.
+template <mistake Kind, class Stage, class Step, class Peer>
+struct schedule_refused {
+  static_assert(sizeof(Stage) == 0,
+                "weft: pipeline: the schedule cannot run: see the mistake, stage, step and peer of "
+                "schedule_refused<>; docs/schedules.md has the cure");
+  static constexpr bool value = false;
+};
+
+namespace detail {
+template <auto Make>
+constexpr bool prove() {
+  constexpr std::optional<finding> f = check(Make());
+  if constexpr (f.has_value())
+    return schedule_refused<f->kind, stage<f->stage>, step_number<f->step>, peer<f->peer>>::value;
+  else
+    return true;
+}
+}  // namespace detail
+
+/// True for a function that yields a schedule which passes `check`; for others the program does not compile,
+/// with the finding in the first lines of the message.
+template <auto Make>
+inline constexpr bool proved = detail::prove<Make>();
+
+}  // namespace weft::pipeline

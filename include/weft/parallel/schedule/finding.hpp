@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What is wrong with a schedule, and where.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.hpp>
+
+namespace weft::pipeline {
+
+/// The kinds of mistake. docs/schedules.md has the cure of each.
+enum class mistake : std::uint8_t {
+  wrong_sizes,              // no stages, chunks or micro-batches, or a chunk on a stage that does not exist
+  not_on_this_stage,        // a chunk of another stage, or no chunk or micro-batch of the schedule
+  repeated,                 // a step that the stage has executed already
+  missing,                  // a step that never comes; the step is the end of the stage's list
+  backward_before_forward,  // also a weight part before its input part
+  input_missing,            // a step before the step or receive that yields its input
+  sent_before_computed,     // a send before the step that yields what it sends
+  message_without_peer,     // a message between chunks of one stage, or past the ends of the model
+  send_without_receive,     // the peer never receives this message
+  receive_without_send,     // the peer never sends this message
+  out_of_order,             // the peer has another message at this place of their sequence
+  unequal_sizes,            // the peer sends or expects another size
+  deadlock,                 // stages wait for each other in a cycle
+  deadlock_of_blocking_sends,  // they do where a send waits for its receive (rendezvous), not where it is
+                               // buffered
+};
+
+/// The first mistake of a schedule: `step` counts within the list of `stage`, `peer` is the other stage, -1
+/// if there is none. `chunk` and `micro_batch` are those of the step.
+struct finding {
+  mistake kind{};
+  int stage = 0;
+  int step = 0;
+  int peer = -1;
+  int chunk = 0;
+  int micro_batch = 0;
+  friend constexpr bool operator==(const finding&, const finding&) = default;
+};
+
+namespace detail {
+constexpr const char* sentence_of(mistake m) {
+  switch (m) {
+    case mistake::wrong_sizes:
+      return "the schedule has no stages, chunks or micro-batches, or puts a chunk on a stage that does not "
+             "exist";
+    case mistake::not_on_this_stage:
+      return "this stage does not hold the chunk, or there is no such micro-batch";
+    case mistake::repeated: return "the stage has done this already";
+    case mistake::missing: return "the step never comes";
+    case mistake::backward_before_forward:
+      return "the step comes before its forward, or before its input part";
+    case mistake::input_missing: return "the input of the step is not there yet";
+    case mistake::sent_before_computed: return "what is sent has not been computed yet";
+    case mistake::message_without_peer: return "there is no other stage to exchange this with";
+    case mistake::send_without_receive: return "the peer never receives this";
+    case mistake::receive_without_send: return "the peer never sends this";
+    case mistake::out_of_order: return "the peer has another message at this place of their sequence";
+    case mistake::unequal_sizes: return "the peer has another size for this message";
+    case mistake::deadlock: return "stages wait for each other in a cycle";
+    case mistake::deadlock_of_blocking_sends:
+      return "stages wait for each other in a cycle if a send waits for its receive";
+  }
+  return "unknown mistake";
+}
+}  // namespace detail
+
+/// One line, for example "stage 1, step 7 (chunk 1, micro-batch 3), peer 2: the peer never sends this".
+inline std::string to_text(const finding& f) {
+  std::string text = "stage " + std::to_string(f.stage) + ", step " + std::to_string(f.step) + " (chunk " +
+                     std::to_string(f.chunk) + ", micro-batch " + std::to_string(f.micro_batch) + ")";
+  if (f.peer >= 0) text += ", peer " + std::to_string(f.peer);
+  return text + ": " + detail::sentence_of(f.kind);
+}
+
+}  // namespace weft::pipeline

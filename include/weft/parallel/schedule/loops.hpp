@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Schedules with whole backwards: one after another, GPipe, 1F1B and its interleaved form, breadth-first,
+// PipeDream.
+//
+// Chunk c is on stage c mod stages. Every chunk computes its backwards in ascending order of micro-batches,
+// so gradients are added up in the order of one rank. Cost: linear in steps, which is what they allocate.
+//
+//   auto s = pipeline::interleaved_1f1b(4, 8, 2);      // 4 stages, 8 micro-batches, 2 chunks a stage
+#pragma once
+
+#include <algorithm>
+
+#include <weft/parallel/schedule/schedule.hpp>
+
+namespace weft::pipeline {
+
+namespace detail {
+[[noreturn]] inline void refuse_size(const char* name, const char* field, int value,
+                                     const std::string& must) {
+  throw value_error(std::string(name) + ": " + field + " is " + std::to_string(value) + ": must be " + must);
+}
+
+/// A schedule without steps, of `chunks` chunks on each stage, round-robin or down and up again (a V).
+enum class placement : std::uint8_t { loop, v };
+constexpr schedule empty_schedule(const char* name, int stages, int micro_batches, int chunks, placement p) {
+  if (stages < 1) refuse_size(name, "stages", stages, "1 or more");
+  if (micro_batches < 1) refuse_size(name, "micro_batches", micro_batches, "1 or more");
+  if (chunks < 1) refuse_size(name, "chunks", chunks, "1 or more");
+  schedule s;
+  s.micro_batches = micro_batches;
+  s.stage_of.assign(static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks), 0);
+  for (int c = 0; c < s.chunks(); ++c) {
+    const int k = c % stages;
+    at(s.stage_of, c) = p == placement::v && (c / stages) % 2 == 1 ? stages - 1 - k : k;
+  }
+  s.steps.assign(static_cast<std::size_t>(stages), {});
+  return s;
+}
+
+/// 1F1B over `total` steps of each direction: `warm_up` forwards, then a forward and a backward in turn, then
+/// the backwards that are left. `f(k)` and `b(k)` are the k-th steps of their kind.
+constexpr void alternate(std::vector<step>& list, int total, int warm_up, auto f, auto b) {
+  list.reserve(2 * static_cast<std::size_t>(total));
+  warm_up = std::min(warm_up, total);
+  for (int k = 0; k < warm_up; ++k) list.push_back(f(k));
+  for (int k = 0; k < total; ++k) {
+    if (warm_up + k < total) list.push_back(f(warm_up + k));
+    list.push_back(b(k));
+  }
+}
+}  // namespace detail
+
+/// Breadth-first over looped chunks (Lamy-Poirier, 2022): all micro-batches through one chunk of a stage
+/// before its next, backward in the reverse order of chunks. Takes any number of micro-batches.
+constexpr schedule breadth_first(int stages, int micro_batches, int chunks) {
+  schedule s =
+      detail::empty_schedule("breadth_first", stages, micro_batches, chunks, detail::placement::loop);
+  for (int stage = 0; stage < stages; ++stage) {
+    auto& list = detail::at(s.steps, stage);
+    list.reserve(2 * static_cast<std::size_t>(chunks) * static_cast<std::size_t>(micro_batches));
+    for (int c = stage; c < s.chunks(); c += stages)
+      for (int j = 0; j < micro_batches; ++j) list.push_back({step_kind::forward, c, j});
+    for (int c = s.chunks() - stages + stage; c >= 0; c -= stages)
+      for (int j = 0; j < micro_batches; ++j) list.push_back({step_kind::backward, c, j});
+  }
+  return s;
+}
+
+/// GPipe (Huang et al., 2019): all forwards, then all backwards.
+constexpr schedule gpipe(int stages, int micro_batches) { return breadth_first(stages, micro_batches, 1); }
+
+/// Model parallelism without a pipeline: one micro-batch, one stage works at a time.
+constexpr schedule layer_wise(int stages) { return breadth_first(stages, 1, 1); }
+
+/// 1F1B without interleaving (PipeDream-flush; Narayanan et al., 2021): as GPipe, with fewer activations
+/// kept.
+constexpr schedule one_f_one_b(int stages, int micro_batches) {
+  schedule s = detail::empty_schedule("one_f_one_b", stages, micro_batches, 1, detail::placement::loop);
+  for (int stage = 0; stage < stages; ++stage)
+    detail::alternate(
+        detail::at(s.steps, stage), micro_batches, stages - 1 - stage,
+        [&](int k) { return step{step_kind::forward, stage, k}; },
+        [&](int k) { return step{step_kind::backward, stage, k}; });
+  return s;
+}
+
+/// PipeDream (Narayanan et al., 2019): the order of 1F1B, with an update after each backward instead of a
+/// flush at the end; one call describes a whole run. Stage s keeps up to stages - s versions of its
+/// parameters.
+constexpr schedule pipedream(int stages, int micro_batches) {
+  schedule s = one_f_one_b(stages, micro_batches);
+  s.flush = false;
+  return s;
+}
+
+/// Interleaved 1F1B (Narayanan et al., 2021): micro-batches in groups of `stages` through each chunk of a
+/// stage in turn. Throws value_error unless `stages` divides `micro_batches`.
+constexpr schedule interleaved_1f1b(int stages, int micro_batches, int chunks) {
+  schedule s =
+      detail::empty_schedule("interleaved_1f1b", stages, micro_batches, chunks, detail::placement::loop);
+  if (micro_batches % stages != 0)
+    detail::refuse_size("interleaved_1f1b", "micro_batches", micro_batches,
+                        "a multiple of the stages, " + std::to_string(stages));
+  const int group = stages * chunks;
+  const auto micro_batch = [&](int k) { return k / group * stages + k % stages; };
+  for (int stage = 0; stage < stages; ++stage)
+    detail::alternate(
+        detail::at(s.steps, stage), micro_batches * chunks, 2 * (stages - 1 - stage) + (chunks - 1) * stages,
+        [&](int k) {
+          return step{step_kind::forward, k % group / stages * stages + stage, micro_batch(k)};
+        },
+        [&](int k) {
+          return step{step_kind::backward, (chunks - 1 - k % group / stages) * stages + stage,
+                      micro_batch(k)};
+        });
+  return s;
+}
+
+}  // namespace weft::pipeline

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+// Sends and receives of a schedule, as entries of the stages' lists.
+//
+// An activation goes to the stage of the next chunk, a gradient to that of the chunk before; nothing is sent
+// between chunks of one stage. The order is safe for every transport: there is one order of all steps and
+// messages of which each stage's list is a part, so no stage waits in a cycle, even if each send blocks until
+// its receive is reached.
+//
+//   auto s = pipeline::with_messages(pipeline::gpipe(4, 8), {bytes, bytes, bytes});
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+#include <weft/parallel/schedule/lists.hpp>
+
+namespace weft::pipeline {
+
+namespace detail {
+/// Executes a schedule of computing steps in rounds, in each of which every stage executes at most one step,
+/// and writes the messages where they arise: a send after its step, its receive after the step that the
+/// receiver executes in the same round.
+class message_writer {
+ public:
+  constexpr message_writer(const schedule& s, std::span<const std::int64_t> sizes)
+      : s_(s),
+        sizes_(sizes),
+        out_{s.micro_batches, s.stage_of, {}, s.flush},
+        next_(s.steps.size(), 0),
+        done_(s.steps.size(), -1),
+        arrived_(cells(s), std::uint8_t{0}) {
+    out_.steps.assign(s.steps.size(), {});
+    for (int stage = 0; stage < s.stages(); ++stage)
+      at(out_.steps, stage).reserve(3 * at(s.steps, stage).size());
+  }
+
+  constexpr schedule write() {
+    while (round()) {
+    }
+    for (int stage = 0; stage < s_.stages(); ++stage) append_rest(stage);
+    return std::move(out_);
+  }
+
+ private:
+  enum : std::uint8_t { activation = 1, gradient = 2 };
+
+  /// False once no stage can go on: all are done, or wait in a cycle.
+  constexpr bool round() {
+    bool progress = false;
+    for (int stage = 0; stage < s_.stages(); ++stage) {
+      const auto& list = at(s_.steps, stage);
+      const int next = at(next_, stage);
+      const bool goes = next < static_cast<int>(list.size()) && has_input(at(list, next));
+      at(done_, stage) = goes ? next : -1;
+      progress |= goes;
+    }
+    for (int stage = 0; stage < s_.stages(); ++stage)
+      if (at(done_, stage) >= 0) at(out_.steps, stage).push_back(at(at(s_.steps, stage), at(next_, stage)++));
+    for (int stage = 0; stage < s_.stages(); ++stage)
+      if (at(done_, stage) >= 0) deliver(at(at(s_.steps, stage), at(done_, stage)));
+    return progress;
+  }
+
+  constexpr bool has_input(const step& e) const {
+    if (e.kind == step_kind::forward) return e.chunk == 0 || is_there(e, activation);
+    return !yields_gradient(e.kind) || e.chunk == s_.chunks() - 1 || is_there(e, gradient);
+  }
+  constexpr bool is_there(const step& e, std::uint8_t what) const {
+    return (arrived_[cell(s_, e.chunk, e.micro_batch)] & what) != 0;
+  }
+
+  /// Hands the result of a step to the chunk that reads it.
+  constexpr void deliver(const step& e) {
+    if (e.kind == step_kind::backward_weight) return;
+    const bool up = e.kind == step_kind::forward;
+    const int to = up ? e.chunk + 1 : e.chunk - 1;
+    if (to < 0 || to >= s_.chunks()) return;
+    arrived_[cell(s_, to, e.micro_batch)] |= up ? activation : gradient;
+    if (!crosses(s_, e.chunk, to)) return;
+    const step sent = message(up ? step_kind::send_activation : step_kind::send_gradient, e);
+    at(out_.steps, at(s_.stage_of, e.chunk)).push_back(sent);
+    at(out_.steps, at(s_.stage_of, to))
+        .push_back(
+            {up ? step_kind::receive_activation : step_kind::receive_gradient, to, e.micro_batch, sent.size});
+  }
+  constexpr step message(step_kind kind, const step& e) const {
+    const int boundary =
+        kind == step_kind::send_activation || kind == step_kind::receive_gradient ? e.chunk : e.chunk - 1;
+    return {kind, e.chunk, e.micro_batch, sizes_.empty() ? 1 : sizes_[static_cast<std::size_t>(boundary)]};
+  }
+
+  /// Steps whose inputs never come, each with its messages, so that a check finds the cycle.
+  constexpr void append_rest(int stage) {
+    const auto& list = at(s_.steps, stage);
+    auto& out = at(out_.steps, stage);
+    for (int k = at(next_, stage); k < static_cast<int>(list.size()); ++k) {
+      const step& e = at(list, k);
+      const bool up = e.kind == step_kind::forward;
+      const bool exchanges = up || yields_gradient(e.kind);
+      const int before = up ? e.chunk - 1 : e.chunk + 1, after = up ? e.chunk + 1 : e.chunk - 1;
+      if (exchanges && crosses(s_, e.chunk, before) && !has_input(e))
+        out.push_back(message(up ? step_kind::receive_activation : step_kind::receive_gradient, e));
+      out.push_back(e);
+      if (exchanges && crosses(s_, e.chunk, after))
+        out.push_back(message(up ? step_kind::send_activation : step_kind::send_gradient, e));
+    }
+  }
+
+  const schedule& s_;
+  std::span<const std::int64_t> sizes_;
+  schedule out_;
+  std::vector<int> next_;  // by stage
+  std::vector<int> done_;  // by stage: the step of this round, -1 if it waits
+  std::vector<std::uint8_t> arrived_;
+};
+}  // namespace detail
+
+/// `s` with its sends and receives. `sizes` has one for each boundary, between chunks 0 and 1 first; none:
+/// all are
+/// 1. Steps that wait in a cycle keep their order. Throws value_error if `s` has messages already or a
+/// mistake that shows in the list of one stage, or if `sizes` has another length. Cost: linear in steps.
+constexpr schedule with_messages(const schedule& s, std::span<const std::int64_t> sizes) {
+  if (s.has_messages()) throw value_error("with_messages: the schedule has messages already");
+  if (const auto f = detail::check_lists(s)) throw value_error("with_messages: " + to_text(*f));
+  if (!sizes.empty() && sizes.size() + 1 != s.stage_of.size())
+    throw value_error("with_messages: there must be one size for each boundary between chunks");
+  return detail::message_writer(s, sizes).write();
+}
+constexpr schedule with_messages(const schedule& s, std::initializer_list<std::int64_t> sizes = {}) {
+  return with_messages(s, std::span(sizes.begin(), sizes.size()));
+}
+
+}  // namespace weft::pipeline
