@@ -52,7 +52,6 @@ class message_checker {
     const step& e = at(at(s_.steps, stage), k);
     return {m, stage, k, peer_stage(s_, e), e.chunk, e.micro_batch};
   }
-  constexpr finding make_deadlock(mistake m, int stage) const { return make(m, stage, at(next_, stage)); }
 
   constexpr void number() {
     std::vector<int> places;
@@ -66,18 +65,28 @@ class message_checker {
         }
     }
   }
-  constexpr std::optional<finding> compare() {
+  constexpr std::optional<finding> first_that(auto mistake_of) {
     for (int stage = 0; stage < s_.stages(); ++stage)
       for (int k = 0; k < static_cast<int>(at(s_.steps, stage).size()); ++k) {
         const step& e = at(at(s_.steps, stage), k);
         if (!is_message(e.kind)) continue;
-        const pair& p = pair_of(e);
-        if (p.received.place < 0) return make(mistake::send_without_receive, stage, k);
-        if (p.sent.place < 0) return make(mistake::receive_without_send, stage, k);
-        if (p.sent.place != p.received.place) return make(mistake::out_of_order, stage, k);
-        if (p.sent.size != p.received.size) return make(mistake::unequal_sizes, stage, k);
+        if (const auto m = mistake_of(e, pair_of(e))) return make(*m, stage, k);
       }
     return std::nullopt;
+  }
+  /// Messages without their other end come first: every later message of their channel is out of order as
+  /// well.
+  constexpr std::optional<finding> compare() {
+    auto f = first_that([](const step& e, const pair& p) -> std::optional<mistake> {
+      if (p.sent.place >= 0 && p.received.place >= 0) return std::nullopt;
+      return is_send(e.kind) ? mistake::send_without_receive : mistake::receive_without_send;
+    });
+    if (f) return f;
+    return first_that([](const step&, const pair& p) -> std::optional<mistake> {
+      if (p.sent.place != p.received.place) return mistake::out_of_order;
+      if (p.sent.size != p.received.size) return mistake::unequal_sizes;
+      return std::nullopt;
+    });
   }
 
   /// Executes all lists as far as they go; a mistake if that is not to their ends.
@@ -119,8 +128,8 @@ class message_checker {
   /// Follows who waits for whom until a stage comes twice.
   constexpr finding in_cycle(int stage, sends mode) const {
     for (int k = 0; k < s_.stages(); ++k) stage = peer_stage(s_, head(stage));
-    return make_deadlock(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock,
-                         stage);
+    return make(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock, stage,
+                at(next_, stage));
   }
 
   const schedule& s_;

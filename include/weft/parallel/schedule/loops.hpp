@@ -50,13 +50,11 @@ constexpr void alternate(std::vector<step>& list, int total, int warm_up, auto f
 }
 }  // namespace detail
 
-/// Breadth-first over looped chunks (Lamy-Poirier, 2022): all micro-batches through one chunk of a stage
-/// before its next, backward in the reverse order of chunks. Takes any number of micro-batches.
-constexpr schedule breadth_first(int stages, int micro_batches, int chunks) {
-  schedule s =
-      detail::empty_schedule("breadth_first", stages, micro_batches, chunks, detail::placement::loop);
+namespace detail {
+constexpr schedule in_whole_passes(const char* name, int stages, int micro_batches, int chunks) {
+  schedule s = empty_schedule(name, stages, micro_batches, chunks, placement::loop);
   for (int stage = 0; stage < stages; ++stage) {
-    auto& list = detail::at(s.steps, stage);
+    auto& list = at(s.steps, stage);
     list.reserve(2 * static_cast<std::size_t>(chunks) * static_cast<std::size_t>(micro_batches));
     for (int c = stage; c < s.chunks(); c += stages)
       for (int j = 0; j < micro_batches; ++j) list.push_back({step_kind::forward, c, j});
@@ -65,12 +63,21 @@ constexpr schedule breadth_first(int stages, int micro_batches, int chunks) {
   }
   return s;
 }
-
-/// GPipe (Huang et al., 2019): all forwards, then all backwards.
-constexpr schedule gpipe(int stages, int micro_batches) { return breadth_first(stages, micro_batches, 1); }
+}  // namespace detail
 
 /// Model parallelism without a pipeline: one micro-batch, one stage works at a time.
-constexpr schedule layer_wise(int stages) { return breadth_first(stages, 1, 1); }
+constexpr schedule layer_wise(int stages) { return detail::in_whole_passes("layer_wise", stages, 1, 1); }
+
+/// GPipe (Huang et al., 2019): all forwards, then all backwards.
+constexpr schedule gpipe(int stages, int micro_batches) {
+  return detail::in_whole_passes("gpipe", stages, micro_batches, 1);
+}
+
+/// Breadth-first over looped chunks (Lamy-Poirier, 2022): all micro-batches through one chunk of a stage
+/// before its next, backward in the reverse order of chunks. Takes any number of micro-batches.
+constexpr schedule breadth_first(int stages, int micro_batches, int chunks) {
+  return detail::in_whole_passes("breadth_first", stages, micro_batches, chunks);
+}
 
 /// 1F1B without interleaving (PipeDream-flush; Narayanan et al., 2021): as GPipe, with fewer activations
 /// kept.
