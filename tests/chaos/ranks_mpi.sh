@@ -18,7 +18,8 @@ fail() {
   failures=$((failures + 1))
 }
 
-for test in "ranks that disagree are named" "a rank that is late*" "a rank that gives up*"; do
+for test in "ranks that disagree are named" "a rank that is late*" "a message that is too short*" "a message that is too long*" \
+  "a message of another type*" "a rank that gives up*"; do
   timeout 120 mpirun -n 3 "$unit" "$test" >"$at/out" 2>&1 || fail "$test"
 done
 

@@ -4,98 +4,63 @@
 // Gloo takes the first connection to a port for the rank that should come there, whoever it is. So each rank
 // publishes a nonce in the store, and then sends through each connection the HMAC, under the job's token, of
 // both numbers and both nonces: a stranger who has taken a rank's place cannot, and is found before any
-// tensor is sent.
+// tensor is sent. Who has the proofs of all is sure that all have their connections.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <vector>
-
-#include <gloo/common/error.h>
-#include <gloo/context.h>
-#include <gloo/transport/unbound_buffer.h>
-
-#include <weft/base/error.hpp>
+#include <weft/comm/gloo_group.hpp>
 #include <weft/comm/handshake.hpp>
-#include <weft/comm/store.hpp>
 
 namespace weft::detail {
 
-class gloo_proof {
+/// The first operation of a mesh. Throws comm_error if who is connected as a rank proves something else.
+class gloo_proof : public gloo_operation {
  public:
-  static constexpr std::uint64_t slot = 3;  // of no operation
-
-  /// Publishes this rank's nonce: before it connects, so that it is there even if connecting fails.
-  gloo_proof(store& s, std::string token, int rank) : store_(s), token_(std::move(token)), rank_(rank) {
+  /// Before the mesh connects: publishes what this rank has drawn, for all who connect to it.
+  gloo_proof(store& s, std::string token, int rank) : token_(std::move(token)), rank_(rank) {
     s.set(key_of(rank), random_bytes(nonce_bytes));
   }
+  /// After the mesh has connected.
+  void read(store& s, const gloo_mesh& mesh, std::chrono::milliseconds limit) {
+    start_ = mesh.connecting();
+    for (const int r : start_.members) nonces_.push_back(s.get(key_of(r), limit));
+  }
 
-  /// Exchanges proofs on all connections of `context`. Throws comm_error, on all ranks with the ranks at both
-  /// ends of the connection, if who is connected as a rank proves something else or nothing within `limit`;
-  /// and
-  /// ::gloo::Exception if a connection is closed.
-  void exchange(::gloo::Context& context, std::chrono::milliseconds limit) const {
-    const auto until = std::chrono::steady_clock::now() + limit;
-    const auto left = [&] {
-      const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-      return std::max(ms, std::chrono::milliseconds(1));
-    };
-    std::vector<std::string> nonces;
-    for (int r = 0; r < context.size; ++r) nonces.push_back(store_.get(key_of(r), left()));
-    std::vector<peer> peers;
-    for (int r = 0; r < context.size; ++r)
-      if (r != rank_) peers.push_back({r, proof_of(rank_, r, nonces), std::string(proof_bytes, '\0')});
-    int asked = rank_;
-    try {
-      for (peer& p : peers) {
-        asked = p.rank;
-        p.sent = context.createUnboundBuffer(p.mine.data(), proof_bytes);
-        p.received = context.createUnboundBuffer(p.theirs.data(), proof_bytes);
-        p.sent->send(p.rank, slot);
-        p.received->recv(p.rank, slot);
-      }
-      for (peer& p : peers) {
-        asked = p.rank;
-        p.received->waitRecv(left());
-        if (!proves(p.theirs, proof_of(p.rank, rank_, nonces)))
-          throw refusal(p.rank, "it does not know the job's token (WEFT_JOB_TOKEN)");
-      }
-      for (peer& p : peers) {
-        asked = p.rank;
-        p.sent->waitSend(left());
-      }
-    } catch (const ::gloo::Exception&) {
-      if (store_.check({"failed"})) throw comm_error(store_.get("failed", left()));
-      if (std::chrono::steady_clock::now() >= until) throw refusal(asked, "it proves nothing");
-      throw;  // a connection is closed
+  queue_key queue() const override { return {-1, -1, 0, 0}; }
+  std::string doing() const override { return start_.doing; }
+  rank_wait waits_in() const override { return start_; }
+
+  void perform(gloo_mesh& mesh) override {
+    mine_.resize(nonces_.size());
+    theirs_.assign(nonces_.size(), std::string(proof_bytes, '\0'));
+    std::vector<transfer> all;
+    for (const int r : start_.members) {
+      if (r == rank_) continue;
+      const auto at = static_cast<std::size_t>(r);
+      mine_[at] = proof_of(rank_, r);
+      all.push_back({r, true, mine_[at].data(), proof_bytes});
+      all.push_back({r, false, theirs_[at].data(), proof_bytes});
     }
+    mesh.exchange(gloo_slot::of(gloo_slot::start, 0, 0), all, *this);
+    for (const int r : start_.members)
+      if (r != rank_ && !proves(theirs_[static_cast<std::size_t>(r)], proof_of(r, rank_)))
+        throw comm_error("weft: gloo: on the connection of rank " + std::to_string(rank_) + " to rank " +
+                         std::to_string(r) +
+                         " answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
   }
 
  private:
-  struct peer {
-    int rank;
-    std::string mine, theirs;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> sent = nullptr, received = nullptr;
-  };
-
   static std::string key_of(int rank) { return "nonce" + std::to_string(rank); }
-  std::string proof_of(int rank, int for_rank, const std::vector<std::string>& nonces) const {
+  std::string proof_of(int rank, int for_rank) const {
     const std::string who =
         "weft gloo rank " + std::to_string(rank) + " for " + std::to_string(for_rank) + " ";
     return proof(token_, who,
-                 nonces[static_cast<std::size_t>(rank)] + nonces[static_cast<std::size_t>(for_rank)]);
-  }
-  comm_error refusal(int asked, const std::string& why) const {
-    const std::string text = "weft: gloo: on the connection of rank " + std::to_string(rank_) + " to rank " +
-                             std::to_string(asked) + " answers somebody else: " + why;
-    return comm_error(
-        store_.compare_set("failed", "", text));  // those whose connections end now find the first reason
+                 nonces_[static_cast<std::size_t>(rank)] + nonces_[static_cast<std::size_t>(for_rank)]);
   }
 
-  store& store_;
   std::string token_;
   int rank_;
+  rank_wait start_;
+  std::vector<std::string> nonces_, mine_, theirs_;  // by rank; the proofs
 };
 
 }  // namespace weft::detail

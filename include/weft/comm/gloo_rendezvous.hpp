@@ -12,30 +12,30 @@ namespace weft::detail {
 /// A store as Gloo's rendezvous asks for it. Waiting ends when the watch has a verdict.
 class gloo_rendezvous : public ::gloo::rendezvous::Store {
  public:
-  gloo_rendezvous(std::shared_ptr<store> of, const rank_watch& watch, std::chrono::milliseconds limit)
-      : of_(std::move(of)), watch_(watch), limit_(limit) {}
+  gloo_rendezvous(store& of, const rank_watch& watch, std::chrono::milliseconds limit)
+      : of_(of), watch_(watch), limit_(limit) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    of_->set(key, {data.begin(), data.end()});
+    of_.set(key, {data.begin(), data.end()});
   }
   std::vector<char> get(const std::string& key) override {
     wait({key});
-    const std::string value = of_->get(key, limit_);
+    const std::string value = of_.get(key, limit_);
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
   void wait(const std::vector<std::string>& keys) override {
     const auto until = std::chrono::steady_clock::now() + limit_;
-    for (std::chrono::milliseconds pause{1}; !of_->check(keys);
+    for (std::chrono::milliseconds pause{1}; !of_.check(keys);
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       if (const auto v = watch_.verdict()) throw_verdict(*v);
       if (std::chrono::steady_clock::now() > until)
-        return of_->wait(keys, std::chrono::milliseconds(0));  // says which
+        return of_.wait(keys, std::chrono::milliseconds(0));  // says which
       std::this_thread::sleep_for(pause);
     }
   }
 
  private:
-  std::shared_ptr<store> of_;
+  store& of_;
   const rank_watch& watch_;
   std::chrono::milliseconds limit_;
 };

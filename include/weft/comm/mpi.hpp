@@ -21,6 +21,7 @@
 #include <thread>
 
 #include <weft/comm/communicator.hpp>
+#include <weft/comm/fingerprint.hpp>
 #include <weft/comm/mpi_watch.hpp>
 #include <weft/comm/reduce.hpp>
 
@@ -28,13 +29,23 @@ namespace weft {
 
 namespace detail {
 
+/// What the operations of a group share.
+struct mpi_channels {
+  boost::mpi::communicator data, control;
+  std::vector<int> members;  // by their numbers in the world
+};
+
 /// One operation on its way through its stages.
 class mpi_operation {
  public:
-  mpi_operation(operation o, MPI_Comm data, MPI_Comm control, std::uint64_t number)
-      : what_(std::move(o)), data_(data), control_(control), number_(number) {
-    MPI_Comm_rank(data, &rank_);
-    MPI_Comm_size(data, &ranks_);
+  mpi_operation(operation o, const mpi_channels& over, std::uint64_t number)
+      : what_(std::move(o)),
+        data_(over.data),
+        control_(over.control),
+        members_(over.members),
+        number_(number) {
+    MPI_Comm_rank(data_, &rank_);
+    MPI_Comm_size(data_, &ranks_);
   }
   mpi_operation(const mpi_operation&) = delete;
   mpi_operation& operator=(const mpi_operation&) = delete;
@@ -83,12 +94,9 @@ class mpi_operation {
         begin_agreement();
         break;
       case stage::agree:
-        if (const std::string wrong = disagreement({meant_.begin(), meant_.end()}, number_); !wrong.empty()) {
-          failure = wrong;
-          stage_ = stage::over;
-          return;
-        }
-        begin_move();
+        failure = disagreement_of_all();
+        if (failure.empty()) begin_move();
+        else stage_ = stage::over;
         break;
       case stage::move:
         if (is_reduction(what_.kind)) return begin_collect();
@@ -98,19 +106,11 @@ class mpi_operation {
     }
   }
 
-  static constexpr std::size_t text_bytes = 512;
-  struct fingerprint {
-    char text[text_bytes];
-    operator std::string() const { return text; }
-  };
-
   /// Each rank tells each other rank which operation it means.
   void begin_agreement() {
     const auto n = static_cast<std::size_t>(ranks_);
     meant_.assign(n, {});
-    fingerprint& mine = meant_[static_cast<std::size_t>(rank_)];
-    const std::string text = what_.text();
-    std::copy_n(text.begin(), std::min(text.size(), text_bytes - 1), mine.text);
+    fingerprint& mine = meant_[static_cast<std::size_t>(rank_)] = fingerprint(what_);
     requests_.assign(2 * n, MPI_REQUEST_NULL);
     for (int r = 0; r < ranks_; ++r) {
       if (r == rank_) continue;
@@ -119,6 +119,11 @@ class mpi_operation {
       MPI_Isend(&mine, sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at + 1]);
     }
     stage_ = stage::agree;
+  }
+  std::string disagreement_of_all() const {
+    std::vector<std::string> texts;
+    for (const fingerprint& f : meant_) texts.push_back(f.words());
+    return disagreement(texts, members_, number_);
   }
 
   MPI_Datatype element() const {
@@ -221,6 +226,7 @@ class mpi_operation {
 
   operation what_;
   MPI_Comm data_, control_;
+  const std::vector<int>& members_;
   std::uint64_t number_;
   int rank_ = 0, ranks_ = 1;
   stage stage_ = stage::start;
@@ -236,11 +242,9 @@ class mpi_queue {
  public:
   mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id,
             std::vector<int> members)
-      : data_(c, boost::mpi::comm_duplicate),
-        control_(c, boost::mpi::comm_duplicate),
+      : channels_{{c, boost::mpi::comm_duplicate}, {c, boost::mpi::comm_duplicate}, std::move(members)},
         watch_(std::move(watch)),
-        id_(std::move(id)),
-        members_(std::move(members)) {
+        id_(std::move(id)) {
     watch_->add(this, [this](rank_standing& s) { describe(s); });
   }
 
@@ -254,14 +258,14 @@ class mpi_queue {
           new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
   }
 
-  const boost::mpi::communicator& data() const { return data_; }
+  const boost::mpi::communicator& data() const { return channels_.data; }
   const std::shared_ptr<mpi_watch>& watch() const { return watch_; }
   const std::string& id() const { return id_; }
-  const std::vector<int>& members() const { return members_; }
+  const std::vector<int>& members() const { return channels_.members; }
 
   std::shared_ptr<mpi_operation> post(operation o) {
     const bool message = is_message(o.kind);
-    auto op = std::make_shared<mpi_operation>(std::move(o), data_, control_, message ? 0 : number_);
+    auto op = std::make_shared<mpi_operation>(std::move(o), channels_, message ? 0 : number_);
     if (const auto failed = failure(*op)) std::rethrow_exception(failed);
     number_ += !message;
     (message ? messages_ : collectives_).push_back(op);
@@ -310,8 +314,8 @@ class mpi_queue {
  private:
   rank_wait wait_of(const mpi_operation& op) const {
     if (is_message(op.what().kind))
-      return {id_, rank_wait::message, {members_[static_cast<std::size_t>(op.what().root)]}, op.doing()};
-    return {id_, static_cast<std::int64_t>(op.number()), members_, op.doing()};
+      return {id_, rank_wait::message, {members()[static_cast<std::size_t>(op.what().root)]}, op.doing()};
+    return {id_, static_cast<std::int64_t>(op.number()), members(), op.doing()};
   }
   void describe(rank_standing& s) const {
     s.posted[id_] = static_cast<std::int64_t>(number_);
@@ -319,10 +323,9 @@ class mpi_queue {
     if (last_) s.last = last_->doing();
   }
 
-  boost::mpi::communicator data_, control_;
+  mpi_channels channels_;
   std::shared_ptr<mpi_watch> watch_;
   std::string id_;
-  std::vector<int> members_;  // by their numbers in the world
   std::deque<std::shared_ptr<mpi_operation>> collectives_, messages_;
   std::shared_ptr<mpi_operation> last_;
   const mpi_operation* waits_ = nullptr;  // that this rank waits for

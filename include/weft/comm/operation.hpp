@@ -169,19 +169,27 @@ struct operation {
   }
 };
 
-/// Who does not mean what most ranks mean by operation `number`, from the texts of all ranks; empty
-/// if all mean the same.
-inline std::string disagreement(const std::vector<std::string>& texts, std::uint64_t number) {
-  std::map<std::string, std::vector<std::size_t>> by_text;
-  for (std::size_t r = 0; r < texts.size(); ++r) by_text[texts[r]].push_back(r);
+/// That both sides of a message do not mean the same; ranks by their numbers in the world.
+inline std::string message_disagreement(int sender, const std::string& sent, int receiver,
+                                        const std::string& received) {
+  return "weft: rank " + std::to_string(sender) + " called " + sent + ", but rank " +
+         std::to_string(receiver) + " called " + received;
+}
+
+/// Who does not mean what most ranks mean by operation `number`, from the texts of all `members`, which are
+/// numbers in the world; empty if all mean the same.
+inline std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
+                                std::uint64_t number) {
+  std::map<std::string, std::vector<int>> by_text;
+  for (std::size_t r = 0; r < texts.size(); ++r) by_text[texts[r]].push_back(members[r]);
   if (by_text.size() == 1) return "";
   std::string report = "weft: ranks disagree about operation #" + std::to_string(number) + ":";
   const auto most = std::max_element(by_text.begin(), by_text.end(), [](const auto& a, const auto& b) {
     return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
   });
-  for (const auto& [text, members] : by_text) {
+  for (const auto& [text, who] : by_text) {
     report += text == most->first ? "\n  most: rank" : "\n  at fault: rank";
-    for (std::size_t r : members) (report += " ").append(std::to_string(r));
+    for (const int r : who) (report += " ").append(std::to_string(r));
     report += " called " + text;
   }
   return report;

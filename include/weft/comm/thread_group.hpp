@@ -385,7 +385,7 @@ class thread_group {
   std::string disagreement_of(const rendezvous& m) const {
     std::vector<std::string> texts;
     for (const operation& each : m.posted) texts.push_back(each.text());
-    return disagreement(texts, m.number);
+    return disagreement(texts, in_world_, m.number);
   }
 
   std::string what_does(int rank) const {
@@ -424,8 +424,7 @@ class thread_group {
 
   void deliver(message& m, int from, int to) {
     if (m.from.count != m.to.count || m.from.type != m.to.type) {
-      world_->give_up("weft: " + name(from) + " called " + m.sender + ", but " + name(to) + " called " +
-                      m.receiver);
+      world_->give_up(message_disagreement(in_world(from), m.sender, in_world(to), m.receiver));
       return;
     }
     if (m.from.count) std::memcpy(m.to.data, m.from.data, static_cast<std::size_t>(m.from.bytes()));

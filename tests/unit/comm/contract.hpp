@@ -12,6 +12,8 @@
 #include <weft/base/dtype.hpp>
 #include <weft/comm/communicator.hpp>
 
+#include "message_contract.hpp"
+
 namespace contract {
 
 using namespace weft;
@@ -238,6 +240,7 @@ void check_contract(Run run, int n) {
     movement<std::uint8_t>(ranks);
     movement<std::int64_t>(ranks);
     messages(ranks);
+    messages_of_all_kinds(ranks);
     groups(ranks);
     overlap(ranks);
     refusals(ranks);

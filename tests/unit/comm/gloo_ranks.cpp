@@ -168,12 +168,57 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
           return says(wrong, "rank 1",
                       "answers somebody else: it does not know the job's token (WEFT_JOB_TOKEN)");
         }) == 0);
-  CHECK(failures_on(3, [](int rank, auto store) {  // and groups of them prove it anew
+  CHECK(failures_on(3, [](int rank, auto store) {  // groups use the connections that are proved
           gloo_communicator ranks(store, rank, 3, {.token = "secret"});
           const auto pair = ranks.split(rank == 2 ? -1 : 0, rank, {});
           std::vector<float> x(4, 1.0f);
           if (pair) pair->all_reduce(x).wait();
           return x[0] == (rank == 2 ? 1.0f : 2.0f);
+        }) == 0);
+}
+
+TEST_CASE("a message whose sides differ is an error on all ranks that names both") {
+  for (int ranks = 2; ranks <= 3; ++ranks)
+    for (int how = 0; how < 3; ++how)
+      CHECK(failures_on(ranks, [=](int rank, auto store) {
+              gloo_communicator all(store, rank, ranks);
+              const std::string wrong = contract::wrong_message(all, how);
+              for (const std::string& part : contract::wrong_message_says(ranks, how))
+                if (!says(wrong, part)) return false;
+              return true;
+            }) == 0);
+}
+
+namespace {
+
+std::ptrdiff_t entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+}
+std::ptrdiff_t threads() { return entries("/proc/self/task"); }
+std::ptrdiff_t descriptors() { return entries("/proc/self/fd"); }
+
+}  // namespace
+
+TEST_CASE("groups that are not used cost neither threads nor descriptors") {
+  CHECK(failures_on(3, [](int rank, auto store) {
+          gloo_communicator ranks(store, rank, 3);
+          ranks.barrier().wait();
+          const auto threads_before = threads(), descriptors_before = descriptors();
+          std::vector<std::shared_ptr<communicator>> groups;
+          for (int i = 0; i < 10; ++i) {
+            groups.push_back(ranks.split(i % 2 ? rank % 2 : 0, i % 3 ? rank : -rank, {}));
+            groups.push_back(groups.back()->split(0));
+          }
+          const auto same = [&] {  // rank 0 closes what it listens on when all have come, perhaps only now
+            return threads() == threads_before && descriptors() <= descriptors_before;
+          };
+          bool good = same();
+          for (const auto& g : groups) {  // one after the other: by the thread that there is
+            std::vector<float> x(4, 1.0f);
+            g->all_reduce(x).wait();
+            good = good && x[0] == static_cast<float>(g->size());
+          }
+          return good && same();
         }) == 0);
 }
 

@@ -46,6 +46,24 @@ TEST_CASE("a rank that is late is named, by those that wait for others too" *
   else CHECK(has(late, "not there: rank 2"));
 }
 
+TEST_CASE("a message that is too short is an error that names both sides" * doctest::test_suite("the end")) {
+  const std::string wrong = contract::wrong_message(*world, 0);
+  for (const std::string& part : contract::wrong_message_says(world->size(), 0))
+    CHECK_MESSAGE(has(wrong, part), wrong);
+}
+
+TEST_CASE("a message that is too long is an error that names both sides" * doctest::test_suite("the end")) {
+  const std::string wrong = contract::wrong_message(*world, 1);
+  for (const std::string& part : contract::wrong_message_says(world->size(), 1))
+    CHECK_MESSAGE(has(wrong, part), wrong);
+}
+
+TEST_CASE("a message of another type is an error that names both sides" * doctest::test_suite("the end")) {
+  const std::string wrong = contract::wrong_message(*world, 2);
+  for (const std::string& part : contract::wrong_message_says(world->size(), 2))
+    CHECK_MESSAGE(has(wrong, part), wrong);
+}
+
 TEST_CASE("a rank that gives up says why on all" * doctest::test_suite("the end")) {
   if (world->rank() == 1) world->abort("the disk is full");
   CHECK(has(failure([&] { world->barrier().wait(); }), "weft: rank 1 gave up: the disk is full"));

@@ -99,6 +99,16 @@ TEST_CASE("sizes, types and roots that differ are found before data moves") {
   CHECK(has(wrong_message[1], "send(f32 x 4, to 1, tag 0)"));
 }
 
+TEST_CASE("a message whose sides differ is an error on all ranks that names both") {
+  for (int ranks = 2; ranks <= 3; ++ranks)
+    for (int how = 0; how < 3; ++how)
+      run_ranks(ranks, [=](communicator& all) {
+        const std::string wrong = contract::wrong_message(all, how);
+        for (const std::string& part : contract::wrong_message_says(ranks, how))
+          CHECK_MESSAGE(has(wrong, part), wrong);
+      });
+}
+
 TEST_CASE("a rank that does not come: a time-out names it and what it did last") {
   const auto texts = failures(3, [](communicator& ranks) {
     std::vector<float> x(4);
