@@ -85,8 +85,9 @@ class communicator {
   /// Over when all ranks have called it.
   work barrier(comm_options o = {}) { return begin({.kind = collective::barrier}, o); }
 
-  /// Messages between two ranks arrive in the order of their tag. A send may be over before its
-  /// message is received.
+  /// Messages of a sender, a receiver and a tag (0 or more) arrive in the order in which they were sent, and
+  /// wait for no other message and no collective. A send may be over before its message is received. A
+  /// receive of another size or type is an error on all ranks that names both sides.
   work send(const_elements data, int to, int tag = 0, comm_options o = {}) {
     return begin({.kind = collective::send, .in = data, .root = to, .tag = tag}, o);
   }
@@ -163,6 +164,7 @@ class communicator {
     if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
     if (is_message(o.kind) && o.root == rank())
       fail("a rank cannot send to itself");
+    if (is_message(o.kind) && o.tag < 0) fail("the tag is negative");
     for (const rank_counts* counts : {&o.in_counts, &o.out_counts}) {
       if (counts->empty()) continue;
       if (counts->size() != static_cast<std::size_t>(size())) fail("there must be a count for each rank");

@@ -7,7 +7,7 @@
 // Before data moves, ranks tell each other which operation they mean, so that a mistake is an error
 // on every rank and no corruption. Reductions exchange parts, add them by the tree of reduce.hpp
 // and gather: the same bits as on threads. Open MPI makes no progress by itself: waiting and
-// polling move operations on, in the order in which they were called.
+// polling move operations on, those of all groups of the process.
 #pragma once
 
 #include <mpi.h>
@@ -15,247 +15,40 @@
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 
-#include <algorithm>
+#include <array>
 #include <deque>
-#include <limits>
 #include <thread>
 
 #include <weft/comm/communicator.hpp>
-#include <weft/comm/fingerprint.hpp>
+#include <weft/comm/mpi_operation.hpp>
 #include <weft/comm/mpi_watch.hpp>
-#include <weft/comm/reduce.hpp>
 
 namespace weft {
 
 namespace detail {
 
-/// What the operations of a group share.
-struct mpi_channels {
-  boost::mpi::communicator data, control;
-  std::vector<int> members;  // by their numbers in the world
-};
-
-/// One operation on its way through its stages.
-class mpi_operation {
- public:
-  mpi_operation(operation o, const mpi_channels& over, std::uint64_t number)
-      : what_(std::move(o)),
-        data_(over.data),
-        control_(over.control),
-        members_(over.members),
-        number_(number) {
-    MPI_Comm_rank(data_, &rank_);
-    MPI_Comm_size(data_, &ranks_);
-  }
-  mpi_operation(const mpi_operation&) = delete;
-  mpi_operation& operator=(const mpi_operation&) = delete;
-
-  bool over() const { return stage_ == stage::over; }
-  std::string failure;  // why it was refused, if it was
-
-  /// Moves on as far as it goes without waiting.
-  void advance() {
-    while (stage_ != stage::over && requests_done()) next_stage();
-  }
-
-  /// Gives up messages that nobody will answer; false if MPI still works in our buffers.
-  bool withdraw() {
-    if (stage_ != stage::agree && !is_message(what_.kind))
-      return stage_ == stage::over || stage_ == stage::start;
-    for (MPI_Request& r : requests_)
-      if (r != MPI_REQUEST_NULL) {
-        MPI_Cancel(&r);
-        MPI_Request_free(&r);
-      }
-    return true;
-  }
-
-  const operation& what() const { return what_; }
-  std::string doing() const {
-    return (is_message(what_.kind) ? "" : "#" + std::to_string(number_) + " ") + what_.text();
-  }
-  std::uint64_t number() const { return number_; }
-
- private:
-  enum class stage { start, agree, move, collect, over };
-
-  bool requests_done() {
-    int done = 1;
-    if (!requests_.empty())
-      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
-    return done;
-  }
-
-  void next_stage() {
-    requests_.clear();
-    switch (stage_) {
-      case stage::start:
-        if (is_message(what_.kind) || ranks_ == 1) return begin_move();
-        begin_agreement();
-        break;
-      case stage::agree:
-        failure = disagreement_of_all();
-        if (failure.empty()) begin_move();
-        else stage_ = stage::over;
-        break;
-      case stage::move:
-        if (is_reduction(what_.kind)) return begin_collect();
-        stage_ = stage::over;
-        break;
-      default: stage_ = stage::over;
-    }
-  }
-
-  /// Each rank tells each other rank which operation it means.
-  void begin_agreement() {
-    const auto n = static_cast<std::size_t>(ranks_);
-    meant_.assign(n, {});
-    fingerprint& mine = meant_[static_cast<std::size_t>(rank_)] = fingerprint(what_);
-    requests_.assign(2 * n, MPI_REQUEST_NULL);
-    for (int r = 0; r < ranks_; ++r) {
-      if (r == rank_) continue;
-      const auto at = static_cast<std::size_t>(r);
-      MPI_Irecv(&meant_[at], sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at]);
-      MPI_Isend(&mine, sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at + 1]);
-    }
-    stage_ = stage::agree;
-  }
-  std::string disagreement_of_all() const {
-    std::vector<std::string> texts;
-    for (const fingerprint& f : meant_) texts.push_back(f.words());
-    return disagreement(texts, members_, number_);
-  }
-
-  MPI_Datatype element() const {
-    switch (size_of(what_.type())) {
-      case 8: return MPI_UINT64_T;
-      case 4: return MPI_UINT32_T;
-      case 2: return MPI_UINT16_T;
-      default: return MPI_BYTE;
-    }
-  }
-  static int as_int(index_t n) {
-    if (n > std::numeric_limits<int>::max())
-      throw comm_error("weft: mpi: " + std::to_string(n) + " elements in one part; MPI counts to 2^31");
-    return static_cast<int>(n);
-  }
-  struct parts {
-    std::vector<int> count, at;
-  };
-  static parts parts_of(const rank_counts& counts) {
-    parts p;
-    index_t at = 0;
-    for (index_t c : counts) {
-      p.count.push_back(as_int(c));
-      p.at.push_back(as_int(at));
-      at += c;
-    }
-    return p;
-  }
-
-  void begin_move() {
-    stage_ = stage::move;
-    requests_.assign(1, MPI_REQUEST_NULL);
-    MPI_Request* r = requests_.data();
-    const void* in = what_.in.data;
-    void* out = what_.out.data;
-    const MPI_Datatype type = element();
-    sent_ = parts_of(what_.in_counts);
-    received_ = parts_of(what_.out_counts);
-    const auto own = static_cast<std::size_t>(rank_);
-    switch (what_.kind) {
-      case collective::all_reduce:
-      case collective::reduce: sent_ = parts_of(even_parts(what_.out.count, ranks_)); [[fallthrough]];
-      case collective::reduce_scatter: {
-        const index_t mine = sent_.count[own];
-        received_ = parts_of(rank_counts(static_cast<std::size_t>(ranks_), mine));
-        gathered_.resize(static_cast<std::size_t>(mine * ranks_ * size_of(what_.type())));
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, gathered_.data(),
-                       received_.count.data(), received_.at.data(), type, data_, r);
-        break;
-      }
-      case collective::broadcast: MPI_Ibcast(out, as_int(what_.out.count), type, what_.root, data_, r); break;
-      case collective::all_gather:
-        MPI_Iallgatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(),
-                        type, data_, r);
-        break;
-      case collective::gather:
-        MPI_Igatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(), type,
-                     what_.root, data_, r);
-        break;
-      case collective::scatter:
-        MPI_Iscatterv(in, sent_.count.data(), sent_.at.data(), type, out, as_int(what_.out.count), type,
-                      what_.root, data_, r);
-        break;
-      case collective::all_to_all:
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, out, received_.count.data(),
-                       received_.at.data(), type, data_, r);
-        break;
-      case collective::send:
-        MPI_Isend(in, as_int(what_.in.count), type, what_.root, what_.tag, data_, r);
-        break;
-      case collective::receive:
-        MPI_Irecv(out, as_int(what_.out.count), type, what_.root, what_.tag, data_, r);
-        break;
-      default: break;  // a barrier: all have agreed
-    }
-  }
-
-  /// The parts of all ranks are here: adds them up, and hands the sums on.
-  void begin_collect() {
-    const index_t mine = sent_.count[static_cast<std::size_t>(rank_)];
-    visit_type(what_.type(), [&]<class T>(T) {
-      std::vector<const void*> sources;
-      for (int r = 0; r < ranks_; ++r)
-        sources.push_back(gathered_.data() + static_cast<std::size_t>(r * mine) * sizeof(T));
-      const std::unique_ptr<T[]> sums(new T[static_cast<std::size_t>(mine)]);
-      reduce_ranks<T>(sources, 0, mine, what_.op, sums.get());
-      char* to =
-          what_.kind == collective::reduce_scatter ? static_cast<char*>(what_.out.data) : gathered_.data();
-      if (mine) std::memcpy(to, sums.get(), static_cast<std::size_t>(mine) * sizeof(T));
-    });
-    stage_ = stage::collect;
-    requests_.assign(1, MPI_REQUEST_NULL);
-    if (what_.kind == collective::all_reduce)
-      MPI_Iallgatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
-                      sent_.at.data(), element(), data_, requests_.data());
-    else if (what_.kind == collective::reduce)
-      MPI_Igatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
-                   sent_.at.data(), element(), what_.root, data_, requests_.data());
-  }
-
-  operation what_;
-  MPI_Comm data_, control_;
-  const std::vector<int>& members_;
-  std::uint64_t number_;
-  int rank_ = 0, ranks_ = 1;
-  stage stage_ = stage::start;
-  std::vector<MPI_Request> requests_;
-  std::vector<fingerprint> meant_;
-  parts sent_, received_;
-  std::vector<char> gathered_;
-};
-
 /// The operations of one group that are under way. Collectives go one after the other, so that all
-/// ranks give their stages to MPI in one order; messages go beside them.
-class mpi_queue {
+/// ranks give their stages to MPI in one order; messages go beside them, those of each peer, direction
+/// and tag in order.
+class mpi_queue : public mpi_watched_group {
  public:
   mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id,
             std::vector<int> members)
-      : channels_{{c, boost::mpi::comm_duplicate}, {c, boost::mpi::comm_duplicate}, std::move(members)},
+      : channels_{{c, boost::mpi::comm_duplicate},
+                  {c, boost::mpi::comm_duplicate},
+                  {c, boost::mpi::comm_duplicate},
+                  std::move(members)},
         watch_(std::move(watch)),
         id_(std::move(id)) {
-    watch_->add(this, [this](rank_standing& s) { describe(s); });
+    watch_->add(*this);
   }
 
   mpi_queue(const mpi_queue&) = delete;
   mpi_queue& operator=(const mpi_queue&) = delete;
-  ~mpi_queue() {
-    watch_->remove(this);
-    for (auto* queue : {&collectives_, &messages_})
-      for (const auto& op : *queue)
-        if (!op->withdraw())
-          new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
+  ~mpi_queue() override {
+    watch_->remove(*this);
+    withdraw(collectives_);
+    for (const auto& [key, queue] : messages_) withdraw(queue);
   }
 
   const boost::mpi::communicator& data() const { return channels_.data; }
@@ -267,14 +60,16 @@ class mpi_queue {
     const bool message = is_message(o.kind);
     auto op = std::make_shared<mpi_operation>(std::move(o), channels_, message ? 0 : number_);
     if (const auto failed = failure(*op)) std::rethrow_exception(failed);
+    const operation& what = op->what();
+    if (message) messages_[{what.kind == collective::send, what.root, what.tag}].push_back(op);
+    else collectives_.push_back(op);
     number_ += !message;
-    (message ? messages_ : collectives_).push_back(op);
     last_ = op;
-    progress();
+    watch_->progress();
     return op;
   }
 
-  void progress() {
+  void advance() override {
     while (!collectives_.empty()) {
       const auto first = collectives_.front();
       first->advance();
@@ -282,19 +77,32 @@ class mpi_queue {
       if (!first->failure.empty()) watch_->give_up(first->failure);
       collectives_.pop_front();
     }
-    std::erase_if(messages_, [](const auto& m) { return m->advance(), m->over(); });
-    watch_->progress();
+    for (auto& [key, queue] : messages_) {
+      for (const auto& m : queue) {
+        m->advance();
+        if (m->holds_back()) break;
+      }
+      if (!queue.front()->failure.empty()) watch_->give_up(queue.front()->failure);
+      std::erase_if(queue, [](const auto& m) { return m->over() && m->failure.empty(); });
+    }
+    std::erase_if(messages_, [](const auto& m) { return m.second.empty(); });
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
     const auto deadline = std::chrono::steady_clock::now() +
                           std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
     waits_ = &op;
-    for (int idle = 0; progress(), !op.over() && !watch_->verdict(); ++idle) {
+    for (int idle = 0; watch_->progress(), !op.over() && !watch_->verdict(); ++idle) {
       if (idle > 1000) std::this_thread::yield();
       if (idle % 64 == 0 && std::chrono::steady_clock::now() > deadline)
         watch_->report_late(wait_of(op), limit);
     }
     waits_ = nullptr;
+  }
+
+  void describe(rank_standing& s) const override {
+    s.posted[id_] = static_cast<std::int64_t>(number_);
+    if (waits_) s.waits = wait_of(*waits_);
+    if (last_) s.last = last_->doing();
   }
 
   /// Of an operation that is not over: the verdict.
@@ -312,21 +120,23 @@ class mpi_queue {
   }
 
  private:
+  using operations = std::deque<std::shared_ptr<mpi_operation>>;
+
+  static void withdraw(const operations& all) {
+    for (const auto& op : all)
+      if (!op->withdraw())
+        new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
+  }
   rank_wait wait_of(const mpi_operation& op) const {
     if (is_message(op.what().kind))
       return {id_, rank_wait::message, {members()[static_cast<std::size_t>(op.what().root)]}, op.doing()};
     return {id_, static_cast<std::int64_t>(op.number()), members(), op.doing()};
   }
-  void describe(rank_standing& s) const {
-    s.posted[id_] = static_cast<std::int64_t>(number_);
-    if (waits_) s.waits = wait_of(*waits_);
-    if (last_) s.last = last_->doing();
-  }
-
   mpi_channels channels_;
   std::shared_ptr<mpi_watch> watch_;
   std::string id_;
-  std::deque<std::shared_ptr<mpi_operation>> collectives_, messages_;
+  operations collectives_;
+  std::map<std::array<int, 3>, operations> messages_;  // by direction, peer and tag
   std::shared_ptr<mpi_operation> last_;
   const mpi_operation* waits_ = nullptr;  // that this rank waits for
   std::uint64_t number_ = 0;
@@ -338,7 +148,7 @@ class mpi_state : public work::state {
       : queue_(std::move(q)), operation_(std::move(o)) {}
 
   bool poll() override {
-    queue_->progress();
+    queue_->watch()->progress();
     return operation_->over() || queue_->watch()->verdict();
   }
   void wait(std::chrono::milliseconds limit) override { queue_->wait(*operation_, limit); }

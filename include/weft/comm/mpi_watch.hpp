@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Who keeps the ranks of mpirun waiting, and how they end: by messages beside those of operations.
 //
-// Only a rank that waits or polls reads them, which is what is asked: a rank that is late asks all where
-// they stand, who does not answer within a second is stopped, cut off, or at work on something else for as
-// long as the time-out, and the verdict goes to all. A rank that dies is mpirun's affair: it ends the job.
+// It knows all groups of the process: whoever waits or polls in one moves the operations of all on. Only a
+// rank that waits or polls reads messages of the watch, which is what is asked: a rank that is late asks all
+// where they stand, who does not answer within a second is stopped, cut off, or at work on something else for
+// as long as the time-out, and the verdict goes to all. A rank that dies is mpirun's affair: it ends the job.
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
@@ -23,11 +23,20 @@
 
 namespace weft::detail {
 
+/// A group of this rank.
+class mpi_watched_group {
+ public:
+  virtual ~mpi_watched_group() = default;
+  /// Says where it stands.
+  virtual void describe(rank_standing& s) const = 0;
+  /// Moves its operations on as far as they go without waiting.
+  virtual void advance() = 0;
+};
+
 class mpi_watch {
  public:
   using clock = std::chrono::steady_clock;
   using milliseconds = std::chrono::milliseconds;
-  using describe = std::function<void(rank_standing&)>;
 
   explicit mpi_watch(const boost::mpi::communicator& world)
       : comm_(world, boost::mpi::comm_duplicate),
@@ -46,14 +55,12 @@ class mpi_watch {
   int rank() const { return comm_.rank(); }
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
 
-  /// A group of this rank that says where it stands.
-  void add(const void* group, describe d) { groups_.emplace_back(group, std::move(d)); }
-  void remove(const void* group) {
-    std::erase_if(groups_, [&](const auto& g) { return g.first == group; });
-  }
+  void add(mpi_watched_group& g) { groups_.push_back(&g); }
+  void remove(mpi_watched_group& g) { std::erase(groups_, &g); }
 
-  /// Reads what has come and answers it.
+  /// Moves all groups on, reads what has come and answers it.
   void progress() {
+    for (mpi_watched_group* g : groups_) g->advance();
     for (;;) {
       int there = 0;
       MPI_Status status;
@@ -126,7 +133,7 @@ class mpi_watch {
 
   rank_standing standing() const {
     rank_standing s;
-    for (const auto& [group, d] : groups_) d(s);
+    for (const mpi_watched_group* g : groups_) g->describe(s);
     return s;
   }
   void decide(watch_verdict v) {
@@ -157,7 +164,7 @@ class mpi_watch {
   }
 
   boost::mpi::communicator comm_, end_;
-  std::list<std::pair<const void*, describe>> groups_;
+  std::vector<mpi_watched_group*> groups_;
   rank_standings heard_;
   std::list<sent> sent_;
   std::optional<watch_verdict> verdict_;

@@ -223,6 +223,7 @@ inline void refusals(communicator& ranks) {
   CHECK_THROWS_AS(ranks.all_gather(d, x, rank_counts(static_cast<std::size_t>(ranks.size()), 5)),
                   value_error);
   CHECK_THROWS_AS(ranks.send(x, ranks.rank()), value_error);
+  CHECK_THROWS_AS(ranks.send(x, ranks.rank() == 0, -1), value_error);
   std::vector<std::int32_t> i(3);
   CHECK_THROWS_AS(ranks.all_reduce(i, reduction::average), value_error);
 }
