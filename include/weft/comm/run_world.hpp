@@ -32,7 +32,8 @@ namespace weft {
 
 /// What ranks are, and what carries their messages.
 enum class transport : std::uint8_t {
-  automatic,  // as the program was started: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else threads
+  automatic,  // as the program was started: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else
+              // threads
   threads,
   gloo,
   mpi
@@ -71,7 +72,8 @@ namespace detail {
 /// A body that returns nothing has succeeded when it ends.
 template <class Body>
 int exit_code_of(Body& body, communicator& ranks) {
-  if constexpr (std::is_void_v<std::invoke_result_t<Body&, communicator&>>) return body(ranks), exit_codes::done;
+  if constexpr (std::is_void_v<std::invoke_result_t<Body&, communicator&>>)
+    return body(ranks), exit_codes::done;
   else return body(ranks);
 }
 

@@ -51,11 +51,13 @@ inline std::string dot_of_node(const compute_graph& g, int i) {
 }
 }  // namespace detail
 
-/// The graph in the language of Graphviz; outputs are drawn bold, nodes that `f` fuses into one kernel in a box.
+/// The graph in the language of Graphviz; outputs are drawn bold, nodes that `f` fuses into one kernel in a
+/// box.
 inline std::string to_dot(const compute_graph& g, const fusion& f = {}) {
   std::string text = "digraph {\n  node [shape=box, fontname=monospace];\n";
   for (int k = 0; k < f.groups.size(); ++k) {
-    text += "  subgraph cluster" + std::to_string(k) + " {\n    label=\"kernel " + std::to_string(k) + "\";\n";
+    text +=
+        "  subgraph cluster" + std::to_string(k) + " {\n    label=\"kernel " + std::to_string(k) + "\";\n";
     for (const int i : f.groups[k].nodes) text += "    " + detail::dot_of_node(g, i);
     text += "  }\n";
   }

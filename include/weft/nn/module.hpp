@@ -181,8 +181,8 @@ void initialize(M& m, std::uint64_t seed) {
 }
 
 namespace detail {
-/// The key for the next parameter that this thread makes: another one each time. Every thread counts from 0, so
-/// that ranks that are threads make the same model, as processes do.
+/// The key for the next parameter that this thread makes: another one each time. Every thread counts from 0,
+/// so that ranks that are threads make the same model, as processes do.
 inline random_key next_parameter_key() {
   thread_local std::uint64_t made = 0;
   return {0, made++};

@@ -81,7 +81,8 @@ class bound_run : public context {
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
     if (!scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
-      update_parameters(*optimizer_, local_, mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
+      update_parameters(*optimizer_, local_,
+                        mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();

@@ -17,8 +17,8 @@
 
 namespace weft {
 
-/// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts of the
-/// context, parts of a layer.
+/// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts
+/// of the context, parts of a layer.
 enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, tp };
 inline constexpr int mesh_axes = 5;
 
@@ -68,8 +68,8 @@ inline std::string to_string(const mesh_sizes& sizes) {
 /// The place of this rank in a mesh, and its groups. Groups of one rank send nothing.
 class rank_mesh {
  public:
-  /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the sizes do
-  /// not multiply to the number of ranks.
+  /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the
+  /// sizes do not multiply to the number of ranks.
   rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
       : ranks_(&ranks), sizes_(checked(sizes, ranks.size())) {
     for (int i = 0; i < mesh_axes; ++i) groups_[static_cast<std::size_t>(i)] = group(i, i, o);
@@ -83,8 +83,8 @@ class rank_mesh {
   communicator& all() const { return *ranks_; }
   /// The ranks that differ from this one in their coordinate along `a` only, in its order.
   communicator& along(mesh_axis a) const { return *groups_[static_cast<std::size_t>(a)]; }
-  /// The ranks that differ along the axes from `first` to `last` only: dp to cp are those that see other data.
-  /// Collective, a new group each time.
+  /// The ranks that differ along the axes from `first` to `last` only: dp to cp are those that see other
+  /// data. Collective, a new group each time.
   std::shared_ptr<communicator> along(mesh_axis first, mesh_axis last, const comm_options& o = {}) const {
     return group(static_cast<int>(first), static_cast<int>(last), o);
   }

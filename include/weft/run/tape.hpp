@@ -92,9 +92,9 @@ class basic_tape_entries {
 
   /// Remembers `value`, which no program has computed, of `operands`: an exchange with another rank, for
   /// example. The backward pass calls `f` once, where the entry stands, and lets go of it: with the cotangent
-  /// of `value`, null if nothing depends on it. `f` returns those of the operands as a tensor_list, null where
-  /// there is none; tensors that nobody else uses. Throws usage_error if a tape holds `value` already. For
-  /// code that works with tapes: a function of tensors is better an op (docs/adding_an_op.md).
+  /// of `value`, null if nothing depends on it. `f` returns those of the operands as a tensor_list, null
+  /// where there is none; tensors that nobody else uses. Throws usage_error if a tape holds `value` already.
+  /// For code that works with tapes: a function of tensors is better an op (docs/adding_an_op.md).
   template <class F>
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);

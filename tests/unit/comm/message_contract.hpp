@@ -147,7 +147,8 @@ inline void groups_side_by_side(communicator& ranks) {
   communicator &first = own % 2 ? *two : *one, &second = own % 2 ? *one : *two;
   const work in_first = first.all_reduce(own % 2 ? y : x, reduction::sum, soon());
   const work in_second = second.all_reduce(own % 2 ? x : y, reduction::sum, soon());
-  in_first.wait();  // even ranks wait in `one`, odd ranks in `two`: each needs what the other does not wait for
+  in_first
+      .wait();  // even ranks wait in `one`, odd ranks in `two`: each needs what the other does not wait for
   in_second.wait();
   CHECK(x[above_64k - 1] == static_cast<float>(n));
   CHECK(y[0] == static_cast<float>(2 * n));
@@ -170,8 +171,8 @@ inline void messages_of_all_kinds(communicator& ranks) {
   groups_side_by_side(ranks);
 }
 
-/// What a rank learns of a message of rank 0 to rank 1, in a group in reverse order, whose sides differ. `how`:
-/// 0: it is shorter than what is expected, 1: longer, 2: of another type. After it nothing goes on.
+/// What a rank learns of a message of rank 0 to rank 1, in a group in reverse order, whose sides differ.
+/// `how`: 0: it is shorter than what is expected, 1: longer, 2: of another type. After it nothing goes on.
 inline std::string wrong_message(communicator& ranks, int how) {
   const auto reversed = ranks.split(0, -ranks.rank());
   std::vector<float> sent(above_64k), received(how == 0 ? above_64k + 1 : above_64k - 1);

@@ -25,7 +25,8 @@ int run(int n, std::string& told, Body body) {
     }
     return report_failure(e);
   };
-  return run_world(count, values, body, {.over = transport::threads, .threads = n, .timeout = default_timeout, .report = report});
+  return run_world(count, values, body,
+                   {.over = transport::threads, .threads = n, .timeout = default_timeout, .report = report});
 }
 
 [[maybe_unused]] world_options only(transport t) {

@@ -68,7 +68,8 @@ TEST_CASE("mesh: coordinates count with tp fastest") {
       CHECK(m.ranks() == n);
       for (int r = 0; r < n; ++r)
         for (int i = 0; i < 5; ++i)
-          CHECK(m.coordinate(r, axes[i]) == expected[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]);
+          CHECK(m.coordinate(r, axes[i]) ==
+                expected[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]);
     });
 }
 
@@ -89,8 +90,8 @@ TEST_CASE("mesh: the groups along every axis, and along several") {
 
 TEST_CASE("mesh: what does not fit is refused in one line") {
   self_communicator alone;
-  CHECK_THROWS_WITH_AS(rank_mesh(alone, {.pp = 2, .dp = 3}), "weft: mesh: pp 2 x dp 3 needs 6 ranks, there are 1",
-                       usage_error);
+  CHECK_THROWS_WITH_AS(rank_mesh(alone, {.pp = 2, .dp = 3}),
+                       "weft: mesh: pp 2 x dp 3 needs 6 ranks, there are 1", usage_error);
   CHECK_THROWS_WITH_AS(rank_mesh(alone, {.tp = 0}), "weft: mesh: tp is 0: expected 1 or more", usage_error);
   CHECK_THROWS_WITH_AS(rank_mesh(alone, {.dp = -1, .tp = -1}), "weft: mesh: dp is -1: expected 1 or more",
                        usage_error);
