@@ -91,7 +91,7 @@ std::string first_non_finite(Run& run, const settings& s, const std::optional<su
 }
 
 /// What a step does to the model: the mean loss of the batches of all ranks, the norm of the gradient.
-struct step_result {
+struct step_outcome {
   double loss = 0, norm = 0;
 };
 
@@ -103,7 +103,7 @@ struct non_finite_loss {
 comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
 template <class Run, class NextBatch>
-step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
+step_outcome train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
   recycled_vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
   std::optional<suspect> not_finite;
   for (index_t j = 0; j < s.accumulate; ++j) {
@@ -120,7 +120,7 @@ step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, 
     steps.backward(loss);
   }
   if (run.ranks().size() > 1) run.ranks().all_reduce(std::span(losses), reduction::sum, for_losses(s)).wait();
-  step_result r;
+  step_outcome r;
   for (double l : losses) r.loss += l;
   r.loss /= static_cast<double>(losses.size());
   if (!std::isfinite(r.loss) && run.where()->computes()) throw non_finite_loss{not_finite};
@@ -311,7 +311,7 @@ int train(const settings& s, communicator& ranks) {
     const std::size_t allocated = allocations;
     const traffic sent = run.groups().sent();
     optimizer.lr = rate.at(step);
-    step_result r;
+    step_outcome r;
     try {
       r = train_step(model, run, s, step, [&] { return batches.next(); });
     } catch (const non_finite_loss& bad) {

@@ -9,13 +9,17 @@
 //     run.step({.clip = 1.0});
 //   }
 //
+// Or a whole step in one call, with micro-batches: run.step(m, [&](index_t j) { return loss of batch j; }).
+//
 // Binding takes the parameters and buffers of rank 0. A bound model is used in expressions as before.
 // Reading `model.layer.weight` never starts a message: where ranks divide parameters it throws
 // value_error, elsewhere it gives the elements. `full` gives whole copies; all ranks call it. Buffers
 // are whole on every rank, and after every step those of rank 0.
 #pragma once
 
+#include <concepts>
 #include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,12 +28,21 @@
 #include <weft/optim/optimizer.hpp>
 #include <weft/parallel/data_parallel.hpp>
 #include <weft/parallel/norm.hpp>
+#include <weft/run/tape.hpp>
 
 namespace weft {
 
 struct step_options {
   double clip = 0;             // the largest norm of the gradient; 0: any
   index_t micro_batches = 1;   // backward passes since the last step, whose mean is taken
+};
+
+/// What `step(micro_batches, loss)` has computed, and what it cost this rank.
+struct step_result {
+  double loss = 0;       // mean over all micro-batches of all ranks
+  double norm = 0;       // of the gradient, before clipping
+  traffic sent;          // bytes by kind of operation
+  double waited_ms = 0;  // for other ranks
 };
 
 /// A context in which the parameters of a model live as a strategy says.
@@ -67,9 +80,7 @@ class bound_run : public context {
   /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no
   /// backward pass has come this way since the last.
   double step(const step_options& o = {}) {
-    weft::detail::require_limit("step: clip", o.clip);
-    if (o.micro_batches < 1)
-      throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+    check(o);
     if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
       throw usage_error(
           "weft: step: no backward pass has gone through this run since the last step: make the tape with "
@@ -92,6 +103,44 @@ class bound_run : public context {
     if (options_.broadcast_buffers && meets) parallel_.broadcast_buffers();
     parallel_.parameters_changed();
     return norm;
+  }
+
+  /// A whole training step under any strategy: evaluates loss(j), a scalar expression, for this rank's
+  /// micro-batches j = 0, 1, ..., m - 1, runs backward through each, and changes the parameters by the mean
+  /// gradient over all micro-batches of all ranks. All ranks call it with the same m. `loss` is called once
+  /// for each j, in order. Random numbers of a micro-batch depend on `seed`, the optimizer's `steps` and
+  /// micro_batch(j, m) alone. One message more than the loop by hand: the losses of all ranks. Throws as
+  /// `step`.
+  ///   const auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip
+  ///   = 1.0});
+  template <class Loss>
+    requires std::invocable<Loss&, index_t>
+  step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
+    o.micro_batches = micro_batches;
+    check(o);  // before there are gradients that nobody takes
+    const traffic sent = groups().sent();
+    const double waited = groups().waited_ms();
+    recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * ranks_->size()), 0.0);
+    const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
+    for (index_t j = 0; j < micro_batches; ++j) {
+      const index_t number = micro_batch(j, micro_batches);
+      begin_micro_batch(number_of_step, static_cast<std::uint64_t>(number));
+      const auto quiet = no_sync(j + 1 < micro_batches);
+      tape steps(*this);
+      const auto value = steps.eval(loss(j));
+      static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
+                    "weft: step: the loss must be a scalar");
+      steps.backward(value);
+      losses[static_cast<std::size_t>(number)] = static_cast<double>(value.item());
+    }
+    if (ranks_->size() > 1) ranks_->all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
+    step_result r;
+    for (const double l : losses) r.loss += l;
+    r.loss /= static_cast<double>(losses.size());
+    r.norm = step(o);
+    r.sent = groups().sent() - sent;
+    r.waited_ms = groups().waited_ms() - waited;
+    return r;
   }
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches: after the last backward pass
@@ -203,6 +252,11 @@ class bound_run : public context {
  private:
   static constexpr bool scales_loss = Options::products == dtype::f16;
 
+  static void check(const step_options& o) {
+    weft::detail::require_limit("step: clip", o.clip);
+    if (o.micro_batches < 1)
+      throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+  }
   void set_scale() {
     if (scales_loss) loss_scale = scaler_.scale;
   }
