@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Rows of the cheat sheets: making tensors, asking them, moving elements in and out.
+#include "expect.hpp"
+using namespace weft;
+
+int main() {
+  const int n = 2;
+  const std::vector<float> values{1, 2, 3, 4, 5, 6};
+  auto x = from(extents<2, 3>{}, values);
+
+  //| torch.zeros(2, 3) | torch::zeros({2, 3}) | np.zeros((2, 3), np.float32) | MatrixXf::Zero(2, 3)
+  expect(zeros<float>(extents<2, 3>{}), {0, 0, 0, 0, 0, 0});
+  //| torch.ones(n, 3) | torch::ones({n, 3}) | np.ones((n, 3), np.float32) | MatrixXf::Ones(n, 3)
+  expect(ones<float>(extents<dyn, 3>{n}), {1, 1, 1, 1, 1, 1});
+  //| torch.full((2,), 2.5) | torch::full({2}, 2.5) | np.full(2, 2.5, np.float32) | VectorXf::Constant(2, 2.5f)
+  expect(full<float>(extents<2>{}, 2.5f), {2.5, 2.5});
+  //| torch.tensor([1., 2, 3]) | torch::tensor({1.f, 2.f, 3.f}) | np.array([1, 2, 3], np.float32) | Vector3f{1, 2, 3}
+  expect(from(extents<3>{}, std::vector<float>{1, 2, 3}), {1, 2, 3});
+  //| torch.arange(4) | torch::arange(4) | np.arange(4) | ArrayXi::LinSpaced(4, 0, 3)
+  expect(arange<std::int64_t>(4), {0, 1, 2, 3});
+  //| torch.linspace(0, 1, 3) | torch::linspace(0, 1, 3) | np.linspace(0, 1, 3) | ArrayXf::LinSpaced(3, 0, 1)
+  expect(generate<float>(extents<3>{}, [](index_t i) { return 0.5f * float(i); }), {0, 0.5, 1});
+  //| torch.eye(2) | torch::eye(2) | np.eye(2) | Matrix2f::Identity()
+  expect(one_hot<2>(arange<std::int32_t>(2)), {1, 0, 0, 1});
+  //| torch.empty(2, 3) | torch::empty({2, 3}) | np.empty((2, 3)) | MatrixXf(2, 3)
+  compiles(empty<float>(extents<2, 3>{}));
+  //| torch.rand(2, 3) | torch::rand({2, 3}) | rng.random((2, 3)) | MatrixXf::Random(2, 3), in [-1, 1]
+  compiles(rand<float>(extents<2, 3>{}, {.seed = 1}));
+  //| torch.randn(2, 3) | torch::randn({2, 3}) | rng.standard_normal((2, 3)) | -
+  compiles(randn<float>(extents<2, 3>{}, {.seed = 1}));
+  //| torch.zeros_like(x) | torch::zeros_like(x) | np.zeros_like(x) | -
+  compiles(zeros<float>(extents<dyn, dyn>{x.extent(0), x.extent(1)}));
+  //| x.clone() | x.clone() | x.copy() | MatrixXf y = x;
+  compiles(clone(x));
+
+  //| x.shape | x.sizes() | x.shape | -
+  compiles(x.extents());
+  //| x.shape[0], x.size(-1) | x.size(0), x.size(-1) | x.shape[0], x.shape[-1] | x.rows(), x.cols()
+  expect(x.extent(0), 2);
+  expect(x.extent(-1), 3);
+  //| x.numel() | x.numel() | x.size | x.size()
+  expect(x.size(), 6);
+  //| x.ndim | x.dim() | x.ndim | -
+  expect(x.static_shape.order, 2);
+  //| x.dtype | x.dtype() | x.dtype | Scalar
+  static_assert(std::is_same_v<decltype(x)::value_type, float>);
+  //| x.to(torch.int32) | x.to(torch::kInt) | x.astype(np.int32) | x.cast<int>()
+  expect(cast<std::int32_t>(x * 0.5f), {0, 1, 1, 2, 2, 3});
+  //| x.tolist() | - | x.tolist() | -
+  compiles(x.to_vector());
+  //| x.sum().item() | x.sum().item<float>() | float(x.sum()) | x.sum()
+  expect(eval(sum(x)).item(), 21);
+  //| x[1, 2].item() | x[1][2].item<float>() | x[1, 2] | x(1, 2)
+  expect(x.data()[1 * 3 + 2], 6);
+  //| x[1, 2] = 7 | x[1][2] = 7 | x[1, 2] = 7 | x(1, 2) = 7
+  x.mutable_data()[1 * 3 + 2] = 7;
+  //| x.copy_(torch.tensor(values).view(2, 3)) | x.copy_(...) | x[:] = np.reshape(values, (2, 3)) | x = Map<...>(values)
+  x.copy_from(values);
+  //| x.data_ptr() | x.data_ptr<float>() | x.ctypes.data | x.data()
+  expect(x.data()[0], 1);
+}

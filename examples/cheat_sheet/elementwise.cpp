@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// Rows of the cheat sheets: arithmetic, functions, comparisons. In Eigen's column a, b and v are arrays.
+#include "expect.hpp"
+using namespace weft;
+
+int main() {
+  auto a = from(extents<3>{}, std::vector<float>{1, -2, 3});
+  auto b = from(extents<3>{}, std::vector<float>{2, 2, 2});
+  auto m = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
+  auto column = from(extents<2, 1>{}, std::vector<float>{10, 20});
+  //| a + b, a - b, -a | a + b, a - b, -a | a + b, a - b, -a | a + b, a - b, -a
+  expect(a + b, {3, 0, 5});
+  expect(a - b, {-1, -4, 1});
+  expect(-a, {-1, 2, -3});
+  //| a * b, a / b | a * b, a / b | a * b, a / b | a * b, a / b
+  expect(a * b, {2, -4, 6});
+  expect(a / b, {0.5, -1, 1.5});
+  //| 2 * a + 1 | 2 * a + 1 | 2 * a + 1 | 2 * a + 1
+  expect(2 * a + 1, {3, -3, 7});
+  //| m + a | m + a | m + a | m.rowwise() + a.transpose()
+  expect(m + a, {2, 0, 6, 5, 3, 9});
+  //| m + column | m + column | m + column | m.colwise() + column
+  expect(m + column, {11, 12, 13, 24, 25, 26});
+  //| a ** b | torch::pow(a, b) | a ** b | a.pow(b)
+  expect(pow(a, b), {1, 4, 9});
+  //| a.square() | a.square() | np.square(a) | a.square()
+  expect(square(a), {1, 4, 9});
+  //| a.exp(), b.log(), b.sqrt(), b.rsqrt() | same | np.exp(a), np.log(b), np.sqrt(b) | a.exp(), b.log(), b.sqrt(), b.rsqrt()
+  expect(exp(a), {2.71828, 0.135335, 20.0855});
+  expect(log(b), {0.693147, 0.693147, 0.693147});
+  expect(sqrt(b), {1.41421, 1.41421, 1.41421});
+  expect(rsqrt(b), {0.707107, 0.707107, 0.707107});
+  //| b.log1p(), b.expm1() | same | np.log1p(b), np.expm1(b) | b.log1p(), b.expm1()
+  expect(log1p(b), {1.09861, 1.09861, 1.09861});
+  expect(expm1(b), {6.38906, 6.38906, 6.38906});
+  //| a.sin(), a.cos(), a.tanh(), a.erf() | same | np.sin(a), np.cos(a), np.tanh(a) | a.sin(), a.cos(), a.tanh(), a.erf()
+  expect(sin(a), {0.841471, -0.909297, 0.14112});
+  expect(cos(a), {0.540302, -0.416147, -0.989992});
+  expect(tanh(a), {0.761594, -0.964028, 0.995055});
+  expect(erf(a), {0.842701, -0.995322, 0.999978});
+  //| a.abs(), a.sign() | a.abs(), a.sign() | np.abs(a), np.sign(a) | a.abs(), a.sign()
+  expect(abs(a), {1, 2, 3});
+  expect(sign(a), {1, -1, 1});
+  //| a.floor(), a.round() | a.floor(), a.round() | np.floor(a), np.round(a) | a.floor(), a.rint()
+  expect(floor(a), {1, -2, 3});
+  expect(round(a), {1, -2, 3});
+  //| torch.maximum(a, b), torch.minimum(a, b) | same | np.maximum(a, b), np.minimum(a, b) | a.max(b), a.min(b)
+  expect(maximum(a, b), {2, 2, 3});
+  expect(minimum(a, b), {1, -2, 2});
+  //| a.clamp(-1, 2) | a.clamp(-1, 2) | np.clip(a, -1, 2) | a.cwiseMax(-1).cwiseMin(2)
+  expect(clamp(a, -1, 2), {1, -1, 2});
+  //| a > b, a <= b, a == b, a != b | same | a > b, a <= b, a == b, a != b | a > b, a <= b, a == b, a != b
+  expect(a > b, {0, 0, 1});
+  expect(a <= b, {1, 1, 0});
+  expect(a == b, {0, 0, 0});
+  expect(a != b, {1, 1, 1});
+  //| (a > 0) & (a < 2) | (a > 0) & (a < 2) | (a > 0) & (a < 2) | (a > 0) && (a < 2)
+  expect(logical_and(a > 0, a < 2), {1, 0, 0});
+  //| (a > 0) \| (a < 2), ~(a > 0) | same | (a > 0) \| (a < 2), ~(a > 0) | (a > 0) \|\| (a < 2), !(a > 0)
+  expect(logical_or(a > 0, a < 2), {1, 1, 1});
+  expect(logical_not(a > 0), {0, 1, 0});
+  //| torch.where(a > 0, a, 0) | torch::where(a > 0, a, 0) | np.where(a > 0, a, 0) | (a > 0).select(a, 0)
+  expect(where(a > 0, a, 0), {1, 0, 3});
+  //| a.masked_fill(a < 0, 9) | a.masked_fill(a < 0, 9) | np.where(a < 0, 9, a) | (a < 0).select(9, a)
+  expect(where(a < 0, 9, a), {1, 9, 3});
+  //| a.isnan() | a.isnan() | np.isnan(a) | a.isNaN()
+  expect(a != a, {0, 0, 0});
+  //| F.relu(a), F.gelu(a), F.silu(a) | torch::relu(a), torch::gelu(a), torch::silu(a) | - | -
+  expect(relu(a), {1, 0, 3});
+  expect(gelu(a), {0.841345, -0.0455003, 2.99595});
+  expect(silu(a), {0.731059, -0.238406, 2.85772});
+  //| a.sigmoid(), F.softplus(a) | torch::sigmoid(a), torch::softplus(a) | - | -
+  expect(sigmoid(a), {0.731059, 0.119203, 0.952574});
+  expect(softplus(a), {1.31326, 0.126928, 3.04859});
+  //| F.softmax(m, -1), F.log_softmax(m, 0) | torch::softmax(m, -1), torch::log_softmax(m, 0) | - | -
+  expect(softmax(m), {0.0900306, 0.244728, 0.665241, 0.0900306, 0.244728, 0.665241});
+  expect(log_softmax<0>(m), {-3.04859, -3.04859, -3.04859, -0.0485874, -0.0485874, -0.0485874});
+  //| a += b | a += b | a += b | a += b
+  update(default_context(), {a.state()}, a + b);
+
+  expect(a, {3, 0, 5});
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Rows of the cheat sheets: reductions, indices, products. x is [2, 3], v is [3], many is [4, 2, 3].
+#include "expect.hpp"
+using namespace weft;
+
+int main() {
+  auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
+  auto v = from(extents<3>{}, std::vector<float>{1, 0, 2});
+  auto index = from(extents<2>{}, std::vector<std::int64_t>{2, 0});
+  auto source = from(extents<2>{}, std::vector<float>{10, 20});
+  auto many = ones<float>(extents<4, 2, 3>{});
+  //| x.sum() | x.sum() | x.sum() | x.sum()
+  expect(sum(x), {21});
+  //| x.sum(0) | x.sum(0) | x.sum(0) | x.colwise().sum()
+  expect(sum(x, dims<0>), {5, 7, 9});
+  //| x.sum((0, 1)) | x.sum({0, 1}) | x.sum((0, 1)) | x.sum()
+  expect(sum(x, dims<0, 1>), {21});
+  //| x.mean(-1, keepdim=True) | x.mean(-1, true) | x.mean(-1, keepdims=True) | x.rowwise().mean()
+  expect(mean(x, dims<-1>, keepdim), {2, 5});
+  //| x.amax(1), x.amin(1) | x.amax(1), x.amin(1) | x.max(1), x.min(1) | x.rowwise().maxCoeff(), x.rowwise().minCoeff()
+  expect(amax(x, dims<1>), {3, 6});
+  expect(amin(x, dims<1>), {1, 4});
+  //| x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.maxCoeff(&row, &column)
+  expect(argmax<1>(x), {2, 2});
+  expect(argmin(x), {0});
+  //| x.logsumexp(1) | x.logsumexp(1) | - | -
+  expect(logsumexp(x, dims<1>), {3.40761, 6.40761});
+  //| x.var(1, correction=0) | x.var(1, 0) | x.var(1) | -
+  expect(mean(square(x - mean(x, dims<1>, keepdim)), dims<1>), {0.666667, 0.666667});
+  //| x.norm() | x.norm() | np.linalg.norm(x) | x.norm()
+  expect(sqrt(sum(square(x))), {9.53939});
+  //| (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all() | (x > 3).any(), (x > 3).all()
+  expect(amax(x > 3), {1});
+  expect(amin(x > 3), {0});
+  //| (x > 3).sum() | (x > 3).sum() | (x > 3).sum() | (x > 3).count()
+  expect(sum(x > 3), {3});
+  //| x @ x.T | x.mm(x.t()) | x @ x.T | x * x.transpose()
+  expect(matmul(x, transpose(x)), {14, 32, 32, 77});
+  //| x @ v | x.mv(v) | x @ v | x * v
+  expect(reshape<2>(matmul(x, unsqueeze<1>(v))), {7, 16});
+  //| v @ v | v.dot(v) | v @ v | v.dot(v)
+  expect(sum(v * v), {5});
+  //| torch.outer(v, v) | torch::outer(v, v) | np.outer(v, v) | v * v.transpose()
+  expect(unsqueeze<1>(v) * v, {1, 0, 2, 0, 0, 0, 2, 0, 4});
+  //| many @ x.T | torch::matmul(many, x.t()) | many @ x.T | -
+  expect(matmul(many, transpose(x)), {6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15});
+  //| v[index] | v.index({index}) | v[index] | v(index)
+  expect(index_select<0>(v, index), {2, 1});
+  //| x.index_select(1, index) | x.index_select(1, index) | x[:, index] | x(all, index)
+  expect(index_select<1>(x, index), {3, 1, 6, 4});
+  //| F.embedding(index, x.T) | torch::embedding(x.t(), index) | x.T[index] | -
+  expect(embedding(transpose(x), index), {3, 6, 1, 4});
+  //| x.gather(1, index.unsqueeze(1)) | x.gather(1, index.unsqueeze(1)) | np.take_along_axis(x, index[:, None], 1) | -
+  expect(gather<1>(x, unsqueeze<1>(index)), {3, 4});
+  //| v.scatter_add(0, index, source) | v.scatter_add(0, index, source) | np.add.at(v, index, source) | -
+  expect(scatter_add<0>(v, index, source), {21, 0, 12});
+  //| F.one_hot(index, 3) | torch::one_hot(index, 3) | np.eye(3)[index] | -
+  expect(one_hot<3>(index), {0, 0, 1, 1, 0, 0});
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// Rows of the cheat sheets: gradients, modules, training, files. NumPy and Eigen have none of it.
+#include <filesystem>
+#include <iostream>
+
+#include <weft/io/safetensors.hpp>
+#include <weft/optim/clip.hpp>
+
+#include "expect.hpp"
+using namespace weft;
+
+struct mlp {
+  linear<3, 8> hidden;
+  linear<8, 2> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+
+int main() {
+  auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
+  auto labels = from(extents<2>{}, std::vector<std::int64_t>{0, 1});
+  auto targets = zeros<float>(extents<2, 2>{});
+  const std::string file = std::filesystem::temp_directory_path() / "weft_cheat_sheet.safetensors";
+  //| w = torch.ones(3, requires_grad=True) | auto w = torch::ones(3, torch::requires_grad()); | - | -
+  variable<float, extents<3>> w(ones<float>(extents<3>{}));
+  //| (every op is recorded) | (every op is recorded) | - | -
+  tape steps;
+  //| y = (w * w).sum() | auto y = (w * w).sum(); | - | -
+  auto y = steps.eval(sum(w * w));
+  //| y.backward() | y.backward() | - | -
+  steps.backward(y);
+  //| w.grad | w.grad() | - | -
+  expect(w.grad(), {2, 2, 2});
+  //| w.grad = None | w.mutable_grad() = {} | - | -
+  w.zero_grad();
+  //| w.detach() * w | w.detach() * w | - | -
+  expect(detach(w) * w, {1, 1, 1});
+  //| torch.autograd.grad(f(w), w) | torch::autograd::grad({f(w)}, {w}) | - | -
+  expect(grad([](auto at) { return sum(exp(at)); }, w), {2.71828, 2.71828, 2.71828});
+  //| with torch.no_grad(): f(w) | torch::NoGradGuard guard; f(w); | - | -
+  expect(eval(sum(w)), {3});
+
+  //| model = MLP() | MLP model; | - | -
+  mlp model;
+  //| torch.manual_seed(1) | torch::manual_seed(1) | - | -
+  initialize(model, 1);
+  //| model(x) | model->forward(x) | - | -
+  auto logits = model(x);
+  //| for name, p in model.named_parameters() | for (auto& p : model->named_parameters()) | - | -
+  for (const auto& [name, p] : named_parameters(model)) compiles(p);
+  //| sum(p.numel() for p in model.parameters()) | - | - | -
+  expect(parameter_count(model), 50);
+  //| print(model) | std::cout << model | - | -
+  std::cout << model;
+  //| model.state_dict() | model->named_parameters() | - | -
+  compiles(state_dict(model));
+  //| copy.deepcopy(model) | model->clone() | - | -
+  auto best = clone(model);
+  //| F.cross_entropy(logits, labels) | torch::nn::functional::cross_entropy(logits, labels) | - | -
+  auto loss = steps.eval(cross_entropy(logits, labels));
+  //| F.mse_loss(logits, targets) | torch::mse_loss(logits, targets) | - | -
+  compiles(eval(mse_loss(logits, targets)));
+  //| optimizer = AdamW(model.parameters(), lr=1e-3) | AdamW optimizer(model->parameters(), 1e-3); | - | -
+  adamw optimizer{.lr = 1e-3};
+  //| loss.backward() | loss.backward() | - | -
+  steps.backward(loss);
+  //| clip_grad_norm_(model.parameters(), 1.0) | clip_grad_norm_(model->parameters(), 1.0) | - | -
+  clip_grad_norm(model, 1.0);
+  //| optimizer.step(); optimizer.zero_grad() | optimizer.step(); optimizer.zero_grad(); | - | -
+  optimizer.step(model);
+  //| model.zero_grad() | model->zero_grad() | - | -
+  zero_grad(model);
+  //| loss.item() | loss.item<float>() | - | -
+  compiles(loss.item());
+  //| save_file(model.state_dict(), file) | torch::save(model, file), another format | - | -
+  io::save(file, state_dict(model));
+  //| model.load_state_dict(load_file(file)) | torch::load(model, file), another format | - | -
+  io::load(file, state_dict(model));
+  //| with torch.autocast("cpu", torch.bfloat16): ... | - | - | -
+  context_in<precision::bf16> mixed;
+  tape in_bf16(mixed);
+
+  std::filesystem::remove(file);
+  (void)best;
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Recipes of docs/cookbook/gradients.md.
+#include <iostream>
+
+#include <weft/train/inspect.hpp>
+#include <weft/weft.hpp>
+
+#include "../section.hpp"
+using namespace weft;
+
+struct mlp {
+  linear<4, 8> hidden;
+  linear<8, 2> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+
+int main() {
+  auto x = randn<float>(extents<8, 4>{}, {.seed = 1});
+  auto y = randn<float>(extents<8, 2>{}, {.seed = 2});
+  mlp model;
+  initialize(model, 1);
+  adamw optimizer{.lr = 1e-2};
+
+  section("newton");
+  // [newton]
+  // The minimum of f by Newton's method; its Hessian is diagonal, so one product with ones gives all of it.
+  auto f = [](auto v) { return sum(exp(v) - 2.0 * v); };
+  variable<double, extents<2>> v(from(extents<2>{}, std::vector<double>{0, 2}));
+  for (int i = 0; i < 8; ++i)
+    update(default_context(), {v.state()}, v - grad(f, v) / hvp(f, v, ones<double>(extents<2>{})));
+  std::cout << v << '\n';                              // log 2, twice
+  // [/newton]
+
+  section("freeze");
+  // [freeze]
+  // Trains the output alone: no gradient is computed for what is detached.
+  tape steps;
+  const float before = model.hidden.weight.data()[0];
+  steps.backward(steps.eval(mse_loss(model.output(detach(relu(model.hidden(x)))), y)));
+  std::cout << std::boolalpha << model.hidden.weight.grad().defined() << ' '
+            << model.output.weight.grad().defined() << '\n';
+  optimizer.step(model);                               // changes what has a gradient
+  std::cout << (model.hidden.weight.data()[0] == before) << '\n';
+  // [/freeze]
+
+  section("freeze_some");
+  // [freeze_some]
+  steps.backward(steps.eval(mse_loss(model(x), y)));
+  for_each_parameter(model, [](const std::string& name, auto& p) {
+    if (name.ends_with("bias")) p.zero_grad();         // a parameter without a gradient stays as it is
+  });
+  optimizer.step(model);
+  // [/freeze_some]
+
+  section("no_grad");
+  // [no_grad]
+  auto valid = eval(mse_loss(model(x), y));            // eval never records
+  {
+    const no_grad quiet(steps);                        // for code that is given a tape
+    steps.eval(mse_loss(model(x), y));
+  }
+  std::cout << steps.size() << " statements\n";
+  // [/no_grad]
+
+  section("two_losses");
+  // [two_losses]
+  // Two losses, one backward pass.
+  auto first = steps.eval(mse_loss(model(x), y));
+  auto second = steps.eval(sum(square(model.output.weight)));
+  steps.backward(steps.eval(first + second * 1e-3f));
+  optimizer.step(model);
+  // [/two_losses]
+
+  section("penalty");
+  // [penalty]
+  // A gradient in the loss: the penalty on the slope of the model at its input.
+  auto score = [&](auto at) { return sum(model(at)); };
+  auto penalty = steps.eval(mean(square(grad(score, x))));
+  steps.backward(penalty);
+  std::cout << model.hidden.weight.grad().defined() << '\n';
+  zero_grad(model);
+  // [/penalty]
+
+  section("hook");
+  // [hook]
+  model.output.bias.on_gradient([](auto gradient) { std::cout << "gradient of " << to_string(gradient.extents()) << '\n'; });
+  auto h = steps.eval(model.hidden(x));
+  h.on_gradient([](auto gradient) {                    // of a value: complete, before it flows on
+    update(default_context(), {gradient.state()}, clamp(gradient, -0.01f, 0.01f));
+  });
+  steps.backward(steps.eval(mse_loss(model.output(relu(h)), y)));
+  zero_grad(model);
+  // [/hook]
+
+  section("tap");
+  // [tap]
+  context watched;
+  watched.on_tap = [](const tapped& t) { std::cout << t.name << ' ' << to_string(t.extents) << '\n'; };
+  eval(model.output(relu(tap(model.hidden(x), "before relu"))), watched);   // without on_tap: range and mean, to stderr
+  // [/tap]
+
+  section("nan");
+  // [nan]
+  model.output.weight.mutable_data()[0] = 1e30f;
+  auto found = find_non_finite(state_dict(model), default_context(), [&](context& debug) {
+    eval(sum(exp(model(x))), debug);
+  });
+  if (found) std::cout << found->module << ": " << found->op << '\n';
+  // [/nan]
+  (void)valid;
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// Recipes of docs/cookbook/tensors.md.
+#include <iostream>
+
+#include <weft/weft.hpp>
+
+#include "../section.hpp"
+using namespace weft;
+
+int main() {
+  auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
+
+  section("element");
+  // [element]
+  const index_t i = 1, j = 2;
+  float value = x.data()[i * x.extent(1) + j];       // row-major; the host's memory
+  x.mutable_data()[i * x.extent(1) + j] = 10;        // write before the next expression is written
+  std::cout << value << ' ' << eval(x[i]) << '\n';
+  // [/element]
+
+  section("vector");
+  // [vector]
+  std::vector<float> rows{1, 2, 3, 4, 5, 6, 7, 8};
+  auto t = from(extents<dyn, 4>{2, 4}, rows);        // in: copied
+  std::vector<float> out = t.to_vector();            // out: copied
+  t.copy_from(rows);                                 // in again, without a new tensor
+  std::cout << to_string(t.extents()) << ' ' << out.back() << '\n';
+  // [/vector]
+
+  section("slices");
+  // [slices]
+  const index_t first = 1, last = 3;                 // known at run time
+  auto columns = slice<1>(t, first, last);           // t[:, first:last]; the extent of the result is dyn
+  auto row = t[first];                               // t[first]
+  auto column = select<1>(t, last);                  // t[:, last]
+  std::cout << eval(columns) << '\n' << eval(row) << '\n' << eval(column) << '\n';
+  // [/slices]
+
+  section("assign");
+  // [assign]
+  // t[:, 1:3] = 0: choose by position.
+  auto position = arange<std::int64_t>(4);
+  auto inside = logical_and(position >= first, position < last);
+  std::cout << eval(where(inside, 0.0f, t)) << '\n';
+  // [/assign]
+
+  section("reductions");
+  // [reductions]
+  auto centre = mean(t, dims<0>, keepdim);
+  auto variance = mean(square(t - centre), dims<0>);
+  auto norm = sqrt(sum(square(t)));
+  auto any = amax(t > 7.0f);                         // of bool: or
+  auto all = amin(t > 0.0f);                         // of bool: and
+  std::cout << eval(variance) << '\n' << eval(norm) << '\n' << eval(any) << ' ' << eval(all) << '\n';
+  // [/reductions]
+
+  section("random");
+  // [random]
+  auto a = randn<float>(extents<2>{}, {.seed = 1});
+  auto b = randn<float>(extents<2>{}, {.seed = 1});               // the same numbers
+  auto c = randn<float>(extents<2>{}, {.seed = 1, .stream = 1});  // other ones
+  std::cout << std::boolalpha << (a.to_vector() == b.to_vector()) << ' ' << (a.to_vector() == c.to_vector()) << '\n';
+
+  context run;                                       // random ops draw from the context
+  run.seed = 7;
+  run.begin_step(0);
+  auto first_mask = eval(dropout(ones<float>(extents<8>{}), 0.5f), run);
+  run.begin_step(0);                                 // the same step again: the same numbers
+  auto again = eval(dropout(ones<float>(extents<8>{}), 0.5f), run);
+  std::cout << (first_mask.to_vector() == again.to_vector()) << '\n';
+  // [/random]
+
+  section("sample");
+  // [sample]
+  // Draws from softmax(logits), row by row: the Gumbel-max trick.
+  auto logits = from(extents<2, 3>{}, std::vector<float>{0, 9, 0, 0, 0, 9});
+  auto noise = -log(-log(uniform_like(logits) + 1e-20f));
+  std::cout << eval(argmax<1>(logits + noise)) << '\n';
+  // [/sample]
+
+  section("f64");
+  // [f64]
+  variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{1.0 / 3, 2.0 / 3}));
+  auto as_double = cast<double>(x);                  // no silent change of type: matmul(float, double) does not compile
+  tape steps;
+  steps.backward(steps.eval(sum(log(w))));
+  std::cout.precision(12);
+  std::cout << w.grad() << '\n' << eval(sum(as_double)) << '\n';
+  // [/f64]
+}

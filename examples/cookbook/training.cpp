@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// Recipes of docs/cookbook/training.md.
+#include <filesystem>
+#include <iostream>
+
+#include <weft/io/safetensors.hpp>
+#include <weft/optim/clip.hpp>
+#include <weft/train/line_log.hpp>
+#include <weft/train/loader.hpp>
+#include <weft/weft.hpp>
+
+#include "../section.hpp"
+using namespace weft;
+
+struct mlp {
+  linear<4, 16> hidden;
+  linear<16, 1> output;
+  auto operator()(expression auto x) const { return output(gelu(hidden(x))); }
+};
+
+// [memory]
+/// Samples that are in memory.
+struct samples {
+  using fields = std::tuple<tensor<float, weft::extents<dyn, 4>>, tensor<float, weft::extents<dyn, 1>>>;
+  std::vector<float> inputs, targets;   // 4 and 1 for each sample
+
+  index_t size() const { return static_cast<index_t>(targets.size()); }
+  std::array<shape, 2> extents() const { return {shape{1, {4}}, shape{1, {1}}}; }
+  void read(index_t i, float* input, float* target) const {
+    std::copy_n(inputs.data() + 4 * i, 4, input);
+    *target = targets[static_cast<std::size_t>(i)];
+  }
+};
+// [/memory]
+
+// [optimizer]
+/// Sign descent: an optimiser is whatever changes parameters by their gradients.
+struct sign_descent {
+  float rate = 1e-3f;
+
+  template <class Model>
+  void step(Model& model, context& c = default_context()) {
+    for_each_parameter(model, [&](const std::string&, auto& p) {
+      if (!p.grad().defined()) return;
+      update(c, {p.state()}, p - sign(p.grad()) * rate);   // one kernel, in place
+      p.zero_grad();
+    });
+  }
+};
+// [/optimizer]
+
+samples made(std::uint64_t seed) {
+  samples all;
+  auto x = randn<float>(extents<dyn, 4>{64}, {.seed = seed});
+  all.inputs = x.to_vector();
+  all.targets = eval(sum(sin(x), dims<1>)).to_vector();
+  return all;
+}
+
+int main() {
+  const std::filesystem::path at = std::filesystem::temp_directory_path() / "weft_cookbook_training";
+  std::filesystem::create_directories(at);
+  std::filesystem::current_path(at);
+  loader batches(made(1), {.batch = 16, .shuffle = true});
+  loader validation(made(2), {.batch = 64});
+  mlp model;
+  initialize(model, 1);
+
+  section("own");
+  // [use_optimizer]
+  sign_descent descent{.rate = 2e-3f};
+  float first = 0, last = 0;
+  for (int epoch = 0; epoch < 100; ++epoch)
+    for (auto [x, y] : batches) {
+      tape steps;
+      auto loss = steps.eval(mse_loss(model(x), y));
+      steps.backward(loss);
+      descent.step(model);
+      if (first == 0) first = loss.item();
+      last = loss.item();
+    }
+  std::cout << std::boolalpha << (last < first / 2) << '\n';
+  // [/use_optimizer]
+
+  section("early");
+  // [early]
+  // Keep the best model, stop when it has not improved for five epochs.
+  adamw optimizer{.lr = 3e-3};
+  auto [inputs, targets] = validation.next();
+  auto best = clone(model);
+  float least = eval(mse_loss(model(inputs), targets)).item();
+  for (int epoch = 0, since = 0; epoch < 50 && since < 5; ++epoch) {
+    for (auto [x, y] : batches) {
+      tape steps;
+      steps.backward(steps.eval(mse_loss(model(x), y)));
+      optimizer.step(model);
+    }
+    const float now = eval(mse_loss(model(inputs), targets)).item();
+    since = now < least ? 0 : since + 1;
+    if (now < least) least = now, best = clone(model);
+  }
+  std::cout << (eval(mse_loss(best(inputs), targets)).item() == least) << '\n';
+  // [/early]
+
+  section("bf16");
+  // [bf16]
+  // Products in bf16 with f32 sums; parameters, gradients and the optimiser stay f32.
+  context_in<precision::bf16> mixed;
+  for (auto [x, y] : batches) {
+    tape steps(mixed);
+    auto loss = steps.eval(mse_loss(model(x), y));
+    steps.backward(loss);
+    clip_grad_norm(model, 1.0, mixed);
+    optimizer.step(model, 1, mixed);
+  }
+  // [/bf16]
+
+  section("bf16_file");
+  // [bf16_file]
+  // Writes f32 weights as bf16, and reads them back into an f32 model.
+  io::stored_tensors file;
+  for (const auto& [name, t] : state_dict(model)) {
+    auto half = eval(cast<bfloat16>(flat_view<float>(t)));
+    file.tensors[name] = io::stored(*half.state());
+    file.tensors[name].extents = t->extents;
+  }
+  io::write_safetensors("model.bf16.safetensors", file);
+
+  mlp loaded;
+  const auto stored = io::read_safetensors("model.bf16.safetensors");
+  for (const auto& [name, t] : state_dict(loaded)) {
+    const io::stored_tensor& from_file = stored.tensors.at(name);
+    tensor<bfloat16, extents<dyn>> half(shape{1, {t->extents.size()}});
+    half.copy_from(reinterpret_cast<const bfloat16*>(from_file.bytes.data()));
+    update(default_context(), {t}, cast<float>(half));
+  }
+  auto difference = amax(abs(model.hidden.weight - loaded.hidden.weight));
+  std::cout << (eval(difference).item() < 0.01f) << '\n';
+  // [/bf16_file]
+
+  section("log");
+  // [log]
+  line_log log("run.jsonl", false);                    // each line is written at once and whole
+  log.line("{\"step\": 1, \"loss\": 0.5}");
+  // [/log]
+
+  section("memory");
+  // [peak]
+  // What a training step takes, to the byte, before any is taken: a dry run on a device that computes nothing.
+  const std::size_t bytes = peak_bytes([&](const device& nowhere) {
+    context c(nowhere);
+    mlp there;
+    to(there, nowhere);
+    adamw its_optimizer;
+    tape steps(c);
+    steps.backward(steps.eval(mse_loss(there(zeros<float>(extents<dyn, 4>{16}, nowhere)),
+                                       zeros<float>(extents<dyn, 1>{16}, nowhere))));
+    its_optimizer.step(there, 1, c);
+  });
+  std::cout << (bytes > 4 * 4 * static_cast<std::size_t>(parameter_count(model))) << '\n';
+  // [/peak]
+
+  section("recompute");
+  // [recompute]
+  // Less memory for more time: statements keep their operands and compute the rest again in backward.
+  context saving;
+  saving.recompute_programs = context::every_program;
+  tape steps(saving);
+  auto hidden = steps.eval(gelu(model.hidden(inputs)));
+  steps.backward(steps.eval(mse_loss(model.output(hidden), targets)));
+  optimizer.step(model, 1, saving);
+  // [/recompute]
+  std::filesystem::remove_all(at);
+}
