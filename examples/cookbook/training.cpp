@@ -34,17 +34,21 @@ struct samples {
 // [/memory]
 
 // [optimizer]
-/// Sign descent: an optimiser is whatever changes parameters by their gradients.
+/// Sign descent with momentum. An optimizer has `state`, `steps` and `update`.
 struct sign_descent {
-  float rate = 1e-3f;
+  double lr = 1e-3;
+  double momentum = 0.9;
+  optimizer_state state{};
+  std::int64_t steps = 0;
 
-  template <class Model>
-  void step(Model& model, context& c = default_context()) {
-    for_each_parameter(model, [&](const std::string&, auto& p) {
-      if (!p.grad().defined()) return;
-      update(c, {p.state()}, p - sign(p.grad()) * rate);   // one kernel, in place
-      p.zero_grad();
-    });
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    const auto velocity = u.state("velocity");   // a tensor like the parameter, zero at first
+    const auto value = u.value();
+    u.assign(let(velocity * u.number(momentum) + u.gradient(), [&](auto v) {
+               return u.results(value - sign(v) * u.number(lr), v);   // one kernel, in place
+             }),
+             velocity);
   }
 };
 // [/optimizer]
@@ -57,6 +61,13 @@ samples made(std::uint64_t seed) {
   return all;
 }
 
+// [share]
+/// The batches of rank `rank` of `ranks`: disjoint, all of them together those of one rank.
+loader<samples> part_of(const samples& data, int rank, int ranks) {
+  return {data, {.batch = 8, .shuffle = true, .share = {.rank = rank, .ranks = ranks}}};
+}
+// [/share]
+
 int main() {
   const std::filesystem::path at = std::filesystem::temp_directory_path() / "weft_cookbook_training";
   std::filesystem::create_directories(at);
@@ -68,14 +79,14 @@ int main() {
 
   section("own");
   // [use_optimizer]
-  sign_descent descent{.rate = 2e-3f};
+  sign_descent descent{.lr = 2e-3};
   float first = 0, last = 0;
   for (int epoch = 0; epoch < 100; ++epoch)
     for (auto [x, y] : batches) {
       tape steps;
       auto loss = steps.eval(mse_loss(model(x), y));
       steps.backward(loss);
-      descent.step(model);
+      update_parameters(descent, model);
       if (first == 0) first = loss.item();
       last = loss.item();
     }
@@ -137,6 +148,9 @@ int main() {
   auto difference = amax(abs(model.hidden.weight - loaded.hidden.weight));
   std::cout << (eval(difference).item() < 0.01f) << '\n';
   // [/bf16_file]
+
+  section("share");
+  std::cout << to_string(std::get<0>(part_of(made(1), 1, 2).next()).extents()) << '\n';
 
   section("log");
   // [log]

@@ -2,7 +2,7 @@
 // Chapter 2 of the tutorial, docs/tutorial/expressions.md: expressions, let and shared.
 #include <iostream>
 
-#include <weft/graph/print.hpp>
+#include <weft/run/draw.hpp>
 #include <weft/weft.hpp>
 
 #include "../section.hpp"
@@ -39,9 +39,7 @@ int main() {
 
   section("graph");
   // [graph]
-  graph::compute_graph g;
-  g.outputs.push_back(graph::flatten<decltype(relu(x * 2.0f + 1.0f))>(g).id);
-  std::cout << to_text(g);
+  std::cout << to_dot(softmax(x + 1.0f));            // dot -Tsvg graph.dot -o graph.svg
   // [/graph]
 
   section("fused");

@@ -28,6 +28,7 @@ mode, root, *rest = arguments[1:] if write else arguments
 root = pathlib.Path(root).resolve()
 docs = root / "docs"
 pages = sorted(p for p in docs.rglob("*.md") if "site" not in p.relative_to(docs).parts)
+shown = pages + [root / "README.md"]  # its blocks are compared where it says what they are
 errors = []
 
 
@@ -144,7 +145,7 @@ def blocks(page, lines):
 
 
 def all_blocks(kind):
-    for page in pages:
+    for page in pages if kind == "unmarked" else shown:
         yield from (b for b in blocks(page, page.read_text().splitlines()) if b.kind == kind)
 
 
@@ -186,15 +187,17 @@ def check_pages():
             errors.append(f"{b.page.relative_to(root)}:{b.begin}: {b.what[0]} does not exist")
         elif b.what[0] not in programs_that_run():
             errors.append(f"{b.page.relative_to(root)}:{b.begin}: {b.what[0]} is run by no test")
-    for page in pages:
+    for page in shown:
         check_links(page)
     check_navigation()
+    check_sentences()
 
 
 def programs_that_run():
     """Sources whose output tests compare: those that tests/CMakeLists.txt finds."""
-    return {str(p.relative_to(root)) for folder in ("tutorial", "cookbook", "cookbook/ranks", "cheat_sheet")
-            for p in (root / "examples" / folder).glob("*.cpp")}
+    return {str(p.relative_to(root)) for folder in ("tutorial", "cookbook", "cheat_sheet")
+            for p in (root / "examples" / folder).glob("*.cpp")} | {
+                "examples/first_model.cpp", "examples/first_model_on_ranks.cpp"}
 
 
 def anchors(page):
@@ -227,6 +230,16 @@ def check_links(page):
         places = [root / path, root / "include/weft" / path, root / "tests" / path]
         if not any(list(p.parent.glob(p.name)) + list(p.parent.glob(p.name + ".cpp")) for p in places):
             errors.append(f"{name}: names {path}, which does not exist")
+
+
+def check_sentences():
+    """What docs/errors.md says the compiler prints stands in the headers."""
+    page = (docs / "errors.md").read_text()
+    page = page[page.index("## From the compiler"):page.index("## At run time")]
+    headers = "".join(re.sub(r'"\s*"', "", p.read_text()) for p in (root / "include").rglob("*.hpp"))
+    for sentence in re.findall(r"^\| (.*?) \| .*\|$", page, re.M):
+        if sentence not in headers and not re.match(r"sentence$|-+|the compiler's own|undefined reference", sentence):
+            errors.append(f"docs/errors.md: no header says: {sentence}")
 
 
 def check_navigation():
