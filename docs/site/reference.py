@@ -20,16 +20,24 @@ def folders():
 
 
 def on_config(config):
-    """The reference has a chapter for each folder, after the guides."""
+    """The reference has a chapter for each folder, before the last chapter, which takes pages that mkdocs.yml does not
+    name."""
+    named = set(re.findall(r"(\S+\.md)$", (ROOT / "docs/site/mkdocs.yml").read_text(), re.M))
+    rest = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
+    config.nav[-1]["About"] += [p for p in rest if p not in named and not p.startswith("site/")]
     chapters = [{"Overview": "reference/index.md"}]
     for folder in folders():
-        pages = [{f"reference/{folder}": f"reference/{folder}/index.md"}]
         pages = [f"reference/{folder}/index.md"] + [
-            {header.name: f"reference/{folder}/{header.stem}.md"} for header in headers(folder)]
+            {str(header.relative_to(INCLUDE / folder)): f"reference/{page_of(header)}"} for header in headers(folder)]
         chapters.append({folder: pages})
-    at = next(i for i, entry in enumerate(config.nav) if "About" in entry)
-    config.nav.insert(at, {"API reference": chapters})
+    config.nav.insert(len(config.nav) - 1, {"API reference": chapters})
     return config
+
+
+def page_of(header):
+    """Its page within reference/."""
+    inside = header.relative_to(INCLUDE)
+    return f"{inside.parts[0]}/{'_'.join(inside.with_suffix('').parts[1:])}.md"
 
 
 def headers(folder):
@@ -44,7 +52,7 @@ def on_files(files, config):
     for folder in folders():
         add(f"reference/{folder}/index.md", folder_page(folder))
         for header in headers(folder):
-            add(f"reference/{folder}/{header.stem}.md", header_page(header))
+            add(f"reference/{page_of(header)}", header_page(header))
     for target in sorted(linked_sources(files)):
         text = (ROOT / target).read_text()
         language = {".py": "python", ".sh": "sh", ".md": "md", "": "sh"}.get(target.suffix, "cpp")
@@ -88,11 +96,10 @@ def on_page_markdown(markdown, page, config, files):
         if not to:
             return m.group(0)
         if to.is_relative_to("include/weft") and to.suffix == ".hpp":
-            inside = to.relative_to("include/weft")
-            page_of = f"reference/{inside.parts[0]}/{inside.stem}.md" if len(inside.parts) > 1 else "reference/index.md"
+            target = f"reference/{page_of(ROOT / to)}" if len(to.parts) > 3 else "reference/index.md"
         else:
-            page_of = f"source/{to}.md"
-        return m.group(1) + os.path.relpath(page_of, os.path.dirname(here) or ".") + m.group(3)
+            target = f"source/{to}.md"
+        return m.group(1) + os.path.relpath(target, os.path.dirname(here) or ".") + m.group(3)
 
     return LINK.sub(changed, markdown)
 
@@ -120,7 +127,7 @@ def folder_page(folder):
             "| header | what it is |", "|---|---|"]
     for header in headers(folder):
         first = re.split(r"(?<=[.:])\s", comment_at_top(header)[0] + " ")[0]
-        text.append(f"| [{header.relative_to(INCLUDE / folder)}]({header.stem}.md) | {escaped(first)} |")
+        text.append(f"| [{header.relative_to(INCLUDE / folder)}]({page_of(header).split('/')[1]}) | {escaped(first)} |")
     return "\n".join(text) + "\n"
 
 

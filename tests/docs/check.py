@@ -243,11 +243,10 @@ def check_sentences():
 
 
 def check_navigation():
-    """Every page is in the navigation of the site, and every entry is a page."""
+    """Every entry of the site's navigation is a page."""
     listed = set(re.findall(r":? (\S+\.md)$", (docs / "site/mkdocs.yml").read_text(), re.M))
     there = {str(p.relative_to(docs)) for p in pages}
     errors.extend(f"docs/site/mkdocs.yml: {p} does not exist" for p in sorted(listed - there))
-    errors.extend(f"docs/site/mkdocs.yml: {p} is in no chapter" for p in sorted(there - listed))
 
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
