@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Activations: the element-wise functions that networks put between linear maps.
+// Activation functions, applied element by element.
 //
-// Each is composed from the primitives of op/elementwise.hpp and inherits its derivative. A rule
-// of its own is given only where the composed one would be less exact or would keep more.
+// Each is a formula over the primitives of op/elementwise.hpp and inherits its derivative. An explicit `vjp`
+// is given only where the derived one would be less accurate or would save more for backward.
 //
 //   auto h = gelu(matmul(x, w) + b);
 #pragma once
@@ -79,19 +79,28 @@ struct softplus : elementwise<1> {
 
 namespace weft {
 
+/// max(x, 0), of any type but bool; NaN stays NaN. The derivative is 0 at 0 and 1 at NaN, as in PyTorch.
 template <operand X> requires operands<X>
 constexpr auto relu(X x) { return apply<op::relu>(std::move(x)); }
+/// 1 / (1 + exp(-x)). Integers and bool become f32. Backward saves the result, not x.
 template <operand X> requires operands<X>
 constexpr auto sigmoid(X x) { return apply<op::sigmoid>(std::move(x)); }
+/// x * sigmoid(x), also called swish (Elfwing, Uchibe and Doya, 2018). Integers and bool become f32.
 template <operand X> requires operands<X>
 constexpr auto silu(X x) { return apply<op::silu>(std::move(x)); }
+/// x * Phi(x) with Phi the standard normal distribution function (Hendrycks and Gimpel, 2016): PyTorch's gelu
+/// with approximate="none". Integers and bool become f32.
 template <operand X> requires operands<X>
 constexpr auto gelu(X x) { return apply<op::gelu>(std::move(x)); }
+/// The tanh approximation of `gelu`, as GPT-2 uses it: PyTorch's gelu with approximate="tanh". Differs from
+/// `gelu` by at most 4.8e-4. Integers and bool become f32.
 template <operand X> requires operands<X>
 constexpr auto gelu_tanh(X x) { return apply<op::gelu_tanh>(std::move(x)); }
+/// log(1 + exp(x)), computed without overflow; its derivative is sigmoid(x). Integers and bool become f32.
+/// PyTorch's softplus with beta = 1 and without a threshold.
 template <operand X> requires operands<X>
 constexpr auto softplus(X x) { return apply<op::softplus>(std::move(x)); }
-/// x * x.
+/// x * x, of any type but bool; integers wrap modulo 2^bits.
 template <operand X> requires operands<X>
 constexpr auto square(X x) { return apply<op::square>(std::move(x)); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The list of all ops: gives them their numbers, feeds law tests and the table of ops.
+// The list of all ops, which assigns op numbers and feeds the law tests and the table of ops.
 #pragma once
 
 #include <weft/op/elementwise.hpp>
@@ -21,13 +21,14 @@
 
 namespace weft::op {
 
+/// A list of op types.
 template <class... Ops>
 struct op_list {
   static constexpr int size = sizeof...(Ops);
 };
 
-/// Every op of the library. The position of an instruction of fused kernels (an element-wise op or
-/// a reduction) is its code.
+/// Every op of the library. The position of an element-wise op or reduction in the list is its opcode in the
+/// instructions of fused kernels.
 struct all {
   using list = op_list<add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1,
             sqrt, rsqrt, sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less,
@@ -46,6 +47,7 @@ struct all {
             tap>;
 };
 
+/// Position of `Op` in an op_list, -1 if it is not in the list.
 template <class Op, class List>
 inline constexpr int index_in = -1;
 template <class Op, class... Ops>
@@ -55,10 +57,11 @@ inline constexpr int index_in<Op, op_list<Ops...>> = [] {
   return found;
 }();
 
-/// Position in the list of all ops, -1 for a user's op.
+/// Position in the list of all ops; -1 for an op defined by the user.
 template <class Op>
 inline constexpr int number_of_op = index_in<Op, all::list>;
 
+/// The op at position I of an op_list.
 template <int I, class List>
 struct op_at;
 template <int I, class First, class... Rest>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scaled dot-product attention as one op, because its fused form is not local.
+// Scaled dot-product attention as one op: its fused form is not an element-wise or row computation that
+// fusion could find.
 //
 //   auto y = attention<causal>(q, k, v);      // [batch, position, head, feature] each
 #pragma once
@@ -9,6 +10,7 @@
 
 namespace weft::op {
 
+/// The compile-time error for queries, keys and values of different shapes.
 template <bool Holds, class... Extents>
 struct attention_law {
   static_assert(Holds, "weft: attention: queries, keys and values must have the same four extents "
@@ -17,13 +19,13 @@ struct attention_law {
 
 namespace detail {
 
-/// One item for each row of scores.
+/// Work items of the GPU kernel: one for each row of scores.
 inline index_t attention_items(const native_operands& o) {
   const shape& s = o.in[0].extents;
   return s[0] * s[1] * s[2];
 }
 
-/// Scores are formed twice and never stored: once for their sum, once for the weighted values.
+/// Scores are computed twice and never stored: once for their sum, once for the weighted values.
 inline constexpr const char* attention_text = R"(
     long T = in0_extent(1), t = item % T, h = item / T % in0_extent(2), b = item / T / in0_extent(2);
     long features = in0_extent(3), keys = attribute(0) ? t + 1 : T;
@@ -55,8 +57,8 @@ inline constexpr const char* attention_text = R"(
     }
     out1_store(item, log_sum);)";
 
-/// An item computes the cotangents of one position: of its query over the keys that it saw, and of
-/// its key and value over the queries that saw them.
+/// Each item computes the cotangents of one position: of its query, over the keys that it attends to, and of
+/// its key and value, over the queries that attend to them.
 inline constexpr const char* attention_backward_text = R"(
     long T = in0_extent(1), t = item % T, h = item / T % in0_extent(2), b = item / T / in0_extent(2);
     long features = in0_extent(3);
@@ -103,7 +105,8 @@ void by_type(const native_call& call) {
 }
 }  // namespace detail
 
-/// Cotangents of queries (the value), keys and values (results 1 and 2).
+/// The derivative of `attention`: cotangents of queries (the value), keys and values (results 1 and 2). Has
+/// no derivative itself.
 struct attention_backward : rule<6> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention_backward";
@@ -118,8 +121,9 @@ struct attention_backward : rule<6> {
   static constexpr tensor_spec result_spec(int k, const tensor_spec* operands) { return operands[k]; }
 };
 
-/// softmax(q k^T / sqrt(features)) v per batch element and head. Result 1 is the logarithm of the
-/// sum of exponentials of each row, [batch, head, position].
+/// softmax(q k^T / sqrt(features)) v per batch element and head, without storing the scores (Dao et al.,
+/// "FlashAttention", 2022). Result 1 is the logarithm of the sum of exponentials of each row, [batch, head,
+/// position], which backward reads.
 struct attention : rule<3> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention";
@@ -158,13 +162,16 @@ struct attention : rule<3> {
 
 namespace weft {
 
+/// Template argument of `attention`: each position attends to itself and to earlier positions only.
 inline constexpr bool causal = true;
 
-/// Whether attention takes these queries, keys and values.
+/// Whether attention accepts these queries, keys and values.
 template <class Q, class K, class V>
 concept attention_compatible = accepts<op::attention, attr<causal>, Q, K, V>;
 
-/// Attention over positions; `Causal` hides later ones. Memory is linear in positions.
+/// softmax(q k^T / sqrt(D)) v per batch element and head; q, k, v and the result are [B, T, H, D] (PyTorch's
+/// scaled_dot_product_attention takes [B, H, T, D]), all f32 or all f64. With `Causal`, position t attends to
+/// positions 0 to t. Memory is linear in T, time quadratic. Differentiable once.
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {
   return apply<op::attention, attr<Causal>>(std::move(q), std::move(k), std::move(v));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Comparisons, logic on their results, and choosing by them.
+// Comparisons, logical functions, and selection by a condition.
 //
-// Comparisons give bool and have no derivative. `where` passes the cotangent to the operand it
-// chose.
+// Comparisons return bool and have no derivative. `where` passes the cotangent to the selected operand.
 //
 //   auto clipped = where(less(x, 0.f), 0.f, x);
 #pragma once
@@ -11,7 +10,7 @@
 
 namespace weft::op {
 
-/// Compares operands of one type; gives bool.
+/// Base of comparisons: operands are converted to their promoted type, the result is bool; no derivative.
 struct comparison : primitive<2> {
   static constexpr dtype result_type(dtype) { return dtype::boolean; }
   template <class Dims>
@@ -25,25 +24,28 @@ struct comparison : primitive<2> {
   }
 };
 
+/// a == b; false where either is NaN.
 struct equal : comparison {
   static constexpr auto name = "equal";
   static constexpr auto text = "a == b";
   template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::equal(a, b); }
 };
 
+/// a < b; false where either is NaN.
 struct less : comparison {
   static constexpr auto name = "less";
   static constexpr auto text = "a < b";
   template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::less(a, b); }
 };
 
+/// a <= b; false where either is NaN.
 struct less_equal : comparison {
   static constexpr auto name = "less_equal";
   static constexpr auto text = "a <= b";
   template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::less_equal(a, b); }
 };
 
-/// Logic on bool.
+/// Base of logical functions: operands and result are bool; no derivative.
 template <int Arity>
 struct logical : primitive<Arity> {
   static constexpr bool widens = false;
@@ -55,6 +57,7 @@ struct logical : primitive<Arity> {
   }
 };
 
+/// Conjunction of bools.
 struct logical_and : logical<2> {
   static constexpr auto name = "logical_and";
   static constexpr auto text = "a && b";
@@ -68,6 +71,7 @@ struct logical_and : logical<2> {
   }
 };
 
+/// Disjunction of bools.
 struct logical_or : logical<2> {
   static constexpr auto name = "logical_or";
   static constexpr auto text = "a || b";
@@ -81,6 +85,7 @@ struct logical_or : logical<2> {
   }
 };
 
+/// Negation of a bool.
 struct logical_not : logical<1> {
   static constexpr auto name = "logical_not";
   static constexpr auto text = "!a";
@@ -92,7 +97,7 @@ struct logical_not : logical<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// condition ? a : b per element; the condition is bool.
+/// condition ? a : b per element. The condition is bool; the result has the promoted type of a and b.
 struct where : primitive<3> {
   static constexpr auto name = "where";
   static constexpr auto text = "a ? b : c";

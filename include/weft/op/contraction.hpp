@@ -11,18 +11,20 @@
 
 namespace weft::op {
 
+/// The compile-time error for operands of `matmul` whose shapes do not fit.
 template <bool Holds, class A, class B>
 struct matmul_law {
   static_assert(Holds, "weft: matmul: the last extent of the left operand must equal the "
                        "second-to-last extent of the right one, and batch dims must broadcast");
 };
+/// The compile-time error for operands of `matmul` that are not of one floating type.
 template <bool Holds, class A, class B>
 struct matmul_type_law {
   static_assert(Holds, "weft: matmul: both operands must have the same floating type");
 };
 
-/// [batch, M, K] x [batch, K, N] with equal batch extents: what kernels implement. v0, if given, is
-/// the type of the result, where sums are not rounded to the type of the operands.
+/// [batch, M, K] x [batch, K, N] with equal batch extents: the form that kernels implement. v0, if given, is
+/// the dtype of the result, for sums that are not to be rounded to the type of the operands.
 struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
@@ -39,10 +41,12 @@ struct contract : rule<2> {
   }
 };
 
-/// The CPU's code for products of operands of type T, compiled where a program has one.
+/// The CPU kernel for products of operands of type T, instantiated only in programs that contain such a
+/// product.
 template <class T>
 inline constexpr native_code product_code{&cpu::product<T>};
 
+/// Matrix product with batch dims, lowered to `contract`.
 struct matmul : rule<2> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "matmul";
@@ -58,8 +62,8 @@ struct matmul : rule<2> {
     result.types_fit = operands[0].type == operands[1].type && is_floating(operands[0].type);
     return result;
   }
-  /// A matrix on the right meets all rows on the left as one matrix; otherwise batches are
-  /// expanded to each other.
+  /// With a matrix on the right, all rows on the left form one matrix; otherwise batch dims are expanded to
+  /// each other.
   static constexpr auto value(auto a, auto b) {
     const shape left = a.extents(), right = b.extents();
     if (right.order == 2 && left.order > 2) {
@@ -76,11 +80,15 @@ struct matmul : rule<2> {
 
 namespace weft {
 
-/// Whether matmul takes these operands.
+/// Whether matmul accepts these operands.
 template <class A, class B>
 concept matmul_compatible = accepts<op::matmul, attr<>, A, B>;
 
-/// Matrix product over the last two dims. Cost: 2 M N K operations per batch element.
+/// Matrix product over the last two dims: [..., M, K] x [..., K, N] -> [..., M, N]; batch dims broadcast, as
+/// in torch.matmul. Both operands have at least two dims and one floating type; of bf16 and f16 sums are
+/// formed in f32 and rounded once. Static extents that do not fit do not compile; dynamic ones throw
+/// shape_error at evaluation. Transposed operands are read by their strides, without a copy. Cost: 2 M N K
+/// operations per batch element.
 template <expression A, expression B>
 constexpr auto matmul(A a, B b) {
   return apply<op::matmul>(std::move(a), std::move(b));

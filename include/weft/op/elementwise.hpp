@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The arithmetic and elementary functions that every other element-wise op is made of.
+// The primitive element-wise ops: arithmetic and elementary functions, of which the other element-wise ops
+// are composed.
 //
-// Each is one instruction of a fused kernel: `lane` on the CPU, `text` as OpenCL C and CUDA C++
-// with the operands named a, b, c. Integers are computed as integers; `/` and the functions below
-// it turn them into f32, as in PyTorch.
+// Each is one instruction of a fused kernel: `lane` on the CPU, `text` in OpenCL C and CUDA C++ with the
+// operands named a, b, c. Integers are computed as integers; `/` and the elementary functions convert them to
+// f32, as in PyTorch.
 #pragma once
 
 #include <weft/device/math.hpp>
@@ -12,12 +13,12 @@
 
 namespace weft::op {
 
-/// Where law tests sample the operands.
+/// The interval from which law tests sample the operands of an op.
 struct interval {
   double low, high;
 };
 
-/// A primitive whose operands are floating: integers are converted to f32 first.
+/// Base of primitives with floating operands: integers and bool are converted to f32 first.
 template <int Arity>
 struct floating_primitive : primitive<Arity> {
   static constexpr dtype operand_type(dtype t) { return floating(t); }
@@ -30,6 +31,7 @@ struct floating_primitive : primitive<Arity> {
   }
 };
 
+/// a + b; of bools the disjunction.
 struct add : primitive<2> {
   static constexpr auto name = "add";
   static constexpr auto text = "a + b";
@@ -37,6 +39,7 @@ struct add : primitive<2> {
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, g}; }
 };
 
+/// a - b; not defined for bool.
 struct subtract : on_numbers<primitive<2>> {
   static constexpr auto name = "subtract";
   static constexpr auto text = "a - b";
@@ -44,6 +47,7 @@ struct subtract : on_numbers<primitive<2>> {
   static constexpr auto vjp(auto g, auto, auto, auto) { return std::array{g, -g}; }
 };
 
+/// a * b; of bools the conjunction.
 struct multiply : primitive<2> {
   static constexpr auto name = "multiply";
   static constexpr auto text = "a * b";
@@ -51,6 +55,7 @@ struct multiply : primitive<2> {
   static constexpr auto vjp(auto g, auto, auto a, auto b) { return std::array{g * b, g * a}; }
 };
 
+/// a / b; integers and bool are converted to f32.
 struct divide : floating_primitive<2> {
   static constexpr auto name = "divide";
   static constexpr auto text = "a / b";
@@ -61,6 +66,7 @@ struct divide : floating_primitive<2> {
   }
 };
 
+/// -a; not defined for bool.
 struct negate : on_numbers<primitive<1>> {
   static constexpr auto name = "negate";
   static constexpr auto text = "-a";
@@ -68,14 +74,14 @@ struct negate : on_numbers<primitive<1>> {
   static constexpr auto vjp(auto g, auto, auto) { return -g; }
 };
 
-/// The cotangents of two operands of which one is chosen: halves where they are equal, both where one is NaN,
-/// as in PyTorch.
+/// Cotangents of the operands of `maximum` and `minimum`: the selected operand receives g; each receives half
+/// of it where they are equal, and all of it where one is NaN, as in PyTorch.
 constexpr auto shared_by_choice(auto g, auto a, auto b, auto passed_a, auto passed_b) {
   const auto part = weft::where(weft::equal(a, b), g * 0.5, g);
   return std::array{weft::where(passed_a, 0, part), weft::where(passed_b, 0, part)};
 }
 
-/// Larger of two, NaN if either is. At equal operands each gets half of the cotangent.
+/// The larger of two; NaN if either is. Equal operands receive half of the cotangent each.
 struct maximum : primitive<2> {
   static constexpr auto name = "maximum";
   static constexpr auto text = "(a > b || a != a) ? a : b";
@@ -85,6 +91,7 @@ struct maximum : primitive<2> {
   }
 };
 
+/// The smaller of two; NaN if either is. Equal operands receive half of the cotangent each.
 struct minimum : primitive<2> {
   static constexpr auto name = "minimum";
   static constexpr auto text = "(a < b || a != a) ? a : b";
@@ -94,7 +101,7 @@ struct minimum : primitive<2> {
   }
 };
 
-/// a to the power b. The cotangent of b is 0 where a is 0 and b is not negative, as in PyTorch.
+/// a to the power b. The cotangent of b is 0 where a is 0 and b is 0 or more, as in PyTorch.
 struct pow : floating_primitive<2> {
   static constexpr auto name = "pow";
   static constexpr auto text = "pow(a, b)";
@@ -107,6 +114,7 @@ struct pow : floating_primitive<2> {
   }
 };
 
+/// e to the power a.
 struct exp : floating_primitive<1> {
   static constexpr auto name = "exp";
   static constexpr auto text = "exp(a)";
@@ -114,6 +122,7 @@ struct exp : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto y, auto) { return g * y; }
 };
 
+/// Natural logarithm: -infinity at 0, NaN below.
 struct log : floating_primitive<1> {
   static constexpr auto name = "log";
   static constexpr auto text = "log(a)";
@@ -122,7 +131,7 @@ struct log : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return g / a; }
 };
 
-/// log(1 + x), exact near 0.
+/// log(1 + x), accurate near 0.
 struct log1p : floating_primitive<1> {
   static constexpr auto name = "log1p";
   static constexpr auto text = "log1p(a)";
@@ -131,7 +140,7 @@ struct log1p : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return g / (a + 1); }
 };
 
-/// exp(x) - 1, exact near 0.
+/// exp(x) - 1, accurate near 0.
 struct expm1 : floating_primitive<1> {
   static constexpr auto name = "expm1";
   static constexpr auto text = "expm1(a)";
@@ -139,6 +148,7 @@ struct expm1 : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto y, auto) { return g * (y + 1); }
 };
 
+/// Square root; NaN below 0. The derivative is infinite at 0.
 struct sqrt : floating_primitive<1> {
   static constexpr auto name = "sqrt";
   static constexpr auto text = "sqrt(a)";
@@ -156,6 +166,7 @@ struct rsqrt : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto y, auto) { return g * -0.5 * (y * y * y); }
 };
 
+/// Sine of an angle in radians.
 struct sin : floating_primitive<1> {
   static constexpr auto name = "sin";
   static constexpr auto text = "sin(a)";
@@ -163,6 +174,7 @@ struct sin : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return g * weft::cos(a); }
 };
 
+/// Cosine of an angle in radians.
 struct cos : floating_primitive<1> {
   static constexpr auto name = "cos";
   static constexpr auto text = "cos(a)";
@@ -170,6 +182,7 @@ struct cos : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto, auto a) { return -(g * weft::sin(a)); }
 };
 
+/// Hyperbolic tangent.
 struct tanh : floating_primitive<1> {
   static constexpr auto name = "tanh";
   static constexpr auto text = "tanh(a)";
@@ -177,7 +190,7 @@ struct tanh : floating_primitive<1> {
   static constexpr auto vjp(auto g, auto y, auto) { return g * (1 - y * y); }
 };
 
-/// 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
+/// Error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 struct erf : floating_primitive<1> {
   static constexpr auto name = "erf";
   static constexpr auto text = "erf(a)";
@@ -187,6 +200,7 @@ struct erf : floating_primitive<1> {
   }
 };
 
+/// Absolute value, +0 for -0; not defined for bool. The derivative is sign(a), 0 at 0.
 struct abs : on_numbers<primitive<1>> {
   static constexpr auto name = "abs";
   static constexpr auto text = "a <= 0 ? 0 - a : a";  // -0 becomes 0
@@ -194,7 +208,7 @@ struct abs : on_numbers<primitive<1>> {
   static constexpr auto vjp(auto g, auto, auto a) { return g * weft::sign(a); }
 };
 
-/// -1, 0 or 1, 0 for NaN as in PyTorch; its derivative is 0.
+/// -1, 0 or 1; 0 for NaN, as in PyTorch. Its derivative is 0.
 struct sign : primitive<1> {
   static constexpr auto name = "sign";
   static constexpr auto text = "a > 0 ? 1 : a < 0 ? -1 : 0";
@@ -206,7 +220,8 @@ struct sign : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Integers stay as they are: graph/simplify.hpp leaves no instruction for them.
+/// Largest integer not above a, in the type of a. Integers are returned unchanged: graph/simplify.hpp removes
+/// the instruction. The derivative is 0.
 struct floor : primitive<1> {
   static constexpr auto name = "floor";
   static constexpr auto text = "floor(a)";
@@ -214,7 +229,7 @@ struct floor : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// To the nearest integer, halves to the even one. Integers stay as they are.
+/// The nearest integer, ties to even. Integers are returned unchanged. The derivative is 0.
 struct round : primitive<1> {
   static constexpr auto name = "round";
   static constexpr auto text = "rint(a)";
@@ -222,8 +237,8 @@ struct round : primitive<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// x between two bounds. As in PyTorch the cotangent passes where low <= x <= high; a bound gets it where it
-/// replaces x.
+/// min(max(x, low), high). As in PyTorch the cotangent passes to x where low <= x <= high; a bound receives
+/// it where it replaces x.
 struct clamp : composed<3> {
   static constexpr auto name = "clamp";
   template <class Dims>
@@ -241,7 +256,8 @@ struct clamp : composed<3> {
   }
 };
 
-/// Another element type; attribute: the dtype. What becomes of each value: `converted` in base/dtype.hpp.
+/// Conversion to another dtype, the attribute. Rounding and values out of range: `converted` in
+/// base/dtype.hpp.
 struct cast : primitive<1> {
   static constexpr auto name = "cast";
   static constexpr auto text = "a";
@@ -256,7 +272,7 @@ struct cast : primitive<1> {
 }  // namespace weft::op
 
 namespace weft {
-/// Whether element-wise ops take operands of these shapes together.
+/// Whether element-wise ops accept operands of these shapes together.
 template <class A, class B>
 concept broadcast_compatible = accepts<op::add, attr<>, A, B>;
 }  // namespace weft

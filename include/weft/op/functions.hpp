@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The element-wise functions that users call, and formulas of ops too.
+// Element-wise functions and operators on expressions.
 //
-// They are declared before the ops, so that the derivative of each may use all others. Inside
-// namespace op a function is called by its full name, weft::exp, because op::exp is its op.
+// Operands are expressions and numbers, at least one of them an expression. Shapes broadcast as in NumPy:
+// aligned at the right, static extents of 1 are repeated; a dynamic extent is never repeated. Static extents
+// that differ do not compile, dynamic ones throw shape_error at evaluation. Operands are converted to their
+// promoted type (`promoted`, base/dtype.hpp; a number takes the type of the tensor beside it where it can);
+// bf16 and f16 are computed in f32 and rounded once.
+//
+// The ops are declared here first, so that the derivative of each can use all functions. Inside namespace op
+// a function needs its qualified name, weft::exp, because op::exp is the op.
 //
 //   auto y = where(x > 0.f, log1p(x), 0.f);
 #pragma once
@@ -45,69 +51,96 @@ struct logical_not;
 
 namespace weft {
 
+/// a + b. Integers wrap modulo 2^bits; of bools the disjunction, as in PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator+(A a, B b) { return apply<op::add>(std::move(a), std::move(b)); }
+/// a - b. Integers wrap modulo 2^bits; not defined for bool.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator-(A a, B b) { return apply<op::subtract>(std::move(a), std::move(b)); }
+/// a * b. Integers wrap modulo 2^bits; of bools the conjunction, as in PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator*(A a, B b) { return apply<op::multiply>(std::move(a), std::move(b)); }
+/// a / b by IEEE division; integers and bool are converted to f32 first.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator/(A a, B b) { return apply<op::divide>(std::move(a), std::move(b)); }
+/// -a. Not defined for bool; u8 wraps modulo 256.
 template <operand A> requires operands<A>
 constexpr auto operator-(A a) { return apply<op::negate>(std::move(a)); }
 
+/// The larger of a and b; NaN if either is. Equal operands receive half of the cotangent each, as in PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto maximum(A a, B b) { return apply<op::maximum>(std::move(a), std::move(b)); }
+/// The smaller of a and b; NaN if either is. Equal operands receive half of the cotangent each, as in
+/// PyTorch.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto minimum(A a, B b) { return apply<op::minimum>(std::move(a), std::move(b)); }
+/// a to the power b as std::pow. Integers and bool become f32 (in PyTorch integer powers stay integers). The
+/// cotangent of b is 0 where a is 0 and b is 0 or more.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto pow(A a, B b) { return apply<op::pow>(std::move(a), std::move(b)); }
 
+/// e to the power a. Integers and bool become f32, in this and all elementary functions below.
 template <operand A> requires operands<A>
 constexpr auto exp(A a) { return apply<op::exp>(std::move(a)); }
+/// Natural logarithm: -infinity at 0, NaN below.
 template <operand A> requires operands<A>
 constexpr auto log(A a) { return apply<op::log>(std::move(a)); }
+/// log(1 + a), accurate near 0; -infinity at -1, NaN below.
 template <operand A> requires operands<A>
 constexpr auto log1p(A a) { return apply<op::log1p>(std::move(a)); }
+/// exp(a) - 1, accurate near 0.
 template <operand A> requires operands<A>
 constexpr auto expm1(A a) { return apply<op::expm1>(std::move(a)); }
+/// Square root; NaN below 0. The derivative is infinite at 0.
 template <operand A> requires operands<A>
 constexpr auto sqrt(A a) { return apply<op::sqrt>(std::move(a)); }
+/// 1 / sqrt(a); infinite at 0, NaN below.
 template <operand A> requires operands<A>
 constexpr auto rsqrt(A a) { return apply<op::rsqrt>(std::move(a)); }
+/// Sine of an angle in radians; NaN at infinity.
 template <operand A> requires operands<A>
 constexpr auto sin(A a) { return apply<op::sin>(std::move(a)); }
+/// Cosine of an angle in radians; NaN at infinity.
 template <operand A> requires operands<A>
 constexpr auto cos(A a) { return apply<op::cos>(std::move(a)); }
+/// Hyperbolic tangent.
 template <operand A> requires operands<A>
 constexpr auto tanh(A a) { return apply<op::tanh>(std::move(a)); }
+/// Error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to a.
 template <operand A> requires operands<A>
 constexpr auto erf(A a) { return apply<op::erf>(std::move(a)); }
+/// Absolute value; not defined for bool. The derivative is sign(a), 0 at 0.
 template <operand A> requires operands<A>
 constexpr auto abs(A a) { return apply<op::abs>(std::move(a)); }
+/// -1, 0 or 1 in the type of a; 0 for NaN, as in PyTorch. The derivative is 0.
 template <operand A> requires operands<A>
 constexpr auto sign(A a) { return apply<op::sign>(std::move(a)); }
+/// Largest integer not above a, in the type of a; integers are returned unchanged. The derivative is 0.
 template <operand A> requires operands<A>
 constexpr auto floor(A a) { return apply<op::floor>(std::move(a)); }
+/// The nearest integer, ties to even as in PyTorch, in the type of a; integers are returned unchanged. The
+/// derivative is 0.
 template <operand A> requires operands<A>
 constexpr auto round(A a) { return apply<op::round>(std::move(a)); }
 
-/// `x` with elements of type `T`.
+/// `x` converted to elements of type `T` (PyTorch's x.to(dtype)). Floating to integer truncates, NaN becomes
+/// 0, values out of range the nearest integer of T; between integers modulo 2^bits; to bool: whether it is
+/// not 0. The cotangent is converted back.
 template <element T, expression X>
 constexpr auto cast(X x) {
   return apply<op::cast, attr<static_cast<index_t>(dtype_of<T>)>>(std::move(x));
 }
 
 namespace detail {
-/// `e` with elements of T, itself if it has them.
+/// `e` with elements of T; `e` itself if it has that type.
 template <element T, expression E>
 constexpr auto in_type(E e) {
   if constexpr (std::is_same_v<T, typename E::value_type>) return e;
   else return cast<T>(std::move(e));
 }
 
-/// f(x...), a formula over several ops; of bf16 and f16 operands it is computed in f32 and rounded once, as
-/// one op is.
+/// f(x...), a formula over several ops. Operands of bf16 and f16 are converted to f32 and the result is
+/// rounded once, as for a single op.
 template <class F, expression... X>
 constexpr auto rounded_once(F f, X... x) {
   constexpr dtype t = [] {
@@ -121,24 +154,33 @@ constexpr auto rounded_once(F f, X... x) {
 }
 }  // namespace detail
 
+/// a == b per element, as bool; false where either is NaN. No derivative.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto equal(A a, B b) { return apply<op::equal>(std::move(a), std::move(b)); }
+/// a < b per element, as bool; false where either is NaN. No derivative.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto less(A a, B b) { return apply<op::less>(std::move(a), std::move(b)); }
+/// a <= b per element, as bool; false where either is NaN. No derivative.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto less_equal(A a, B b) { return apply<op::less_equal>(std::move(a), std::move(b)); }
+/// Negation per element; the operand must be bool.
 template <operand A> requires operands<A>
 constexpr auto logical_not(A a) { return apply<op::logical_not>(std::move(a)); }
+/// Conjunction per element; both operands must be bool.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto logical_and(A a, B b) { return apply<op::logical_and>(std::move(a), std::move(b)); }
+/// Disjunction per element; both operands must be bool.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto logical_or(A a, B b) { return apply<op::logical_or>(std::move(a), std::move(b)); }
+/// condition ? a : b per element. The condition must be bool; all three broadcast; a and b are converted to
+/// their promoted type. The cotangent passes to the selected operand, the other receives 0, also where it is
+/// NaN or infinite.
 template <operand C, operand A, operand B> requires operands<C, A, B>
 constexpr auto where(C condition, A a, B b) {
   return apply<op::where>(std::move(condition), std::move(a), std::move(b));
 }
 
-/// Element by element, as the others: bool expressions. NaN is not equal to itself.
+/// Comparison operators: element-wise, as the functions above, with bool results. NaN is unequal to itself.
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator==(A a, B b) { return equal(std::move(a), std::move(b)); }
 template <operand A, operand B> requires operands<A, B>
@@ -152,7 +194,8 @@ constexpr auto operator>(A a, B b) { return less(std::move(b), std::move(a)); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>=(A a, B b) { return less_equal(std::move(b), std::move(a)); }
 
-/// `x` between `low` and `high`; `high` where low > high. The cotangent passes where low <= x <= high.
+/// min(max(x, low), high) per element: `high` where low > high, NaN where an operand is. As in PyTorch the
+/// cotangent passes to x where low <= x <= high; a bound receives it where it replaces x.
 template <operand X, operand L, operand H> requires operands<X, L, H>
 constexpr auto clamp(X x, L low, H high) {
   return apply<op::clamp>(std::move(x), std::move(low), std::move(high));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What users of PyTorch write and weft spells otherwise: each of these says how, in one sentence.
+// Overloads for spellings of PyTorch that weft does not have: each is a compile-time error that says what to
+// write instead.
 //
-//   sum(x, 0)      // weft: dims are template arguments: sum(x, dims<0>), ...
+//   sum(x, 0)      // error: weft: dims are template arguments: sum(x, dims<0>), ...
 #pragma once
 
 #include <concepts>
@@ -20,6 +21,7 @@ struct dims_at_run_time {
 };
 }  // namespace detail
 
+/// Compile-time errors: the dims of a reduction are template arguments, sum(x, dims<0>) or argmax<0>(x).
 template <expression X, class... Rest>
 constexpr void sum(X, detail::dims_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
@@ -62,6 +64,7 @@ constexpr void log_softmax(X, detail::dims_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
 }
 
+/// Compile-time errors: expressions are immutable; elements are changed in place by `update` only.
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {
   static_assert(

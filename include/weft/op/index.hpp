@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Look-ups: rows by index, and their derivative, which adds rows up.
+// Indexing ops: selection of rows and elements by index, and their derivatives, which add up cotangents by
+// index.
 //
 //   auto e = embedding(weight, tokens);      // [V, C], [B, T] -> [B, T, C]
 #pragma once
@@ -11,21 +12,24 @@
 
 namespace weft::op {
 
+/// The compile-time error for tables that `embedding` does not accept.
 template <bool Holds, class... Extents>
 struct take_law {
   static_assert(Holds, "weft: embedding: the table must have at least one dim, and the order of "
                        "the result must not exceed 6");
 };
+/// The compile-time error for indices of another type than i64, i32 or u8.
 template <bool Holds, class... Types>
 struct index_type_law {
   static_assert(Holds, "weft: indices must be i64, i32 or u8");
 };
+/// Whether elements of `t` can be indices.
 constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || t == dtype::u8; }
 
-/// The indices as i32, each in [0, v0): others are a value_error, except v2 where v3 is 1, which becomes -1.
-/// v1: for which op (cpu::index_reader).
+/// The indices as i32. An index outside [0, v0) is a value_error, except v2 if v3 is 1: that becomes -1. v1:
+/// the op to be named in errors (cpu::index_reader).
 ///
-/// A step of its own: the row kernels that read its result have no way to report an error.
+/// A step of its own: the row kernels that read its result cannot report errors.
 struct checked_index : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
@@ -42,10 +46,11 @@ struct checked_index : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
+/// Declared for the derivative of index_add; defined below.
 struct index_select;
 
-/// Rows of a new tensor of v0 rows: row i is the sum of the rows of operand 1 whose index is i. v1: for which
-/// op.
+/// A new tensor of v0 rows, as torch's zeros().index_add_: row i is the sum of the rows of operand 1 whose
+/// index is i. v1: the op to be named in errors.
 struct index_add : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
@@ -78,7 +83,8 @@ struct index_add : rule<2> {
   }
 };
 
-/// Row index[i...] of the table, for every index. v0: for which op (cpu::index_reader).
+/// Rows of the table, operand 0, at the indices, operand 1. v0: the op to be named in errors
+/// (cpu::index_reader).
 struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "index_select";
@@ -113,13 +119,15 @@ struct index_select : rule<2> {
   }
 };
 
+/// The compile-time error for operands of `gather` whose shapes do not fit.
 template <bool Holds, class... Extents>
 struct gather_law {
   static_assert(Holds, "weft: gather: operand and indices must have the same order and, except along "
                        "the gathered dim, the same extents");
 };
 
-/// Zeros with the extent v1 in dim v0, to which operand 1 is added at the indices of operand 0.
+/// A tensor of zeros with extent v1 in dim v0, to which the elements of operand 1 are added at the indices of
+/// operand 0 along that dim.
 struct scatter_sum : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b10;
@@ -159,7 +167,7 @@ struct scatter_sum : rule<2> {
   }
 };
 
-/// The element at the index along dim v0, for every index.
+/// The elements of operand 0 at the indices of operand 1 along dim v0.
 struct gather : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "gather";
@@ -193,12 +201,14 @@ struct gather : rule<2> {
   }
 };
 
+/// The compile-time error for operands of `scatter_add` whose shapes do not fit.
 template <bool Holds, class... Extents>
 struct scatter_add_law {
   static_assert(Holds,
                 "weft: scatter_add: indices and source must have the same extents, and those of the operand "
                 "except along the dim");
 };
+/// The compile-time error for operands of `scatter_add` whose types do not fit.
 template <bool Holds, class... Types>
 struct scatter_add_type_law {
   static_assert(Holds,
@@ -233,12 +243,13 @@ struct scatter_add : composed<3> {
   }
 };
 
+/// The compile-time error for a dim without elements.
 template <bool Holds, class... Extents>
 struct arg_extremum_law {
   static_assert(Holds, "weft: argmax, argmin: the dim has no elements");
 };
 
-/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which goes.
+/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, which is removed; i64.
 struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr const char* names[] = {"argmax", "argmin"};
@@ -276,7 +287,7 @@ struct arg_extremum : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// 1 where the position in the new last dim, of extent v0, is the index; else 0. Of type f32.
+/// 1 where the position in the new last dim, of extent v0, equals the index, else 0; f32.
 struct one_hot : composed<1> {
   static constexpr auto name = "one_hot";
   template <bool Holds, class... Types>
@@ -301,14 +312,17 @@ struct one_hot : composed<1> {
 
 namespace weft {
 
-/// Whether embedding takes this table and these indices.
+/// Whether embedding accepts this table and these indices.
 template <class Table, class Index>
 concept embedding_compatible = accepts<op::index_select, attr<0>, Table, Index>;
-/// Whether gather takes these operands along dim Dim, counted from the left.
+/// Whether gather accepts these operands along dim Dim, counted from the left.
 template <index_t Dim, class X, class Index>
 concept gather_compatible = accepts<op::gather, attr<Dim>, X, Index>;
 
-/// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather.
+/// out[..., i, ...] = x[..., index[..., i, ...], ...] along dim Dim, as torch.gather, but all other extents
+/// must be equal. Indices are i64, i32 or u8 and of the order of `x`; the result has the shape of `index` and
+/// the dtype of `x`. An index outside [0, extent) throws value_error at evaluation. The derivative adds
+/// cotangents up at their indices.
 template <index_t Dim, expression X, expression Index>
 constexpr auto gather(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -316,8 +330,9 @@ constexpr auto gather(X x, Index index) {
   return apply<op::gather, attr<dim>>(std::move(x), std::move(index));
 }
 
-/// `x` plus, at each index along dim Dim, the elements of `source` there; as torch.scatter_add with an index
-/// of the source's extents. An index outside of the dim is a value_error.
+/// `x` plus the elements of `source`, added at their indices along dim Dim: torch.scatter_add, with `index`
+/// and `source` of one shape that equals that of `x` in all other dims. `x` and `source` have one dtype, not
+/// bool. An index outside [0, extent) throws value_error at evaluation. Differentiable in `x` and `source`.
 template <index_t Dim, expression X, expression Index, expression Source>
 constexpr auto scatter_add(X x, Index index, Source source) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -326,7 +341,7 @@ constexpr auto scatter_add(X x, Index index, Source source) {
 }
 
 namespace detail {
-/// 0: the position of the largest; 1: of the smallest.
+/// Which: 0 for the position of the largest element, 1 for that of the smallest.
 template <index_t Which, index_t... Dim, expression X>
 constexpr auto position_of(X x) {
   static_assert(sizeof...(Dim) <= 1,
@@ -341,28 +356,31 @@ constexpr auto position_of(X x) {
 }
 }  // namespace detail
 
-/// Positions of the largest elements along dim Dim, which is removed; without Dim, the row-major position
-/// among all elements. i64; the lowest position of equal elements, a NaN is larger than all. A dim without
-/// elements is a shape_error.
+/// Positions of the largest elements along dim Dim, which is removed, as i64; without Dim, the row-major
+/// position among all elements, as a scalar. Ties: the lowest position. NaN counts as larger than every
+/// number. Not defined for bool. A dim without elements does not compile where the extent is static and
+/// throws shape_error at evaluation where it is dynamic. No derivative.
 template <index_t... Dim, expression X>
 constexpr auto argmax(X x) {
   return detail::position_of<0, Dim...>(std::move(x));
 }
-/// Positions of the smallest elements, as argmax.
+/// Positions of the smallest elements, otherwise as argmax; NaN counts as smaller than every number.
 template <index_t... Dim, expression X>
 constexpr auto argmin(X x) {
   return detail::position_of<1, Dim...>(std::move(x));
 }
 
-/// Indices [...] as f32 rows of zeros with a one: [..., Classes].
-/// An index outside of [0, Classes) is a value_error.
+/// Rows of zeros with a one at the index: [...] -> [..., Classes], as f32 (in PyTorch i64). An index outside
+/// [0, Classes) throws value_error at evaluation. No derivative.
 template <index_t Classes, expression Index>
 constexpr auto one_hot(Index index) {
   static_assert(Classes > 0, "weft: one_hot: the number of classes must be positive");
   return apply<op::one_hot, attr<Classes>>(std::move(index));
 }
 
-/// Slices of `x` at the indices along dim Dim: torch.index_select.
+/// The slices of `x` at the indices [N] along dim Dim, whose extent becomes N: torch.index_select. An index
+/// outside [0, extent) throws value_error at evaluation. The derivative adds up the cotangents of equal
+/// indices.
 template <index_t Dim, expression X, expression Index>
 constexpr auto index_select(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -375,8 +393,9 @@ constexpr auto index_select(X x, Index index) {
         apply<op::index_select, reader>(transpose<0, dim>(std::move(x)), std::move(index)));
 }
 
-/// Rows of `table` [V, ...] by `index` [...]: the table's rows replace the indices. An index
-/// outside [0, V) is a value_error.
+/// Rows of `table` [V, ...] at `index` [...]: [V, C], [B, T] -> [B, T, C]. PyTorch's functional.embedding.
+/// Indices are i64, i32 or u8; one outside [0, V) throws value_error at evaluation. The gradient of the table
+/// is dense: zero in rows that no index selects.
 template <expression Table, expression Index>
 constexpr auto embedding(Table table, Index index) {
   using reader = attr<static_cast<index_t>(cpu::index_reader::embedding)>;

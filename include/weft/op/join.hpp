@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT
-// Movement that copies: zeros around a dim, operands side by side.
+// Ops that copy elements: padding with zeros and concatenation.
 //
-//   auto both = concat<0>(x, y);      // every part is copied once, however many there are
+//   auto both = concat<0>(x, y);      // each operand is copied once, however many there are
 #pragma once
 
 #include <weft/op/movement.hpp>
 
 namespace weft::op {
 
+/// The compile-time error for operands of `concat` whose shapes do not fit.
 template <bool Holds, class... Extents>
 struct concat_law {
   static_assert(Holds, "weft: concat: the operands must have the same order and, except along the "
                        "concatenated dim, the same extents");
 };
 
-/// Zeros around dim v0: v1 before, v3 - 1 between elements, v2 the resulting extent.
+/// Zeros around and between the elements of dim v0: v1 before the first, v3 - 1 between two; v2 is the
+/// resulting extent.
 struct pad : rule<1> {
   static constexpr unsigned extents = 0b110;
   static constexpr auto kind = op_kind::copy;
@@ -28,7 +30,7 @@ struct pad : rule<1> {
   static constexpr auto vjp(auto g, auto y, auto x) { return unpad(g, y, x); }
 };
 
-/// Two operands side by side along dim v0.
+/// Two operands one after the other along dim v0, in their promoted dtype.
 struct concat : rule<2> {
   static constexpr auto kind = op_kind::copy;
   static constexpr auto name = "concat";
@@ -60,11 +62,12 @@ struct concat : rule<2> {
 
 namespace weft {
 
-/// Whether two operands can be joined along dim Dim, counted from the left.
+/// Whether two operands can be concatenated along dim Dim, counted from the left.
 template <index_t Dim, class A, class B>
 concept concat_compatible = accepts<op::concat, attr<Dim>, A, B>;
 
-/// Zeros before and after dim Dim.
+/// `x` with `Before` zeros before and `After` zeros after the elements of dim Dim, whose extent must be
+/// static. Copies `x`. PyTorch's functional.pad for one dim.
 template <index_t Dim, index_t Before, index_t After, expression X>
 constexpr auto pad(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -75,7 +78,8 @@ constexpr auto pad(X x) {
     return apply<op::pad, attr<dim, Before, X::static_shape[dim] + Before + After, 1>>(std::move(x));
 }
 
-/// The operands one after the other along dim Dim.
+/// The operands one after the other along dim Dim (torch.cat), in their promoted dtype. They have the same
+/// order and, except along Dim, the same extents. Each is copied once.
 template <index_t Dim, expression A, expression B, expression... Rest>
 constexpr auto concat(A a, B b, Rest... rest) {
   constexpr int dim = normalized_dim(Dim, A::static_shape.order);
@@ -84,7 +88,8 @@ constexpr auto concat(A a, B b, Rest... rest) {
   else return concat<dim>(std::move(first), std::move(rest)...);
 }
 
-/// The operands, of one shape, along a new dim Dim.
+/// Operands of one shape along a new dim Dim, as torch.stack: N operands [A, B] with Dim 0 -> [N, A, B]. Each
+/// is copied once.
 template <index_t Dim, expression X, expression... Rest>
 constexpr auto stack(X x, Rest... rest) {
   if constexpr (sizeof...(Rest) == 0) return unsqueeze<Dim>(std::move(x));

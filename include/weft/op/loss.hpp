@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Losses with PyTorch's definitions.
+// Loss functions with PyTorch's definitions.
 //
 //   auto loss = cross_entropy(logits, labels);                    // mean over all labels
 //   auto loss = cross_entropy<reduction_kind::sum>(logits, labels);
@@ -10,17 +10,19 @@
 
 namespace weft::op {
 
+/// The compile-time error for labels whose shape does not fit the logits.
 template <bool Holds, class... Extents>
 struct cross_entropy_law {
   static_assert(Holds, "weft: cross_entropy: labels must have the extents of the logits without "
                        "the last dim, which counts classes");
 };
+/// The compile-time error for logits or labels of a wrong type.
 template <bool Holds, class... Types>
 struct cross_entropy_type_law {
   static_assert(Holds, "weft: cross_entropy: logits must be floating and labels integers");
 };
 
-/// -log(softmax(logits)[label]) per row. v0: label to ignore. v1: bits of the label smoothing.
+/// -log(softmax(logits)[label]) per row. v0: the label to ignore. v1: the bits of the label smoothing.
 struct cross_entropy : composed<2> {
   static constexpr auto name = "cross_entropy";
   template <bool Holds, class... Extents>
@@ -76,7 +78,7 @@ struct cross_entropy : composed<2> {
     s[s.order - 1] = 1;
     return reshape_to(x, s);
   }
-  /// The class of each row, -1 where it is to be ignored.
+  /// The class of each row, -1 where the label is ignored.
   static constexpr auto class_of(const attributes& at, auto labels, auto logits) {
     const attributes within{{logits.extents().last(), static_cast<index_t>(cpu::index_reader::cross_entropy),
                              at[0], 1}, 4};
@@ -87,7 +89,7 @@ struct cross_entropy : composed<2> {
   }
 };
 
-/// The number of labels that are not the ignored one, v0, as a scalar of type v1.
+/// The number of labels other than v0, the ignored one, as a scalar of dtype v1.
 struct count_labels : composed<1> {
   static constexpr auto name = "count_labels";
   template <class Dims>
@@ -117,13 +119,14 @@ struct bce_with_logits : elementwise<2> {
 
 namespace weft {
 
-/// Whether cross_entropy takes these logits and labels.
+/// Whether cross_entropy accepts these logits and labels.
 template <class Logits, class Labels>
 concept cross_entropy_compatible = accepts<op::cross_entropy, attr<0, 0>, Logits, Labels>;
 
+/// How a loss is reduced: to the mean or the sum of its elements, a scalar, or not at all.
 enum class reduction_kind { mean, sum, none };
 
-/// PyTorch's default for labels that do not count.
+/// The label that `cross_entropy` ignores by default, as PyTorch's ignore_index.
 inline constexpr index_t ignored_label = -100;
 
 namespace detail {
@@ -135,9 +138,11 @@ constexpr auto reduced(E e) {
 }
 }  // namespace detail
 
-/// Cross-entropy of `logits` [..., classes] and integer `labels` [...]. The mean is over labels
-/// that are not `Ignore`; `Smoothing` moves that part of the target to all classes alike. A label that is
-/// neither `Ignore` nor in [0, classes) is a value_error.
+/// Cross-entropy -log(softmax(logits)[label]) of floating `logits` [..., C] and labels [...] of i64, i32 or
+/// u8, in the dtype of the logits. Rows whose label is `Ignore` have loss and gradient 0; the mean is over
+/// the others, NaN if there are none. `Smoothing` (per_million<...>, in [0, 1]) is the share of the target
+/// spread evenly over all classes. A label that is neither `Ignore` nor in [0, C) throws value_error at
+/// evaluation. bf16 and f16 are computed in f32 and rounded once.
 template <reduction_kind How = reduction_kind::mean, index_t Ignore = ignored_label,
           class Smoothing = per_million<0>, expression X, expression Y>
 constexpr auto cross_entropy(X logits, Y labels) {
@@ -158,14 +163,17 @@ constexpr auto cross_entropy(X logits, Y labels) {
   }
 }
 
-/// Mean (or sum, or elements) of (x - y)^2.
+/// Mean (or sum, or elements) of (x - y)^2; x and y broadcast. bf16 and f16 are computed in f32 and rounded
+/// once.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
   return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); },
                               std::move(x), std::move(y));
 }
 
-/// Binary cross-entropy of logits and targets in [0, 1].
+/// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or
+/// elements) of max(x, 0) - x y + log(1 + exp(-|x|)), which does not overflow. PyTorch's
+/// binary_cross_entropy_with_logits.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
   return detail::rounded_once(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Movement: the same elements under other indices.
+// Movement ops: the same elements at other indices.
 //
-// Views (reshape, permute, expand, slice, flip) cost nothing where the reader can use strides. What copies is
-// in op/join.hpp.
+// Views (reshape, permute, expand, slice, flip) are free where the consumer can read by strides. Ops that
+// copy are in op/join.hpp.
 //
-//   auto q = slice<2>(qkv, 0, 768);                 // qkv[:, :, 0:768]
-//   auto rows = reshape(x, extents<dyn, 768>{});    // one dyn without a number is inferred
+//   auto q = slice<2>(qkv, 0, 768);         // qkv[:, :, 0:768]
+//   auto rows = reshape<dyn, 768>(x);       // one extent that is dyn is inferred
 #pragma once
 
 #include <string>
@@ -14,20 +14,24 @@
 
 namespace weft::op {
 
+/// The compile-time error for a reshape to another number of elements.
 template <bool Holds, class From, class... To>
 struct reshape_law {
   static_assert(Holds, "weft: reshape: the shapes must have the same number of elements, and at "
                        "most one extent may be left to infer");
 };
+/// The compile-time error for an expansion of an extent other than 1.
 template <bool Holds, class... Extents>
 struct expand_law {
   static_assert(Holds, "weft: expand: an extent can grow only from 1");
 };
+/// The compile-time error for a dim or bound out of range.
 template <bool Holds, class... Extents>
 struct dims_law {
   static_assert(Holds, "weft: a dim or bound is out of range for this operand");
 };
 
+/// Base of views: other strides on the memory of the operand.
 template <int Arity>
 struct view : rule<Arity> {
   static constexpr auto kind = op_kind::view;
@@ -35,7 +39,7 @@ struct view : rule<Arity> {
   using law = dims_law<Holds, Extents...>;
 };
 
-/// The elements in the same order under other extents; attributes: the target.
+/// The same elements in row-major order with other extents, the attributes.
 struct reshape : view<1> {
   static constexpr unsigned extents = ~0u;
   static constexpr auto name = "reshape";
@@ -73,7 +77,7 @@ struct permute : view<1> {
   }
 };
 
-/// Repeats extents of 1, and new dims at the left; attributes: the target.
+/// Repeats extents of 1, and adds dims at the left; the attributes are the resulting extents.
 struct expand : view<1> {
   static constexpr unsigned extents = ~0u;
   static constexpr auto name = "expand";
@@ -95,8 +99,8 @@ struct expand : view<1> {
   static constexpr auto vjp(auto g, auto, auto x) { return sum_to(g, x.extents()); }
 };
 
-/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Bounds that
-/// are not both numbers, or of an extent that is not one, are checked when the program first sees them
+/// Elements start, start + step, ... below stop of dim v0; attributes: dim, start, stop, step. Where a bound
+/// or the extent is not known at compile time, bounds are checked when the program first sees the sizes
 /// (run/specialization.hpp).
 struct slice : view<1> {
   static constexpr unsigned extents = 0b110;
@@ -115,7 +119,7 @@ struct slice : view<1> {
   static constexpr auto vjp(auto g, auto y, auto x) { return unslice(g, y, x); }
 };
 
-/// Dim v0 in reverse.
+/// Dim v0 in reverse order.
 struct flip : view<1> {
   static constexpr auto name = "flip";
   template <class Dims>
@@ -127,7 +131,7 @@ struct flip : view<1> {
   }
 };
 
-/// The operand itself; its derivative is nothing.
+/// The operand unchanged; no cotangent flows through it.
 struct detach : view<1> {
   static constexpr auto name = "detach";
   template <class Dims>
@@ -137,7 +141,7 @@ struct detach : view<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// Dim v0 as two dims: v1 parts, and the extent of each.
+/// Dim v0 split into two dims: v1 parts, and the extent of each.
 struct unflatten : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "unflatten";
@@ -170,7 +174,7 @@ struct unflatten : rule<1> {
   }
 };
 
-/// Dims [v0, v1] as one dim.
+/// Dims v0 to v1, both included, merged into one.
 struct flatten : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "flatten";
@@ -218,7 +222,7 @@ struct unsqueeze : rule<1> {
   static constexpr auto value(const attributes& at, auto x) { return reshape_to(x, target(at, x.extents())); }
 };
 
-/// Part v2 of dim v0 divided into v1 equal parts.
+/// Part v2 of v1 equal parts of dim v0.
 struct chunk : rule<1> {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "chunk";
@@ -246,7 +250,7 @@ struct chunk : rule<1> {
 namespace weft {
 
 namespace detail {
-/// Sizes that the type leaves open, as run-time operands of the node.
+/// A node of `Op` whose dynamic attributes are given at run time, in `sizes`.
 template <class Op, class Attr, std::size_t Sizes, expression X>
 constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
   using result = sized_node<Op, Attr, static_cast<int>(Sizes), X>;
@@ -258,7 +262,7 @@ constexpr auto apply_sized(const index_t (&sizes)[Sizes], X x) {
 }  // namespace detail
 
 namespace detail {
-// Not templates, so that each expression does not bring its own text.
+// Not templates, so that their text is not instantiated for each expression.
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
   throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " +
@@ -269,14 +273,14 @@ namespace detail {
   throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) +
                     " cannot become " + std::to_string(parts) + " parts");
 }
-/// The dynamic ones among extents.
+/// Copies the dynamic extents of `to` into `sizes`.
 template <index_t... To>
 constexpr void take_dynamic(const extents<To...>& to, index_t* sizes) {
   for (int i = 0; i < extents<To...>::order; ++i)
     if (extents<To...>::static_shape[i] == dyn) *sizes++ = to[i];
 }
 
-/// Op, whose attributes are extents, with those of `to`; the dynamic ones are given at run time.
+/// Applies `Op`, whose attributes are extents, with those of `to`; dynamic ones are given at run time.
 template <class Op, expression X, index_t... To>
 constexpr auto apply_to(X x, const extents<To...>& to) {
   constexpr int dynamic = extents<To...>::dynamic_count;
@@ -296,14 +300,15 @@ concept reshape_compatible = accepts<op::reshape, attr<To...>, X>;
 /// Whether `X` can be expanded to these extents.
 template <class X, index_t... To>
 concept expand_compatible = accepts<op::expand, attr<To...>, X>;
-/// `x` with other extents and the same elements in the same order. All dynamic extents are given;
-/// the form below infers one.
+/// `x` with the extents `to` and the same elements in row-major order. Dynamic extents of `to` are given
+/// numbers: reshape(x, extents<dyn, 768>{n}); the overload below infers one. Another number of elements does
+/// not compile where extents are static and throws shape_error at evaluation where they are dynamic.
 template <expression X, index_t... To>
 constexpr auto reshape(X x, extents<To...> to) {
   return detail::apply_to<op::reshape>(std::move(x), to);
 }
 
-/// The same with at most one dyn, which is inferred: reshape<dyn, 768>(x).
+/// The same with at most one extent that is dyn, which is inferred: reshape<dyn, 768>(x).
 template <index_t... To, expression X>
 constexpr auto reshape(X x) {
   static_assert(extents<To...>::dynamic_count <= 1,
@@ -313,7 +318,7 @@ constexpr auto reshape(X x) {
   return apply<op::reshape, attr<To...>>(std::move(x));
 }
 
-/// Dim i of the result is dim Dims[i] of `x`.
+/// Permutes dims: dim i of the result is dim Dims[i] of `x`, as torch.permute.
 template <index_t... Dims, expression X>
 constexpr auto permute(X x) {
   return apply<op::permute, attr<normalized_dim(Dims, X::static_shape.order)...>>(std::move(x));
@@ -326,7 +331,7 @@ constexpr auto swap_dims(X x, std::integer_sequence<int, I...>) {
 }
 }  // namespace detail
 
-/// `x` with two dims exchanged, the last two by default.
+/// `x` with two dims exchanged, by default the last two. A view: no copy where the consumer reads by strides.
 template <index_t A = -2, index_t B = -1, expression X>
 constexpr auto transpose(X x) {
   constexpr int order = X::static_shape.order;
@@ -336,13 +341,15 @@ constexpr auto transpose(X x) {
                                         std::make_integer_sequence<int, order>{});
 }
 
-/// Repeats extents of 1 to the given ones; extents that are dynamic in the operand stay, and are given too.
+/// Repeats static extents of 1 to those of `to` and adds dims at the left, without a copy. Dynamic extents of
+/// `x` are not repeated; they are given again, and throw shape_error at evaluation if they differ. Its
+/// derivative sums.
 template <expression X, index_t... To>
 constexpr auto expand(X x, extents<To...> to) {
   return detail::apply_to<op::expand>(std::move(x), to);
 }
 
-/// The same with static extents.
+/// The same with static extents: expand<32, 10>(x).
 template <index_t... To, expression X>
 constexpr auto expand(X x) {
   static_assert(((To >= 0) && ...),
@@ -351,9 +358,9 @@ constexpr auto expand(X x) {
   return apply<op::expand, attr<To...>>(std::move(x));
 }
 
-/// x[..., start:stop:step, ...] in dim Dim, with bounds known at compile time: 0 <= start <= stop <= extent.
-/// Unlike in Python, bounds do not count from the end and are not clamped. Where the extent is dynamic,
-/// evaluation throws shape_error if they are out of range.
+/// x[..., start:stop:step, ...] in dim Dim with bounds known at compile time, 0 <= start <= stop <= extent.
+/// Unlike in Python, bounds do not count from the end and are not clamped. Bounds beyond a static extent do
+/// not compile; beyond a dynamic one they throw shape_error at evaluation. A view.
 template <index_t Dim, index_t Start, index_t Stop, index_t Step = 1, expression X>
 constexpr auto slice(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -364,8 +371,8 @@ constexpr auto slice(X x) {
     return apply<op::slice, attr<dim, Start, Stop, Step>>(std::move(x));
 }
 
-/// The same with bounds given at run time; the extent of the result is dynamic. Throws shape_error if not
-/// 0 <= start <= stop, here, or if stop exceeds the extent, when it is evaluated.
+/// The same with bounds given at run time; the extent of the result is dynamic. Throws shape_error at once
+/// unless 0 <= start <= stop, and at evaluation if stop exceeds a dynamic extent.
 template <index_t Dim, index_t Step = 1, expression X>
 constexpr auto slice(X x, index_t start, index_t stop) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -377,7 +384,7 @@ constexpr auto slice(X x, index_t start, index_t stop) {
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 
-/// `x` backwards along dim Dim.
+/// `x` with the order of the elements along dim Dim reversed. A view.
 template <index_t Dim, expression X>
 constexpr auto flip(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -385,8 +392,8 @@ constexpr auto flip(X x) {
   return apply<op::flip, attr<dim>>(std::move(x));
 }
 
-/// Dim Dim as [parts, extent / parts]. Throws shape_error if parts is not positive, here, or does not divide
-/// the extent, when it is evaluated.
+/// Splits dim Dim into two, [parts, extent / parts]. Throws shape_error at once if parts is not positive, and
+/// at evaluation if it does not divide the extent.
 template <index_t Dim, expression X>
 constexpr auto unflatten(X x, index_t parts) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -394,6 +401,7 @@ constexpr auto unflatten(X x, index_t parts) {
   if (parts <= 0) detail::refuse_parts(X::static_shape, dim, parts);
   return detail::apply_sized<op::unflatten, attr<dim, dyn>>({parts}, std::move(x));
 }
+/// The same with the number of parts known at compile time.
 template <index_t Dim, index_t Parts, expression X>
 constexpr auto unflatten(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -402,7 +410,7 @@ constexpr auto unflatten(X x) {
   if constexpr (Parts > 0) return apply<op::unflatten, attr<dim, Parts>>(std::move(x));
 }
 
-/// Dims First to Last, both included, as one.
+/// Merges dims First to Last, both included, into one.
 template <index_t First, index_t Last, expression X>
 constexpr auto flatten(X x) {
   constexpr int order = X::static_shape.order;
@@ -411,7 +419,8 @@ constexpr auto flatten(X x) {
   return apply<op::flatten, attr<first, last>>(std::move(x));
 }
 
-/// Part I of dim Dim divided into Parts equal parts.
+/// Part I of Parts equal parts of dim Dim. An extent that Parts does not divide is an error (torch.chunk
+/// makes the last part smaller).
 template <index_t Dim, index_t Parts, index_t I, expression X>
 constexpr auto chunk(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -420,13 +429,13 @@ constexpr auto chunk(X x) {
   if constexpr (0 <= I && I < Parts) return apply<op::chunk, attr<dim, Parts, I>>(std::move(x));
 }
 
-/// A new dim of extent 1 before dim Dim; -1 is after the last.
+/// Adds a dim of extent 1 before dim Dim; -1 adds it after the last.
 template <index_t Dim, expression X>
 constexpr auto unsqueeze(X x) {
   return apply<op::unsqueeze, attr<normalized_dim(Dim, X::static_shape.order + 1)>>(std::move(x));
 }
 
-/// `x`, through which no gradient flows.
+/// `x` without a gradient: backward passes nothing to its operands.
 template <expression X>
 constexpr auto detach(X x) {
   return apply<op::detach>(std::move(x));

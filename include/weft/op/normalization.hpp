@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Softmax and norms over the last dim: formulas, each one row kernel.
+// Softmax and normalisation along a dim: formulas, each of which becomes one row kernel.
 //
-//   auto y = layer_norm(x, weight, bias, 1e-5);
+//   auto y = layer_norm(x, weight, bias);                       // epsilon 1e-5
+//   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
 #pragma once
 
 #include <weft/op/functions.hpp>
@@ -10,7 +11,7 @@
 
 namespace weft::op {
 
-/// Operand and result have the same shape and dtype.
+/// Base of row functions: the operands broadcast to the shape of the first; integers become f32.
 template <int Arity>
 struct same_shape : composed<Arity> {
   template <class Dims>
@@ -37,7 +38,7 @@ struct softmax : same_shape<1> {
   }
 };
 
-/// log(softmax(x)) over the last dim, without underflow.
+/// log(softmax(x)) over the last dim, computed without underflow.
 struct log_softmax : same_shape<1> {
   static constexpr auto name = "log_softmax";
   static constexpr auto value(auto x) {
@@ -51,8 +52,8 @@ struct log_softmax : same_shape<1> {
   }
 };
 
-/// (x - mean) / sqrt(variance + epsilon) over the last dim; the variance is the biased one. v0
-/// holds the bits of epsilon.
+/// (x - mean) / sqrt(variance + epsilon) over the last dim, with the biased variance. v0 holds the bits of
+/// epsilon.
 struct standardize : same_shape<1> {
   static constexpr auto name = "standardize";
   static constexpr auto value(const attributes& at, auto x) {
@@ -64,7 +65,7 @@ struct standardize : same_shape<1> {
   }
 };
 
-/// x / sqrt(mean(x^2) + epsilon) over the last dim.
+/// x / sqrt(mean(x^2) + epsilon) over the last dim. v0 holds the bits of epsilon.
 struct rms_standardize : same_shape<1> {
   static constexpr auto name = "rms_standardize";
   static constexpr auto value(const attributes& at, auto x) {
@@ -79,7 +80,7 @@ struct rms_standardize : same_shape<1> {
 namespace weft {
 
 namespace detail {
-/// `Op`, which works on the last dim, along dim Dim.
+/// Applies `Op`, which is defined for the last dim, along dim Dim.
 template <class Op, index_t Dim, expression X>
 constexpr auto along(X x) {
   constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
@@ -89,25 +90,30 @@ constexpr auto along(X x) {
 }
 }  // namespace detail
 
-/// exp(x) / sum(exp(x)) along dim Dim, by default the last.
+/// exp(x) / sum(exp(x)) along dim Dim, by default the last, shifted by the maximum so that exp does not
+/// overflow. Same shape; integers become f32. NaN in a row makes the whole row NaN.
 template <index_t Dim = -1, expression X>
 constexpr auto softmax(X x) {
   return detail::along<op::softmax, Dim>(std::move(x));
 }
-/// Logarithm of the softmax along dim Dim, by default the last.
+/// Logarithm of the softmax along dim Dim, by default the last: x - logsumexp(x), accurate where the softmax
+/// underflows.
 template <index_t Dim = -1, expression X>
 constexpr auto log_softmax(X x) {
   return detail::along<op::log_softmax, Dim>(std::move(x));
 }
 
-/// One over `Denominator`, as a template argument for epsilons: per_million<10> is 1e-5.
+/// Millionths as a type, for epsilons and other small numbers in template arguments: per_million<10> is 1e-5.
 template <index_t Millionths>
 struct per_million {
   static constexpr double value = static_cast<double>(Millionths) * 1e-6;
 };
+/// The epsilon of norms, 1e-5 as in PyTorch's layer_norm.
 using default_epsilon = per_million<10>;
 
-/// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dim.
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dim, with the biased variance (Ba,
+/// Kiros and Hinton, 2016). x [..., C], weight [C], bias [C] -> [..., C]. bf16 and f16 are computed in f32
+/// and rounded once.
 template <class Epsilon = default_epsilon, expression X, expression W, expression B>
 constexpr auto layer_norm(X x, W weight, B bias) {
   const auto norm = [](auto of, auto w, auto b) {
@@ -117,7 +123,8 @@ constexpr auto layer_norm(X x, W weight, B bias) {
   return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
 }
 
-/// x / sqrt(mean(x^2) + epsilon) * weight over the last dim.
+/// x / sqrt(mean(x^2) + epsilon) * weight over the last dim (Zhang and Sennrich, 2019). x [..., C], weight
+/// [C] -> [..., C]. bf16 and f16 are computed in f32 and rounded once.
 template <class Epsilon = default_epsilon, expression X, expression W>
 constexpr auto rms_norm(X x, W weight) {
   const auto norm = [](auto of, auto w) {

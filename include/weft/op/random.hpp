@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Random numbers inside expressions: functions of seed, step, program, occurrence and element.
+// Random numbers in expressions: functions of seed, step, program, occurrence and element index.
 //
-// Each occurrence in an expression has a number of its own and is never merged with another. What
-// backward reads of it is kept, so both directions see the same numbers.
+// Each occurrence in an expression has a number of its own and is never merged with another. Backward uses
+// the numbers of forward: what it reads of them is saved.
 //
 //   auto h = dropout(relu(x), 0.1f);
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace weft::op {
 
-/// Uniform in [0, 1), of the shape and dtype of the operand, whose elements are not read.
+/// Uniform numbers in [0, 1) of the shape and dtype of the operand, whose elements are not read.
 struct uniform_like : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
@@ -27,7 +27,7 @@ struct uniform_like : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// x times the factor where a uniform number is at least the rate, else 0. Operands: x, the rate, the factor.
+/// x times the factor where a uniform number is at least the rate, else 0. Operands: x, rate, factor.
 struct dropout : elementwise<3> {
   static constexpr auto name = "dropout";
   template <class Dims>
@@ -41,7 +41,7 @@ struct dropout : elementwise<3> {
 
 /// The operand, whose elements must be in [0, 1]: others are a value_error.
 ///
-/// A step of its own, as `checked_index` is: kernels have no way to report an error.
+/// A step of its own, as `checked_index`: fused kernels cannot report errors.
 struct checked_probability : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr const char* names[] = {"bernoulli"};
@@ -57,7 +57,7 @@ struct checked_probability : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// 1 with the probability that the operand holds, else 0.
+/// 1 with the probability given by the operand, else 0.
 struct bernoulli : elementwise<1> {
   static constexpr auto name = "bernoulli";
   static constexpr auto value(auto x) {
@@ -77,8 +77,9 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Drops elements of `x` with probability `rate` and scales the others by 1 / (1 - rate); all are dropped at
-/// rate 1. A rate outside of [0, 1] or NaN is a value_error.
+/// Sets each element of `x` to 0 with probability `rate` and multiplies the others by 1 / (1 - rate); at rate
+/// 1 all are 0. Random numbers differ from one evaluation to the next. Integers become f32. Throws
+/// value_error if the rate is outside [0, 1] or NaN.
 template <expression X>
 constexpr auto dropout(X x, float rate) {
   if (!(rate >= 0 && rate <= 1)) detail::refuse_rate(rate);
@@ -86,13 +87,14 @@ constexpr auto dropout(X x, float rate) {
   const T p = rate;
   return apply<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
-/// 1 with the probability that `p` holds, else 0, in the type of `p`. A probability outside of [0, 1] or NaN
-/// is a value_error.
+/// 1 with probability `p`, else 0, per element, in the dtype of `p`, which must be floating. A probability
+/// outside [0, 1] or NaN throws value_error at evaluation. No derivative.
 template <expression P>
 constexpr auto bernoulli(P p) {
   return apply<op::bernoulli>(std::move(p));
 }
-/// Uniform in [0, 1), of the shape and dtype of `x`.
+/// Uniform numbers of the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
+/// dtype, so that 1 can occur in bf16 and f16. No derivative. PyTorch's rand_like.
 template <expression X>
 constexpr auto uniform_like(X x) {
   return apply<op::uniform_like>(std::move(x));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Reductions: sum, mean, amax, amin, argmax, argmin, logsumexp over any dims.
+// Reductions: sum, mean, amax, amin, logsumexp over any set of dims. argmax and argmin are in op/index.hpp.
 //
 //   sum(x)                          // all dims: a scalar
 //   mean(x, dims<-1>, keepdim)      // PyTorch's x.mean(-1, keepdim=True)
 //
-// Users' reductions are formulas over three primitives that fold adjacent dims and keep them with
-// extent 1; a kernel fuses the primitive with the element-wise work around it.
+// They are formulas over three primitives, which reduce adjacent dims and keep them with extent 1; a kernel
+// fuses a primitive with the element-wise ops around it.
 #pragma once
 
 #include <bit>
@@ -15,21 +15,23 @@
 
 namespace weft {
 
-/// Dims as a template argument; negative ones count from the right.
+/// Type of `dims`.
 template <index_t... Dims>
 struct dims_t {};
+/// Dims as a function argument, sum(x, dims<0, -1>); negative ones count from the right.
 template <index_t... Dims>
 inline constexpr dims_t<Dims...> dims{};
 
-/// Asks a reduction to keep the reduced dims with extent 1.
+/// Type of `keepdim`.
 struct keepdim_t {};
+/// Makes a reduction keep the reduced dims with extent 1.
 inline constexpr keepdim_t keepdim{};
 
 }  // namespace weft
 
 namespace weft::op {
 
-/// Folds dims [v0, v1) and keeps them with extent 1.
+/// Base of the reduction primitives: reduces dims v0 to v1 - 1 and keeps them with extent 1.
 struct reduction : rule<1> {
   static constexpr auto kind = op_kind::reduce;
   static constexpr bool widens = true;
@@ -41,12 +43,14 @@ struct reduction : rule<1> {
   }
 };
 
+/// Sum over dims v0 to v1 - 1.
 struct reduce_sum : reduction {
   static constexpr auto name = "reduce_sum";
   static constexpr auto vjp(auto g, auto, auto x) { return expand_to(g, x.extents()); }
 };
 
-/// Elements equal to the extremum share the cotangent evenly, as torch.amax.
+/// Maximum or minimum over dims v0 to v1 - 1, NaN if an element is. Elements equal to the extremum share the
+/// cotangent evenly, as in torch.amax.
 struct reduce_extremum : reduction {
   static constexpr auto vjp(auto g, auto y, auto x) {
     const auto hit = cast_to(weft::equal(x, y), g.type());
@@ -68,7 +72,7 @@ struct reduced_dims {
   constexpr bool contains(int dim) const { return set >> dim & 1; }
 };
 
-/// Reductions over a set of dims: v0 is the set, v1 says whether they are kept.
+/// Base of reductions over a set of dims: v0 is the set as bits, v1 whether they are kept.
 struct dims_reduction : composed<1> {
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
@@ -82,7 +86,7 @@ struct dims_reduction : composed<1> {
   }
 
  protected:
-  /// The result or its cotangent with the reduced dims, of extent 1.
+  /// The result or its cotangent reshaped so that the reduced dims are present with extent 1.
   static constexpr auto with_dims(const attributes& at, auto result, auto x) {
     const reduced_dims reduced(at);
     shape kept = x.extents();
@@ -94,7 +98,7 @@ struct dims_reduction : composed<1> {
     at[1] = 1;
     return at;
   }
-  /// `fold(x, first, last)` for each run of adjacent dims, then without the dims if not kept.
+  /// Applies fold(x, first, last) to each run of adjacent dims, and removes the dims if they are not kept.
   static constexpr auto fold_runs(const attributes& at, auto x, auto fold) {
     const reduced_dims reduced(at);
     const shape from = x.extents();
@@ -113,7 +117,7 @@ struct dims_reduction : composed<1> {
       if (!reduced.contains(i)) rest.append(from[i]);
     return rest;
   }
-  /// Number of elements folded into one.
+  /// Number of elements reduced to one.
   static constexpr auto folded_count(const attributes& at, auto x) {
     const reduced_dims reduced(at);
     shape folded;
@@ -123,6 +127,7 @@ struct dims_reduction : composed<1> {
   }
 };
 
+/// Sum; integers and bool are summed as i64.
 struct sum : dims_reduction {
   static constexpr auto name = "sum";
   template <class Dims>
@@ -138,6 +143,7 @@ struct sum : dims_reduction {
   }
 };
 
+/// Mean; integers and bool become f32.
 struct mean : dims_reduction {
   static constexpr auto name = "mean";
   static constexpr auto value(const attributes& at, auto x) {
@@ -146,12 +152,14 @@ struct mean : dims_reduction {
   }
 };
 
+/// The compile-time error for the extremum of a dim without elements.
 template <bool Holds, class... Extents>
 struct extremum_law {
   static_assert(Holds, "weft: amax, amin: a dim without elements has no largest or smallest");
 };
 
-/// Result has the operand's own type. Elements equal to it, in all dims together, share the cotangent evenly.
+/// Base of amax and amin; the result has the dtype of the operand. Elements equal to it, in all reduced dims
+/// together, share the cotangent evenly.
 struct extremum : dims_reduction {
   template <bool Holds, class... Extents>
   using law = extremum_law<Holds, Extents...>;
@@ -171,6 +179,7 @@ struct extremum : dims_reduction {
   }
 };
 
+/// Largest element.
 struct amax : extremum {
   static constexpr auto name = "amax";
   static constexpr auto value(const attributes& at, auto x) {
@@ -178,6 +187,7 @@ struct amax : extremum {
   }
 };
 
+/// Smallest element.
 struct amin : extremum {
   static constexpr auto name = "amin";
   static constexpr auto value(const attributes& at, auto x) {
@@ -185,7 +195,7 @@ struct amin : extremum {
   }
 };
 
-/// log(sum(exp(x))), shifted by the maximum so that it neither overflows nor underflows.
+/// log(sum(exp(x))), shifted by the maximum so that exp neither overflows nor underflows for all elements.
 struct logsumexp : dims_reduction {
   static constexpr auto name = "logsumexp";
   static constexpr auto value(const attributes& at, auto x) {
@@ -196,7 +206,7 @@ struct logsumexp : dims_reduction {
     const auto result = weft::log(total) + finite;
     return at[1] ? result : reshape_to(result, without_dims(reduced_dims(at), x.extents()));
   }
-  /// exp(x) / sum(exp(x)) without either of them, which may overflow.
+  /// exp(x - y): the softmax without computing exp(x), which may overflow.
   static constexpr auto vjp(auto g, auto y, auto x) {
     const attributes at = y.attribute_values();
     return with_dims(at, g, x) * weft::exp(x - with_dims(at, y, x));
@@ -227,28 +237,38 @@ constexpr auto reduce(X x) {
 }
 }  // namespace detail
 
+/// Sum over `dims`, by default all, which are removed or, with `keepdim`, kept with extent 1. Floating dtypes
+/// are kept (bf16 and f16 are summed in f32 and rounded once); integers and bool are summed as i64, modulo
+/// 2^64. 0 if there are no elements.
 template <expression X, index_t... D>
 constexpr auto sum(X x, dims_t<D...> = {}) { return detail::reduce<op::sum, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
 constexpr auto sum(X x, dims_t<D...>, keepdim_t) { return detail::reduce<op::sum, true, D...>(std::move(x)); }
+/// Mean over `dims`, by default all. Integers and bool become f32. NaN if there are no elements.
 template <expression X, index_t... D>
 constexpr auto mean(X x, dims_t<D...> = {}) { return detail::reduce<op::mean, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
 constexpr auto mean(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::mean, true, D...>(std::move(x));
 }
+/// Largest element over `dims`, by default all, in the dtype of `x`; NaN if an element is. Elements equal to
+/// it share the cotangent evenly, as in torch.amax. A dim without elements does not compile where its extent
+/// is static and throws shape_error at evaluation where it is dynamic.
 template <expression X, index_t... D>
 constexpr auto amax(X x, dims_t<D...> = {}) { return detail::reduce<op::amax, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
 constexpr auto amax(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::amax, true, D...>(std::move(x));
 }
+/// Smallest element over `dims`; otherwise as amax.
 template <expression X, index_t... D>
 constexpr auto amin(X x, dims_t<D...> = {}) { return detail::reduce<op::amin, false, D...>(std::move(x)); }
 template <expression X, index_t... D>
 constexpr auto amin(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::amin, true, D...>(std::move(x));
 }
+/// log(sum(exp(x))) over `dims`, by default all, without overflow. Integers and bool become f32. -infinity if
+/// all elements are. The derivative is the softmax.
 template <expression X, index_t... D>
 constexpr auto logsumexp(X x, dims_t<D...> = {}) {
   return detail::reduce<op::logsumexp, false, D...>(std::move(x));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// What an op must say, and what each kind of op says for it.
+// The definition of an op, and the defaults of each kind of op.
 //
-// An op is one struct: a name, a shape law, a value, a derivative. What varies by kind only is
-// written here once; kernels, fusion, printing and law tests follow from the kind.
+// An op is one struct: name, shape law, value, derivative. What depends on the kind alone is written here
+// once; kernels, fusion, printing and law tests follow from the kind.
 //
-//   struct squash : op::elementwise<1> {                     // a formula: kernels come for free
+//   struct squash : op::elementwise<1> {                     // a formula: kernels are generated
 //     static constexpr auto name = "squash";
 //     static auto value(auto x) { return x / (1 + abs(x)); }
 //   };
 //
-// `value` and `vjp` are called with graph values while the graph is built. vjp(g, y, x...) gives
-// the cotangent of each operand from that of the result, g, and may read result and operands;
-// what it does not read is not saved. docs/adding_an_op.md builds one step by step.
+// `value` and `vjp` are called with graph values while the graph is built. vjp(g, y, x...) returns the
+// cotangent of each operand from g, the cotangent of the result; it may read the result y and the operands x,
+// and what it does not read is not saved. docs/adding_an_op.md builds one step by step.
 #pragma once
 
 #include <array>
@@ -20,34 +20,35 @@
 
 namespace weft::op {
 
+/// How an op is executed, on which its treatment by fusion and lowering depends.
 enum class op_kind : std::uint8_t {
   leaf,         // a tensor, or a number given at run time
   constant,     // a number known in the graph
   elementwise,  // one instruction of a fused kernel
-  reduce,       // a fold along dims, inside a fused kernel
+  reduce,       // a reduction along dims, inside a fused kernel
   view,         // other strides on the same memory
   copy,         // moves elements, computes nothing
   contraction,  // matmul
-  native,       // a function of its own per device: look-ups, attention, user code
+  native,       // a function per device: indexing, attention, user code
   result,       // second and later results of a native op
-  composed      // a formula of other ops; gone before kernels are made
+  composed      // a formula over other ops; expanded before kernels are generated
 };
 
-/// The sentence for operands that do not broadcast.
+/// The compile-time error for operands that do not broadcast.
 template <bool Holds, class... Extents>
 struct broadcast_law {
   static_assert(Holds, "weft: operands must broadcast: aligned at the right, extents are equal "
                        "or one of them is 1 (the shapes are the extents<...> of this type)");
 };
 
-/// The sentence for operands of a wrong element type.
+/// The compile-time error for operands of a wrong element type.
 template <bool Holds, class... Types>
 struct number_type_law {
   static_assert(Holds, "weft: wrong element type: this op does not take operands of the types "
                        "named in this type");
 };
 
-/// The sentence for bool where numbers are asked for.
+/// The compile-time error for bool operands of a numeric op.
 template <bool Holds, class... Types>
 struct no_bool_law {
   static_assert(Holds, "weft: this op is not for bool: use logical_not, logical_and, less or equal, or cast "
@@ -59,11 +60,11 @@ template <int Arity>
 struct rule {
   static constexpr int arity = Arity;
   static constexpr int results = 1;
-  /// Which attributes are extents, as bits: those may be symbols while a program is compiled. The others are
-  /// numbers of any sign, as the op defines them.
+  /// Which attributes are extents, as bits: those can be symbols while a program is compiled. The others are
+  /// numbers whose meaning the op defines.
   static constexpr unsigned extents = 0;
-  /// Whether the op computes with what its operands hold, rather than moving it: then operands of bf16 and
-  /// f16 are widened to f32, those of u8 and (but for formulas) bool to i32, and the result is
+  /// Whether the op computes with the values of its operands rather than moving them. Then operands of bf16
+  /// and f16 are widened to f32, those of u8 and (except in formulas) bool to i32, and the result is
   /// converted to its type at the end.
   static constexpr bool widens = false;
   template <bool Holds, class... Extents>
@@ -72,8 +73,10 @@ struct rule {
   using type_law = number_type_law<Holds, Types...>;
 };
 
+/// `t` if it is floating, else f32: the result type of ops on floating numbers.
 constexpr dtype floating(dtype t) { return is_floating(t) ? t : dtype::f32; }
 
+/// The shape law of element-wise ops: the broadcast shape and the promoted type of `count` operands.
 template <class Dims>
 constexpr inferred broadcast_all(Dims& dims, const tensor_spec* operands, int count) {
   inferred result{true, operands[0]};
@@ -86,12 +89,12 @@ constexpr inferred broadcast_all(Dims& dims, const tensor_spec* operands, int co
   return result;
 }
 
-/// One instruction: `lane` is its value on vectors of lanes, `text` on the GPU.
+/// An op that is one instruction: `lane` computes it on vectors of lanes, `text` is its GPU source.
 template <int Arity>
 struct primitive : rule<Arity> {
   static constexpr auto kind = op_kind::elementwise;
   static constexpr bool widens = true;
-  /// The type operands are converted to, from their promoted type.
+  /// The type to which operands are converted, given their promoted type.
   static constexpr dtype operand_type(dtype t) { return t; }
   static constexpr dtype result_type(dtype t) { return t; }
 
@@ -102,7 +105,7 @@ struct primitive : rule<Arity> {
   }
 };
 
-/// An op on numbers, whose result has their promoted type: not on bool.
+/// Restricts `Rule` to operands other than bool; the result has their promoted type.
 template <class Rule>
 struct on_numbers : Rule {
   template <bool Holds, class... Types>
@@ -115,8 +118,8 @@ struct on_numbers : Rule {
   }
 };
 
-/// An element-wise formula over other ops. Give it a `vjp` only where the formula's own derivative
-/// would be less exact or would keep more for backward.
+/// An element-wise formula over other ops. Define `vjp` only where the derivative of the formula would be
+/// less accurate or would save more for backward.
 template <int Arity>
 struct elementwise : rule<Arity> {
   static constexpr auto kind = op_kind::composed;
@@ -129,7 +132,7 @@ struct elementwise : rule<Arity> {
   }
 };
 
-/// A formula with a shape law of its own.
+/// A formula with its own shape law.
 template <int Arity>
 struct composed : rule<Arity> {
   static constexpr auto kind = op_kind::composed;

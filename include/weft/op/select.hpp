@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One slice of a dim, without the dim: torch.select, and what x[i] means for tensors.
+// Selection of one index of a dim, which is removed: torch.select, and x[i] for tensors.
 //
 //   auto row = select<0>(x, i);       // x[i] in PyTorch; [B, T, C] -> [T, C]
 #pragma once
@@ -8,6 +8,7 @@
 
 namespace weft::op {
 
+/// The compile-time error for an index out of range.
 template <bool Holds, class... Extents>
 struct select_law {
   static_assert(Holds, "weft: select: the index is out of range for this operand");
@@ -42,7 +43,8 @@ struct select : composed<1> {
 
 namespace weft {
 
-/// x[..., i, ...] in dim Dim, with an index known at compile time, counted from the left.
+/// x[..., I, ...] in dim Dim, which is removed; I is at least 0. An index beyond a static extent does not
+/// compile; beyond a dynamic one it throws shape_error at evaluation. A view.
 template <index_t Dim, index_t I, expression X>
 constexpr auto select(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
@@ -50,8 +52,7 @@ constexpr auto select(X x) {
   static_assert(I >= 0, "weft: select: an index in a type counts from the left");
   return apply<op::select, attr<dim, I>>(std::move(x));
 }
-/// The same with an index given at run time. An index outside of [0, extent) is a shape_error when it is
-/// evaluated.
+/// The same with an index given at run time; one outside [0, extent) throws shape_error at evaluation.
 template <index_t Dim, expression X>
 constexpr auto select(X x, index_t i) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

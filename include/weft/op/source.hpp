@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a graph starts from: leaves, numbers, coordinates.
+// The sources of a graph: leaves, numbers, coordinates.
 #pragma once
 
 #include <weft/device/simd.hpp>
@@ -7,19 +7,19 @@
 
 namespace weft::op {
 
-/// A tensor that the expression names; v0 is its number in the order of occurrence.
+/// A tensor named in the expression; v0 is its number in order of occurrence.
 struct leaf : rule<0> {
   static constexpr auto kind = op_kind::leaf;
   static constexpr auto name = "leaf";
 };
 
-/// A number that the expression carries at run time; v0 is its number.
+/// A number that the expression holds at run time; v0 is its number in order of occurrence.
 struct argument : rule<0> {
   static constexpr auto kind = op_kind::constant;
   static constexpr auto name = "argument";
 };
 
-/// A number known in the graph; v0 holds the bits of a double.
+/// A number that is part of the graph; v0 holds the bits of a double.
 struct constant : rule<0> {
   static constexpr auto kind = op_kind::constant;
   static constexpr auto name = "constant";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Looking at a value inside a graph without changing it.
+// Observation of a value inside a graph.
 //
 //   auto h = relu(tap(matmul(x, w), "before relu"));     // each run prints shape, range and mean
 //
-// The context decides what happens with the value: context::on_tap captures instead of printing.
+// By default the value's statistics are printed; context::on_tap installs another handler.
 #pragma once
 
 #include <weft/device/native.hpp>
@@ -11,12 +11,12 @@
 
 namespace weft::op {
 
-/// The operand; v0 is the address of the name, which must live as long as the expression.
+/// The operand unchanged; v0 is the address of the name, which must outlive the expression.
 struct tap : rule<1> {
   static constexpr unsigned extents = 0b1;  // the address of the name, given at run time
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "tap";
-  static constexpr native_code code{};  // the engine's own: run/specialization.hpp
+  static constexpr native_code code{};  // executed by the engine: run/specialization.hpp
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
@@ -28,7 +28,8 @@ struct tap : rule<1> {
 
 namespace weft {
 
-/// `x`, shown to the context under `name`, a string literal, whenever it is computed.
+/// `x` unchanged. Whenever it is computed its value is passed to the context's tap handler under `name`, a
+/// string that must outlive the expression. The gradient passes unchanged.
 template <expression X>
 auto tap(X x, const char* name) {
   const index_t address[] = {reinterpret_cast<index_t>(name)};
