@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: MIT
-// Deep copies. `auto b = a;` copies handles: both models have the same tensors. A clone has its own.
+// Deep copies. `auto b = a;` copies handles, so that both models share their tensors; a clone has its own.
 //
-//   auto best = clone(model);          // stays what it is while `model` is trained
+//   auto best = clone(model);          // not changed when `model` is trained
 #pragma once
 
 #include <memory>
@@ -14,10 +13,10 @@ namespace weft {
 
 namespace detail {
 
-/// What has been copied, so that what was shared in the original is shared in the copy.
+/// Copies made so far, so that tensors shared in the original are shared in the copy.
 class copies_made {
  public:
-  /// The copy of `original`: make(), when it is first asked for.
+  /// The copy of `original`, made by make() at the first call.
   template <class T, class F>
   std::shared_ptr<T> copy_of(const std::shared_ptr<T>& original, F make) {
     for (const auto& [from, to] : known_)
@@ -42,7 +41,7 @@ inline std::shared_ptr<tensor_state> cloned_state(const tensor_state& t) {
 template <class T>
 T cloned(const T& m, copies_made& made);
 
-/// Replaces what the copy of a module gives as its children by clones of the original's.
+/// Replaces the children of a copied module by clones of the children of the original.
 template <class To, class From>
 void clone_children(To& to, const From& from, copies_made& made) {
   if constexpr (content_of<From> == content::none) return;
@@ -121,10 +120,10 @@ T cloned(const T& m, copies_made& made) {
 
 }  // namespace detail
 
-/// A module, or a tensor, with the same elements on the same devices in tensors of its own: parameters and
-/// buffers, in everything that `state_dict` walks. What was shared is shared: tied weights stay tied, and
-/// modules behind one shared_ptr stay one. Gradients, their hooks and what optimisers keep are not copied.
-/// Throws value_error for parameters that are divided among ranks: use `full` of the run.
+/// A copy of a module or tensor with the same elements on the same devices in new tensors: parameters and
+/// buffers, in everything that `state_dict` walks. Sharing is kept: tied weights stay tied, and modules
+/// behind one shared_ptr stay one. Gradients, gradient hooks and optimizer state are not copied. Throws
+/// value_error for parameters that are sharded over ranks: use `full` of the run.
 template <class M>
 M clone(const M& m) {
   detail::copies_made made;

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: MIT
-// The layers of everyday networks, with PyTorch's names, layouts and initial values.
+// Layers with PyTorch's layouts and initial values.
 //
-// Sizes are template arguments; a size that is dyn is given to `create`.
+// Sizes are template arguments; where one is dyn the layer is made by `create`.
 //
 //   struct mlp { linear<784, 128> hidden; linear<128, 10> output; ... };
 //   auto wide = linear<>::create(768, 3072);
@@ -15,13 +14,14 @@
 namespace weft {
 
 namespace init {
+/// Initial values of parameters: uniform in [-bound, bound), normal with mean 0, or constant.
 inline initializer uniform(double bound) { return {initializer::distribution::uniform, bound}; }
 inline initializer normal(double deviation) { return {initializer::distribution::normal, deviation}; }
 inline initializer constant(double value) { return {initializer::distribution::constant, value}; }
 }  // namespace init
 
 namespace detail {
-/// A parameter where all extents are static; elsewhere `create` makes it.
+/// A parameter if all extents are static, else an undefined one: `create` makes it.
 template <index_t... E>
 parameter<extents<E...>> parameter_if_static(initializer how) {
   if constexpr (extents<E...>::dynamic_count == 0) return make_parameter(extents<E...>{}, how);
@@ -29,7 +29,8 @@ parameter<extents<E...>> parameter_if_static(initializer how) {
 }
 }  // namespace detail
 
-/// x W^T + b with W [Out, In]; elements start uniform within 1 / sqrt(In).
+/// x W^T + b: [..., In] -> [..., Out], with W [Out, In] and b [Out]. Elements start uniform in +-1 /
+/// sqrt(In), as in torch.nn.Linear.
 template <index_t In = dyn, index_t Out = dyn>
 struct linear {
   parameter<extents<Out, In>> weight = detail::parameter_if_static<Out, In>(starting(In));
@@ -46,7 +47,8 @@ struct linear {
   }
 };
 
-/// Row i of a table [Rows, Features] for index i; elements start standard normal.
+/// Rows of a table [Rows, Features] by index: [...] -> [..., Features]. Elements start standard normal, as in
+/// torch.nn.Embedding. An index outside [0, Rows) throws value_error at evaluation.
 template <index_t Rows = dyn, index_t Features = dyn>
 struct embedding_table {
   parameter<extents<Rows, Features>> weight = detail::parameter_if_static<Rows, Features>(init::normal(1));
@@ -57,14 +59,16 @@ struct embedding_table {
   auto operator()(expression auto index) const { return embedding(weight, index); }
 };
 
-/// Drops elements with probability `rate` while training; set `training` to false for use.
+/// Sets elements to 0 with probability `rate` while training, as torch.nn.Dropout; set `training` to false
+/// for inference.
 struct dropout_layer {
   float rate = 0.5f;
   bool training = true;
   auto operator()(expression auto x) const { return dropout(x, training ? rate : 0.0f); }
 };
 
-/// Layer normalisation over the last dim.
+/// Layer normalisation over the last dim with weight (initially 1) and bias (0), as torch.nn.LayerNorm. [...,
+/// Features] -> [..., Features].
 template <index_t Features = dyn, class Epsilon = default_epsilon>
 struct layer_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
@@ -77,7 +81,8 @@ struct layer_normalization {
   auto operator()(expression auto x) const { return layer_norm<Epsilon>(x, weight, bias); }
 };
 
-/// Root-mean-square normalisation over the last dim.
+/// Root-mean-square normalisation over the last dim with weight (initially 1), as torch.nn.RMSNorm. [...,
+/// Features] -> [..., Features].
 template <index_t Features = dyn, class Epsilon = default_epsilon>
 struct rms_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));

@@ -1,11 +1,10 @@
-// SPDX-License-Identifier: MIT
-// A linear head and its cross-entropy, some rows at a time: all logits never exist at once.
+// A linear layer and its cross-entropy, computed for some rows at a time: all logits never exist at once.
 //
 //   auto loss = steps.eval(linear_cross_entropy(x, weight, labels));     // torch's linear_cross_entropy
 //
-// Logits of large vocabularies are the largest tensors of a language model: [B, T, V] and once more
-// for their gradient. Here a slice of rows is computed forward and at once backward, and its logits
-// go before the next slice comes. Where all fit into a slice it is a statement as any other.
+// The logits [B, T, V] of a large vocabulary and their gradient are the largest tensors of a language model.
+// Here forward and backward of a slice of rows are computed together, and its logits are freed before the
+// next slice. If all rows fit into one slice this is an ordinary statement.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +15,14 @@
 
 namespace weft {
 
-/// How many logits linear_cross_entropy computes at once: 64 MB in f32.
+/// The default number of logits that linear_cross_entropy computes at once: 64 MB in f32.
 inline constexpr index_t logits_at_once = index_t{1} << 24;
 
-/// Mean cross-entropy of x W^T for x [..., In], W [V, In] and integer labels [...] that are not `Ignore`. A
-/// statement of its own: not to be used inside `grad`. Of bf16 and f16 logits are rounded, labels are counted
-/// and losses added up in f32, and the mean is rounded.
+/// Mean cross-entropy of the logits x W^T, for x [..., In], W [V, In] and integer labels [...]; rows whose
+/// label is `Ignore` do not count. At most about `at_once` logits exist at a time. Must be a statement of its
+/// own, not inside `grad`. With bf16 and f16, logits are rounded to that type, losses are summed and labels
+/// counted in f32, and the mean is rounded. Throws value_error if `at_once` is less than 1, and at evaluation
+/// for a label out of range.
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logits_at_once) {
   if (at_once < 1)

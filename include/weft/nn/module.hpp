@@ -1,10 +1,8 @@
-// SPDX-License-Identifier: MIT
-// Modules are plain structs: this finds their tensors, names them, counts them, prints them.
+// Modules are plain structs: finding, naming, counting and printing their tensors.
 //
-// Names are paths of members joined by dots, PyTorch's state_dict keys: "hidden.weight",
-// "h.3.attn.c_attn.bias". A module has no base class and knows nothing of devices or ranks.
-// A member of type `parameter` is trained; any other tensor is a buffer: part of the state that is
-// saved and moved, and that no optimiser changes.
+// Names are member paths joined by dots, PyTorch's state_dict keys: "hidden.weight", "h.3.attn.c_attn.bias".
+// A module has no base class and does not depend on devices or ranks. Members of type `parameter` are
+// trained; any other tensor is a buffer: saved and moved with the module, but not changed by optimizers.
 //
 //   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
 #pragma once
@@ -33,7 +31,7 @@ template <class... T>
 consteval index_t static_count_of_all() {
   return added({0, static_parameter_count<std::remove_cvref_t<T>>()...});
 }
-/// The elements of the parameters of a T, if its type says them all; -1 if not.
+/// Number of elements of the parameters of a T if its type determines it; -1 if not.
 template <class T>
 consteval index_t static_parameter_count() {
   if constexpr (is_tensor<T>) {
@@ -58,12 +56,13 @@ consteval index_t static_parameter_count() {
 }
 }  // namespace detail
 
-/// A plain struct that holds tensors, itself or in modules inside it.
+/// A plain struct that holds tensors, directly or in modules inside it.
 template <class T>
 concept module = !detail::is_tensor<T> && !detail::is_container<T> && !detail::is_tuple<T> &&
                  !detail::is_pointer_to_one<T> && detail::content_of<T> == detail::content::tensors;
 
-/// What optimisers and files work on: the shared state of each tensor by name.
+/// Names and tensors, in order of declaration: what optimizers and files work on. The tensors are shared with
+/// the module.
 using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
 
 namespace detail {
@@ -79,7 +78,7 @@ state_dict_t named(const M& m) {
   for_each_named<Which>(m, append);
   return all;
 }
-/// Without names, which costs a walk alone.
+/// The tensors without names, which avoids building strings.
 template <tensors_of Which, class M>
 tensor_list states(const M& m) {
   tensor_list all;
@@ -89,23 +88,24 @@ tensor_list states(const M& m) {
 }
 }  // namespace detail
 
-/// Calls f(name, parameter) for every parameter of `m` and of the modules inside it.
+/// Calls f(name, parameter) for every parameter of `m` and of the modules inside it, in order of declaration.
 template <class M, class F>
 void for_each_parameter(M& m, F f) {
   detail::for_each_named<detail::tensors_of::parameters>(m, f);
 }
 
-/// The parameters and buffers of `m` in order of declaration, by PyTorch's names.
+/// The parameters and buffers of `m` in order of declaration, under PyTorch's names. The tensors are shared,
+/// not copied. Throws value_error for a parameter without elements.
 template <class M>
 state_dict_t state_dict(const M& m) {
   return detail::named<detail::tensors_of::both>(m);
 }
-/// The parameters alone.
+/// The parameters of `m` with their names; as state_dict.
 template <class M>
 state_dict_t named_parameters(const M& m) {
   return detail::named<detail::tensors_of::parameters>(m);
 }
-/// The buffers alone.
+/// The buffers of `m` with their names; as state_dict.
 template <class M>
 state_dict_t named_buffers(const M& m) {
   return detail::named<detail::tensors_of::buffers>(m);
@@ -117,7 +117,7 @@ tensor_list parameters_of(const M& m) {
   return detail::states<detail::tensors_of::parameters>(m);
 }
 
-/// How many elements the parameters of an M have; all extents must be in its type.
+/// Number of elements of the parameters of an M, as a constant; all extents must be static.
 template <class M>
 consteval index_t parameter_count() {
   constexpr index_t n = detail::static_parameter_count<M>();
@@ -127,6 +127,7 @@ consteval index_t parameter_count() {
   return n;
 }
 
+/// Number of elements of the parameters of `m`; a tied parameter is counted at each place.
 template <class M>
 index_t parameter_count(const M& m) {
   index_t n = 0;
@@ -134,18 +135,21 @@ index_t parameter_count(const M& m) {
   return n;
 }
 
+/// Drops the gradients of all parameters; the next backward starts without.
 template <class M>
 void zero_grad(M& m) {
   for (const auto& p : parameters_of(m)) p->grad.reset();
 }
 
-/// Moves parameters and buffers to a device: before training, as optimisers keep their state beside them.
+/// Moves parameters and buffers to a device; their old gradients are dropped. To be called before training, as
+/// optimizers keep their state on the device of the parameter.
 template <class M>
 void to(M& m, const device& where) {
   for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);
 }
 
-/// Draws the elements of `p`, of type T, as its initializer says, from `key`.
+/// Sets the elements of `p`, of type T, to those of its initializer, drawn with `key`; nothing without an
+/// initializer.
 template <element T>
 void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;
@@ -170,7 +174,7 @@ void draw(tensor_state& p, random_key key) {
   ++p.version;
 }
 
-/// Draws all parameters anew. Each depends on the seed and its own name alone.
+/// Draws all parameters anew. The elements of each depend on the seed and its name alone.
 template <class M>
 void initialize(M& m, std::uint64_t seed) {
   for_each_parameter(m, [&]<class P>(const std::string& name, const P& p) {
@@ -181,7 +185,7 @@ void initialize(M& m, std::uint64_t seed) {
 }
 
 namespace detail {
-/// The key for the next parameter that this thread makes: another one each time. Every thread counts from 0,
+/// The key for the next parameter made on this thread, another one at each call. Every thread counts from 0,
 /// so that ranks that are threads make the same model, as processes do.
 inline random_key next_parameter_key() {
   thread_local std::uint64_t made = 0;
@@ -189,7 +193,7 @@ inline random_key next_parameter_key() {
 }
 }  // namespace detail
 
-/// A parameter with elements drawn at once; `initialize` draws them again by name.
+/// A parameter with elements drawn by `init` at once; `initialize` draws them again, by name.
 template <element T = float, class Extents>
 parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = default_device()) {
   parameter<Extents, T> p(static_cast<shape>(e), where);
@@ -198,8 +202,8 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
   return p;
 }
 
-/// Prints a table of the parameters of a module, and of its buffers if it has any: name, shape,
-/// number of elements.
+/// Prints a table of the parameters of a module and, if it has any, of its buffers: name, shape, number of
+/// elements.
 template <module M>
 std::ostream& operator<<(std::ostream& out, const M& m) {
   const state_dict_t parameters = named_parameters(m), buffers = named_buffers(m);

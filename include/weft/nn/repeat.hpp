@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
-// Equal blocks one after the other, compiled once.
+// Equal blocks applied one after the other, compiled once.
 //
-// Applying a `repeat` to an expression gives a node that marks a boundary: evaluation ends a
-// program there, runs the block's program once for each block, and goes on with its result.
-// Compile time and code do not grow with depth, and a tape keeps one entry a block.
+// Applying a `repeat` to an expression gives a node that marks a program boundary: evaluation runs what comes
+// before as one program, then the program of the block once per block, then continues with the result.
+// Compile time and code size do not grow with depth, and a tape keeps one entry per block.
 //
 //   repeat<block> h{12 blocks};
 //   auto y = ln_f(h(x));
@@ -15,6 +14,9 @@
 
 namespace weft {
 
+/// Applies `blocks` in order; each must keep shape and dtype: [...] -> [...]. Names are those of
+/// torch.nn.ModuleList: "0.weight", "1.weight", ... The blocks must not be moved or destroyed before the
+/// expression is evaluated.
 template <class Block>
 struct repeat {
   std::vector<Block> blocks;

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: MIT
-// Modules and functions one after the other, named 0, 1, ... as in PyTorch.
+// Modules and functions applied one after the other, named 0, 1, ... as in PyTorch.
 //
 //   sequential model{linear<784, 128>{}, [](auto x) { return relu(x); }, linear<128, 10>{}};
 #pragma once
@@ -10,6 +9,7 @@
 
 namespace weft {
 
+/// Applies modules and callables in order, as torch.nn.Sequential; each takes the result of the one before.
 template <class... Modules>
 struct sequential {
   std::tuple<Modules...> modules;

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: MIT
-// The two halves of a transformer block (Vaswani et al., 2017). Shapes: B batch, T positions,
+// The two halves of a transformer block (Vaswani et al., 2017). Shapes: B batch, T positions, C features.
 // C features.
 #pragma once
 
@@ -7,8 +6,8 @@
 
 namespace weft {
 
-/// Attention of each position to itself and those before it, in `heads` parts of the features, with
-/// one projection for queries, keys and values and one for the result. [B, T, C] -> [B, T, C].
+/// Causal self-attention with `heads` heads: each position attends to itself and earlier ones. One linear map
+/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C].
 template <index_t C = dyn>
 struct causal_self_attention {
   static constexpr index_t three = C == dyn ? dyn : 3 * C;
@@ -35,7 +34,7 @@ struct causal_self_attention {
   }
 };
 
-/// Two linear maps with a GELU between them, position by position. [..., C] -> [..., C].
+/// Two linear maps with a GELU between them, applied to each position. [..., C] -> [..., C].
 template <index_t C = dyn, index_t Hidden = dyn>
 struct feed_forward {
   linear<C, Hidden> in;

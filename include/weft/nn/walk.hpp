@@ -1,13 +1,12 @@
-// SPDX-License-Identifier: MIT
-// The walk over the tensors of a module: which types hold tensors, and by what names they are found.
+// The walk over the tensors of a module: which types hold tensors, and their names.
 //
-// Found are the members of plain structs, the elements of vectors, arrays and other containers, of maps
-// (by key), of pairs and tuples (by index), and what optionals and smart pointers hold. Raw pointers and
-// references name what somebody else holds, and are not followed. A class whose members cannot be found
-// does not compile, so that no tensor is left out silently.
+// Walked are members of plain structs, elements of vectors, arrays and other containers, values of maps
+// (named by key), elements of pairs and tuples (by index), and what optionals and smart pointers hold. Raw
+// pointers and references do not own and are not followed. A class whose members cannot be found does not
+// compile, so that no tensor is omitted silently.
 //
-//   struct legacy_table { legacy_table(); ... };                               // holds no tensors, and says
-//   so: template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
+//   struct legacy_table { legacy_table(); ... };          // holds no tensors: declare it
+//   template <> inline constexpr bool weft::holds_no_tensors<legacy_table> = true;
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,8 @@
 
 namespace weft {
 
-/// Whether a T has no tensors in it. To be specialised for classes of which only their author knows.
+/// Whether a T contains no tensors. Specialise it for classes with private members or constructors that hold
+/// none.
 template <class T>
 inline constexpr bool holds_no_tensors = std::is_trivially_copyable_v<T>;
 template <class... T>
@@ -36,7 +36,7 @@ template <>
 inline constexpr bool holds_no_tensors<device> = true;
 
 namespace detail {
-/// Which tensors of a module are meant.
+/// Which tensors of a module are visited.
 enum class tensors_of : std::uint8_t { parameters, buffers, both };
 
 template <class T>
@@ -62,7 +62,7 @@ inline constexpr bool is_pointer_to_one<std::shared_ptr<T>> = true;
 template <class T, class Delete>
 inline constexpr bool is_pointer_to_one<std::unique_ptr<T, Delete>> = !std::is_array_v<T>;
 
-// Containers are known by their members, so that the headers of all need not be read.
+// Containers are recognised by their members, so that their headers need not be included.
 template <class T>
 inline constexpr bool is_container = false;
 template <template <class...> class Container, class... T>
@@ -81,7 +81,7 @@ concept map_container = is_container<T> && requires { typename T::key_type; type
 template <class T>
 concept has_children = requires(T& m) { m.children(); };
 
-/// Whether the members of a class can be named.
+/// Whether the members of a class can be found by structured bindings.
 template <class T>
 consteval bool is_plain_struct() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
@@ -89,12 +89,12 @@ consteval bool is_plain_struct() {
   else return false;
 }
 
-/// What is known of the tensors in a type.
+/// What is known about tensors in a type.
 enum class content : std::uint8_t { none, tensors, unknown };
 
 template <class T>
 consteval content find_content();
-/// Of several members together: tensors if any has some.
+/// Of several members together: `tensors` if any has some.
 template <class... T>
 consteval content content_of_all() {
   content all = content::none;
@@ -128,7 +128,7 @@ consteval content find_content() {
 template <class T>
 inline constexpr content content_of = find_content<T>();
 
-/// The sentence for a class whose tensors cannot be found.
+/// The compile-time error for a class whose tensors cannot be found.
 template <bool Holds, class Class>
 struct reachable_tensors_law {
   static_assert(Holds,
@@ -136,7 +136,7 @@ struct reachable_tensors_law {
                 "private member or base class; at most 32 members), or give it `auto& children()` and "
                 "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
 };
-/// Whether T itself can be walked through, whatever is inside it.
+/// Whether the walk can enter a T.
 template <class T>
 consteval bool find_reachable() {
   if constexpr (is_tensor<T> || is_tuple<T> || is_container<T> || is_pointer_to_one<T> || has_children<T>)
@@ -146,7 +146,7 @@ consteval bool find_reachable() {
 template <class T>
 inline constexpr bool is_reachable = find_reachable<T>();
 
-/// Where a walk stands: a path of names, or nothing where nobody asks for names.
+/// The path of names of a walk; no_path where names are not needed.
 struct named_path {
   std::string text;
   named_path member(std::string_view name) const {
@@ -169,7 +169,7 @@ struct no_path {
   no_path element(const Key&) const { return {}; }
 };
 
-/// Calls f(key, value) in the order of keys, also where the map has none.
+/// Calls f(key, value) in the order of keys, also for unordered maps.
 template <class Map, class F>
 void for_each_entry(Map& m, F f) {
   if constexpr (requires { typename Map::key_compare; }) {
@@ -190,8 +190,8 @@ void for_each_entry(Map& m, F f) {
                     "be absent");
 }
 
-/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. Throws
-/// value_error for a parameter without elements where names are asked for; buffers may be without.
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. A parameter
+/// without elements throws value_error where names are needed; buffers may have none.
 template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
@@ -218,7 +218,7 @@ void walk(M& m, const Path& path, F& f) {
     if (m) walk<Which>(static_cast<std::conditional_t<std::is_const_v<M>, const held, held>&>(*m), path, f);
   } else if constexpr (has_children<T>) {
     auto&& children = m.children();
-    walk<Which>(children, path, f);  // the module stands for what it holds
+    walk<Which>(children, path, f);  // the module takes the path of its children
   } else {
     for_each_member(m,
                     [&](std::string_view name, auto& member) { walk<Which>(member, path.member(name), f); });

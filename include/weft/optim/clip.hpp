@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// Norms of gradients, and gradient clipping. Gradients may be of different floating types.
 // Norms of gradients, and clipping by them. Gradients may be of any floating types, mixed.
 //
 //   const double norm = clip_grad_norm(model, 1.0);
@@ -15,13 +15,13 @@ namespace weft {
 
 namespace detail {
 
-/// The type that gradients and parameters of T are computed with: double for f64, else float.
+/// The type in which gradients and parameters of T are computed: double for f64, else float.
 template <element T>
 using update_number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 using state_ref = const std::shared_ptr<tensor_state>&;
 
-// Of one gradient, whose type is named here once; the views check it.
+// For one gradient. T is its type; the views check it.
 
 template <element T>
 double sum_of_squares(state_ref gradient, context& c) {
@@ -45,15 +45,15 @@ void clamp_gradient(state_ref gradient, double limit, context& c) {
   update(c, {gradient}, in_type<T>(clamp(in_type<number>(flat_view<T>(gradient)), -most, most)));
 }
 
-/// Whether `p`, which may stand in several places of a model, is met for the first time.
+/// Whether `p` is met for the first time; tied parameters occur at several places of a model.
 inline bool is_new(tensor_list& met, state_ref p) {
   if (std::find(met.begin(), met.end(), p) != met.end()) return false;
   met.push_back(p);
   return true;
 }
 
-/// Calls f(T{}, gradient) for every gradient of the model `m`, with T the type of its parameter: programs are
-/// compiled for the types that the model has.
+/// Calls f(T{}, gradient) for every gradient of the model `m`, with T the type of its parameter, so that
+/// programs are compiled only for the types that occur in the model.
 template <class M, class F>
 void for_each_gradient_of(M& m, F f) {
   tensor_list met;
@@ -64,7 +64,7 @@ void for_each_gradient_of(M& m, F f) {
   };
   walk<tensors_of::parameters>(m, no_path{}, visit);
 }
-/// The same for parameters whose types only run time knows.
+/// The same for parameters whose types are known at run time only.
 template <class Parameters, class F>
 void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
   tensor_list met;
@@ -80,7 +80,7 @@ void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
   }
 }
 
-/// Throws value_error unless `limit` is a size.
+/// Throws value_error if `limit` is negative or NaN.
 inline void require_limit(const char* what, double limit) {
   if (!(limit >= 0))
     throw value_error(std::string("weft: ") + what + ": a limit of " + std::to_string(limit));
@@ -88,8 +88,8 @@ inline void require_limit(const char* what, double limit) {
 
 }  // namespace detail
 
-/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for the other types,
-/// across rows in double. 0 if there are none, NaN if an element is.
+/// The 2-norm of all gradients together: summed within rows in f64 for f64 and in f32 for other types, across
+/// rows in double. 0 if there are none; NaN if an element is. Waits for the device.
 template <class Parameters = tensor_list>
 double gradient_norm(const Parameters& parameters, context& c = default_context()) {
   double squares = 0;
@@ -99,17 +99,17 @@ double gradient_norm(const Parameters& parameters, context& c = default_context(
   return std::sqrt(squares);
 }
 
-/// What gradients of norm `norm` are multiplied with so that it does not exceed `limit`; as in
-/// torch.nn.utils.clip_grad_norm_: 0 for a limit of 0, NaN for a norm of NaN. Throws value_error for a limit
-/// that is negative or NaN.
+/// The factor that limits gradients of 2-norm `norm` to `limit`: min(1, limit / (norm + 1e-6)), as in
+/// torch.nn.utils.clip_grad_norm_; 0 for a limit of 0, NaN for a norm of NaN. Throws value_error if the limit
+/// is negative or NaN.
 inline double clip_factor(double norm, double limit) {
   detail::require_limit("clip_factor", limit);
   const double factor = limit / (norm + 1e-6);
   return factor > 1 ? 1 : factor;
 }
 
-/// Multiplies all gradients; products are rounded once. A template so that units that clip nothing pay
-/// nothing.
+/// Multiplies all gradients by `factor`; each product is rounded once. A template, so that programs that clip
+/// nothing compile nothing for it.
 template <class Parameters>
 void scale_gradients(const Parameters& parameters, double factor, context& c = default_context()) {
   detail::for_each_gradient_in("scale_gradients", parameters, [&]<class T>(T, detail::state_ref g) {
@@ -117,8 +117,9 @@ void scale_gradients(const Parameters& parameters, double factor, context& c = d
   });
 }
 
-/// Scales all gradients so that their norm is at most `limit`; returns the norm before. Where the norm is NaN
-/// so are all gradients afterwards. Throws value_error for a limit that is negative or NaN.
+/// Scales all gradients so that their 2-norm together is at most `limit`, and returns the norm before:
+/// torch.nn.utils.clip_grad_norm_. If the norm is NaN all gradients become NaN. Throws value_error if the
+/// limit is negative or NaN. Waits for the device.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_norm", limit);
@@ -132,8 +133,8 @@ double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   return norm;
 }
 
-/// Limits every element of every gradient to [-limit, limit]; NaN stays. Throws value_error for a limit that
-/// is negative or NaN.
+/// Clamps every element of every gradient to [-limit, limit]; NaN stays. torch.nn.utils.clip_grad_value_.
+/// Throws value_error if the limit is negative or NaN.
 template <class M>
 void clip_grad_value(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_value", limit);

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: MIT
-// Checks of the numbers that optimisers and schedules are given, with PyTorch's bounds.
+// Checks of the settings of optimizers and schedules, with PyTorch's bounds.
 //
 //   detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}});      // each 0 or more, not NaN
 #pragma once

@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
-// A factor on the loss that keeps small gradients inside the range of f16: as large as it can be
-// without overflow. Steps whose gradients overflow are left out.
+// A factor on the loss that keeps small gradients within the range of f16: as large as possible without
+// overflow. Steps whose gradients overflow are skipped.
 //
 //   loss_scaler scaler;
-//   run.loss_scale = scaler.scale;          // gradients come out larger by it
+//   run.loss_scale = scaler.scale;          // gradients are multiplied by it
 //   if (scaler.update(std::isfinite(norm))) optimizer.step(...);
 #pragma once
 
@@ -14,14 +13,15 @@
 
 namespace weft {
 
-/// With the defaults of torch.amp.GradScaler.
+/// Dynamic loss scaling (Micikevicius et al., 2018), with the defaults of torch.amp.GradScaler.
 struct loss_scaler {
-  double scale = 65536;  // a power of two, so that scaling rounds nothing; it doubles and halves
+  double scale = 65536;  // a power of two, so that scaling does not round
   std::int64_t growth_interval = 2000;
   std::int64_t growth_tracker = 0;  // finite steps since the scale last changed
 
-  /// Takes note of a step. Whether it is to be taken: if its gradients are finite.
-  /// Throws value_error if a field makes no sense.
+  /// Updates the scale after a step, `finite` telling whether its gradients are: halves it (not below 2^-24)
+  /// if not, doubles it (not above 2^100) after growth_interval finite steps. Returns whether the step should
+  /// be applied. Throws value_error if a field is out of range.
   bool update(bool finite) {
     if (!(scale > 0)) detail::refuse_field("loss_scaler", "scale", scale, "above 0");
     if (growth_interval < 1)

@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
 // Optimizers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
 //
-// An update is an expression, computed in place by one kernel a parameter: of f64 parameters in f64, of f32,
-// bf16 and f16 ones in f32, rounded at the end. State is of the type that is computed with. `step` uses up
-// the gradients: the next backward starts from none. parameter_update.hpp shows how to write your own.
+// An update is an expression, computed in place by one kernel per parameter: in f64 for f64 parameters, in
+// f32 for f32, bf16 and f16 ones and rounded at the end. State has the type of the computation. `step`
+// consumes the gradients: the next backward starts without. parameter_update.hpp shows how to write your own.
 //
 //   adamw optimizer{.lr = 3e-4};
 //   optimizer.step(model);
@@ -16,7 +15,9 @@
 
 namespace weft {
 
-/// Stochastic gradient descent with momentum, Nesterov's form of it, and weight decay.
+/// Stochastic gradient descent with momentum, optionally Nesterov's, and weight decay added to the gradient,
+/// as torch.optim.SGD with dampening 0. State: "momentum", if momentum is not 0. Throws value_error at a step
+/// if a setting is negative or NaN, or for nesterov without momentum.
 struct sgd {
   double lr = 1e-3;
   double momentum = 0;
@@ -25,7 +26,7 @@ struct sgd {
   optimizer_state state{};
   std::int64_t steps = 0;
 
-  /// `update_parameters` of this optimizer.
+  /// update_parameters(*this, model, scale, c).
   template <class Model>
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
@@ -59,7 +60,9 @@ struct sgd {
   }
 };
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
+/// "exp_avg_sq". Throws value_error at a step if a setting is negative or NaN, or beta1 or beta2 is 1 or
+/// more.
 struct adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;
@@ -70,7 +73,7 @@ struct adamw {
   optimizer_state state{};
   std::int64_t steps = 0;
 
-  /// `update_parameters` of this optimizer.
+  /// update_parameters(*this, model, scale, c).
   template <class Model>
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
@@ -82,7 +85,7 @@ struct adamw {
     const double correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
     const auto b1 = u.number(beta1), rest1 = u.number(1 - beta1);
     const auto b2 = u.number(beta2), rest2 = u.number(1 - beta2);
-    // m / correction1 / (sqrt(v) / root + eps), written with one product less an element
+    // m / correction1 / (sqrt(v) / root + eps), rearranged to save one product per element
     const double root = std::sqrt(correction2);
     const auto rate = u.number(lr * root / correction1), offset = u.number(eps * root);
     const double decay = u.order() >= decay_from_order ? weight_decay : 0;
@@ -110,7 +113,7 @@ struct adamw {
   }
 };
 
-/// Adam (Kingma and Ba, 2015): weight decay, if any, is added to the gradient.
+/// Adam (Kingma and Ba, 2015), as torch.optim.Adam; weight decay, if set, is added to the gradient.
 inline adamw adam(double lr = 1e-3) { return adamw{.lr = lr, .weight_decay = 0, .decoupled = false}; }
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// The state of an optimizer: tensors such as moving averages, one of each kind per parameter.
 // The state of an optimizer: tensors such as moving averages, one of each kind for a parameter.
 //
 //   optimizer.state.find("exp_avg", "hidden.weight")
@@ -17,7 +17,7 @@ namespace weft {
 
 namespace detail {
 
-/// The sentence for a type in which there is nothing to train.
+/// The compile-time error for a type without parameters.
 template <bool Holds, class Model>
 struct trained_model_law {
   static_assert(Holds, "weft: optimizer: this type has no parameter: pass the model");
@@ -39,20 +39,20 @@ inline void require_gradients(const tensor_list& parameters) {
 
 }  // namespace detail
 
-/// State tensors of an optimizer by kind ("exp_avg") and parameter name, zero when first asked for. A sorted
-/// array: maps of the standard library would take a sixth of the time in which this library compiles.
+/// State tensors of an optimizer by kind ("exp_avg") and parameter name. A sorted array, as std::map would
+/// add a sixth to the time in which this library compiles.
 class optimizer_state {
  public:
   bool contains(std::string_view kind, std::string_view name) const {
     return is_at(place_of(kind, name), kind, name);
   }
-  /// Null if it has not been asked for yet.
+  /// Null if there is no such tensor yet.
   std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const {
     const std::size_t place = place_of(kind, name);
     return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
   }
-  /// Of the type `type`, on the device of the parameter `like`. Throws value_error if it is there and has
-  /// another type or shape.
+  /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; zero
+  /// if it is new. Throws value_error if it exists with another type or shape.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
                                     dtype type) {
     const std::size_t place = place_of(kind, name);
@@ -77,7 +77,7 @@ class optimizer_state {
     for (const slot& s : slots_) n += s.tensor->bytes();
     return n;
   }
-  /// All of them, called "kind.name".
+  /// All tensors, named "kind.name".
   state_dict_t tensors() const {
     state_dict_t all;
     for (const slot& s : slots_) all.emplace_back(s.kind + "." + s.name, s.tensor);
@@ -92,19 +92,19 @@ class optimizer_state {
   /// Removes all tensors, as before the first step.
   void clear() { slots_.clear(); }
 
-  /// Where state tensors are between updates, if not on the devices of their parameters.
+  /// Sets the device on which state is kept between updates; without it state stays where its parameters are.
   void keep_on(const device& home) {
     home_ = home;
     for (const slot& s : slots_) move_to(*s.tensor, home);
   }
-  /// Ends an update: the tensors that it asked for move back to where they are kept.
+  /// Ends an update: the tensors it used move back to the device of keep_on.
   void updated() {
     for (const auto& t : lent_) move_to(*t, *home_);
     lent_.clear();
   }
 
-  /// The parameters of `m` with their names, which are found anew only when they are other ones. Throws
-  /// usage_error if there are none, or none has a gradient: a step that would change nothing.
+  /// The parameters of `m` with their names, which are cached while the parameters are the same. Throws
+  /// usage_error if there are none, or none has a gradient: a step would change nothing.
   template <class M>
   const state_dict_t& to_update(const M& m) {
     (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
@@ -122,7 +122,7 @@ class optimizer_state {
     std::shared_ptr<tensor_state> tensor;
   };
 
-  /// Where a slot is, or would be.
+  /// Index of a slot, or where it would be inserted.
   std::size_t place_of(std::string_view kind, std::string_view name) const {
     const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
       return s.kind < kind || (s.kind == kind && s.name < name);

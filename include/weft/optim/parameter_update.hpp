@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: MIT
-// The update of one parameter, and of all parameters of a model: what an optimizer is made of.
+// The update of one parameter, and of all parameters of a model: the building blocks of optimizers.
 //
 //   struct sign_sgd {
 //     double lr = 1e-3;
@@ -21,8 +20,8 @@
 
 namespace weft {
 
-/// A parameter of element type T and its gradient, both flat, inside of an optimizer's `update`. Sharded
-/// strategies pass the rows of the rank, so an update must treat elements alike.
+/// A parameter of element type T and its gradient, both flat, as an optimizer's `update` receives them.
+/// Sharded strategies pass the rows of the rank, so an update must treat all elements alike.
 template <element T>
 class parameter_update {
  public:
@@ -37,23 +36,23 @@ class parameter_update {
   /// Number of dims of the whole parameter.
   int order() const { return parameter_->extents.order; }
 
-  /// An expression of shape [elements] and type number_type.
+  /// The parameter's elements as an expression of shape [elements] and type number_type.
   auto value() const { return detail::in_type<number_type>(flat_view<T>(parameter_)); }
-  /// The same, times the scale given to the step.
+  /// The gradient's elements, likewise, multiplied by the scale of the step.
   auto gradient() const {
     return detail::in_type<number_type>(flat_view<T>(gradient_)) * static_cast<number_type>(scale_);
   }
   static constexpr number_type number(double x) { return static_cast<number_type>(x); }
 
-  /// Whether the parameter has a state tensor of this kind: not before it was first asked for.
+  /// Whether the parameter has a state tensor of this kind, that is, `state` has been called for it before.
   bool has_state(std::string_view kind) const { return state_.contains(kind, name_); }
-  /// The state tensor `kind` of shape [elements], zero when first asked for.
+  /// The state tensor `kind`, of shape [elements] and type number_type; zero when first requested.
   tensor<number_type, extents<dyn>> state(std::string_view kind) const {
     return flat_view<number_type>(state_.get(kind, name_, *parameter_, dtype_of<number_type>));
   }
 
-  /// The new values of the parameter and of state tensors as one expression, so that they can share a `let`;
-  /// the parameter's is rounded to T.
+  /// The new values of the parameter, rounded to T, and of state tensors as one expression, so that they can
+  /// share a `let`.
   template <expression V, expression... State>
   static auto results(const V& value, const State&... state) {
     return bundled(detail::in_type<T>(value), state...);
@@ -80,8 +79,8 @@ class parameter_update {
   context& context_;
 };
 
-/// An optimizer: `update` changes one parameter, `state` holds what it remembers of each, and `steps`, the
-/// number of steps taken, counts before the first update of a step. Both are part of checkpoints. Optional:
+/// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
+/// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
 /// `check()`, called before each step, throws value_error for settings out of range.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
@@ -92,8 +91,8 @@ concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
 
 namespace detail {
 
-/// Updates a parameter, if it has a gradient, and drops the gradient. A parameter that lives elsewhere is on
-/// the device of its gradient for its update.
+/// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is
+/// moved to that of its gradient for the update.
 template <element T, class O>
 void update_parameter(O& o, const std::string& name, state_ref p, double scale, context& c) {
   const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
@@ -112,9 +111,9 @@ void check_settings(const O& o) {
 
 }  // namespace detail
 
-/// One step of `o` on every parameter of `model` that has a gradient, of any floating type. `scale`
-/// multiplies the gradients: 1 / number of accumulated ones, or a clipping factor. Gradients are gone
-/// afterwards. Throws usage_error if no parameter has one.
+/// One step of `o` on every parameter of `model` that has a gradient, of any floating type. Gradients are
+/// multiplied by `scale`, such as 1 / number of micro-batches or a clipping factor, and dropped afterwards.
+/// Throws usage_error if no parameter has a gradient, value_error for settings out of range.
 template <optimizer_like O, class Model>
   requires(!std::same_as<std::remove_const_t<Model>, state_dict_t>)
 void update_parameters(O& o, Model& model, double scale = 1, context& c = default_context()) {
@@ -130,8 +129,8 @@ void update_parameters(O& o, Model& model, double scale = 1, context& c = defaul
   detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
 }
 
-/// The same for parameters of f32 by name. A template so that units that train nothing pay nothing. Throws
-/// value_error before anything has changed if a parameter with a gradient is of another type.
+/// The same for f32 parameters by name. A template, so that programs that train nothing compile nothing for
+/// it. Throws value_error before any change if a parameter with a gradient has another type.
 template <optimizer_like O>
 void update_parameters(O& o, const state_dict_t& parameters, double scale = 1,
                        context& c = default_context()) {

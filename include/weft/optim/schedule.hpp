@@ -11,8 +11,8 @@
 
 namespace weft {
 
-/// Linear warm-up lr (s + 1) / warmup, then constant or a cosine down to 0 at `steps`, or a factor
-/// `gamma` every `every` steps.
+/// Linear warm-up lr (s + 1) / warmup, then constant, or a cosine from lr to 0 at `steps` (Loshchilov and
+/// Hutter, 2017), or lr times `gamma` every `every` steps.
 struct schedule {
   enum class shape { constant, cosine, step };
   shape kind = shape::constant;
@@ -22,7 +22,8 @@ struct schedule {
   std::int64_t every = 1;   // step: how often
   double gamma = 0.1;       // step: by how much
 
-  /// The rate of step `s`. Throws value_error, with the field, if a field or the step makes no sense.
+  /// The learning rate of step `s`, counted from 0. Throws value_error, naming the field, if a field or the
+  /// step is out of range.
   double at(std::int64_t s) const {
     require(s >= 0, "a step", static_cast<double>(s), "0 or more");
     require(lr >= 0, "lr", lr, "0 or more");

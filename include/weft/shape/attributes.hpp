@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What an op knows besides its operands: dims, a permutation, bounds, the bits of a constant.
+// Attributes: what parameterises an op besides its operands, such as dims, a permutation, bounds, the bits of
+// a constant.
 //
-// In the type of an expression the numbers are a pack, attr<1, 2>; in the graph they are a value.
+// In the type of an expression they are a pack, attr<1, 2>; in the graph they are a value.
 #pragma once
 
 #include <bit>
@@ -10,7 +11,7 @@
 
 namespace weft {
 
-/// Six numbers whose meaning each op defines; extents in them may be symbols.
+/// Up to six numbers whose meaning each op defines; those that are extents can be symbols.
 struct attributes {
   index_t v[max_order]{};
   int count = 0;
@@ -20,29 +21,32 @@ struct attributes {
   constexpr index_t& operator[](int i) { return v[i]; }
 };
 
-/// Attributes in a type. `dyn` stands for a size that the expression carries at run time.
+/// Attributes in a type. `dyn` represents a size that the expression holds at run time.
 template <index_t... Values>
 struct attr {
   static_assert(sizeof...(Values) <= max_order);
   static constexpr attributes value{{Values...}, sizeof...(Values)};
 };
 
-/// Attributes that are the extents of `s`, for ops whose result shape is given.
+/// The extents of `s` as attributes, for ops whose result shape is given.
 constexpr attributes extents_attributes(const shape& s) {
   attributes a;
   a.count = s.order;
   for (int i = 0; i < s.order; ++i) a[i] = s[i];
   return a;
 }
+/// The shape whose extents are the attributes `a`.
 constexpr shape shape_of(const attributes& a) {
   shape s;
   for (int i = 0; i < a.count; ++i) s.append(a[i]);
   return s;
 }
 
+/// A double as one attribute, by its bits.
 constexpr attributes number_bits(double x) {
   return {{std::bit_cast<index_t>(x)}, 1};
 }
+/// The double whose bits are the first attribute.
 constexpr double number_of(const attributes& a) { return std::bit_cast<double>(a[0]); }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Extents in the type system, static and dynamic mixed per dimension.
+// Extents in the type system, static or dynamic per dim.
 //
 //   extents<dyn, 784>{32}       // batch at run time, features at compile time; {32, 784} too
 //   extents<784, 128>{}
@@ -24,13 +24,15 @@ constexpr bool has_countable_size(shape s) {
   return true;
 }
 
-/// Not a template, so that each extents type does not bring its own text.
+/// Not a template, so that its text is not instantiated for each extents type.
 [[noreturn, gnu::cold]] inline void refuse_extent(const shape& fixed, int dim, index_t given) {
   throw shape_error("weft: extents " + to_string(fixed) + ": dim " + std::to_string(dim) + " cannot be " +
                     std::to_string(given));
 }
 }  // namespace detail
 
+/// The extents of a tensor: static ones are template arguments, dynamic ones are `dyn` there and given at run
+/// time. At most 6 dims; the number of elements must fit into 63 bits, else it does not compile.
 template <index_t... Extents>
 class extents {
   static_assert(sizeof...(Extents) <= max_order, "weft: a tensor has at most 6 dimensions");
@@ -48,7 +50,8 @@ class extents {
     requires(dynamic_count == 0)
   = default;
 
-  /// From all extents, or from the dynamic ones alone.
+  /// From all extents, or from the dynamic ones alone. Throws shape_error for a negative extent, or one that
+  /// differs from its static value.
   template <class... Sizes>
     requires(sizeof...(Sizes) > 0 &&
              (sizeof...(Sizes) == order || sizeof...(Sizes) == dynamic_count))

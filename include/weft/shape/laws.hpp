@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shape laws that several ops share, written once for types, graph and run time.
+// Shape laws shared by several ops, written once for types, graph and run time.
 //
 // `Dims` is the arithmetic on extents: static_dims or symbol_table (shape/symbols.hpp).
 //
@@ -11,14 +11,15 @@
 
 namespace weft {
 
-/// What a law says of its operands: the resulting spec if it holds.
+/// The result of a shape law: whether shapes and types fit, and the resulting spec if they do.
 struct inferred {
   bool holds = true;
   tensor_spec value{};
   bool types_fit = true;
 };
 
-/// NumPy's rule: align right, an extent of 1 stretches. A dynamic extent never stretches.
+/// NumPy's broadcasting: shapes are aligned at the right, an extent of 1 is repeated. A dynamic extent is
+/// never repeated.
 template <class Dims>
 constexpr inferred broadcast(Dims& dims, const shape& a, const shape& b) {
   inferred result;
@@ -49,7 +50,7 @@ constexpr inferred matmul_shape(Dims& dims, const shape& a, const shape& b) {
   return result;
 }
 
-/// Product of extents [first, last).
+/// Product of extents first to last - 1.
 template <class Dims>
 constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   index_t n = 1;
@@ -57,11 +58,11 @@ constexpr index_t product(Dims& dims, const shape& s, int first, int last) {
   return n;
 }
 
-/// Reshape to `target`, in which one extent may be `dyn` and then takes what is left; beside an extent of 0
-/// it could be any. In types `dyn` may also be an extent that is given at run time, and then several may be.
+/// Reshape to `target`, in which one extent may be `dyn` and is inferred; beside an extent of 0 it would be
+/// undetermined. In types `dyn` can also mean an extent given at run time, of which there can be several.
 ///
-/// Equal extents at both ends, other than 0, are set aside first, so that [B, T, C] to [B, T, heads, dyn]
-/// divides C by the heads and says nothing about B and T.
+/// Equal extents other than 0 at both ends are removed first, so that [B, T, C] to [B, T, heads, dyn] divides
+/// C by the heads and emits no condition on B and T.
 template <class Dims>
 constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   int left = 0, right = 0;
@@ -90,7 +91,7 @@ constexpr inferred reshaped(Dims& dims, const shape& from, shape target) {
   if (total >= 0 && known > 0 && total % known) return {false, {}};
   if (several) return {true, {dtype::f32, target}};
   if (index_t none = 0;
-      known == 0)  // any extent fits there: in types it may be given, else nothing says which
+      known == 0)  // any extent fits: in types it may be given at run time, else it is undetermined
     return {Dims::is_static && dims.unify(total, 0, none), {dtype::f32, target}};
   target[open] = dims.divide(total, known);
   return {true, {dtype::f32, target}};

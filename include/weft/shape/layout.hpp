@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Where the elements of a view lie in memory: extents, strides, offset, and one function per view op.
+// The memory layout of a view: extents, strides, offset, and one function per view op.
 //
-// Every decision about memory follows from this description: whether a reshape needs a copy, whether the
-// inner stride is 1, which dims can be merged, whether a view stays inside its base, whether two views are
-// the same elements. While a program is compiled, extents and strides hold symbols, and "no" means "not as
-// far as symbols tell". At run time all are numbers, and the symbol table is empty. The stride of a dim of
-// extent 1 is free: nothing depends on it.
+// All decisions about memory follow from this description: whether a reshape needs a copy, whether the inner
+// stride is 1, which dims can be merged, whether a view stays inside its base, whether two views are the same
+// elements. While a program is compiled, extents and strides can be symbols, and "false" means "not known to
+// hold". At run time all are numbers, and the symbol table is empty. The stride of a dim of extent 1 is
+// arbitrary.
 //
 //   symbol_table dims;
 //   layout l = contiguous_layout(dims, {2, {3, 4}});
@@ -17,6 +17,7 @@
 
 namespace weft {
 
+/// How a value views its base; `none` for a value with memory of its own.
 enum class view_kind : std::uint8_t { none, reshape, permute, expand, slice, flip };
 
 /// A stride in elements: `times` if `of` is 1, else `times` times the symbol `of`.
@@ -25,23 +26,23 @@ struct stride_term {
   constexpr bool operator==(const stride_term&) const = default;
 };
 
-/// Element (i, j, ...) of a value is element offset + i * stride[0] + ... of its base.
+/// Memory layout: element (i, j, ...) of a value is element offset + i * stride[0] + ... of its base.
 struct layout {
   shape extents{};
   stride_term stride[max_order]{};
-  index_t offset = 0;  // only where all is a number
+  index_t offset = 0;  // valid only where all strides are numbers
 };
 
-/// The stride over `extent` elements that are `s` apart.
+/// The stride that spans `extent` elements with stride `s`.
 [[gnu::cold]] constexpr stride_term times_extent(symbol_table& dims, stride_term s, index_t extent) {
   if (s.times == 0) return s;
   const auto [of, times] = dims.term_of(extent);
-  s.times = wrapping_product(s.times, times);  // overflows beside an extent of 0 alone
+  s.times = wrapping_product(s.times, times);  // overflows only beside an extent of 0
   if (of != 1) s.of = dims.multiply(s.of, of);
   return s.times == 0 ? stride_term{} : s;
 }
 
-/// Whether two neighbouring dims can be walked as one, and with which stride.
+/// Whether two neighbouring dims can be iterated as one; `merged` receives its stride.
 constexpr bool merge_strides(symbol_table& dims, index_t outer_extent, stride_term outer,
                              index_t inner_extent, stride_term inner, stride_term& merged) {
   merged = inner_extent == 1 ? outer : inner;
@@ -54,14 +55,14 @@ constexpr bool merge_strides(index_t outer_extent, index_t outer, index_t inner_
   return outer_extent == 1 || inner_extent == 1 || outer == wrapping_product(inner, inner_extent);
 }
 
-/// Whether an extent is known to be 0: there are no elements, and all strides are free.
+/// Whether an extent is known to be 0: then there are no elements, and strides are arbitrary.
 constexpr bool is_empty(const shape& s) {
   for (int i = 0; i < s.order; ++i)
     if (s[i] == 0) return true;
   return false;
 }
 
-/// Row-major elements without gaps.
+/// The layout of row-major elements without gaps.
 [[gnu::cold]] constexpr layout contiguous_layout(symbol_table& dims, const shape& extents) {
   layout l{extents, {}, 0};
   stride_term s{1, 1};
@@ -72,6 +73,7 @@ constexpr bool is_empty(const shape& s) {
   return l;
 }
 
+/// Whether elements are known to be row-major without gaps.
 [[gnu::cold]] constexpr bool is_contiguous(symbol_table& dims, const layout& l) {
   if (is_empty(l.extents)) return true;
   stride_term s{1, 1};
@@ -96,8 +98,8 @@ struct dim_group {
   int i, i_end, j, j_end;
 };
 
-/// The smallest group that begins at dims i and j, neither of which has extent 1. False if products of
-/// extents are not known to meet.
+/// Finds the smallest group that begins at dims i and j, neither of which has extent 1. False if no products
+/// of extents are known to be equal.
 [[gnu::cold]] constexpr bool find_group(symbol_table& dims, const shape& from, const shape& to,
                                         dim_group& g) {
   index_t products[2][max_order]{};
@@ -115,7 +117,7 @@ struct dim_group {
   g.i_end = g.i;
   g.j_end = g.j;
   if (!grow(0) || !grow(1)) return false;
-  for (int last = 0;;) {  // the side that grew last: does it meet a product of the other?
+  for (int last = 0;;) {  // the side that grew last: is its product one of the other?
     const index_t product = products[last][counts[last] - 1];
     for (int k = 0; k < counts[1 - last]; ++k)
       if (products[1 - last][k] == product) {
@@ -128,7 +130,7 @@ struct dim_group {
   }
 }
 
-/// The stride of dims [first, last) walked as one.
+/// The stride of dims first to last - 1 iterated as one; false if they cannot be.
 [[gnu::cold]] constexpr bool merge_dims(symbol_table& dims, const layout& l, int first, int last,
                                         stride_term& merged) {
   merged = {1, 1};
@@ -146,7 +148,7 @@ struct dim_group {
   return true;
 }
 
-/// Gives dims of extent 1 the strides they would have in contiguous memory, which is what libraries expect.
+/// Sets the strides of dims of extent 1 to those of contiguous memory, which libraries expect.
 [[gnu::cold]] constexpr void set_free_strides(symbol_table& dims, layout& l) {
   for (int d = l.extents.order; d-- > 0;) {
     if (l.extents[d] != 1) continue;
@@ -155,7 +157,8 @@ struct dim_group {
   }
 }
 
-/// Groups of dims of equal products: those of `from` must merge, and the result divides them anew.
+/// Strides of a reshape by groups of dims of equal products: dims of `from` in a group must merge, and the
+/// result divides them.
 [[gnu::cold]] constexpr bool reshape_strides(symbol_table& dims, const layout& from, layout& l) {
   const shape& to = l.extents;
   for (dim_group g{};; g.i = g.i_end, g.j = g.j_end) {
@@ -175,7 +178,7 @@ struct dim_group {
 
 }  // namespace detail
 
-/// Whether strides can follow a reshape; if so, `l` becomes its layout.
+/// Whether the reshape is possible without a copy; if so, `l` becomes its layout.
 [[gnu::cold]] constexpr bool make_reshape(symbol_table& dims, const shape& to, layout& l) {
   if (is_contiguous(dims, l)) {
     const index_t offset = l.offset;
@@ -189,8 +192,8 @@ struct dim_group {
   return true;
 }
 
-/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if no
-/// strides describe it: a reshape that must copy.
+/// Replaces `l` by the layout of a view of it with attributes `at` and resulting `extents`. False if strides
+/// cannot express it: a reshape that must copy.
 [[gnu::cold]] constexpr bool make_view(symbol_table& dims, view_kind kind, const attributes& at,
                                        const shape& extents, layout& l) {
   if (is_empty(extents)) {
@@ -221,12 +224,12 @@ struct dim_group {
   return true;
 }
 
-/// Elements [first, last) of the base, all of which are numbers.
+/// Elements first to last - 1 of the base; all are numbers.
 struct element_range {
   index_t first = 0, last = 0;
 };
 
-/// The part of its base that a view reaches.
+/// The range of elements of the base that a view reaches.
 [[gnu::cold]] constexpr element_range range_of(const layout& l) {
   if (is_empty(l.extents)) return {};
   element_range r{l.offset, l.offset + 1};

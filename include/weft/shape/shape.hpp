@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Shapes as plain values: an order and its extents.
+// Shapes as plain values: the number of dims and their extents.
 //
-// One struct serves three readers. In the type system an extent is a number or `dyn`. In the graph
-// it is a number or a symbol (a negative number that shape/symbols.hpp gives a meaning). At run
-// time it is a number.
+// One struct is used at three stages. In the type system an extent is a number or `dyn`; in the graph a
+// number or a symbol (a negative number, see shape/symbols.hpp); at run time a number.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,7 @@ namespace weft {
 /// An extent that is known only at run time.
 inline constexpr index_t dyn = -1;
 
-/// Tensors have at most this many dimensions.
+/// The maximum number of dims of a tensor.
 inline constexpr int max_order = 6;
 
 struct shape;
@@ -31,6 +30,7 @@ constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
 }
 }  // namespace detail
 
+/// Number of dims, `order`, and the extent of each.
 struct shape {
   int order = 0;
   index_t extent[max_order]{};
@@ -41,7 +41,7 @@ struct shape {
   constexpr index_t last() const { return order ? extent[order - 1] : 1; }
   constexpr void append(index_t e) { extent[order++] = e; }
 
-  /// Extent of `dim` counted from the right, 1 beyond the left end: how broadcasting aligns.
+  /// Extent of `dim` counted from the right, 1 beyond the left end, as broadcasting aligns shapes.
   constexpr index_t from_right(int dim) const { return dim < order ? extent[order - 1 - dim] : 1; }
 
   /// Number of elements; all extents must be numbers. Throws shape_error if it is 2^63 or more.
@@ -63,7 +63,7 @@ struct shape {
   }
 };
 
-/// What is known of a value without computing it: element type and shape.
+/// Static description of a value: element type and shape.
 struct tensor_spec {
   dtype type = dtype::f32;
   shape extents{};
@@ -90,14 +90,15 @@ inline void refuse_size(const shape& s) {
 }
 }  // namespace detail
 
-/// Number of bytes of elements of type `t`. Throws shape_error if they exceed what 64 bits can count.
+/// Number of bytes of elements of type `t`. Throws shape_error if it does not fit into 63 bits.
 inline std::size_t bytes_of(const shape& s, dtype t) {
   index_t bytes = 0;
   if (!detail::multiply_checked(s.size(), size_of(t), bytes)) detail::refuse_bytes(s, t);
   return static_cast<std::size_t>(bytes);
 }
 
-/// Dim counted from the right when negative, as in PyTorch. `order` itself if out of range.
+/// `dim` counted from the left: a negative one counts from the right, as in PyTorch. `order` if it is out of
+/// range.
 constexpr int normalized_dim(index_t dim, int order) {
   const index_t d = dim < 0 ? dim + order : dim;
   return d < 0 || d >= order ? order : static_cast<int>(d);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Arithmetic on extents that may not be known yet.
+// Arithmetic on extents that may be unknown at compile time.
 //
-// Shape laws are written once against this interface and read twice. `static_dims` answers in the
-// type system, where everything unknown is `dyn`. `symbol_table` answers in the graph, where an
-// unknown extent is a symbol with a formula, so that [B, T, C] reshaped to [B*T, C] is known to
-// have the same size, and unifying B with B' emits one check for run time.
+// Shape laws are written once against this interface and evaluated twice: by `static_dims` in the type
+// system, where everything unknown is `dyn`, and by `symbol_table` in the graph, where an unknown extent is a
+// symbol with a formula, so that [B, T, C] reshaped to [B*T, C] is known to have the same size, and unifying
+// B with B' emits one check for run time.
 #pragma once
 
 #include <weft/base/sequence.hpp>
@@ -12,22 +12,22 @@
 
 namespace weft {
 
-/// a * b modulo 2^64, for numbers that nobody reads if they overflow.
+/// a * b modulo 2^64, for products that are not used if they overflow.
 constexpr index_t wrapping_product(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
 
-/// Extents in the type system.
+/// Extents in the type system: a number, or dyn.
 struct static_dims {
   static constexpr bool is_static = true;
-  /// The extent that both are, into `out`; false if they are different numbers.
+  /// Sets `out` to the common extent; false if both are known and differ.
   constexpr bool unify(index_t a, index_t b, index_t& out) {
     out = a == dyn ? b : a;
     return a == b || a == dyn || b == dyn;
   }
-  /// Whether a dim of extent `a` can have elements.
+  /// Whether a dim of extent `a` can have elements: false only if it is known to be 0.
   constexpr bool require_elements(index_t a) { return a != 0; }
-  /// Whether `a` can be at most `b`.
+  /// Whether `a` can be at most `b`: false only if both are known and it is not.
   constexpr bool require_at_most(index_t a, index_t b) { return a < 0 || b < 0 || a <= b; }
   constexpr index_t add(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a + b; }
   constexpr index_t subtract(index_t a, index_t b) { return a < 0 || b < 0 ? dyn : a - b; }
@@ -41,40 +41,42 @@ struct static_dims {
   }
 };
 
-/// How a symbol gets its number at run time.
+/// How the value of a symbol is computed at run time.
 enum class symbol_kind : std::uint8_t {
   leaf_extent,
   given,
   add,
   subtract,
   multiply,
-  divide,  // exact; a remainder is an error when the number is known
+  divide,  // exact; a remainder is an error when the value is known
   divide_up
 };
 
+/// An unknown extent: a formula over leaves, given sizes and other extents.
 struct symbol {
   symbol_kind kind{};
   index_t a = 0, b = 0;  // leaf and dim; number of the given size; or two extents
-  int law = -1;          // a quotient: the application of an op that divided, for messages
+  int law = -1;          // of a quotient: the applied op, for messages
 
-  /// Whether both have the same value.
+  /// Whether both have the same formula.
   constexpr bool operator==(const symbol& s) const { return kind == s.kind && a == s.a && b == s.b; }
 };
 
+/// Conditions on extents that are checked at run time.
 enum class check_kind : std::uint8_t {
   equal,        // a == b
   at_most,      // a <= b
   has_elements  // a != 0
 };
 
-/// What extents must turn out to be.
+/// A condition that extents must satisfy at run time.
 struct extent_check {
   check_kind kind{};
   index_t a = 0, b = 0;
-  int law = -1;  // the application of an op that asks for it, for messages
+  int law = -1;  // the applied op that requires it, for messages
 };
 
-/// An op and the shapes of its operands, for messages.
+/// An op and the shapes of its operands, for error messages.
 struct applied_law {
   static constexpr int shapes = 3;
   const char* op = nullptr;
@@ -82,7 +84,7 @@ struct applied_law {
   shape operand[shapes]{};  // the first ones
 };
 
-/// Extents in the graph. Symbol number s is written as the extent -2 - s.
+/// Extents in the graph: numbers and symbols. Symbol number s is represented by the extent -2 - s.
 class symbol_table {
  public:
   static constexpr bool is_static = false;
@@ -90,9 +92,9 @@ class symbol_table {
   sequence<extent_check> checks;
   sequence<applied_law> laws;  // those that emitted checks
   sequence<index_t> same_as;  // by symbol: the extent it was unified with, or itself
-  int unified = 0;            // symbols that nodes made so far may hold though another extent stands for them
+  int unified = 0;            // symbols in existing nodes that have been unified with another extent
 
-  /// Checks and quotients until `end_law` are those of `op` on these operands.
+  /// Checks and quotients emitted until `end_law` are attributed to `op` on these operands.
   constexpr void begin_law(const char* op, const tensor_spec* operands, int count) {
     reading_ = op;
     operands_ = operands;
@@ -113,7 +115,7 @@ class symbol_table {
   }
   constexpr index_t given(int number) { return intern({symbol_kind::given, number, 0}); }
 
-  /// Follows unifications to the extent that stands for `e`.
+  /// Follows unifications to the extent that represents `e`.
   constexpr index_t canonical(index_t e) const {
     while (is_symbol(e) && same_as[number_of(e)] != e) e = same_as[number_of(e)];
     return e;
@@ -123,14 +125,14 @@ class symbol_table {
     return s;
   }
 
-  /// Of `at`, the attributes that are extents: bits of `extents`.
+  /// The attributes `at` with those that are extents, by the bits of `extents`, made canonical.
   constexpr attributes canonical(attributes at, unsigned extents) const {
     for (int i = 0; i < at.count; ++i)
       if (extents >> i & 1) at[i] = canonical(at[i]);
     return at;
   }
 
-  /// An extent as a symbol times a number; the symbol is 1 if the extent is a number.
+  /// An extent as symbol `of` times number `times`; `of` is 1 if the extent is a number.
   struct term {
     index_t of, times;
   };
@@ -187,7 +189,7 @@ class symbol_table {
     }
     return intern({symbol_kind::subtract, a, b});
   }
-  /// Numbers gather on the right, and a quotient meets its divisor again.
+  /// Numeric factors are collected on the right, and a quotient times its divisor is the dividend.
   [[gnu::cold]] constexpr index_t multiply(index_t a, index_t b) {
     if (index_t n = 0; a >= 0 && b >= 0) {
       if (!detail::multiply_checked(a, b, n))
@@ -222,7 +224,7 @@ class symbol_table {
   }
 
  private:
-  /// Number of the law that is being read, -1 if none is.
+  /// Number of the current law, -1 if there is none.
   [[gnu::cold]] constexpr int current_law() {
     if (!reading_ || law_ >= 0) return law_;
     applied_law l{reading_, count_, {}};
@@ -232,14 +234,14 @@ class symbol_table {
     return law_;
   }
 
-  /// From here on `a` and `b` are one extent; false if they cannot be. What follows needs no check of its
-  /// own.
+  /// Makes `a` and `b` one extent from here on; false if they cannot be equal. What follows from that needs
+  /// no further check.
   [[gnu::cold]] constexpr bool identify(index_t a, index_t b) {
     a = canonical(a);
     b = canonical(b);
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
-    const bool kept = a >= 0 || (b < 0 && a > b);  // a number, or the older symbol, stands for both
+    const bool kept = a >= 0 || (b < 0 && a > b);  // a number, or else the older symbol, represents both
     const index_t stays = kept ? a : b, goes = kept ? b : a;
     same_as[number_of(goes)] = stays;
     ++unified;
@@ -247,7 +249,7 @@ class symbol_table {
     return stays >= 0 ? identify_operand(s, stays) : identify_operands(s, symbols[number_of(stays)]);
   }
 
-  /// Where x n = m, x / n = m or x + n = m of numbers n and m, x is a number too.
+  /// If x n = m, x / n = m or x + n = m with numbers n and m, x is a number, too.
   [[gnu::cold]] constexpr bool identify_operand(symbol s, index_t m) {
     const index_t n = canonical(s.b);
     if (n < 0) return true;
@@ -258,7 +260,7 @@ class symbol_table {
     if (s.kind == symbol_kind::add) return m >= n && identify(s.a, m - n);
     return true;
   }
-  /// Where x n = y n or x / n = y / n without rest, x = y.
+  /// If x n = y n with n > 0, or x / n = y / n exactly, then x = y.
   [[gnu::cold]] constexpr bool identify_operands(symbol s, symbol t) {
     const bool product = s.kind == symbol_kind::multiply && s.b > 0;
     if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b))

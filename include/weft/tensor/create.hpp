@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Making tensors: from values, constant, counted, random.
+// Creation of tensors: from values, constant, counted, random.
 //
-// Random numbers are functions of a seed and the position of the element, the same on every
-// device: uniform bits are exact, normal ones follow from them by Box and Muller's formula.
+// Random numbers are functions of a seed and the index of the element, the same on every device. Normal
+// numbers are computed from uniform ones by the Box-Muller transform.
 //
 //   auto x = randn<float>(extents<dyn, 784>{32, 784}, {.seed = 7});
 #pragma once
@@ -15,13 +15,15 @@
 
 namespace weft {
 
+/// A tensor with uninitialised elements. Throws out_of_memory_error, as all functions that create tensors, if
+/// the device has no more memory.
 template <element T, class Extents>
 tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
   return tensor<T, Extents>(static_cast<shape>(e), where);
 }
 
 namespace detail {
-/// A tensor whose elements fill(elements, how_many) writes.
+/// A tensor whose elements are written by fill(elements, count), on the host.
 template <element T, class Fill>
 std::shared_ptr<tensor_state> filled(const shape& s, const device& where, Fill fill) {
   auto t = make_state(where, s, dtype_of<T>);
@@ -40,7 +42,7 @@ std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where
 }
 }  // namespace detail
 
-/// Elements f(0), f(1), ... in row-major order.
+/// A tensor of the elements f(0), f(1), ... in row-major order, computed on the host.
 template <element T, class Extents, class F>
 tensor<T, Extents> generate(Extents e, F f, const device& where = default_device()) {
   return tensor<T, Extents>(detail::generated<T>(static_cast<shape>(e), std::move(f), where));
@@ -55,21 +57,25 @@ struct constant_sequence {
 };
 }  // namespace detail
 
+/// A tensor with all elements equal to `value`.
 template <element T, class Extents>
 tensor<T, Extents> full(Extents e, T value, const device& where = default_device()) {
   return tensor<T, Extents>(
       detail::generated<T>(static_cast<shape>(e), detail::constant_sequence<T>{value}, where));
 }
+/// A tensor of zeros.
 template <element T, class Extents>
 tensor<T, Extents> zeros(Extents e, const device& where = default_device()) {
   return full<T>(e, T(0), where);
 }
+/// A tensor of ones.
 template <element T, class Extents>
 tensor<T, Extents> ones(Extents e, const device& where = default_device()) {
   return full<T>(e, T(1), where);
 }
 
-/// The elements in row-major order.
+/// A tensor with the elements `values` in row-major order. Throws shape_error if their number is not that of
+/// `e`.
 template <element T, class Extents>
 tensor<T, Extents> from(Extents e, const std::vector<T>& values,
                         const device& where = default_device()) {
@@ -78,27 +84,29 @@ tensor<T, Extents> from(Extents e, const std::vector<T>& values,
   return t;
 }
 
-/// 0, 1, ..., n - 1.
+/// The tensor 0, 1, ..., n - 1 of shape [n].
 template <element T>
 tensor<T, extents<dyn>> arange(index_t n, const device& where = default_device()) {
   return generate<T>(extents<dyn>{n}, [](index_t i) { return i; }, where);
 }
 
-/// What random elements are a function of, besides their position.
+/// The key of random tensors: equal keys give equal elements, different streams of a seed independent ones.
 struct random_key {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
   constexpr philox_key key() const { return key_of(mix(mix(0, seed), stream)); }
 };
 
-/// Uniform in [0, 1).
+/// Uniform random numbers: multiples of 2^-24 in [0, 1), rounded to T, so that 1 can occur in bf16 and f16. A
+/// function of `r` and the element's index, the same for every shape and device.
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
   return tensor<T, Extents>(detail::filled<T>(
       static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_uniform(r.key(), 0, n, to); }));
 }
 
-/// Standard normal, with the accuracy of f32.
+/// Standard normal random numbers by the Box-Muller transform (1958), computed in f32. A function of `r` and
+/// the element's index.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
   return tensor<T, Extents>(detail::filled<T>(

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// Printing of tensors: type, shape, values; the middle of long dims is elided.
 // Tensors as text: type, shape, values; the middle of long dims is left out.
 #pragma once
 
@@ -46,6 +46,8 @@ std::ostream& print(std::ostream& out, const tensor_state& t) {
 }
 }  // namespace detail
 
+/// Prints dtype, shape and elements; of a dim with more than 7 entries the first and last 3. Copies the
+/// elements to the host and waits for the device.
 template <class T, class Extents, bool Tracked>
 std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t) {
   return detail::print<T>(out, *t.state());
