@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Whether an expression can be differentiated, asked of its type: so that an op without a
-// derivative is a sentence of the compiler and not an exception in its constant evaluation.
+// Whether an expression is differentiable, determined from its type, so that an op without a derivative is a
+// compile-time error with a message.
 #pragma once
 
 #include <weft/grad/derivative.hpp>
 
 namespace weft::autodiff {
 
-/// The sentence; `Op` is the op it is about.
+/// The compile-time error for an op without a derivative, `Op`.
 template <bool Holds, class Op>
 struct derivative_law {
   static_assert(Holds,
@@ -15,8 +15,8 @@ struct derivative_law {
                 "result: give it a vjp, or use detach");
 };
 
-/// Whether gradients flow to a leaf of `E`; states the law for every op on their way. Variables of
-/// a let count as not tracked: what they stand for is looked at where it is bound.
+/// Whether gradients flow to a leaf of `E`; requires every op on their path to be differentiable. Variables
+/// of a let count as not tracked, as their values are checked where they are bound.
 template <class E>
 inline constexpr bool flows = false;
 template <expression E>

@@ -4,8 +4,8 @@
 //   auto slope = grad([](auto x) { return sum(exp(x) * x); }, x);      // an expression like x
 //   auto curved = hvp(f, x, v);                                        // second derivative times v
 //
-// The derivative is taken while the graph is built, so what comes out is fused, can be evaluated
-// on a tape, and can be differentiated again.
+// The derivative is taken while the graph is built, so that the result is fused, can be evaluated on a tape,
+// and can be differentiated again.
 #pragma once
 
 #include <weft/grad/reverse.hpp>
@@ -34,12 +34,14 @@ struct types_in<gradient_node<Tag, Point, Body>>
     : listed_types<gradient_node<Tag, Point, Body>, Point, Body> {};
 }  // namespace detail
 
+/// The compile-time error for the gradient of a function that is not scalar.
 template <bool Holds, class Extents>
 struct gradient_law {
   static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
 };
 
-/// The derivative of the scalar f(x) with respect to x, as an expression of the shape of x.
+/// The gradient of the scalar f(x) with respect to x, as an expression of the shape and dtype of x; zero if f
+/// does not depend on x. Costs a small multiple of f. Can be nested for higher derivatives. jax.grad.
 template <class F, expression X>
 constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;
@@ -48,20 +50,20 @@ constexpr auto grad(F f, X x) {
   return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
 }
 
-/// Vector-Jacobian product: v^T (df/dx) for f(x) and v of one shape.
+/// Vector-Jacobian product v^T (df/dx), of the shape of x, for f(x) and v of one shape.
 template <class F, expression X, expression V>
 constexpr auto vjp(F f, X x, V v) {
   return grad([f, v](auto at) { return sum(f(at) * v); }, std::move(x));
 }
 
-/// Hessian-vector product of the scalar f(x).
+/// Hessian-vector product of the scalar f at x with v, of the shape of x; the Hessian is not formed.
 template <class F, expression X, expression V>
 constexpr auto hvp(F f, X x, V v) {
   return grad([f, v](auto at) { return sum(grad(f, at) * v); }, std::move(x));
 }
 
-/// Jacobian-vector product: (df/dx) v. The product is linear in the cotangent u of f(x), so its
-/// derivative with respect to u is what is asked for.
+/// Jacobian-vector product (df/dx) v, of the shape of f(x), for v of the shape of x. Computed as the
+/// derivative of the vector-Jacobian product, which is linear in its cotangent u, with respect to u.
 template <class F, expression X, expression V>
 constexpr auto jvp(F f, X x, V v) {
   return grad([f, x, v](auto u) { return sum(grad([f, u](auto at) { return sum(f(at) * u); }, x) * v); },
@@ -74,7 +76,7 @@ struct flattener<gradient_node<Tag, Point, Body>> {
   using variable = bound<Tag, typename Point::value_type, extents_of<Point>>;
   static constexpr value run(compute_graph& g, scope& s) {
     const value point = flatten_in<Point>(g, s);
-    node tracked;  // the point, made a variable; not interned, so that nothing else stands for it
+    node tracked;  // the point as a variable; not interned, so that no equal node is merged with it
     tracked.op = &info_of<op::contiguous>;
     tracked.result = point.get().result;
     tracked.operand[0] = point.id;

@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: MIT
-// The cut of a joint graph into a forward and a backward program: what is kept, what recomputed.
+// Partition of a joint graph into a forward and a backward program: which values are saved, and which are
+// recomputed.
 //
-// Backward reads values of forward. A value that forward writes to memory anyway is kept; one that
-// lives only inside a fused kernel is computed again from what is kept, because its operands are
-// read by the same backward kernel. Views, numbers and leaves cost nothing.
+// Backward reads values of forward. A value that forward writes to memory anyway is saved; one that exists
+// only inside a fused kernel is recomputed from saved values, because the same backward kernel reads its
+// operands. Views, numbers and leaves cost nothing.
 //
 // A joint graph has outputs [result, cotangent of leaf 0, of leaf 1, ...].
 #pragma once
@@ -14,7 +14,7 @@ namespace weft::autodiff {
 
 namespace detail {
 
-/// What the value `of` depends on, and the other results of native ops among it.
+/// The nodes on which the value `of` depends, including the other results of native ops among them.
 constexpr sequence<bool> ancestors(const compute_graph& g, int of) {
   sequence<bool> found(g.size(), false);
   found[of] = true;
@@ -26,8 +26,7 @@ constexpr sequence<bool> ancestors(const compute_graph& g, int of) {
   return found;
 }
 
-/// Forward nodes whose value reaches memory: results of kernels that cannot fuse, and what they
-/// read.
+/// Forward nodes whose value is written to memory: results of kernels that cannot fuse, and their operands.
 constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequence<bool>& forward) {
   sequence<bool> written(g.size(), false);
   for (int i = 0; i < g.size(); ++i) {
@@ -50,8 +49,8 @@ constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequen
   return written;
 }
 
-/// A leaf, or what is made of none; a leaf in another type, too, which is cheaper made again than
-/// kept beside the leaf.
+/// A leaf, or a node without leaves among its operands; also a leaf cast to another type, which is cheaper to
+/// recompute than to save.
 constexpr bool is_source(const compute_graph& g, int id) {
   const graph::node& n = g[id];
   return n.op->kind == op::op_kind::leaf || n.op->kind == op::op_kind::constant ||
@@ -61,8 +60,8 @@ constexpr bool is_source(const compute_graph& g, int id) {
 
 }  // namespace detail
 
-/// Forward values that backward keeps, in the order of nodes: those that forward writes, or of these
-/// only what no element-wise op computes.
+/// Forward values that are saved for backward, in node order: those that forward writes, or only those of
+/// them that no element-wise op computes.
 constexpr sequence<int> saved_values(const compute_graph& g, bool all_written = true) {
   const sequence<bool> forward = detail::ancestors(g, g.outputs[0]);
   const sequence<bool> written = detail::written_by_forward(g, forward);
@@ -83,7 +82,7 @@ constexpr sequence<int> saved_values(const compute_graph& g, bool all_written = 
   return kept;
 }
 
-/// The forward program: the result and the kept values.
+/// The forward program: outputs are the result and the saved values.
 constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& kept) {
   const int result = joint.outputs[0];
   joint.outputs = {result};
@@ -91,8 +90,8 @@ constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& k
   return without_dead_code(joint);
 }
 
-/// The backward program: the cotangents, with kept values as further leaves. The seed, which is
-/// the last leaf of the joint graph, moves behind them.
+/// The backward program: outputs are the cotangents. Saved values become further leaves, followed by the
+/// seed, which is the last leaf of the joint graph.
 constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& kept) {
   const int first = joint.leaves - 1;
   for (int i = 0; i < joint.size(); ++i)

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: MIT
-// Reverse-mode differentiation: graph to graph.
+// Reverse-mode differentiation of graphs.
 //
-// Walks the nodes backwards and asks each op for the cotangents of its operands, which are new
+// Visits the nodes in reverse order and requests from each op the cotangents of its operands, which are new
 // nodes of the same graph. Applied to its own result it gives second derivatives.
 #pragma once
 
@@ -9,12 +8,13 @@
 
 namespace weft::autodiff {
 
+/// The graph and its nodes, as op definitions name them.
 using graph::compute_graph;
 using graph::value;
 
-/// Appends the cotangents of all nodes `output` depends on, given its own, `seed`. Returns them by
-/// node; -1 where nothing flows. A template, so that programs that differentiate nothing compile no
-/// derivatives.
+/// Appends the cotangents of all nodes on which `output` depends, given its own, `seed`. Returns them by
+/// node; -1 where none flows. Throws value_error for an op without a derivative. A template, so that programs
+/// that differentiate nothing compile no derivatives.
 template <class Ops = op::all::list>
 constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   sequence<int> cotangent(output + 1, -1);
@@ -37,7 +37,7 @@ constexpr sequence<int> reverse(compute_graph& g, int output, int seed) {
   return cotangent;
 }
 
-/// The node of each leaf by leaf number, -1 for leaves that are gone.
+/// The node of each leaf by leaf number; -1 for leaves that have been removed.
 constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   sequence<int> nodes(g.leaves, -1);
   for (int i = 0; i < g.size(); ++i)
@@ -45,8 +45,8 @@ constexpr sequence<int> leaf_nodes(const compute_graph& g) {
   return nodes;
 }
 
-/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 where there is
-/// none. A last leaf is added: the cotangent of the value.
+/// `g`, whose only output is a value, with the cotangent of every leaf as further outputs, -1 for those
+/// without. A last leaf is added, the seed: the cotangent of the value.
 template <class Ops = op::all::list>
 constexpr compute_graph with_cotangents(compute_graph g) {
   const int result = g.outputs[0];

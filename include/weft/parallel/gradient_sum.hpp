@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Adding up the gradients of micro-batches.
+// Accumulation of the gradients of micro-batches.
 //
-// Deterministic: as a binary counter counts, ((0 1) (2 3)) ((4 5) 6), the order in which ranks are
-// added (comm/reduce.hpp). Micro-batches on ranks or one after the other then give the same bits.
+// Deterministic mode adds as a binary counter counts, ((0 1) (2 3)) ((4 5) 6), the order in which ranks are
+// added (comm/reduce.hpp), so that micro-batches on several ranks or in sequence give the same bits.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,14 @@
 
 namespace weft::parallel {
 
+/// The running sum of gradients of one parameter.
 class gradient_sum {
  public:
   explicit gradient_sum(bool deterministic) : deterministic_(deterministic) {}
 
   bool empty() const { return count_ == 0; }
 
-  /// Takes `g`, whose elements may be overwritten.
+  /// Adds `g`, whose elements may be overwritten.
   void add(backend& device, std::shared_ptr<tensor_state> g) {
     std::size_t level = 0;
     for (; deterministic_ ? count_ >> level & 1 : count_ > 0 && level == 0; ++level)
@@ -31,7 +32,7 @@ class gradient_sum {
     ++count_;
   }
 
-  /// The sum of all, which is empty afterwards.
+  /// Returns the sum and resets it.
   std::shared_ptr<tensor_state> take(backend& device) {
     std::shared_ptr<tensor_state> result;
     for (std::size_t level = 0; level < levels_.size(); ++level) {
@@ -58,7 +59,7 @@ class gradient_sum {
 
   bool deterministic_;
   std::size_t count_ = 0;
-  std::vector<std::shared_ptr<tensor_state>> levels_;  // level k: the sum of 2^k
+  std::vector<std::shared_ptr<tensor_state>> levels_;  // level k: the sum of 2^k gradients
 };
 
 }  // namespace weft::parallel

@@ -1,13 +1,12 @@
-// SPDX-License-Identifier: MIT
-// Hooks: gradients that are added up over ranks in another way than by all_reduce. As torch's DDP
-// communication hooks.
+// Gradient hooks: reductions of gradients over ranks other than all_reduce, as torch's DDP communication
+// hooks.
 //
 //   parallel_options o{.hook = bf16_compress()};
 //   parallel_options p{.hook = power_sgd({.rank = 4})};
 //
-// A hook is called with a bucket, on all ranks in the same order, and gives a function that starts
-// one message after the other: it is called again when a message is over, and gives none when the
-// gradients of the bucket hold the sum over ranks.
+// A hook is called with a bucket, on all ranks in the same order, and returns a function that starts one
+// message after the other: it is called again when a message has completed, and returns none when the bucket
+// holds the sum over ranks.
 //
 //   gradient_hook plain = [](const gradient_bucket& b) {
 //     return [b, begun = false]() mutable -> std::optional<work> {
@@ -32,22 +31,22 @@
 
 namespace weft {
 
-/// Gradients that travel together: those of some parameters, one after the other.
+/// Gradients of several parameters that are sent together, contiguous in memory.
 struct gradient_bucket {
   struct part {
     std::string parameter;
     shape extents;
-    index_t at;  // of its first element in the bucket
+    index_t at;  // index of its first element in the bucket
   };
   std::string name;
   std::vector<part> parts;
   std::span<float> gradient;
   communicator* ranks;
   comm_options options;
-  std::any* memory;  // what a hook keeps of this bucket from step to step; of this rank alone
+  std::any* memory;  // state of the hook for this bucket from step to step, of this rank
 
   weft::elements elements() const { return gradient; }
-  /// The memory as a T, made when first asked for.
+  /// The state as a T, created at the first call.
   template <class T>
   T& remembered() const {
     if (!memory->has_value()) *memory = std::make_shared<T>();
@@ -55,7 +54,7 @@ struct gradient_bucket {
   }
 };
 
-/// Sends bf16: half the bytes. Sums are made in f32 and rounded once.
+/// Sends gradients as bf16: half the bytes. Sums are formed in f32 and rounded once.
 inline gradient_hook bf16_compress() {
   return [](const gradient_bucket& b) {
     const auto sent = std::make_shared<std::vector<bfloat16>>(b.gradient.begin(), b.gradient.end());
@@ -68,17 +67,18 @@ inline gradient_hook bf16_compress() {
   };
 }
 
+/// Settings of power_sgd, as those of torch's PowerSGDState.
 struct power_sgd_options {
   int rank = 1;
   bool error_feedback = true;  // what was not sent is added to the next gradient
   bool warm_start = true;      // begin with the factor of the step before
-  std::int64_t start_step = 0; // gradients of the steps before it are sent whole; they change most
+  std::int64_t start_step = 0; // earlier gradients are sent whole, as they change most
   std::uint64_t seed = 0;
 };
 
 namespace detail {
 
-/// A matrix M [rows, columns] as P Q^T with P [rows, rank], Q [columns, rank].
+/// A matrix M [rows, columns] approximated by P Q^T with P [rows, rank], Q [columns, rank].
 struct low_rank {
   index_t rows, columns;
   int rank;
@@ -131,7 +131,7 @@ struct top_k_state {
   std::vector<float> error, values, all_values;
   std::vector<std::int32_t> places, all_places;
 };
-/// What PowerSGD remembers of a bucket.
+/// The state of PowerSGD for a bucket.
 struct power_sgd_state {
   std::vector<float> error, p, q, rest;
   std::int64_t steps = 0;
@@ -139,9 +139,9 @@ struct power_sgd_state {
 
 }  // namespace detail
 
-/// PowerSGD (Vogels et al., 2019): of each gradient matrix, seen as [first dim, the others], the sum
-/// over ranks of a factorisation of low rank is sent; vectors are sent whole. Sends
-/// rank * (rows + columns) elements of a matrix where that is less than all.
+/// PowerSGD (Vogels et al., 2019): of each gradient matrix, reshaped to [first dim, others], a factorisation
+/// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
+/// other gradients are sent whole. Throws usage_error if the rank is less than 1.
 inline gradient_hook power_sgd(power_sgd_options o = {}) {
   if (o.rank < 1) throw usage_error("weft: power_sgd: a rank of " + std::to_string(o.rank));
   return [o](const gradient_bucket& b) {
@@ -215,7 +215,7 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
           for (index_t j = 0; j < m.columns; ++j) {
             const auto at = static_cast<std::size_t>(i * m.columns + j);
             const float sum = m.product(i, j);
-            error[at] = m.m[at] - sum * share;  // of this rank's gradient, what the mean does not hold
+            error[at] = m.m[at] - sum * share;  // what the mean lacks of this rank's gradient
             m.m[at] = sum;
           }
       }
@@ -229,8 +229,9 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
   };
 }
 
-/// Sends the `share` of elements of each bucket that are largest, with their places; the others are
-/// added to the next gradient. Every rank gets every rank's.
+/// Sends the `share` of elements of each bucket with the largest magnitudes, and their indices, to all ranks;
+/// the others are added to the next gradient (Aji and Heafield, 2017). Throws usage_error unless 0 < share <=
+/// 1.
 inline gradient_hook top_k(double share) {
   if (!(share > 0 && share <= 1))
     throw usage_error("weft: top_k: a share of " + std::to_string(share) + " is not between 0 and 1");

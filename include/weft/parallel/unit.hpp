@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A unit: parameters that travel together, and how their elements are divided among ranks.
+// A unit: parameters that are sent together, and how their elements are divided among ranks.
 //
-// A parameter is divided by its first dim into whole rows. Elements of a unit are sent in the order
-// (part, parameter, row), so that the part of a rank is contiguous.
+// A parameter is divided along its first dim into whole rows. Elements of a unit are sent in the order (part,
+// parameter, row), so that the part of a rank is contiguous.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,10 @@
 
 namespace weft::parallel {
 
+/// A shared tensor.
 using state_ptr = std::shared_ptr<tensor_state>;
 
-/// The shape of a tensor that is divided into rows: a scalar is one row of one element.
+/// The shape of a tensor as divided into rows: a scalar is one row of one element.
 inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
 
 /// One parameter of a unit.
@@ -27,12 +28,12 @@ struct member {
   std::string name;
   int number = 0;               // among all parameters
   state_ptr whole;              // what the model holds
-  state_ptr local;              // the rows that this rank updates; `whole` itself where nothing is divided
+  state_ptr local;              // the rows that this rank updates; `whole` itself if nothing is divided
   bool seen = false;            // has had a gradient since the last step
 
   index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
-  /// Elements [begin(p), begin(p + 1)) are those of part p.
+  /// The index of the first element of part p; elements begin(p) to begin(p + 1) - 1 are part p.
   index_t begin(int part, int parts) const {
     index_t row = 0;
     for (int p = 0; p < part; ++p) row += even_part(rows(), parts, p);
@@ -41,13 +42,13 @@ struct member {
   index_t size(int part, int parts) const { return even_part(rows(), parts, part) * row_size(); }
 };
 
-/// Elements that lie together, in a parameter and in a message.
+/// Elements that are contiguous in a parameter and in a message.
 struct piece {
   int member;
   index_t at, count, in_message;
 };
 
-/// Some members of a unit as one message.
+/// The layout of some members of a unit in one message.
 struct message_layout {
   std::vector<piece> pieces;  // by part, then by member
   std::vector<int> first;     // of each part, and the end
@@ -74,30 +75,33 @@ struct message_layout {
   }
 };
 
-/// Elements that lie one after the other.
+/// A new one-dimensional tensor of `count` elements.
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
   return make_state(where, shape{1, {count}}, type);
 }
-/// Where messages lie for parameters on `where`: there, or in memory of the host, which is counted apart.
+/// The device on which messages for parameters on `where` are kept: `where`, or memory of the host, which is
+/// counted separately.
 inline device message_device(const device& where) {
   if (where->holds_messages()) return where;
   if (!where->computes()) return device(std::make_shared<counting_backend>());
   return device(std::make_shared<cpu::cpu_backend>(1));
 }
+/// Throws usage_error, naming the option, unless `t` is f32, bf16 or f16.
 inline void check_message_type(const char* option, dtype t) {
   if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
     throw usage_error(std::string("weft: bind: ") + option + " is " + name_of(t) + ", not f32, bf16 or f16");
 }
-/// The same elements in another floating type; `t` itself if it has it.
+/// The elements of `t` converted to another floating type; `t` itself if it has that type.
 inline state_ptr in_type(dtype type, const state_ptr& t) {
   if (t->type == type) return t;
   const state_ptr converted = flat(t->where, t->extents.size(), type);
   if (t->extents.size() > 0) run::convert(*t->where, *t, *converted);
   return converted;
 }
+/// The elements of `t` as an argument of communicators.
 inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
 
-/// Copies elements, counted from `at` in each tensor; between devices by way of the host.
+/// Copies `count` elements, from index `from_at` to index `to_at`; between devices through the host.
 inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
                       index_t count) {
   const auto size = size_of(to->type);
@@ -112,7 +116,7 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
   to->where->upload(target, host.get(), bytes);
 }
 
-/// All of `t` as elements that ranks can reach: `t` itself, or a copy on `messages`.
+/// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 inline state_ptr reachable(const device& messages, const state_ptr& t) {
   if (t->where->holds_messages()) return t;
   const state_ptr copy = flat(messages, t->extents.size(), t->type);
@@ -120,19 +124,19 @@ inline state_ptr reachable(const device& messages, const state_ptr& t) {
   return copy;
 }
 
-/// Parameters that travel together.
+/// Parameters that are sent together.
 struct unit {
   std::string name;
   std::vector<member> members;
   std::vector<int> everything;  // 0, 1, ...: all members
   message_layout message;       // of all members
-  bool stays = false;           // what is gathered of it is kept between forward and backward
+  bool stays = false;           // gathered parameters are kept between forward and backward
   int waiting = 0;              // members whose gradient this backward pass has not completed
 
   member& at(int m) { return members[static_cast<std::size_t>(m)]; }
 };
 
-/// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for what is in no list.
+/// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for a name without a number.
 inline std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
     const std::size_t end = std::min(name.find('.', at), name.size());
@@ -142,7 +146,7 @@ inline std::string block_of(const std::string& name) {
   return "";
 }
 
-/// The numbers of the parameters of each unit: in the order in which backward completes them.
+/// The parameter numbers of each unit, units in the order in which backward completes them.
 inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
                                                         const parallel_options& o) {
   std::vector<std::vector<int>> units;
@@ -175,6 +179,8 @@ inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& para
   return units;
 }
 
+/// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
+/// parameters.
 inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts) {
   std::vector<unit> units;
   for (const std::vector<int>& numbers : divided_into_units(parameters, o)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tapes do to gradients: add two of one shape, multiply one by a scalar.
+// Operations of tapes on gradients: the sum of two of one shape, the product with a scalar.
 #pragma once
 
 #include <weft/run/flat_kernel.hpp>
@@ -34,13 +34,13 @@ inline constexpr std::array scale_words{
   throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " +
                     to_string(b.extents));
 }
-/// Throws unless `b` is of this type and of so many elements.
+/// Throws unless `b` has dtype `type` and `size` elements.
 inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
                          index_t size) {
   if (b.type != type || b.extents.size() != size) refuse_form(what, a, b, type);
 }
 
-/// Calls f(std::integral_constant<dtype, T>) for the floating type `t`; throws value_error for another.
+/// Calls f(std::integral_constant<dtype, T>) for the floating dtype `t`; throws value_error for another.
 template <class F>
 void visit_floating(const char* what, dtype t, F f) {
   switch (t) {
@@ -55,10 +55,11 @@ void visit_floating(const char* what, dtype t, F f) {
 }
 }  // namespace detail
 
-// Templates, so that programs that differentiate nothing compile no kernels for it.
+// Templates, so that programs that differentiate nothing compile no kernels for them.
 
-/// x *= scalar * factor. The scalar is of the type that x is computed with: f32 for bf16 and f16, of which
-/// the product is rounded once.
+/// x *= scalar * factor, in place. The scalar has the type in which x is computed, f32 for bf16 and f16,
+/// whose products are rounded once. Throws value_error for another type, shape_error unless it has one
+/// element.
 template <class = void>
 void scale(backend& device, tensor_state& x, const tensor_state& scalar, double factor) {
   detail::require_form("scale", x, scalar, compute_type(x.type), 1);
@@ -67,7 +68,8 @@ void scale(backend& device, tensor_state& x, const tensor_state& scalar, double 
   });
 }
 
-/// sum = a + b of one floating type and shape. Of bf16 and f16 the sum is rounded.
+/// sum = a + b of one floating type and number of elements; of bf16 and f16 rounded once. `sum` may be a or
+/// b. Throws value_error or shape_error if they do not agree.
 template <class = void>
 void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_state& sum) {
   for (const tensor_state* other : {&b, static_cast<const tensor_state*>(&sum)})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The arena of a program: where its computed values lie. Values whose lives overlap do not. Those without
-// elements have an address there, too.
+// The arena of a program: memory for its intermediate values. Values with disjoint lifetimes share memory. A
+// value without elements has an address, too.
 //
 //   const arena_plan a = plan_arena(plan, [&](int value) { return bytes_of(value); });
 //   arena_base + a.offsets[value];
@@ -12,13 +12,14 @@
 
 namespace weft::run {
 
+/// Offsets of the values that are kept in the arena, and its size; both in bytes.
 struct arena_plan {
-  sequence<std::size_t> offsets;  // by value; of those that the arena holds
+  sequence<std::size_t> offsets;  // by value, for those in the arena
   std::size_t bytes = 0;
 };
 
 namespace detail {
-/// Memory of a value from one step to another.
+/// The memory of a value from its first to its last step.
 struct arena_block {
   int value;
   std::size_t bytes;
@@ -38,7 +39,7 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
   return blocks;
 }
 
-/// Largest first, each at the lowest offset that is free during its life.
+/// Places the largest first, each at the lowest offset that is free during its lifetime.
 [[gnu::cold]] constexpr arena_plan place(sequence<arena_block> blocks, int values) {
   arena_plan plan{sequence<std::size_t>(values, 0)};
   sequence<const arena_block*> placed(blocks.size(), nullptr);  // by offset
@@ -64,7 +65,8 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
 }
 }  // namespace detail
 
-/// `bytes_of(i)`: what value i takes.
+/// Plans the arena of a program; bytes_of(i) is the size of value i in bytes. Quadratic in the number of
+/// values.
 template <class BytesOf>
 constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of) {
   return detail::place(detail::arena_blocks(p, bytes_of), static_cast<int>(p.values.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// From an expression object to what its program reads: tensors, numbers, sizes, in the order in
-// which graph/flatten.hpp numbered them.
+// Collects the operands of an expression object, tensors, numbers and sizes, in the order in which
+// graph/flatten.hpp numbered them.
 #pragma once
 
 #include <weft/grad/derivative.hpp>
@@ -8,12 +8,12 @@
 
 namespace weft::run {
 
-/// The operands of one evaluation.
+/// The operands of one evaluation: tensors, numbers and sizes in the order of the graph.
 struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
-  bool check_versions = true;  // whether tensors must hold what they held when the expression was written
+  bool check_versions = true;  // whether tensors must be unchanged since the expression was written
 };
 
 namespace detail {
@@ -38,7 +38,7 @@ using weft::detail::identity;
       "let(x, [&](auto x) { return f(x); }), or evaluate one of them first");
 }
 
-// Variables matter to a walk over objects only where shared values may read them.
+// Variables are tracked only where shared values may read them.
 template <class Body, class Variable, class F>
 void within_let(scope& s, F collect_body) {
   if constexpr (weft::detail::has_shared<Body>) {
@@ -123,8 +123,8 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 
 }  // namespace detail
 
-/// The operands of `e` in the order of its graph. Throws value_error if one was changed in place, usage_error
-/// if shared values cannot be told apart.
+/// The operands of `e` in the order of its graph. Throws value_error if a tensor was changed in place since
+/// `e` was written (unless check_versions is false), usage_error if shared values cannot be told apart.
 template <expression E>
 operands operands_of(const E& e, bool check_versions = true) {
   operands o;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Boundaries inside expressions: where one program ends and others run.
+// Boundaries inside expressions, at which one program ends and another begins.
 //
-// Before an expression with a boundary is evaluated, everything below the boundary is, and a leaf
-// takes its place. What is left is an ordinary expression.
+// Before an expression with a boundary is evaluated, everything below the boundary is evaluated and replaced
+// by a leaf. The rest is an ordinary expression.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-/// `blocks` applied to `operand` one after the other; each must keep the shape and dtype of its operand.
+/// `blocks` applied to `operand` in order; each must keep the shape and dtype of its operand.
 template <class Block, expression X>
 struct boundary_node : expression_base {
   using value_type = typename X::value_type;
@@ -23,12 +23,12 @@ struct boundary_node : expression_base {
   const std::vector<Block>* blocks;
 };
 
-/// The type in which values of slices of elements T are added up: of bf16 and f16 it is f32.
+/// The type in which values of slices with elements T are summed: f32 for bf16 and f16.
 template <element T>
 using slice_sum = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
 
-/// The sum, a slice_sum, of f(rows of operand, labels of these rows), `rows` of them at a time: what f
-/// computes in between never exists at once.
+/// The sum, of type slice_sum, of f(rows of operand, labels of these rows) over slices of `rows` rows, so
+/// that the intermediate values of only one slice exist at a time.
 template <class F, expression X, expression Labels>
 struct slices_node : expression_base {
   using value_type = slice_sum<typename X::value_type>;
@@ -56,7 +56,7 @@ namespace detail {
 template <class E>
 inline constexpr bool has_boundary = (weft::detail::parts_of<E> & weft::detail::boundary_part) != 0;
 
-/// The variables of lets whose values have become leaves.
+/// The variables of lets whose values have been replaced by leaves.
 struct no_variables {
   static constexpr int depth = 0;
 };
@@ -77,23 +77,23 @@ auto look_up(const bound<Tag, T, Extents>& b, const variables<Found, Leaf, Outer
   else return look_up(b, v.outer);
 }
 
-/// The evaluator, and the shared values that it has computed.
+/// The evaluator, and the shared values that it has computed so far.
 template <class Evaluator>
 class resolver {
  public:
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
-  /// Null if `operand` has not been computed.
+  /// The value of the shared `operand`; null if it has not been computed.
   std::shared_ptr<tensor_state> find(const void* operand) const {
     for (const auto& c : computed_)
       if (c.operand == operand) return c.value;
     return nullptr;
   }
-  /// `depth` lets are around what it reads.
+  /// `depth`: the number of enclosing lets whose variables it reads.
   void remember(const void* operand, std::shared_ptr<tensor_state> value, int depth) {
     computed_.push_back({operand, std::move(value), depth});
   }
-  /// The let that binds the variables at `depth` ends.
+  /// Drops what was computed inside the let at `depth`, which ends.
   void leave(int depth) {
     std::erase_if(computed_, [&](const auto& c) { return c.depth >= depth; });
   }
@@ -144,7 +144,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_no
   return x;
 }
 
-/// `e` as a leaf: itself, or its value.
+/// `e` as a leaf: `e` itself, or its value.
 template <class Evaluator, class E>
 auto as_leaf(Evaluator& evaluator, const E& e) {
   if constexpr (requires { E::is_leaf; }) return e;
@@ -173,8 +173,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Ta
   }
 }
 
-/// Where boundaries end programs inside a shared value, or it reads what has become a leaf, it becomes a leaf
-/// itself.
+/// A shared value is replaced by a leaf if it contains boundaries or reads what has been replaced by a leaf.
 template <class Evaluator, class Variables, class Tag, class E>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const shared_node<Tag, E>& s) {
   using resolved = decltype(resolve(to, v, *s.operand));
@@ -200,7 +199,7 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
 
 }  // namespace detail
 
-/// `e` without boundaries: evaluator.eval_program computes what lies below them.
+/// `e` with everything below its boundaries replaced by leaves, computed by evaluator.eval_program.
 template <class Evaluator, expression E>
 auto without_boundaries(Evaluator& evaluator, const E& e) {
   detail::resolver<Evaluator> to(evaluator);

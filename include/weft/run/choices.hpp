@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What programs are compiled for besides their expression: choices of the policy that a model meets
-// when it is bound.
+// Compilation options of programs besides their expression: choices of the policy to which a model is bound.
 //
 //   using plan = policy<precision::bf16, recompute::selective, strategy::fully_sharded<>>;
 #pragma once
@@ -9,10 +8,10 @@
 
 namespace weft {
 
-/// Which values of forward backward reads, rather than computing them again.
+/// Which values of the forward pass are saved for backward, rather than recomputed.
 enum class saving : std::uint8_t {
-  written,  // all that forward writes to memory
-  products  // results of products, attention and look-ups; what is element-wise is computed again
+  written,  // all values that forward writes to memory
+  products  // results of products, attention and indexing; element-wise ops are recomputed
 };
 
 namespace detail {
@@ -22,7 +21,7 @@ struct chosen_options {
 };
 }  // namespace detail
 
-/// The choices made, as a type.
+/// The options of a program as a type, which is part of the program's identity.
 template <dtype Products = dtype::f32, saving Saved = saving::written>
 struct program_options {
   static constexpr dtype products = Products;
@@ -31,16 +30,16 @@ struct program_options {
 
 namespace precision {
 
-/// As the model is written.
+/// Products are computed in the dtype of their operands.
 struct f32 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f32; }
 };
-/// Operands and results of f32 products are bf16; sums in f32. Parameters, gradients and the
-/// optimiser stay f32. As torch.autocast with bfloat16.
+/// Mixed precision: operands and results of f32 products are rounded to bf16, sums are f32. Parameters,
+/// gradients and optimizer state stay f32. As torch.autocast with bfloat16.
 struct bf16 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::bf16; }
 };
-/// The same with IEEE halves, whose range is small: losses are scaled (optim/loss_scale.hpp).
+/// The same with f16, whose range is small: losses need to be scaled (optim/loss_scale.hpp).
 struct f16 {
   static constexpr void choose(detail::chosen_options& o) { o.products = dtype::f16; }
 };
@@ -49,18 +48,20 @@ struct f16 {
 
 namespace recompute {
 
-/// Of element-wise chains alone, inside of the kernel that reads them.
+/// Recomputes in backward only what fuses into the kernel that reads it: element-wise chains.
 struct none {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::written; }
 };
-/// Of norms and activations too, before the product that reads them: a few percent of the time for
-/// a third of the memory of a transformer block. All of a block: context::recompute_programs.
+/// Recomputes norms and activations as well, before the product that reads them: a few percent of the time
+/// for a third of the memory of a transformer block. To recompute whole blocks use
+/// context::recompute_programs.
 struct selective {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::products; }
 };
 
 }  // namespace recompute
 
+/// A choice that affects how programs are compiled: one of precision:: or recompute::.
 template <class T>
 concept program_choice = requires(detail::chosen_options o) { T::choose(o); };
 
@@ -80,7 +81,7 @@ struct options_of_choices {
 };
 }  // namespace detail
 
-/// The options that these choices make together; what is none is passed over.
+/// The options that these choices result in; other choices are ignored.
 template <class... Choices>
 using options_of = typename detail::options_of_choices<Choices...>::type;
 

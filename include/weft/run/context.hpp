@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// All state of one run: the device, the random state, and instances of the programs it has seen.
+// A context: the mutable state of one run, that is device, random state, and specializations of the programs
+// it has executed.
 //
-// Nothing else in weft is mutable and shared, so two contexts are two runs that know nothing of
-// each other. It runs one program at a time; threads make their own. Functions that take none use
-// a default one for the CPU.
+// Nothing else in weft is mutable and shared, so two contexts are independent runs. A context runs one
+// program at a time; each thread needs its own. Functions that are given none use a default context for the
+// CPU.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +21,11 @@
 
 namespace weft {
 
+/// Device, random state and cached programs of one run. Not copyable. Use by two threads at once throws
+/// usage_error.
 class context {
  public:
-  using programs = program_options<>;  // for which the programs run in it are compiled
+  using programs = program_options<>;  // the options for which its programs are compiled
 
   explicit context(const device& where = default_device()) : device_(where) {}
   context(const context&) = delete;
@@ -30,40 +33,40 @@ class context {
 
   const device& where() const { return device_; }
 
-  /// What happens with values that pass a `tap`.
+  /// Called with the values of `tap`; prints by default.
   tap_handler on_tap = print_tapped;
 
-  /// Plays programs on another back end that can read the device's memory: on the reference back
-  /// end, to look closely (train/inspect.hpp). Null: on the device itself.
+  /// Runs programs on another backend that can access the device's memory, such as the reference backend for
+  /// debugging (train/inspect.hpp). Null: on the device itself.
   void set_backend(backend* other) { engine_ = other; }
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
-  /// How many programs of a tape, the first ones, keep only their operands and compute the rest again
-  /// in backward: less memory for up to a third more time, the same bits. The last program of a pass
-  /// gains nothing, its values are read at once.
+  /// How many programs of a tape, counted from the first, save only their operands and recompute the rest in
+  /// backward: less memory for up to a third more time, with the same bits. Recomputing the last program of a
+  /// pass saves nothing, as backward reads its values at once.
   int recompute_programs = 0;
   static constexpr int every_program = std::numeric_limits<int>::max();
 
-  /// What backward passes begin with where the loss is a scalar. Gradients are larger by it, so that
-  /// small ones do not vanish in f16.
+  /// Factor on the cotangent with which backward passes begin at a scalar loss. It scales all gradients, so
+  /// that small ones do not underflow in f16.
   double loss_scale = 1;
-  /// Which part of a gradient counts: none of a batch that is computed for the sake of other ranks.
+  /// Weight of this rank's loss: 0 for a batch that is computed only so that ranks stay in step.
   double loss_weight = 1;
 
   std::uint64_t seed = 0;
 
-  /// Random numbers of a step differ from those of the next. Within a step each program that is
-  /// run has its own; the same steps run the same programs, so a run can be repeated.
+  /// Sets the step on which random numbers depend. Within a step each executed program draws other numbers;
+  /// equal steps that run equal programs draw equal numbers, so a run can be repeated.
   void begin_step(std::uint64_t step) { begin_micro_batch(step, 0); }
-  /// The same for one of the batches whose gradients a step adds up, so that its numbers do not
-  /// depend on how many batches the rank has seen before.
+  /// The same for one micro-batch of a step, so that its numbers do not depend on the batches that this rank
+  /// computed before.
   void begin_micro_batch(std::uint64_t step, std::uint64_t batch) {
     step_ = mix(mix(0, step), batch);
     programs_ = 0;
   }
   std::uint64_t next_random() { return mix(mix(mix(0, seed), step_), programs_++); }
 
-  /// Where the random numbers of the run stand: set it to compute with the same ones again.
+  /// The random state: restore it to draw the same numbers again.
   struct random_state {
     std::uint64_t seed = 0, step = 0, programs = 0;
   };
@@ -74,14 +77,15 @@ class context {
     programs_ = r.programs;
   }
 
-  /// How many backward passes have begun: none since the last step is a mistake.
+  /// Number of backward passes so far; a step without one is reported as a mistake.
   std::uint64_t backward_passes() const { return backward_passes_; }
   void begin_backward() { ++backward_passes_; }
 
-  /// Who brings parameters and takes gradients: a parallel strategy, or nobody.
+  /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null
+  /// without.
   run::execution_hooks* hooks() const { return hooks_; }
 
-  /// The instance of a plan for these symbol values, made when they are first seen.
+  /// The specialization of a plan for these symbol values; made at the first request and kept.
   run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                              std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
     auto at =
@@ -94,7 +98,7 @@ class context {
                 ->made;
   }
 
-  /// Memory for the values inside a program while it runs.
+  /// Memory for the intermediate values of a program while it runs; grows and is kept.
   void* arena(std::size_t bytes) {
     if (bytes > arena_bytes_) {
       arena_ = {};
@@ -104,9 +108,9 @@ class context {
     return arena_.data();
   }
 
-  /// Held by a thread while it works with the context or a tape in it; again by what it calls, a hook that
-  /// evaluates for example. Throws usage_error if another thread holds it: before anything is touched, so
-  /// that there is no race.
+  /// Held by a thread while it works with the context or a tape in it; nests, for example in hooks that
+  /// evaluate. Throws usage_error if another thread holds it, before any state is touched, so that there is
+  /// no data race.
   class use {
    public:
     explicit use(context& c) : of_(c) {
@@ -126,7 +130,7 @@ class context {
     bool first_ = true;
   };
 
-  /// Held while a program runs. Throws usage_error if another does.
+  /// Held while a program runs. Throws usage_error if another one is running.
   class turn {
    public:
     explicit turn(context& c) : use_(c), of_(c) {
@@ -146,7 +150,7 @@ class context {
   run::execution_hooks* hooks_ = nullptr;
 
  private:
-  static inline thread_local const char this_thread = 0;  // its address tells threads apart
+  static inline thread_local const char this_thread = 0;  // its address identifies the thread
 
   [[gnu::cold]] static usage_error refusal(const std::string& why) {
     return usage_error("weft: a context runs one program at a time, and " + why +
@@ -167,19 +171,21 @@ class context {
   std::size_t arena_bytes_ = 0;
 };
 
+/// A context with the compile options `Options`.
 template <class Options>
 class context_for : public context {
  public:
   using programs = Options;
   using context::context;
 };
-/// A context whose programs are compiled for other choices.
+/// A context whose programs are compiled with other choices than the default.
 ///   context_in<precision::bf16> c;
 ///   tape steps(c);
 template <program_choice... Choices>
 using context_in = context_for<options_of<Choices...>>;
 
-/// What is evaluated in without another.
+/// The context of functions that are given none: on the CPU, created at the first call and never destroyed.
+/// Shared by all threads, of which only one may use it at a time.
 inline context& default_context() {
   static context* c = new context();
   return *c;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// Conversion of a tensor between floating types, for messages of half the size.
 // A tensor in another floating type: messages in half the bytes.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace weft::run {
 
 namespace detail {
-/// Both are f32 in a register.
+/// Both types are f32 in a register.
 template <dtype From, dtype To>
 inline constexpr std::array convert_words{
     lower::instruction{lower::sweep}.encoded(),
@@ -16,7 +16,8 @@ inline constexpr std::array convert_words{
     lower::instruction{lower::end}.encoded()};
 }  // namespace detail
 
-/// to = from, between f32 and bf16 or f16, of equal size. Throws value_error for other types.
+/// to = from, between f32 and bf16 or f16, with equal numbers of elements; rounds to nearest even. Throws
+/// value_error for other types.
 inline void convert(backend& device, const tensor_state& from, tensor_state& to) {
   const auto is = [&](dtype a, dtype b) { return from.type == a && to.type == b; };
   if (is(dtype::bf16, dtype::f32))

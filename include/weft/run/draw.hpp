@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: MIT
-// What an expression becomes: its graph and how nodes are fused into kernels, in the language of Graphviz.
+// Drawing of an expression's graph, with the kernels into which its nodes are fused, in the DOT language of
+// Graphviz.
 //
 //   std::ofstream("model.dot") << to_dot(softmax(matmul(x, w)));      // dot -Tsvg model.dot -o model.svg
 //
-// Made at run time by the passes that the compiler runs; a header of its own, as few programs need it.
+// Computed at run time by the passes that the compiler runs. The umbrella header does not include it.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace weft {
 
-/// The graph of `e` as it is evaluated: composed ops are written out, nodes of one kernel stand in one box,
-/// and matmuls, other native ops and views outside. `Options` are those of a policy: `plan::programs`.
+/// The graph of `e` as it is evaluated: composed ops are expanded, the nodes of one kernel are in one box,
+/// and matmuls, other native ops and views are outside. `Options` are those of a policy: `plan::programs`.
 template <class Options = program_options<>, expression E>
 std::string to_dot(const E&) {
   const graph::compute_graph g = graph::with_legal_views(
@@ -22,7 +22,7 @@ std::string to_dot(const E&) {
   return graph::to_dot(g, graph::fuse(g));
 }
 
-/// The same for the statement `e` and its derivative: all that a tape computes for it.
+/// The same for `e` and its derivative: all that a tape computes for it.
 template <class Options = program_options<>, expression E>
 std::string to_dot_with_gradients(const E&) {
   const graph::compute_graph g = graph::with_legal_views(

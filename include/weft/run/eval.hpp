@@ -14,12 +14,13 @@ namespace weft {
 
 namespace run {
 
-/// A program whatever expression it came from: what the engine needs to run it.
+/// A program independent of the expression type it was made from: what the engine needs to execute it.
 struct executable {
   lower::plan_view plan;
   std::span<const kernel_function> kernels;
 };
 
+/// The executable of a `program` type (run/program.hpp).
 template <class Program>
 constexpr executable executable_of() {
   return {Program::plan, Program::kernels};
@@ -33,7 +34,8 @@ namespace detail {
                      (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
 }
 
-/// New memory for those of `outputs` that the program must not write at once; null for the others.
+/// Buffers for those of `outputs` that the program must not write in place; null for the others, empty if
+/// there are none.
 [[gnu::cold]] inline tensor_list computed_beside(context& c, const specialization& i,
                                                  const tensor_list& outputs,
                                                  const recycled_vector<void*>& leaves) {
@@ -47,9 +49,10 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Plays `p`. Outputs that are null are allocated, but for those that a sum is given for and the program can
-/// add to it: they are that sum. The others are memory of their shape and type; those that the program reads
-/// in another order than it writes them are computed beside, and copied.
+/// Executes `p` in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program can
+/// accumulate into that. Outputs that are given are written in place; if the program reads one in another
+/// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
+/// another device.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
                     tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
@@ -65,7 +68,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
     weft::detail::require_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
-  tensor_list given;  // what `outputs` were, if they are computed beside
+  tensor_list given;  // the given outputs, if the program writes to buffers
   if (!outputs.empty())
     if (tensor_list beside = detail::computed_beside(c, i, outputs, leaf_memory); !beside.empty())
       given = std::exchange(outputs, std::move(beside));
@@ -92,7 +95,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
   if (hooks) hooks->after_program(leaves, why);
 }
 
-/// The value of `p` for these operands.
+/// The value of `p` for these operands; throws shape_error if their extents do not fit.
 inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, const operands& o) {
   tensor_list outputs;
   execute(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
@@ -101,12 +104,13 @@ inline std::shared_ptr<tensor_state> execute_value(context& c, const executable&
 
 }  // namespace run
 
-/// The tensor type that an expression evaluates to.
+/// The tensor type to which an expression evaluates.
 template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
 namespace run {
-/// A matrix and the labels of its rows, so many rows at a time. Slices have one type, whatever the matrix's.
+/// A matrix and labels of its rows, in slices of at most `rows` rows. The type of slices does not depend on
+/// the matrix's.
 template <class X, class Labels>
 struct row_slices {
   using matrix = variable<typename X::value_type, extents<dyn, X::static_shape.last()>>;
@@ -116,7 +120,7 @@ struct row_slices {
   index_t rows;
 
   index_t count() const { return x->extents[0]; }
-  /// Calls f(matrix, labels, first row) for slices of about equal size.
+  /// Calls f(matrix, labels, index of the first row) for slices of about equal size.
   template <class F>
   void for_each(F f) const {
     const index_t width = x->extents[1], slices = std::max<index_t>((count() + rows - 1) / rows, 1);
@@ -128,7 +132,7 @@ struct row_slices {
   }
 };
 
-/// Evaluates programs and forgets them.
+/// Evaluates programs without recording them on a tape.
 template <class Options>
 struct forgetful_evaluator {
   context& in;
@@ -163,13 +167,17 @@ struct forgetful_evaluator {
 };
 }  // namespace run
 
-/// Computes `e`. Throws shape_error if extents that are first known now do not fit.
+/// Computes `e` on the context's device and returns a tensor of its shape and dtype; nothing is recorded for
+/// backward. Throws shape_error if extents known only now do not fit, value_error if an operand was changed
+/// in place since `e` was written or an index is out of range, device_error if an operand is on another
+/// device.
 template <expression E, std::derived_from<context> Context = context>
 auto eval(const E& e, Context& c = default_context()) {
   return run::forgetful_evaluator<typename Context::programs>{c}.eval(e);
 }
 
-/// An expression to keep: each call computes it from the values its tensors have then.
+/// An expression to be evaluated repeatedly: each call computes it from the values that its tensors have at
+/// that time.
 ///
 ///   auto step = compile(relu(matmul(x, w)));
 ///   x.copy_from(next);
@@ -185,6 +193,7 @@ class compiled {
   context* context_;
 };
 
+/// `e` as a `compiled` object that is called to evaluate it in `c`, which must outlive it.
 template <expression E, std::derived_from<context> Context = context>
 auto compile(E e, Context& c = default_context()) {
   return compiled<E, typename Context::programs>(std::move(e), c);

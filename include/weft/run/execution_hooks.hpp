@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: MIT
-// What a parallel strategy does around the programs of a context: brings the parameters they read,
-// takes the gradients they have completed, moves messages on between their steps.
+// Callbacks of a parallel strategy around the programs of a context: to gather the parameters they read,
+// reduce the gradients they complete, and progress messages between their steps.
 #pragma once
 
 #include <memory>
@@ -13,18 +12,19 @@ struct tensor_state;
 
 namespace run {
 
-/// In which pass a program is run. What is recomputed is read again by the backward program that follows.
+/// In which pass a program is executed. Recomputed values are read by the backward program that follows.
 enum class pass : unsigned char { forward, recompute, backward };
 
-/// What tells tapes apart: of one tape from the first statement that it remembers until it is empty again.
+/// Identity of a tape, from the first statement that it remembers until it is empty again.
 using tape_identity = std::shared_ptr<const void>;
 
-/// Why a program is run: in which pass, and for the entries of which tape; null where none remembers it.
+/// Why a program is executed: the pass, and the tape that remembers its entries; null if none does.
 struct purpose {
   pass during = pass::forward;
   const tape_identity* tape = nullptr;
 };
 
+/// Interface of such a strategy; context::hooks holds at most one.
 class execution_hooks {
  public:
   using operands = const recycled_vector<std::shared_ptr<tensor_state>>&;
@@ -32,20 +32,21 @@ class execution_hooks {
 
   virtual ~execution_hooks() = default;
 
-  /// A program is about to read these; null where it does not read one.
+  /// A program is about to read these tensors; null where it does not read one.
   virtual void before_program(operands, const purpose&) = 0;
   virtual void after_program(operands, const purpose&) = 0;
 
   // Several tapes may hold entries at once: programs of others may run before the backward pass of one, not
   // during it.
 
-  /// Backward begins, and will add one cotangent to each of these, which may repeat.
+  /// Backward begins, and will add one cotangent to each of these tensors, in which one can occur several
+  /// times.
   virtual void before_backward(uses) = 0;
-  /// One more has been added to each of these, or never will be.
+  /// One more cotangent has been added to each of these, or never will be.
   virtual void after_entry(uses) = 0;
   virtual void after_backward(const tape_identity&) = 0;
 
-  /// Moves on what is under way, without waiting.
+  /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
 };
 

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: MIT
-// Kernels written by hand in instructions, over contiguous tensors of equal size: what the library itself
-// does to gradients, so that it compiles no program of its own.
+// Kernels written directly as instructions, over contiguous tensors of equal size: the operations of the
+// library itself on gradients, for which no program is compiled.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +10,8 @@
 
 namespace weft::run {
 
-/// `Words` is an array of encoded instructions that load and store the operands in their order, and read the
-/// numbers.
+/// Launches the kernel whose encoded instructions are `Words`; they load and store the operands in this
+/// order, and read the numbers.
 template <const auto& Words>
 void launch_flat(backend& device, std::initializer_list<const tensor_state*> operands,
                  std::initializer_list<any_number> numbers = {}) {

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: MIT
-// Checks derivatives against central differences: for tests of ops, yours included.
+// Comparison of derivatives with central differences, for tests of ops, including your own.
 //
-//   gradcheck([&] { return sum(squash(x)); }, x)      // true, or throws and says where
+//   gradcheck([&] { return sum(squash(x)); }, x)      // true, or throws value_error with the element
 #pragma once
 
 #include <cmath>
@@ -13,15 +12,16 @@
 
 namespace weft {
 
+/// Step of the differences and tolerances of gradcheck; the defaults are for f64.
 struct gradcheck_options {
   double step = 1e-6;
   double tolerance = 1e-5;  // of |difference| / (|gradient| + floor)
   double floor = 1e-3;
 };
 
-/// Compares the gradient of the scalar f() with respect to every element of `x` with a central
-/// difference. Throws value_error with the element and both numbers if they disagree. Use f64. Elements
-/// and gradient of `x` are afterwards what they were, whatever f throws; evaluates f 2 n + 1 times.
+/// Compares the gradient of the scalar f() with respect to every element of `x` with a central difference, as
+/// torch.autograd.gradcheck. Throws value_error with the element and both numbers if they disagree. Use f64.
+/// Restores elements and gradient of `x`, also if f throws. Evaluates f 2 n + 1 times.
 template <class F, class T, class Extents>
 bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& c = default_context()) {
   const std::vector<T> elements = x.to_vector();

@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
-// Memory, known before anything runs.
+// Memory that a computation takes, known before it runs.
 //
-//   static_assert(peak_bytes<decltype(softmax(matmul(x, w)))>() <= 1 << 20);    // extents in its type
+//   static_assert(peak_bytes<decltype(softmax(matmul(x, w)))>() <= 1 << 20);    // static extents
 //
-//   const std::size_t bytes = peak_bytes([&](const device& nowhere) {             // known at run time
+//   const std::size_t bytes = peak_bytes([&](const device& nowhere) {             // at run time
 //     ... build the model on `nowhere`, run a step there ...
 //   });
 #pragma once
@@ -15,9 +14,9 @@
 
 namespace weft {
 
-/// What evaluating an E takes of a device beside its operands, in bytes as the device's memory counts them:
-/// its value, and an arena for what is computed on the way, which its context keeps. All extents must be in
-/// its type.
+/// Device memory in bytes that evaluating an E takes besides its operands, as the device's allocator counts
+/// them: its value, and the arena for intermediate values, which the context keeps. All extents must be
+/// static.
 template <expression E, class Options = program_options<>>
 consteval std::size_t peak_bytes() {
   constexpr lower::plan_view p = run::value_program<E, Options>::plan;
@@ -32,9 +31,9 @@ consteval std::size_t peak_bytes() {
   return bytes;
 }
 
-/// The most that `step(device)` ever holds of the memory of the device it is given, in bytes. That device
-/// computes nothing: this takes the time of planning the step, and is exact. `holds_messages`: as of the
-/// device that the step is for (device/counting.hpp).
+/// The peak of device memory in bytes that step(device) holds, exact. The step runs on a device that computes
+/// nothing, in the time that planning takes. `holds_messages`: whether the real device keeps messages in its
+/// own memory (device/counting.hpp).
 template <class Step>
 std::size_t peak_bytes(Step&& step, bool holds_messages = true) {
   const device nowhere(std::make_shared<counting_backend>(holds_messages));

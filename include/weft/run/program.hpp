@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: MIT
-// The programs of an expression type: graph, plan and kernels, all made by the compiler.
+// The programs of an expression type: graph, plan and kernels, all computed by the compiler.
 //
-// `value_program` computes the value. `gradient_programs` is a pair: forward, which also keeps what
-// backward reads, and backward. Only the tables below are in the binary; types end here.
+// `value_program` computes the value. `forward_program` also returns the values that backward reads, and
+// `backward_program` computes the gradients. Only the tables below are in the binary; nothing after this
+// header depends on expression types.
 #pragma once
 
 #include <weft/grad/partition.hpp>
@@ -18,7 +18,7 @@ namespace weft::run {
 
 namespace detail {
 
-/// The graph of E: its value is the only output, unless E is a bundle.
+/// The graph of E; its value is the only output, unless E is a bundle.
 template <expression E, class Options>
 constexpr graph::compute_graph graph_of() {
   graph::compute_graph g;
@@ -28,14 +28,14 @@ constexpr graph::compute_graph graph_of() {
                   graph::verify_graph);
 }
 
-/// The graph of E and of its derivative, as autodiff::with_cotangents joins them.
+/// The graph of E and its derivative, joined by autodiff::with_cotangents.
 template <expression E, class Options>
 constexpr graph::compute_graph joint_graph_of() {
   const graph::compute_graph g = autodiff::with_cotangents(graph_of<E, Options>());
   return verified(graph::expanded(graph::with_wide_gradients(Options::products, g)), graph::verify_expanded);
 }
 
-/// The plan of a graph whose ops are expanded.
+/// The plan of a graph in which all ops are expanded.
 constexpr lower::plan plan_of(const graph::compute_graph& g) {
   return verified(lower::make_plan(verified(graph::with_legal_views(graph::with_transposed_products(g)),
                                             graph::verify_views)),
@@ -48,7 +48,7 @@ struct value_plan {
     return plan_of(verified(graph::expanded(graph_of<E, Options>()), graph::verify_expanded));
   }
 };
-/// One joint graph for forward and backward: differentiated once.
+/// One joint graph for forward and backward, so that E is differentiated once.
 template <expression E, class Options>
 struct joint_graph {
   static consteval graph::compute_graph make() { return joint_graph_of<E, Options>(); }
@@ -73,7 +73,7 @@ struct backward_plan {
 
 }  // namespace detail
 
-/// A plan with the CPU kernels its codes name. `Source::make()` gives the plan.
+/// A plan with the CPU kernels of its instructions. Source::make() returns the plan.
 template <class Source>
 class program {
   static constexpr auto planned_ = lower::freeze<Source>();
@@ -95,7 +95,7 @@ class program {
         if (s.kind == lower::step_kind::contraction && type_of_product(planned_.view(), s) == dtype_of<T>)
           s.native = &op::product_code<T>;
   }
-  /// The plan with the code of its products, of the types that occur.
+  /// The plan with the kernels of its products, for the types that occur.
   static consteval auto with_products() {
     auto p = planned_;
     name_products<float>(p);
@@ -128,10 +128,14 @@ class program {
                                                             static_cast<std::size_t>(kernel_count)};
 };
 
+/// The program that computes the value of E.
 template <expression E, class Options = program_options<>>
 using value_program = program<detail::value_plan<E, Options>>;
+/// The program that computes the value of E and what backward needs: outputs [value, saved values...].
 template <expression E, class Options = program_options<>>
 using forward_program = program<detail::forward_plan<E, Options>>;
+/// The program that computes the cotangents of the leaves of E from the saved values and the cotangent of its
+/// value.
 template <expression E, class Options = program_options<>>
 using backward_program = program<detail::backward_plan<E, Options>>;
 

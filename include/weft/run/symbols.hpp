@@ -1,6 +1,4 @@
-// SPDX-License-Identifier: MIT
-// The symbols of a plan as numbers, and what is wrong where extents that are first known at run time do not
-// fit.
+// Values of the symbols of a plan at run time, and the errors for extents that do not fit.
 //
 //   const symbol_values numbers = resolve_symbols(plan, leaves, sizes);
 #pragma once
@@ -12,8 +10,10 @@
 
 namespace weft::run {
 
+/// The plan of a program (lower/plan.hpp).
 using lower::plan_view;
 
+/// The value of each symbol of a plan, by number.
 using symbol_values = recycled_vector<index_t>;
 
 namespace detail {
@@ -21,7 +21,7 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
   return e >= 0 ? e : numbers[static_cast<std::size_t>(symbol_table::number_of(e))];
 }
 
-/// Throws shape_error: `what` does not hold of the operands of law number `law` of the plan.
+/// Throws shape_error: `what` does not hold for the operands of law number `law` of the plan.
 [[noreturn, gnu::cold]] inline void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
                                                    const std::string& what) {
   std::string text = "weft: ";
@@ -57,7 +57,7 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
   return a / b + (a % b > 0);
 }
 
-/// Throws shape_error for the first slice of a plan that reaches beyond its operand.
+/// Throws shape_error for the first slice of a plan that exceeds its operand.
 [[gnu::cold]] inline void check_slices(const plan_view& p, const symbol_values& numbers) {
   const auto number = [&](index_t e) { return number_of(numbers, e); };
   for (const lower::value_entry& v : p.values) {
@@ -73,14 +73,14 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
   }
 }
 
-/// A size or bound that an expression carries.
+/// `size`, a size or bound given at run time; throws shape_error if it is negative.
 inline index_t non_negative(index_t size) {
   if (size < 0)
     throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
   return size;
 }
 
-/// A sum, difference or product of extents.
+/// A sum, difference or product of extents; throws shape_error if it overflows.
 inline index_t combined(const plan_view& p, const symbol& s, const symbol_values& numbers) {
   const index_t a = number_of(numbers, s.a), b = number_of(numbers, s.b);
   index_t n = 0;
@@ -95,8 +95,8 @@ inline index_t combined(const plan_view& p, const symbol& s, const symbol_values
 }
 }  // namespace detail
 
-/// The numbers of the symbols of a plan, from the shapes of leaves and the sizes given. Throws shape_error,
-/// with the op and the shapes of its operands, if they do not fit.
+/// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,
+/// naming the op and the shapes of its operands, if extents do not fit.
 inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
                                      const recycled_vector<index_t>& sizes) {
   symbol_values numbers(p.symbols.size());
@@ -118,7 +118,7 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
     const bool holds = c.kind == check_kind::equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
     if (holds) continue;
     if (c.kind == check_kind::equal)
-      detail::check_slices(p, numbers);  // a bound that is out of range says more
+      detail::check_slices(p, numbers);  // a bound out of range is the more specific error
     detail::refuse_check(p, c, numbers);
   }
   return numbers;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// The value that a `tap` passes to its handler.
 // What a `tap` shows: a value on its way through a program.
 #pragma once
 
@@ -12,13 +12,14 @@
 
 namespace weft {
 
+/// A value observed by `tap`: name, dtype, shape, elements.
 struct tapped {
   const char* name;
   dtype type;
   shape extents;
   const void* elements;  // on the host, row-major; valid during the call
 
-  /// Elements as f64.
+  /// A copy of the elements as f64.
   std::vector<double> to_vector() const {
     std::vector<double> v(static_cast<std::size_t>(extents.size()));
     for (std::size_t i = 0; i < v.size(); ++i)
@@ -28,9 +29,11 @@ struct tapped {
   }
 };
 
+/// A function that receives the values of `tap`; see context::on_tap.
 using tap_handler = std::function<void(const tapped&)>;
 
-/// Prints one line to stderr: name, type, shape, range, mean, and how many elements are not finite.
+/// Prints one line to stderr: name, dtype, shape, minimum, maximum and mean of the finite elements, and how
+/// many are not finite.
 inline void print_tapped(const tapped& t) {
   double low = INFINITY, high = -INFINITY, sum = 0;
   std::size_t odd = 0;

@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
-// Updates in place: expressions computed into the memory of tensors they may read.
+// Updates in place: expressions computed into the memory of tensors, which they may read.
 //
 //   update(c, {p.state(), m.state()}, bundled(p - m * 0.1f, m * 0.9f));
 //
-// All values of a bundle are computed from the old elements, whatever the order they are stored in.
+// All values of a bundle are computed from the old elements, whatever the order in which they are stored.
 #pragma once
 
 #include <weft/run/eval.hpp>
@@ -13,7 +12,8 @@ namespace weft {
 namespace run {
 
 namespace detail {
-/// Whether the dims of `value` are those of `target`, or neighbours of them merged, as in a flat view.
+/// Whether the dims of `value` are those of `target`, possibly with neighbouring ones merged, as in a flat
+/// view.
 [[gnu::cold]] inline bool merges_dims_of(const shape& target, const shape& value) {
   if (target.size() != value.size() || value.size() == 0) return target.size() == value.size();
   int d = 0;
@@ -35,7 +35,7 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Sets `targets` to the outputs of `p`. If it throws, they hold what they held.
+/// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.
 inline void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
     throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " +
@@ -45,7 +45,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
   for (std::size_t t = 0; t < targets.size(); ++t)
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
-  const bool direct = i.is_one_kernel_of_elements();  // which cannot fail when it has begun
+  const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;
   if (direct) outputs = targets;
   execute(c, p, o.leaves, o.numbers, symbols, outputs);
@@ -58,19 +58,18 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
 }
 }  // namespace run
 
-/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and element types; a
-/// value may also have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands
-/// of `e`, in any order and overlapping: all values are computed from the old elements; where targets overlap
-/// each other, the last one holds. In place where each element depends on the one that it replaces and no
-/// other, else with memory for the values. Throws shape_error, with nothing written, if a target does not
-/// fit.
+/// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
+/// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
+/// overlap: all values are computed from the old elements; if targets overlap each other, the last one holds.
+/// Computed in place if each element depends on no other element of the target, else through a buffer. Throws
+/// shape_error, with nothing written, if a target does not fit.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e) {
   run::execute_into(c, run::executable_of<run::value_program<E>>(), run::operands_of(e), targets);
 }
 
-/// A tensor's elements, which must be of type T, as one dim: the same memory under another shape. Throws
-/// value_error where they are of another type.
+/// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory. Throws value_error
+/// if they are of another type.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
@@ -78,7 +77,7 @@ tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   return tensor<T, extents<dyn>>(std::move(view));
 }
 
-/// The same with the last dim kept and the others counted as rows.
+/// The same with shape [rows, last extent]: the last dim is kept and the others are merged.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
   auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
