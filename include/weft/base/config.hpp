@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Version, instruction set and the few facts about the compiler that other headers ask for.
+// Version, instruction set and properties of the compiler.
 //
-// Code that depends on the instruction set lives in an inline namespace named after it, so two
-// units built with different -m flags fail to link instead of crashing on the older machine.
+// Code that depends on the instruction set is in an inline namespace named after it, so that two units built
+// with different -m flags fail to link instead of crashing on the older machine.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@
 
 namespace weft {
 
-/// Counts elements; also an extent or an offset. Signed, so that differences are safe.
+/// Number of elements, an extent or an offset. Signed, so that differences are safe.
 using index_t = std::int64_t;
 
-/// Whether two addresses are those of one object or function. A constant, also of inline variables and
-/// templates: g++ with -fsanitize=null, for which these might be null, leaves a == b undecided where they
-/// differ.
+/// Whether two addresses are those of the same object or function, as a constant also for inline variables
+/// and templates: with -fsanitize=null g++ treats these as possibly null and does not evaluate a == b where
+/// they differ.
 constexpr bool same_object(const void* a, const void* b) {
   if (std::is_constant_evaluated()) return __builtin_constant_p(a == b) && a == b;
   return a == b;
@@ -41,7 +41,7 @@ constexpr bool same_object(const void* a, const void* b) {
 
 inline namespace WEFT_ISA {
 
-/// The instruction set that this unit was compiled for, as programs log it.
+/// The instruction set for which this unit was compiled.
 constexpr const char* compiled_isa() {
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
   return "avx512";
@@ -54,7 +54,7 @@ constexpr const char* compiled_isa() {
 #endif
 }
 
-/// Bytes of one vector register of that instruction set.
+/// Bytes of one vector register.
 inline constexpr int vector_bytes =
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
     64;
@@ -64,7 +64,7 @@ inline constexpr int vector_bytes =
     16;
 #endif
 
-/// Architectural vector registers, from which matmul derives its tile.
+/// Number of architectural vector registers, which determines the tile of matrix products.
 inline constexpr int vector_registers =
 #if defined(__AVX512F__) || defined(__aarch64__)
     32;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A file descriptor that is closed at the end.
+// An owned file descriptor, closed on destruction.
 //
 //   const descriptor file(::open("x", O_RDONLY | O_CLOEXEC));
 //   if (file) ::read(file.number(), ...);
@@ -11,9 +11,10 @@
 
 namespace weft {
 
+/// Owns a file descriptor, or none. Move only.
 class descriptor {
  public:
-  /// Takes it over; less than 0: none.
+  /// Takes ownership of `number`; a negative one means none.
   explicit descriptor(int number = -1) : number_(number) {}
   descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   descriptor& operator=(descriptor&& other) noexcept {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Element types: what memory holds, and what registers compute with.
+// Element types: of memory, and of computation.
 //
-// f32, f64, i64 and i32 are computed with. bf16, f16, u8 and bool are storage types: a value of such a
-// type holds what memory holds, and ops compute with it in f32 (bf16, f16) or i32 (u8, bool).
+// f32, f64, i64 and i32 are computed with. bf16, f16, u8 and bool are storage types: ops convert their values
+// to f32 (bf16, f16) or i32 (u8, bool) to compute.
 #pragma once
 
 #include <bit>
@@ -15,9 +15,11 @@
 
 namespace weft {
 
+/// The element type of a tensor at run time.
 enum class dtype : std::uint8_t { f64, f32, bf16, f16, i64, i32, u8, boolean };
 
-/// Upper 16 bits of a float (8 exponent bits, 7 fraction bits).
+/// The upper 16 bits of a float: 8 exponent bits, 7 fraction bits. Conversion from float rounds to nearest
+/// even; NaN stays NaN.
 struct bfloat16 {
   std::uint16_t bits = 0;
   bfloat16() = default;
@@ -32,7 +34,8 @@ struct bfloat16 {
   }
 };
 
-/// IEEE binary16 (5 exponent bits, 10 fraction bits).
+/// IEEE binary16: 5 exponent bits, 10 fraction bits. Conversion from float rounds to nearest even; magnitudes
+/// from 65520 on become infinite.
 struct float16 {
   std::uint16_t bits = 0;
   float16() = default;
@@ -62,7 +65,7 @@ struct float16 {
       const std::uint32_t shifted = magnitude - 0x38000000u;
       return (shifted + 0xfffu + (shifted >> 13 & 1u)) >> 13;
     }
-    if (magnitude < 0x33000000u) return 0;                          // below half the smallest
+    if (magnitude < 0x33000000u) return 0;                          // below half the smallest subnormal
     const int shift = 126 - static_cast<int>(magnitude >> 23);      // 14 to 24
     const std::uint32_t fraction = (magnitude & 0x7fffffu) | 0x800000u;
     const std::uint32_t half = 1u << (shift - 1);
@@ -70,16 +73,19 @@ struct float16 {
   }
 };
 
+/// Whether T is one of the eight C++ types of elements.
 template <class T>
 inline constexpr bool is_element_type =
     std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, bfloat16> ||
     std::is_same_v<T, float16> || std::is_same_v<T, std::int64_t> ||
     std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint8_t> || std::is_same_v<T, bool>;
 
-/// A C++ type that tensors may hold.
+/// A C++ type of tensor elements: double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t
+/// or bool.
 template <class T>
 concept element = is_element_type<T>;
 
+/// The dtype of elements of the C++ type T.
 template <element T>
 inline constexpr dtype dtype_of = [] {
   if constexpr (std::is_same_v<T, double>) return dtype::f64;
@@ -92,6 +98,7 @@ inline constexpr dtype dtype_of = [] {
   else return dtype::boolean;
 }();
 
+/// Bytes of one element.
 constexpr index_t size_of(dtype t) {
   switch (t) {
     case dtype::f64: case dtype::i64: return 8;
@@ -101,23 +108,25 @@ constexpr index_t size_of(dtype t) {
   }
 }
 
+/// Whether `t` is f64, f32, bf16 or f16.
 constexpr bool is_floating(dtype t) { return t <= dtype::f16; }
 
-/// 16 bits that ops widen to f32.
+/// Whether `t` is bf16 or f16, which ops widen to f32.
 constexpr bool is_narrow(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
 
-/// The type that ops compute with for operands of type `t`, each value of which it holds.
+/// The type in which ops compute with operands of type `t`; it represents all values of `t`.
 constexpr dtype compute_type(dtype t) {
   if (is_narrow(t)) return dtype::f32;
   return t == dtype::u8 || t == dtype::boolean ? dtype::i32 : t;
 }
 
+/// Short name, such as "f32" or "bool".
 constexpr const char* name_of(dtype t) {
   constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
   return names[static_cast<int>(t)];
 }
 
-/// Calls `f` with a value of the C++ type of `t`: the one switch from run time to types.
+/// Calls `f` with a value of the C++ type of `t`: dispatch from a run-time dtype to a type.
 template <class F>
 constexpr decltype(auto) visit_type(dtype t, F&& f) {
   switch (t) {
@@ -132,9 +141,9 @@ constexpr decltype(auto) visit_type(dtype t, F&& f) {
   }
 }
 
-/// `x` as an element of type T, as the op `cast` computes it. To bf16 and f16: rounded to nearest even,
-/// from f64 by way of f32. To integers: towards zero; NaN is 0, and what is out of range becomes the nearest
-/// integer of the type. Between integers: modulo 2^bits. To bool: whether it is not 0.
+/// `x` converted to type T, as the op `cast` computes it. To bf16 and f16: rounded to nearest even, from f64
+/// through f32. Floating to integer: truncated; NaN becomes 0, values out of range the nearest integer of T.
+/// Between integers: modulo 2^bits. To bool: whether it is not 0.
 template <element T, class From>
 constexpr T converted(From x) {
   if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
@@ -153,8 +162,8 @@ constexpr T converted(From x) {
   }
 }
 
-/// A number that meets tensors of any type: the bits of a double for floating types, an integer for the
-/// others, so that both are exact.
+/// A number for elements of any type: the bits of a double for floating types, an integer for the others, so
+/// that both are exact.
 struct any_number {
   std::int64_t bits = 0;
 
@@ -163,13 +172,13 @@ struct any_number {
     if constexpr (is_floating(dtype_of<T>)) return {std::bit_cast<std::int64_t>(static_cast<double>(x))};
     else return {static_cast<std::int64_t>(x)};
   }
-  /// The number x as an element of type `t`; for f32 not rounded yet.
+  /// The number x as an element of type `t`; for f32 not yet rounded.
   template <class Number>
   static constexpr any_number of(dtype t, Number x) {
     if (t == dtype::f32 || t == dtype::f64) return of(static_cast<double>(x));
     return visit_type(t, [x]<class T>(T) { return of(converted<T>(x)); });
   }
-  /// The number in a register of type R: double, float or an integer; floating if R is.
+  /// The number in a register of type R; R must be floating if the number is.
   template <class R>
   constexpr R as() const {
     if constexpr (std::is_floating_point_v<R>) return static_cast<R>(std::bit_cast<double>(bits));
@@ -177,9 +186,9 @@ struct any_number {
   }
 };
 
-/// The type that a number of the C++ type `Number` takes beside a tensor of type `t`: that of the tensor,
-/// unless the number is of a higher category (bool, integer, floating): then i64 or f32. PyTorch's rule for
-/// Python's numbers.
+/// The dtype that a number of the C++ type `Number` takes beside a tensor of dtype `t`: `t`, unless the
+/// number is of a higher category (bool, integer, floating), then i64 or f32. PyTorch's rule for Python
+/// scalars.
 template <class Number>
 constexpr dtype number_beside(dtype t) {
   if (is_floating(t)) return t;
@@ -187,8 +196,8 @@ constexpr dtype number_beside(dtype t) {
   return t == dtype::boolean && !std::is_same_v<Number, bool> ? dtype::i64 : t;
 }
 
-/// The type that an op computes with for operands `a` and `b`: PyTorch's promotion for tensors,
-/// with storage types widened (bf16 with f16 gives f32).
+/// The common dtype of operands `a` and `b`: PyTorch's promotion of tensors. Floating over integer over bool,
+/// then the wider; bf16 with f16 gives f32.
 constexpr dtype promoted(dtype a, dtype b) {
   if (a == b) return a;
   if (is_floating(a) && is_floating(b)) {
@@ -197,7 +206,7 @@ constexpr dtype promoted(dtype a, dtype b) {
   }
   if (is_floating(a)) return a;
   if (is_floating(b)) return b;
-  return a < b ? a : b;  // integers: the wider stands first
+  return a < b ? a : b;  // integers: the wider one is listed first
 }
 
 }  // namespace weft

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The exceptions of weft. User input never aborts the process: it ends here.
+// The exceptions of weft. Invalid user input throws; it never aborts the process.
 //
-// Every message names the op, the shapes, the file or the module path it is about.
+// Every message names the op, shapes, file or module path concerned.
 #pragma once
 
 #include <stdexcept>
@@ -9,48 +9,47 @@
 
 namespace weft {
 
-/// Base of everything that weft throws.
+/// Base of all exceptions of weft.
 struct error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Extents that do not fit together, found when they are first known.
+/// Extents that do not fit, found at run time.
 struct shape_error : error {
   using error::error;
 };
 
-/// A value used in a way its state forbids: changed in place, out of range, no gradient.
+/// An invalid value: changed in place, out of range, without a gradient.
 struct value_error : error {
   using error::error;
 };
 
-/// A device that is missing, failed, or has no code for an op.
+/// A device that is missing, failed, or has no kernel for an op.
 struct device_error : error {
   using error::error;
 };
 
-/// A device that has no more memory. Caches give back what they hold and ask again; every other error stays
-/// what it is.
+/// A device without enough memory. The allocator releases cached blocks and retries on this error only.
 struct out_of_memory_error : device_error {
   using device_error::device_error;
 };
 
-/// A file that cannot be read or written, or does not hold what it should.
+/// A file that cannot be read or written, or has invalid content.
 struct io_error : error {
   using error::error;
 };
 
-/// Ranks that do not understand each other, or one that is gone. Names the operation and the rank.
+/// Ranks that disagree, or a rank that has failed. Names the operation and the rank.
 struct comm_error : error {
   using error::error;
 };
 
-/// A rank that did not come in time.
+/// A rank that did not respond in time.
 struct timeout_error : comm_error {
   using comm_error::comm_error;
 };
 
-/// A program called with arguments that make no sense; examples exit with code 2.
+/// Invalid arguments of a call or program; examples exit with code 2.
 struct usage_error : error {
   using error::error;
 };

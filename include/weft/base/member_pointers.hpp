@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Pointers to the members of an aggregate, by structured bindings.
 //
-// C++20 has no structured binding of a pack, so there is a line for each number of members.
+// C++20 has no structured bindings of packs, so there is one line per number of members.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct anything {
 
 inline constexpr std::size_t most_members = 32;
 
-/// Counts to one more than there may be.
+/// Number of members, counted up to one more than the maximum.
 template <class T, class... Found>
 consteval std::size_t count_members() {
   if constexpr (sizeof...(Found) > most_members) return sizeof...(Found);
@@ -25,7 +25,7 @@ consteval std::size_t count_members() {
   else return sizeof...(Found);
 }
 
-/// Converts to the base classes of T alone: an aggregate whose first element it initialises has one.
+/// Converts to base classes of T only: an aggregate whose first element it initialises has a base class.
 template <class T>
 struct any_base_of {
   template <class Base>

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: MIT
-// Memory that nobody may touch, where AddressSanitizer watches: allocators that keep freed blocks, or hand
-// out more than was asked for, would hide errors from it. Without it all of this is nothing.
+// Annotations for AddressSanitizer: allocators that keep freed blocks, or return larger ones than requested,
+// would hide errors from it. No-ops without it.
 //
 //   poison(block, size);                // from now on an access is an error
 //   unpoison(block, bytes);

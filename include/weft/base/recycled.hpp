@@ -1,7 +1,5 @@
-// SPDX-License-Identifier: MIT
-// Memory of the things that every statement makes and drops: handles, lists of operands, entries of
-// tapes. Each thread keeps what it frees, by size, and hands it out again, so a steady step asks the
-// heap for nothing.
+// Allocation of small short-lived objects: handles, lists of operands, entries of tapes. Each thread caches
+// freed blocks by size and reuses them, so that a steady training step does not allocate from the heap.
 //
 //   recycled_vector<void*> pointers;
 //   std::shared_ptr<tensor_state> t = make_recycled<tensor_state>(device, extents, type);
@@ -19,8 +17,8 @@ namespace weft {
 
 namespace detail {
 
-/// Free blocks of one thread. Sizes are powers of two up to 1 MiB; of each, a thread keeps a few, or
-/// 1 MiB. The rest is the heap's. Under AddressSanitizer all is, so that it sees every use after free.
+/// Free blocks of one thread. Sizes are powers of two up to 1 MiB; of each size a thread keeps at most 1 MiB,
+/// or four blocks. Under AddressSanitizer nothing is cached, so that it detects every use after free.
 class recycled_blocks {
  public:
   static constexpr bool recycles = !poisons;
@@ -62,12 +60,12 @@ class recycled_blocks {
     return !recycles ? 0 : in_a_mebibyte < 4 ? 4 : in_a_mebibyte;
   }
 
-  /// Needs no destruction, so that what static objects free at the end of the program still has a place.
+  /// Trivially destructible, so that static objects can still free memory at the end of the program.
   struct lists {
     block* first[sizes];
     int count[sizes];
   };
-  /// Ends with the thread, with lists that look full: what is freed later goes to the heap.
+  /// Runs at thread exit and leaves lists that are marked full, so that later frees go to the heap.
   struct cleaner {
     lists* of;
     ~cleaner() {
@@ -93,7 +91,7 @@ class recycled_blocks {
 
 }  // namespace detail
 
-/// The allocator over them.
+/// A standard allocator that uses the block cache of the thread.
 template <class T>
 struct recycling_allocator {
   using value_type = T;
@@ -110,9 +108,11 @@ struct recycling_allocator {
   friend bool operator==(const recycling_allocator&, const recycling_allocator&) { return true; }
 };
 
+/// std::vector with memory from the block cache of the thread.
 template <class T>
 using recycled_vector = std::vector<T, recycling_allocator<T>>;
 
+/// std::make_shared with memory from the block cache of the thread.
 template <class T, class... Arguments>
 std::shared_ptr<T> make_recycled(Arguments&&... arguments) {
   return std::allocate_shared<T>(recycling_allocator<T>{}, std::forward<Arguments>(arguments)...);

@@ -1,10 +1,9 @@
-// SPDX-License-Identifier: MIT
-// Members of plain aggregates and their names, without macros.
+// Reflection: members of plain aggregates and their names, without macros.
 //
 //   for_each_member(model, [](std::string_view name, auto& member) { ... });
 //
-// Members are found by structured bindings (member_pointers.hpp). A name is read from how the compiler prints
-// a pointer to the member of an object that is declared and never defined.
+// Members are found by structured bindings (member_pointers.hpp). A name is parsed from the compiler's
+// printed form of a pointer to the member of an object that is declared but never defined.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +42,7 @@ consteval std::string_view printed() {
   return __PRETTY_FUNCTION__;
 }
 
-/// The last identifier of what the compiler prints.
+/// The last identifier in the text that the compiler prints.
 consteval std::string_view last_identifier(std::string_view text) {
   if (const auto rest = text.find("; std"); rest != text.npos) text = text.substr(0, rest);
   const auto in_name = [](char c) {
@@ -76,7 +75,8 @@ constexpr void visit_members(T& t, F& f, std::index_sequence<I...>) {
 
 }  // namespace detail
 
-/// Calls f(name, member) for each member of an aggregate, in order of declaration.
+/// Calls f(name, member) for each member of an aggregate, in order of declaration. T must be an aggregate
+/// with at most 32 members.
 template <class T, class F>
 constexpr void for_each_member(T& t, F f) {
   using aggregate = std::remove_const_t<T>;

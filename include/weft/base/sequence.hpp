@@ -1,8 +1,7 @@
-// SPDX-License-Identifier: MIT
 // A growing array for constant expressions.
 //
-// The passes over the graph run inside the compiler, where each call costs about a microsecond.
-// std::vector works there since C++20, but takes twice as long (docs/why/0001-sequence.md).
+// The passes over the graph run in the compiler, where each call costs about a microsecond. std::vector is
+// constexpr since C++20, but takes twice as long (docs/why/0001-sequence.md).
 //
 //   constexpr int n = [] { sequence<int> s; s.push_back(7); return s.size(); }();
 #pragma once
@@ -12,6 +11,7 @@
 
 namespace weft {
 
+/// A subset of std::vector, with int sizes and without bounds checks.
 template <class T>
 class sequence {
  public:

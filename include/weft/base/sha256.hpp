@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: MIT
-// SHA-256 (FIPS 180-4) and HMAC over it (RFC 2104): how ranks prove that they belong to a job.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), by which ranks authenticate to their job.
 #pragma once
 
 #include <array>
@@ -10,6 +9,7 @@
 
 namespace weft {
 
+/// The 32 bytes of a SHA-256 hash.
 using digest = std::array<std::uint8_t, 32>;
 
 namespace detail {
@@ -49,6 +49,7 @@ inline void sha256_block(std::array<std::uint32_t, 8>& state, const unsigned cha
 
 }  // namespace detail
 
+/// SHA-256 of `text`.
 inline digest sha256(std::string_view text) {
   std::array<std::uint32_t, 8> state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -64,7 +65,7 @@ inline digest sha256(std::string_view text) {
   return d;
 }
 
-/// Who does not know `key` cannot make this of `text`.
+/// HMAC-SHA-256 of `text` under `key`.
 inline digest hmac_sha256(std::string_view key, std::string_view text) {
   std::string k(key);
   const auto as_text = [](const digest& d) { return std::string(d.begin(), d.end()); };
@@ -76,7 +77,7 @@ inline digest hmac_sha256(std::string_view key, std::string_view text) {
   return sha256(outer + as_text(sha256(inner.append(text))));
 }
 
-/// Compares in a time that does not tell where they differ.
+/// Comparison whose time does not depend on the content.
 inline bool equal_in_constant_time(const digest& a, const digest& b) {
   unsigned difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// XXH64 (Collet, "xxHash fast digest algorithm", version 0.1.1): a checksum of 64 bits that keeps up with
-// memory.
+// XXH64 (Collet, "xxHash fast digest algorithm", version 0.1.1): a 64-bit checksum about as fast as memory.
 //
 //   xxh64("abc") == 0x44bc2cf5ad770999
 //
-// It finds what disks, networks and programs damage. It is no signature: who wants to can make bytes of any
-// sum. `xxhsum -H64` computes the same.
+// Detects corruption by disks, networks and programs. Not cryptographic: collisions can be constructed.
+// `xxhsum -H64` computes the same.
 #pragma once
 
 #include <bit>
@@ -31,7 +30,7 @@ inline std::uint64_t xxh_round(std::uint64_t sum, std::uint64_t word) {
   return std::rotl(sum + word * xxh_primes[1], 31) * xxh_primes[0];
 }
 
-/// Of the stripes of 32 bytes from `at` on, which it moves behind them; four sums go on side by side.
+/// The sum of the 32-byte stripes from `at`, which is advanced past them; four lanes are independent.
 inline std::uint64_t xxh_stripes(const char*& at, const char* end, std::uint64_t seed) {
   std::uint64_t a = seed + xxh_primes[0] + xxh_primes[1], b = seed + xxh_primes[1], c = seed,
                 d = seed - xxh_primes[0];
@@ -49,6 +48,7 @@ inline std::uint64_t xxh_stripes(const char*& at, const char* end, std::uint64_t
 
 }  // namespace detail
 
+/// XXH64 of `bytes`.
 inline std::uint64_t xxh64(std::string_view bytes, std::uint64_t seed = 0) {
   using namespace detail;
   const char *at = bytes.data(), *const end = at + bytes.size();

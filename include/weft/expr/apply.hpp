@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Applying an op: one spelling for expressions and for values of a graph under construction.
+// Application of an op, with one spelling for expressions and for values of a graph under construction.
 //
-// Formulas of ops (`value`, `vjp`) are generic. Called with expressions they build a type; called
-// with graph values, inside the compiler, they append nodes. Numbers become operands of the
-// element type they meet, as in PyTorch: a float beside integers makes f32 (number_beside, base/dtype.hpp).
+// The formulas of ops (`value`, `vjp`) are generic. Called with expressions they build a type; called with
+// graph values, in the compiler, they append nodes. Numbers are converted to the element type of the tensor
+// beside them, as in PyTorch: a float beside integers gives f32 (number_beside, base/dtype.hpp).
 //
-//   apply<op::add>(x, 1.0f)        // what x + 1.0f means
+//   apply<op::add>(x, 1.0f)        // x + 1.0f
 #pragma once
 
 #include <string>
@@ -14,15 +14,17 @@
 
 namespace weft {
 
-/// A value of a graph under construction (graph/graph.hpp).
+/// Base of values of a graph under construction (graph/graph.hpp).
 struct graph_value_base {};
+/// A value of a graph under construction.
 template <class T>
 concept graph_value = std::derived_from<std::remove_cvref_t<T>, graph_value_base>;
 
-/// What an op accepts; at least one operand must not be a plain number.
+/// What an op accepts as an operand: an expression, a graph value or a number.
 template <class T>
 concept operand = expression<T> || graph_value<T> || std::is_arithmetic_v<std::remove_cvref_t<T>>;
 
+/// Operands of one op: at least one of them is not a plain number.
 template <class... Ts>
 concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) || ...);
 
@@ -32,8 +34,8 @@ namespace detail {
   throw value_error("weft: the number " + number + " beside a tensor of type " + name_of(t) +
                     " is not a value of that type: cast the tensor");
 }
-/// `x` as the T that it is. PyTorch wraps integers here, so that u8 == -1 holds for 255; weft throws
-/// value_error.
+/// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it, so that u8 == -1
+/// holds for 255.
 template <element T, class Number>
 constexpr T number_as(Number x) {
   if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {
@@ -77,8 +79,8 @@ constexpr auto& graph_of(const First&, const Rest&... rest) {
   return graph_of(rest...);
 }
 
-/// The law that `Op` states for its operands, as a class template that says so when it is
-/// instantiated: aliases, so that compilers print no steps between the op and the sentence.
+/// The law of `Op` as a class template that fails to compile when instantiated with operands that violate it.
+/// Aliases, so that compilers print no steps between the op and the message.
 template <bool TypesFit>
 struct law_kind {
   template <class Op, class Node, class... Operands>
@@ -97,13 +99,13 @@ using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
 }  // namespace detail
 
-/// Whether `Op` takes operands of these types: its laws of shapes and types, asked without an error.
+/// Whether `Op` accepts operands of these types, by its shape and type laws; never an error.
 template <class Op, class Attr, class... Operands>
 concept accepts = (expression<Operands> && ...) &&
                   node<Op, Attr, std::remove_cvref_t<Operands>...>::law
                       .holds&& node<Op, Attr, std::remove_cvref_t<Operands>...>::law.types_fit;
 
-/// Op with attributes `Attr` on `a...`.
+/// Applies `Op` with attributes `Attr` to `a...`. Operands that violate its laws do not compile.
 template <class Op, class Attr = attr<>, operand... A>
   requires operands<A...>
 constexpr auto apply(A... a) {

@@ -1,13 +1,13 @@
-// SPDX-License-Identifier: MIT
-// Expressions: what is to be computed, as a type. Nothing is computed here.
+// Expressions: computations as types. Nothing is computed here.
 //
-// A node holds its operands by value and leaves are handles, so `auto` is always safe: an
-// expression may be returned, stored and copied. Its type is the graph; `spec_of` below is what the
-// type knows of the value.
+// A node holds its operands by value and leaves are handles, so `auto` is always safe: an expression may be
+// returned, stored and copied. Its type is the graph; `spec_of` below is what the type determines of the
+// value.
 //
 //   auto y = relu(matmul(x, w) + 1.0f);     // node<op::relu, attr<>, node<op::add, ...>>
 //
-// Start from op/rule.hpp for what an op is, graph/flatten.hpp for what becomes of an expression.
+// See op/rule.hpp for the definition of ops, graph/flatten.hpp for the conversion of an expression to a
+// graph.
 #pragma once
 
 #include <concepts>
@@ -23,11 +23,12 @@
 namespace weft {
 
 namespace detail {
-/// For static_asserts that say what to write instead.
+/// Always false, for static_asserts in templates that explain what to write instead.
 template <class...>
 inline constexpr bool unsupported = false;
 }  // namespace detail
 
+/// Base of all expressions.
 struct expression_base {
   template <class I>
   constexpr void operator[](I) const {
@@ -35,18 +36,19 @@ struct expression_base {
   }
 };
 
-/// Anything that can stand in a computation: a tensor, a parameter, or ops applied to them.
+/// A tensor, a parameter, or ops applied to them.
 template <class T>
 concept expression = std::derived_from<std::remove_cvref_t<T>, expression_base>;
 
-/// What a leaf is to the statement that reads it. Tapes compute gradients of variables and of parameters. A
-/// variable is an input or the value of another statement, a parameter what an optimiser changes.
+/// The role of a leaf in a statement. Tapes compute gradients of variables and parameters. A variable is an
+/// input or the value of another statement; a parameter is changed by optimizers.
 enum class leaf_role : std::uint8_t { untracked, variable, parameter };
 
-/// What the type of an expression knows of its value; unknown extents are `dyn`.
+/// Element type and shape of an expression's value as its type determines them; unknown extents are `dyn`.
 template <expression E>
 inline constexpr tensor_spec spec_of{dtype_of<typename E::value_type>, E::static_shape};
 
+/// The extents type of an expression's value.
 template <expression E>
 using extents_of = typename extents_from<E::static_shape>::type;
 
@@ -62,7 +64,7 @@ template <> struct type_of<dtype::i32> { using type = std::int32_t; };
 template <> struct type_of<dtype::u8> { using type = std::uint8_t; };
 template <> struct type_of<dtype::boolean> { using type = bool; };
 
-/// Operands as written in a type, saturated: what flattening has to visit.
+/// Number of operands written out in a type, saturated at a million: what flattening visits.
 constexpr long sum_of_counts(std::initializer_list<long> counts) {
   long n = 1;
   for (long c : counts) n += c;
@@ -70,7 +72,7 @@ constexpr long sum_of_counts(std::initializer_list<long> counts) {
 }
 }  // namespace detail
 
-/// A number inside an expression; it takes the element type of the tensor it meets.
+/// A number in an expression, converted to the element type of the tensor beside it.
 template <element T>
 struct scalar : expression_base {
   using value_type = T;
@@ -80,12 +82,12 @@ struct scalar : expression_base {
   constexpr explicit scalar(T v) : value(v) {}
 };
 
-/// An extent or bound that is given at run time. Not an expression: it has no elements.
+/// An extent or bound given at run time. Not an expression: it has no elements.
 struct given_size {
   index_t value;
 };
 
-/// Op applied to operands. The op decides the spec (dtype and shape); see `infer` in op/rule.hpp.
+/// An op applied to operands. The op determines dtype and shape; see `infer` in op/rule.hpp.
 template <class Op, class Attr, class... Operands>
 struct node : expression_base {
   static constexpr inferred law = [] {
@@ -102,7 +104,7 @@ struct node : expression_base {
   constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
 };
 
-/// A node whose attributes hold sizes given at run time, in the order of the `dyn`s among them.
+/// A node with attributes given at run time, in the order of the `dyn`s among them.
 template <class Op, class Attr, int Sizes, class... Operands>
 struct sized_node : node<Op, Attr, Operands...> {
   given_size sizes[std::size_t{Sizes}];
@@ -113,7 +115,7 @@ struct sized_node : node<Op, Attr, Operands...> {
   }
 };
 
-/// The variable of a `let`: no state, it is known by the type of the function that binds it.
+/// The variable of a `let`; stateless, identified by the type of the function that binds it.
 template <class Tag, element T, class Extents>
 struct bound : expression_base {
   using value_type = T;
@@ -121,7 +123,7 @@ struct bound : expression_base {
   static constexpr long node_count = 1;
 };
 
-/// Computes `value` once and `body`, which names it as often as it likes.
+/// Computes `value` once, and `body`, which refers to it any number of times.
 template <class Tag, expression Value, expression Body>
 struct let_node : expression_base {
   using value_type = typename Body::value_type;
@@ -142,6 +144,7 @@ struct bundle : expression_base {
   std::tuple<First, Rest...> values;
 };
 
+/// Several expressions as one, evaluated by one program; see `update`.
 template <expression... E>
 constexpr auto bundled(E... e) {
   return bundle<E...>{{}, {std::move(e)...}};
@@ -154,7 +157,8 @@ template <class Tag, class T, class Extents>
 inline constexpr bool is_bound<bound<Tag, T, Extents>> = true;
 }  // namespace detail
 
-/// Shares `value`: calls `f` at once with a variable that stands for it.
+/// Shares `value`: calls `f` at once with a variable that represents it, and returns an expression with f's
+/// value.
 ///
 /// Without it, an operand written twice is two operands, and types grow with every repetition.
 ///

@@ -1,12 +1,11 @@
-// SPDX-License-Identifier: MIT
 // Sharing without a function: a value that is written several times and computed once.
 //
 //   auto y = shared(x + attention(x));       // as let(x + attention(x), [&](auto y) { return y + mlp(y); })
 //   return shared(y + mlp(y));
 //
-// A node holds its operands by value, so an operand written twice is two operands, and natural residual
-// code doubles with every block. A shared node holds its operand by a counted
-// pointer, and each call of `shared` has a type of its own, by which its occurrences are recognised.
+// A node holds its operands by value, so an operand written twice is two operands, and the size of residual
+// networks doubles with every block. A shared node holds its operand by a counted pointer, and each call of
+// `shared` has its own type, which identifies its occurrences.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 namespace weft {
 
-/// The value of `operand`, wherever the node occurs in an expression.
+/// The value of `operand`, computed once however often the node occurs in an expression.
 template <class Tag, expression E>
 struct shared_node : expression_base {
   using value_type = typename E::value_type;
@@ -32,11 +31,11 @@ struct shared_node : expression_base {
 };
 
 namespace detail {
-/// One address per type.
+/// One address per type, which identifies it.
 template <class T>
 inline constexpr char identity = 0;
 
-/// The types that an expression is made of, each once.
+/// The distinct types of which an expression consists.
 template <class E, class... Parts>
 struct listed_types;
 template <class E>
@@ -59,7 +58,7 @@ struct listed_types {
     (types_in<Parts>::append(to, most), ...);
   }
 };
-/// How many, counted to `most`.
+/// Number of distinct types, counted up to `most`.
 template <class E>
 constexpr int distinct_types(int most) {
   sequence<const char*> found;
@@ -68,11 +67,12 @@ constexpr int distinct_types(int most) {
 }
 }  // namespace detail
 
+/// Limits on the operands of a statement, written out: to evaluate it, and to differentiate it.
 inline constexpr long most_operands = 1'200, most_operands_to_differentiate = 400;
 
-/// Whether a statement of so many operands, written out, can be compiled: not if it has more than 2,000, or
-/// more than `most` of which three quarters are repetitions. Compilers give up by limits of their own, which
-/// say nothing of the cause.
+/// Whether a statement of this many operands, written out, can be compiled: not with more than 2,000, nor
+/// with more than `most` of which three quarters are repetitions. Compilers would stop at their own limits
+/// with unrelated messages.
 template <expression E>
 consteval bool can_be_compiled(long most) {
   if constexpr (E::node_count > 2'000) return false;
@@ -81,7 +81,7 @@ consteval bool can_be_compiled(long most) {
     return E::node_count <= most || detail::distinct_types<E>(quarter) == quarter;
   } else return true;
 }
-/// The sentence for expressions that repeat their operands.
+/// The compile-time error for expressions that repeat their operands too often.
 template <bool Holds>
 struct written_out_law {
   static_assert(
@@ -99,11 +99,12 @@ template <class Tag, class E>
 inline constexpr bool needs_no_sharing<shared_node<Tag, E>> = true;
 }  // namespace detail
 
-/// `e`, to be used as often as one likes and computed once. One allocation, recycled.
+/// `e` in a form that can be used any number of times and is computed once. Costs one allocation, from a
+/// cache.
 ///
-/// If a call makes two values of one type (in a function that is called twice with operands of equal types)
-/// and both are in one expression, its evaluation throws usage_error: occurrences could not be told apart.
-/// Then give the operands types of their own: let(x, [&](auto x) { return f(x); }).
+/// If one call makes two values of one type (in a function called twice with operands of equal types) and
+/// both occur in one expression, its evaluation throws usage_error, as occurrences are identified by type.
+/// Then make the types of the operands differ: let(x, [&](auto x) { return f(x); }).
 template <class Tag = decltype([] {}), expression E>
 auto shared(E e) {
   (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);
@@ -114,11 +115,10 @@ auto shared(E e) {
 
 namespace detail {
 
-/// What a walk over an expression has met: variables of the lets around it, and values that are shared. The
-/// same for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must go the same
-/// way.
+/// State of a walk over an expression: variables of the enclosing lets, and shared values met so far. Used
+/// for walks over a type (graph/flatten.hpp) and over its objects (run/bind.hpp), which must agree in order.
 ///
-/// A shared value that reads a variable is one only within the let that binds the variable.
+/// A shared value that reads a variable is known only within the let that binds it.
 template <template <class> class List>
 class expression_scope {
  public:
@@ -127,14 +127,14 @@ class expression_scope {
     int id;               // of its value in the graph
     const void* operand;  // or its object
     std::uint64_t
-        reads;  // a bit for each let around it whose variable it reads; the last one for all from there on
+        reads;  // a bit for each enclosing let whose variable it reads; the last bit for all deeper ones
   };
 
   constexpr void bind(const char* variable, int id) {
     variables_.push_back({variable, id});
     ++depth_;
   }
-  /// The variable bound last is gone, and with it what reads it.
+  /// Ends the scope of the variable bound last, and of shared values that read it.
   constexpr void unbind() {
     variables_.pop_back();
     if (--depth_ >= most_lets) return;
@@ -145,7 +145,7 @@ class expression_scope {
       if (!(s.reads & gone)) *kept++ = s;
     while (shared_.end() != kept) shared_.pop_back();
   }
-  /// Its number in the graph; -1 if no let around binds it.
+  /// The id of the variable in the graph; -1 if no enclosing let binds it.
   constexpr int read(const char* variable) {
     int at = depth_;
     for (auto v = variables_.end(); v != variables_.begin();) {
@@ -159,7 +159,7 @@ class expression_scope {
     return -1;
   }
 
-  /// Null where it has not been met yet; otherwise it is read.
+  /// The shared value of `node`, and marks what it reads as read; null if it has not been met.
   constexpr const shared_value* find(const char* node) {
     for (const shared_value& s : shared_)
       if (same_object(s.node, node)) {
@@ -168,7 +168,7 @@ class expression_scope {
       }
     return nullptr;
   }
-  /// Around the walk over a shared operand: what has been read before it, and what came of it.
+  /// Enclose the walk over a shared operand; `begin` returns what has been read before it, for `end`.
   constexpr std::uint64_t begin() {
     ++sharing_;
     return std::exchange(reads_, 0);
@@ -180,20 +180,20 @@ class expression_scope {
   }
 
  private:
-  static constexpr int most_lets = 64;  // that a shared value may read
+  static constexpr int most_lets = 64;  // that a shared value can read
   struct entry {
     const char* variable;
     int id;
   };
   List<entry> variables_;
   List<shared_value> shared_;
-  int depth_ = 0;    // of lets around
-  int sharing_ = 0;  // shared values around
+  int depth_ = 0;    // number of enclosing lets
+  int sharing_ = 0;  // number of enclosing shared values
   std::uint64_t reads_ = 0;
 };
 
-/// What an expression has in it, in one trait so that types are walked once: a bit for boundaries
-/// (run/boundary.hpp), one for shared values.
+/// What an expression contains, as bits, so that its type is walked once: boundaries (run/boundary.hpp),
+/// shared values.
 inline constexpr unsigned boundary_part = 1, shared_part = 2;
 template <class E>
 inline constexpr unsigned parts_of = 0;

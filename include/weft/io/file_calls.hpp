@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The system calls that change files, in one place: a test puts others in their place, which fail, or which
-// record what was written in what order.
+// The system calls that modify files, behind an interface, so that tests can replace them by calls that fail
+// or that record what is written in which order.
 //
-// All return what POSIX says, -1 with errno set where they fail. Nothing is written through a symbolic link,
-// and nothing that is there is opened for writing.
+// All return what POSIX specifies, -1 with errno set on failure. Symbolic links are not followed when
+// writing, and existing files are not opened for writing.
 #pragma once
 
 #include <fcntl.h>
@@ -17,23 +17,24 @@
 
 namespace weft::io {
 
+/// The system calls; a subclass in tests overrides them.
 class file_calls {
  public:
   virtual ~file_calls() = default;
 
-  /// A new, empty file to be written; fails if there is something of this name. Returns its descriptor.
+  /// Creates an empty file for writing and returns its descriptor; fails if the name exists.
   virtual int create(const std::string& path) {
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   }
-  /// May write less, as ::write.
+  /// Writes at most `bytes` bytes and returns how many, as ::write.
   virtual ssize_t write(int file, const char* from, std::size_t bytes) { return ::write(file, from, bytes); }
-  /// Returns when all that was written is on the disk.
+  /// Returns when everything written is on the disk.
   virtual int sync(int file) { return ::fsync(file); }
   virtual int close(int file) { return ::close(file); }
 
   virtual int make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
-  /// Returns when the names in a folder are on the disk. File systems that cannot do that for folders do it
-  /// always.
+  /// Returns when the directory entries of a folder are on the disk. File systems without this call for
+  /// folders are assumed to need none.
   virtual int sync_folder(const std::string& path) {
     const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return -1;
@@ -43,7 +44,7 @@ class file_calls {
     errno = reason;
     return result;
   }
-  /// Gives a file or folder a new name; what had this name is gone, if it was a file and `from` is one.
+  /// Renames a file or folder; an existing file `to` is replaced atomically if `from` is a file.
   virtual int rename(const std::string& from, const std::string& to) {
     return std::rename(from.c_str(), to.c_str());
   }
@@ -51,7 +52,7 @@ class file_calls {
   virtual int remove_folder(const std::string& path) { return ::rmdir(path.c_str()); }
 };
 
-/// Those of the system.
+/// The calls of the operating system.
 inline file_calls& system_calls() {
   static file_calls calls;
   return calls;

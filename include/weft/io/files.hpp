@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Files that are read as what they are, and written so that they are there whole or not at all, whatever
-// happens.
+// Reading of regular files, and writing that leaves a file complete or absent, whatever fails.
 //
 //   const io::input_file in("model.safetensors");    // io_error: is a FIFO, not a file
 //   io::replace_file(io::system_calls(), "latest", {text});
 //
-// Errors are io_error, and name the file and the reason of the system.
+// Errors are io_error with the file and the system's reason.
 #pragma once
 
 #include <dirent.h>
@@ -24,14 +23,14 @@
 
 namespace weft::io {
 
-/// The error of a call that has just failed.
+/// Throws io_error for the call that has just failed, with the text of errno.
 [[noreturn]] inline void fail_at(const std::string& path, const char* what) {
   const char* const reason = std::strerror(errno);
   throw io_error("weft: " + path + ": " + what + ": " + reason +
                  (errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? "; is the disk full?" : ""));
 }
 
-/// "a folder" of a mode that is no file's; null for a file.
+/// What a mode denotes, such as "a folder", if it is not a regular file; null for a regular file.
 inline const char* kind_other_than_file(mode_t mode) {
   return S_ISREG(mode)    ? nullptr
          : S_ISDIR(mode)  ? "a folder"
@@ -41,7 +40,8 @@ inline const char* kind_other_than_file(mode_t mode) {
                           : "a device";
 }
 
-/// A file to be read. What is at its path must be a file: opening a FIFO does not wait, a device is not read.
+/// A file opened for reading. Throws io_error unless `path` is a regular file: opening a FIFO does not block,
+/// devices are not read.
 class input_file {
  public:
   explicit input_file(std::string path)
@@ -54,10 +54,10 @@ class input_file {
   }
 
   const std::string& path() const { return path_; }
-  /// In bytes, when it was opened.
+  /// Size in bytes when it was opened.
   std::uint64_t size() const { return size_; }
 
-  /// `bytes` bytes from `at` on. Throws io_error if there are less.
+  /// Reads `bytes` bytes from offset `at`. Throws io_error if the file ends before.
   void read(std::uint64_t at, char* to, std::size_t bytes) const {
     if (at > size_ || bytes > size_ - at) throw io_error("weft: " + path_ + ": ends early");
     while (bytes > 0) {
@@ -69,7 +69,7 @@ class input_file {
       to += n, at += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
     }
   }
-  /// All of it. Throws io_error if it is larger than `most`.
+  /// The whole content. Throws io_error if the file is larger than `most` bytes.
   std::string text(std::uint64_t most = std::uint64_t{1} << 40) const {
     if (size_ > most)
       throw io_error("weft: " + path_ + ": has " + std::to_string(size_) + " bytes, more than the " +
@@ -85,16 +85,17 @@ class input_file {
   std::uint64_t size_ = 0;
 };
 
-/// Parts of a file, one after the other.
+/// Parts of a file, in order.
 using file_parts = std::vector<std::string_view>;
 
+/// The folder of `path`: everything before the last slash, "." without a slash.
 inline std::string parent_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
   return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Writes a new file, which is on the disk when this returns. Its name is when its folder is synced. Where it
-/// fails nothing is left.
+/// Writes a new file, whose content is on the disk when this returns; its name is after the folder is synced.
+/// Throws io_error, with the file removed, if writing fails or the name exists.
 inline void write_new_file(file_calls& calls, const std::string& path, const file_parts& parts) {
   const int file = calls.create(path);
   if (file < 0) fail_at(path, "cannot be written");
@@ -121,13 +122,14 @@ inline void write_new_file(file_calls& calls, const std::string& path, const fil
   }
 }
 
+/// Returns when the directory entries of a folder are on the disk; throws io_error on failure.
 inline void sync_folder(file_calls& calls, const std::string& path) {
   if (calls.sync_folder(path) != 0) fail_at(path, "cannot be synced");
 }
 
-/// Writes a file so that at any moment, a loss of power included, its name stands for all of the old one or
-/// all of the new one. On the way it is called `path`.partial. Throws io_error if something else than a file
-/// is at `path`.
+/// Replaces a file atomically: at any moment, even after a power failure, `path` has the whole old or the
+/// whole new content. The temporary file is `path`.partial. Throws io_error on failure, or if `path` is not a
+/// regular file.
 inline void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {
   struct stat is{};
   if (::lstat(path.c_str(), &is) == 0)
@@ -145,7 +147,7 @@ inline void replace_file(file_calls& calls, const std::string& path, const file_
   sync_folder(calls, parent_of(path));
 }
 
-/// Makes a folder and those above it. No error if it is there.
+/// Creates a folder and its parents; no error if it exists. Throws io_error if it cannot be created.
 inline void make_folders(file_calls& calls, const std::string& path) {
   struct stat is{};
   if (::stat(path.c_str(), &is) == 0) {
@@ -161,7 +163,7 @@ inline void make_folders(file_calls& calls, const std::string& path) {
   sync_folder(calls, parent);
 }
 
-/// The names in a folder, without "." and "..", in order.
+/// The names in a folder in ascending order, without "." and "..". Throws io_error if it cannot be listed.
 inline std::vector<std::string> names_in(const std::string& folder) {
   DIR* const open = ::opendir(folder.c_str());
   if (!open) fail_at(folder, "cannot be listed");
@@ -175,7 +177,7 @@ inline std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// Deletes a file, or a folder with all that is in it; links are not followed.
+/// Deletes a file, or a folder and everything in it, without following links; no error if there is none.
 inline void remove_tree(file_calls& calls, const std::string& path) {
   struct stat is{};
   if (::lstat(path.c_str(), &is) != 0) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A folder that one process at a time works in. The lock goes with the process, however it ends.
+// A lock on a folder for one process at a time. The operating system releases it when the process ends,
+// however it ends.
 //
 //   const io::folder_lock mine("runs/a", std::chrono::seconds(3));   // io_error: is in use by process 4711
 #pragma once
@@ -14,10 +15,11 @@
 
 namespace weft::io {
 
+/// Holds the lock on a folder until it is destroyed.
 class folder_lock {
  public:
-  /// Takes the lock, the file `folder`/lock. Waits up to `patience` for one who has it, a process that is
-  /// just ending for example, and then throws io_error that names them.
+  /// Acquires the lock, the file `folder`/lock. Waits up to `patience` for a process that holds it, for
+  /// example one that is exiting; then throws io_error with its process id.
   folder_lock(const std::string& folder, std::chrono::milliseconds patience)
       : path_(folder + "/lock"),
         file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666)) {
@@ -35,12 +37,12 @@ class folder_lock {
     char host[64] = {};
     ::gethostname(host, sizeof host - 1);
     const std::string me = "process " + std::to_string(::getpid()) + " on " + host + "\n";
-    if (::ftruncate(file_.number(), 0) == 0)  // what it says is for people: a full disk does not matter
+    if (::ftruncate(file_.number(), 0) == 0)  // informative only: a full disk is no error
       (void)!::pwrite(file_.number(), me.data(), me.size(), 0);
   }
 
-  /// Throws io_error if somebody has deleted or replaced the file, so that another process could have it,
-  /// too.
+  /// Throws io_error if the lock file was deleted or replaced, so that another process could hold a lock as
+  /// well.
   void require_held() const {
     struct stat mine{}, there{};
     if (::fstat(file_.number(), &mine) != 0 || ::lstat(path_.c_str(), &there) != 0 ||

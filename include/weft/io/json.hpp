@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// JSON as RFC 8259 says it, as far as headers of files need it.
+// JSON by RFC 8259, as far as file headers need it.
 //
 //   const io::json index(text, "index.json");
 //   if (const auto step = index.root().find("step")) std::cout << step->text();
 //
-// Input is untrusted: nothing beyond the grammar is taken, depth is bounded, keys of an object are different,
-// strings are UTF-8, and every error says at which byte it is. Time grows as the text (n log n in the keys of
-// one object); memory is the text and at most six times as much.
+// Input is untrusted: extensions of the grammar are rejected, depth is limited to 32, keys of an object must
+// differ, strings must be UTF-8, and every error states its byte offset. Time is linear in the text (n log n
+// in the keys of one object), memory at most six times the text.
 #pragma once
 
 #include <charconv>
@@ -23,15 +23,15 @@ namespace weft::io {
 
 class json;
 
-/// A value of a parsed text, which must outlive it.
+/// A value of a parsed text; refers to the `json` object, which must outlive it.
 class json_value {
  public:
   json_kind kind() const;
-  /// Of a string: decoded. Of a number or literal: as written.
+  /// The decoded string; of a number or literal the source text.
   std::string_view text() const;
-  /// Elements of an array, members of an object.
+  /// Number of elements of an array or members of an object; 0 for other values.
   std::size_t size() const;
-  /// The number if it is an integer of 64 bits, written without a fraction or an exponent.
+  /// The number if it is an integer that fits into 64 bits, written without fraction and exponent.
   std::optional<std::int64_t> integer() const {
     std::int64_t n = 0;
     const std::string_view t = text();
@@ -39,7 +39,8 @@ class json_value {
     if (kind() != json_kind::number || r.ec != std::errc() || r.ptr != t.data() + t.size()) return {};
     return n;
   }
-  /// The member of an object; none if it is not there or this is no object. Time grows with the members.
+  /// The member `key` of an object; none if there is no such member or this is not an object. Linear in the
+  /// members.
   std::optional<json_value> find(std::string_view key) const {
     std::optional<json_value> found;
     for_each_member([&](std::string_view k, const json_value& v) {
@@ -47,10 +48,10 @@ class json_value {
     });
     return found;
   }
-  /// Calls f(value) for the elements of an array, none of others.
+  /// Calls f(value) for the elements of an array; nothing for other values.
   template <class F>
   void for_each_item(F f) const;
-  /// Calls f(key, value) for the members of an object in the order of the text, none of others.
+  /// Calls f(key, value) for the members of an object in source order; nothing for other values.
   template <class F>
   void for_each_member(F f) const;
 
@@ -63,10 +64,10 @@ class json_value {
   std::size_t token_;
 };
 
-/// A parsed text.
+/// A parsed JSON text.
 class json {
  public:
-  /// Throws io_error if `text` is not JSON; `what` names it there.
+  /// Parses `text`. Throws io_error, with `what` as its name, if it is not valid JSON or 512 MiB or larger.
   json(std::string text, const std::string& what)
       : text_(std::move(text)), tokens_(detail::json_parser(text_, what).parse()) {}
 

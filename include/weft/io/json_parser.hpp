@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Parsing JSON: a text becomes tokens, in one pass, by the grammar of RFC 8259 and nothing beyond it.
+// The JSON parser: converts a text to tokens in one pass, by the grammar of RFC 8259 without extensions.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,10 @@
 
 namespace weft::io {
 
+/// The type of a JSON value.
 enum class json_kind : std::uint8_t { null, boolean, number, string, array, object };
 
-/// `text` as a JSON string with quotes.
+/// `text` as a JSON string with quotes; control characters, quotes and backslashes are escaped.
 inline std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
@@ -36,9 +37,9 @@ inline std::string json_string(std::string_view text) {
 
 namespace detail {
 
-/// A value or a key: where it is in the text, and which token comes after it and all that is in it.
+/// A value or key: its position in the text, and the index of the token after it and everything it contains.
 struct json_token {
-  std::uint32_t begin = 0, size = 0;  // of an array or object: how many elements or members it has
+  std::uint32_t begin = 0, size = 0;  // of an array or object: its number of elements or members
   std::uint32_t next_and_kind = 0;
 
   json_kind kind() const { return static_cast<json_kind>(next_and_kind & 7); }
@@ -46,7 +47,7 @@ struct json_token {
 };
 inline constexpr std::size_t max_json = std::size_t{1} << 29;
 
-/// How many bytes the UTF-8 sequence at the beginning of `text` has; 0 if there is none (Unicode, table 3-7).
+/// Number of bytes of the UTF-8 sequence at the beginning of `text`; 0 if it is invalid (Unicode, table 3-7).
 inline std::size_t utf8_sequence(std::string_view text) {
   const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = at(0);
@@ -62,7 +63,7 @@ inline std::size_t utf8_sequence(std::string_view text) {
   return overlong || outside ? 0 : size;
 }
 
-/// Makes tokens of a text. Strings are decoded in their place: that makes none longer.
+/// Converts a text to tokens. Strings are decoded in place, which makes none longer.
 class json_parser {
  public:
   json_parser(std::string& text, const std::string& what) : text_(text), what_(what) {}
@@ -81,8 +82,8 @@ class json_parser {
     throw io_error("weft: " + what_ + ": JSON at byte " + std::to_string(at_) + ": " + why);
   }
 
-  /// So that the tokens do not move: a token has a comma, a colon or a bracket before it, and two bytes on
-  /// average.
+  /// An upper bound of the number of tokens, so that they are allocated once: each token follows a comma,
+  /// colon or bracket, and takes two bytes on average.
   std::size_t most_tokens() const {
     std::size_t marks = 1;
     bool in_string = false;
@@ -256,7 +257,7 @@ class json_parser {
     close_token(token, json_kind::string);
   }
 
-  /// What comes after a backslash.
+  /// Decodes the escape sequence after a backslash.
   void parse_escape(std::size_t& to) {
     if (at_ == text_.size()) fail("string without end");
     constexpr std::string_view from = "\"\\/bfnrt", means = "\"\\/\b\f\n\r\t";

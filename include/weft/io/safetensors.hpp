@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// safetensors: named tensors in one file, as PyTorch and Hugging Face exchange them.
+// safetensors: named tensors in one file, the exchange format of PyTorch and Hugging Face.
 //
 //   io::save("model.safetensors", state_dict(model));
 //   io::load("model.safetensors", state_dict(model));
 //
-// Files are checked as safetensors_header.hpp says. What is written appears whole or not at all, a loss of
-// power included: replace_file of files.hpp.
+// Files are validated as safetensors_header.hpp describes, and replaced atomically (replace_file in
+// files.hpp).
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,21 @@
 
 namespace weft::io {
 
-/// A tensor of a file.
+/// A tensor of a file, on the host; elements are row-major and little-endian.
 struct stored_tensor {
   dtype type = dtype::f32;
   shape extents;
   std::vector<char> bytes;
 };
 
+/// The tensors of a file by name, and its metadata.
 struct stored_tensors {
   std::map<std::string, stored_tensor> tensors;
   std::map<std::string, std::string> metadata;
 };
 
-/// The tensors of the bytes of a file, which is called `what` in errors.
+/// Parses the bytes of a safetensors file, which is called `what` in errors. Throws io_error if it is
+/// invalid.
 inline stored_tensors parse_safetensors(std::string_view file, const std::string& what) {
   const auto data =
       static_cast<std::size_t>(detail::safetensors_parser(what).begin_of_data(file, file.size()));
@@ -46,7 +48,7 @@ inline stored_tensors parse_safetensors(std::string_view file, const std::string
   return all;
 }
 
-/// All tensors of a file. Throws io_error that names the file and what is wrong with it.
+/// Reads all tensors of a file. Throws io_error, naming the file and the fault.
 inline stored_tensors read_safetensors(const std::string& path) {
   const input_file file(path);
   safetensors_header header = parse_safetensors_header(safetensors_beginning(file), file.size(), path);
@@ -62,8 +64,8 @@ inline stored_tensors read_safetensors(const std::string& path) {
 
 namespace detail {
 
-/// Calls write(parts of the file): by type, widest first, then by name, as the reference implementation
-/// orders them.
+/// Calls write(parts of the file). Tensors are ordered by dtype, widest first, then by name, as in the
+/// reference implementation.
 template <class Write>
 void as_safetensors(const stored_tensors& from, Write write) {
   std::vector<tensor_entry> order;
@@ -86,31 +88,34 @@ void as_safetensors(const stored_tensors& from, Write write) {
 
 }  // namespace detail
 
-/// Writes tensors to a file; one that is there is replaced.
+/// Writes tensors to a file, replacing an existing one atomically. Throws io_error on failure.
 inline void write_safetensors(const std::string& path, const stored_tensors& from) {
   detail::as_safetensors(from, [&](const file_parts& parts) { replace_file(system_calls(), path, parts); });
 }
 
-/// `t` as it goes to a file. Its elements are there when this returns.
+/// Sets dtype and shape of `to` to those of `t`, and waits for the device. Throws value_error if the elements
+/// of `t` are sharded over ranks.
 inline void store_form(const tensor_state& t, stored_tensor& to) {
   weft::detail::require_memory(t);
   t.where->synchronize();
   to.type = t.type;
   to.extents = t.extents;
 }
-/// The same with the elements, into memory that `to` may have already.
+/// The same with the elements, copied to the host; memory of `to` is reused.
 inline void store(const tensor_state& t, stored_tensor& to) {
   store_form(t, to);
   to.bytes.resize(t.bytes());
   t.where->download(to.bytes.data(), t.memory.data(), t.bytes());
 }
+/// A copy of `t` on the host.
 inline stored_tensor stored(const tensor_state& t) {
   stored_tensor s;
   store(t, s);
   return s;
 }
 
-/// Throws io_error if `t` cannot have the elements: another type or shape, or a bool that is neither 0 nor 1.
+/// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
+/// and 1.
 inline void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
                                const tensor_state& t) {
   if (!(from.extents == t.extents) || from.type != t.type)
@@ -121,7 +126,7 @@ inline void require_restorable(const std::string& path, const std::string& name,
       std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
     throw io_error("weft: " + path + ": tensor " + name + " is bool, and has bytes other than 0 and 1");
 }
-/// Sets the elements of `t`, which must have the stored type and shape.
+/// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.
 inline void restore(const std::string& path, const std::string& name, const stored_tensor& from,
                     tensor_state& t) {
   require_restorable(path, name, from, t);
@@ -129,9 +134,11 @@ inline void restore(const std::string& path, const std::string& name, const stor
   ++t.version;
 }
 
+/// Tensors by name; a state_dict is one.
 using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
 
-/// Writes named tensors, a state_dict for example.
+/// Writes named tensors, such as a state_dict, to a safetensors file, replacing an existing one atomically.
+/// torch and safetensors read it. Throws io_error on failure.
 inline void save(const std::string& path, const named_tensors& tensors) {
   stored_tensors file;
   file.metadata["format"] = "pt";
@@ -139,8 +146,9 @@ inline void save(const std::string& path, const named_tensors& tensors) {
   write_safetensors(path, file);
 }
 
-/// Sets every named tensor from the file, which may hold more. Nothing changes if one is missing
-/// or does not fit.
+/// Sets the elements of every named tensor to those in the file, which may contain more tensors. Throws
+/// io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another dtype or
+/// shape.
 inline void load(const std::string& path, const named_tensors& tensors) {
   const stored_tensors file = read_safetensors(path);
   for (const auto& [name, t] : tensors) {

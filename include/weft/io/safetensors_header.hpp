@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The header of a safetensors file: what is in it, and where.
+// The header of a safetensors file: names, dtypes, shapes and positions of its tensors.
 //
-// Format: u64 header size N, N bytes of JSON, then the data. A file is untrusted: sizes, types, offsets,
-// holes and overlaps are checked before a byte of data is used. Errors are io_error, and name the file and
-// the tensor.
+// Format: u64 size N of the header, N bytes of JSON, then the data. A file is untrusted: sizes, dtypes,
+// offsets, gaps and overlaps are checked before data is used. Errors are io_error with file and tensor.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 
 namespace weft::io {
 
-/// Where a tensor is within the data.
+/// A tensor in the header: name, dtype, shape, and the byte range of its elements within the data.
 struct tensor_entry {
   std::string name;
   dtype type = dtype::f32;
@@ -28,10 +27,11 @@ struct tensor_entry {
   std::uint64_t begin = 0, end = 0;
 };
 
+/// A parsed header.
 struct safetensors_header {
-  std::vector<tensor_entry> tensors;  // in the order of the data, which they fill
+  std::vector<tensor_entry> tensors;  // in the order of the data, which they fill without gaps
   std::map<std::string, std::string> metadata;
-  std::uint64_t data = 0;  // where it begins in the file
+  std::uint64_t data = 0;  // offset of the data in the file
 };
 
 namespace detail {
@@ -40,7 +40,7 @@ struct type_name {
   const char* name;
   dtype type;
 };
-/// Ascending in the order by which the format's writers sort.
+/// Ascending in the order by which writers of the format sort.
 inline constexpr type_name type_names[] = {{"BOOL", dtype::boolean}, {"U8", dtype::u8},   {"F16", dtype::f16},
                                            {"BF16", dtype::bf16},    {"I32", dtype::i32}, {"F32", dtype::f32},
                                            {"F64", dtype::f64},      {"I64", dtype::i64}};
@@ -57,7 +57,7 @@ class safetensors_parser {
  public:
   explicit safetensors_parser(const std::string& what) : what_("safetensors " + what) {}
 
-  /// How many bytes come before the data, of a file that begins with `first`.
+  /// Offset of the data in a file that begins with `first`.
   std::uint64_t begin_of_data(std::string_view first, std::uint64_t file_size) const {
     if (file_size < 8 || first.size() < 8) fail("shorter than 8 bytes");
     std::uint64_t size = 0;
@@ -67,7 +67,7 @@ class safetensors_parser {
     return 8 + size;
   }
 
-  /// `first` is all that comes before the data.
+  /// Parses `first`, all bytes before the data.
   safetensors_header parse(std::string_view first, std::uint64_t file_size) const {
     safetensors_header header;
     header.data = first.size();
@@ -130,7 +130,7 @@ class safetensors_parser {
     return e;
   }
 
-  /// Sorted by offset, tensors must fill the data without holes and overlaps.
+  /// Sorts entries by offset; they must fill the data without gaps and overlaps.
   void check_offsets(std::vector<tensor_entry>& entries, std::uint64_t data_size) const {
     std::sort(entries.begin(), entries.end(), [](const tensor_entry& a, const tensor_entry& b) {
       return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -152,7 +152,8 @@ class safetensors_parser {
 
 }  // namespace detail
 
-/// All that comes before the data of a file.
+/// All bytes before the data of a file: size and header. Throws io_error if the file is shorter, or the
+/// header larger than 100 MB.
 inline std::string safetensors_beginning(const input_file& file) {
   char size[8];
   const auto first = static_cast<std::size_t>(std::min<std::uint64_t>(8, file.size()));
@@ -162,14 +163,15 @@ inline std::string safetensors_beginning(const input_file& file) {
   return text;
 }
 
-/// `beginning` is all that comes before the data of a file of `file_size` bytes, which is called `what`.
+/// Parses `beginning`, all bytes before the data of a file of `file_size` bytes, which is called `what` in
+/// errors. Throws io_error if it is invalid.
 inline safetensors_header parse_safetensors_header(std::string_view beginning, std::uint64_t file_size,
                                                    const std::string& what) {
   return detail::safetensors_parser(what).parse(beginning, file_size);
 }
 
-/// What comes before the data of a file with these tensors; their offsets are set. Padded so that data is
-/// aligned to 8.
+/// The bytes before the data of a file with these tensors, whose offsets are set; padded so that data is
+/// aligned to 8 bytes.
 inline std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                          const std::map<std::string, std::string>& metadata) {
   std::string header = "{";

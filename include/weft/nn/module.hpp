@@ -141,8 +141,8 @@ void zero_grad(M& m) {
   for (const auto& p : parameters_of(m)) p->grad.reset();
 }
 
-/// Moves parameters and buffers to a device; gradients of what moves are dropped. To be called before training,
-/// as optimizers keep their state on the device of the parameter.
+/// Moves parameters and buffers to a device; gradients of what moves are dropped. To be called before
+/// training, as optimizers keep their state on the device of the parameter.
 template <class M>
 void to(M& m, const device& where) {
   for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);
