@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Failures that only some ranks have seen, made known to all: whoever goes on, all do, and whoever stops, all
-// do.
+// Errors that occur on some ranks only, reported to all: either all ranks continue, or all throw.
 //
 //   on_all_ranks(ranks, o, [&] { read my file; });     // io_error on every rank if it throws on one
 #pragma once
@@ -15,7 +14,7 @@ namespace weft {
 
 namespace detail {
 
-/// The text of rank `root`, on all ranks. Collective.
+/// The text of rank `root`, returned on all ranks. Collective.
 inline std::string text_of_rank(communicator& ranks, std::string text, int root, const comm_options& o) {
   if (ranks.size() == 1) return text;
   std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
@@ -26,7 +25,8 @@ inline std::string text_of_rank(communicator& ranks, std::string text, int root,
   return {bytes.begin(), bytes.end()};
 }
 
-/// The message of the first rank that has one, on all ranks; empty if none has. Collective.
+/// The message of the lowest rank that has one, returned on all ranks with the rank; empty if none has.
+/// Collective.
 inline std::string agree(communicator& ranks, const std::string& message, const comm_options& o) {
   if (ranks.size() == 1) return message;
   std::vector<std::int32_t> first{message.empty() ? 0 : ranks.size() - ranks.rank()};
@@ -38,7 +38,7 @@ inline std::string agree(communicator& ranks, const std::string& message, const 
          (said.starts_with(prefix) ? said.substr(prefix.size()) : said);
 }
 
-/// What f throws, as text; empty if it does not.
+/// The message of the exception that f throws; empty if it does not throw.
 template <class F>
 std::string message_of(F f) {
   try {
@@ -51,8 +51,8 @@ std::string message_of(F f) {
 
 }  // namespace detail
 
-/// Calls f() on every rank; if it throws on one, io_error with the message on all. f does not communicate.
-/// Collective.
+/// Calls f() on every rank; if it throws on one, throws io_error with that rank's message on all. f must not
+/// communicate. Collective.
 template <class F>
 void on_all_ranks(communicator& ranks, const comm_options& o, F f) {
   const std::string message = detail::agree(ranks, detail::message_of(f), o);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a run: each rank writes the rows it holds, and any number of ranks with any
-// strategy reads them back.
+// Checkpoints of a run: each rank writes the rows it holds, and any number of ranks with any strategy can
+// read them.
 //
 //   checkpointer saves("runs/a", run);
 //   run_position at = saves.load().value_or(run_position{});   // collective
-//   saves.save({step, samples});                               // copies and writes while training goes on
+//   saves.save({step, samples});                               // copies and writes while training continues
 //
-// What is in the folder, what may fail and how, and what it costs: docs/checkpoints.md. A run that is killed
-// at any moment, by a loss of power too, leaves this checkpoint or the one before, whole. A run that goes on
-// from one computes the same bits as one that never stopped. Nothing that a checksum does not cover is read.
+// Content of the folder, failures and cost: docs/checkpoints.md. A run that is killed at any moment, or by a
+// power failure, leaves this checkpoint or the one before intact. A resumed run computes the same bits as an
+// uninterrupted one. All data that is read is covered by a checksum.
 #pragma once
 
 #include <atomic>
@@ -27,34 +27,36 @@
 
 namespace weft {
 
-/// Where a run stands, besides its tensors.
+/// The position of a run, besides its tensors.
 struct run_position {
   std::int64_t step = 0;  // steps done
   index_t samples = 0;    // samples taken from the loader
 };
 
-/// What a save does that fails on a rank. All ranks do the same.
+/// How a failed save on any rank is handled, on all ranks alike.
 enum class save_failure {
   stop,   // io_error from the next `save` or `finish`
   go_on,  // `last_failure` tells; the next save tries again
 };
 
+/// Options of a checkpointer.
 struct checkpoint_options {
   bool asynchronous = true;  // copy and write on a thread
   int keep = 2;              // whole checkpoints in the folder; older ones are deleted after a save
-  std::chrono::milliseconds timeout{0};  // for the ranks to agree on how a save went; 0: the run's
+  std::chrono::milliseconds timeout{0};  // for ranks to agree on the result of a save; 0: the run's
   save_failure on_failure = save_failure::stop;
-  bool read_only = false;                        // only loads; takes no lock and makes no folder
-  std::chrono::milliseconds lock_timeout{3000};  // for a job that has the folder and is just ending
-  io::file_calls* calls = &io::system_calls();   // other ones in tests; must outlive the checkpointer
+  bool read_only = false;                        // only loads; takes no lock and creates no folder
+  std::chrono::milliseconds lock_timeout{3000};  // for a job that holds the folder and is exiting
+  io::file_calls* calls = &io::system_calls();   // replaced in tests; must outlive the checkpointer
 };
 
-/// Saves and loads the state of a bound run. All ranks construct it and call the same functions.
+/// Saves and loads the state of a bound run. Collective: all ranks construct it and call the same functions
+/// in the same order.
 template <class Run>
 class checkpointer {
  public:
-  /// Takes the folder for this job; the one above it must be there or can be made. Throws usage_error if
-  /// `keep` is less than 1, io_error on all ranks if another job has the folder or it cannot be used.
+  /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if `keep` is
+  /// less than 1, io_error on all ranks if another job holds the folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
@@ -76,7 +78,7 @@ class checkpointer {
   }
   checkpointer(const checkpointer&) = delete;
   checkpointer& operator=(const checkpointer&) = delete;
-  /// Waits for what is being written; while an exception is on its way, no longer than this rank writes.
+  /// Waits for writing to end; during stack unwinding only for what this rank writes.
   ~checkpointer() {
     if (!writing_.valid()) return;
     if (std::uncaught_exceptions() > exceptions_) saving_->given_up = true;
@@ -84,11 +86,11 @@ class checkpointer {
     writing_.wait();
   }
 
-  /// Begins to save the state after `at.step` steps. Waits for the save before, and throws io_error on all
-  /// ranks if that one failed on one. What the host can read is copied by a thread while the next forward and
-  /// backward passes read it; the run's next `step` waits until it is. Nothing else may change it before: a
-  /// tensor that was changed meanwhile is a failure of the save. Throws value_error for a position that is
-  /// negative or above 2^53. Collective.
+  /// Begins to save the state after `at.step` steps. Waits for the previous save, and throws io_error on all
+  /// ranks if that failed on one. Tensors in host memory are copied by a thread while the next forward and
+  /// backward passes read them; the run's next `step` waits for the copy. They must not be changed otherwise
+  /// before: that makes the save fail. Throws value_error if a field of `at` is negative or above 2^53,
+  /// usage_error if the checkpointer is read-only. Collective.
   void save(const run_position& at) {
     const stopwatch time(*held_up_);
     if (options_.read_only)
@@ -105,12 +107,12 @@ class checkpointer {
     if (!options_.asynchronous) finish();
   }
 
-  /// How long saves have held up this rank, in milliseconds: in `save`, and in the steps after.
+  /// Total time in milliseconds that saves have blocked this rank: in `save`, and in the steps after.
   double held_up_ms() const { return *held_up_; }
 
-  /// Waits until the last save is on the disk, and throws io_error on all ranks if it failed on one (or notes
-  /// it: save_failure::go_on); comm_error if a rank is gone. Collective; does nothing if there is nothing to
-  /// wait for.
+  /// Waits until the last save is on the disk, and throws io_error on all ranks if it failed on one (with
+  /// save_failure::go_on it only records the failure); comm_error if a rank has failed. Returns at once if no
+  /// save is pending. Collective.
   void finish() {
     if (!std::exchange(pending_, false)) return;
     communicator& ranks = run_->ranks();
@@ -126,17 +128,17 @@ class checkpointer {
     if (ranks.rank() == 0) folder_.discard(id_.name);
     if (options_.on_failure == save_failure::stop) throw io_error(failure_);
   }
-  /// Why the last save that was waited for failed, the same on all ranks; empty if it did not.
+  /// Why the last completed save failed, the same on all ranks; empty if it did not.
   const std::string& last_failure() const { return failure_; }
 
-  /// Restores the checkpoint that `latest` names. None if there is none. Throws io_error on all ranks, naming
-  /// file and tensor, if it is damaged, incomplete or of another model; the run must not go on then, as it
-  /// may have some of it. Each rank reads the headers of all shards, and the pieces that it has rows of.
-  /// Collective.
+  /// Restores the checkpoint named by `latest`; none if there is none. Throws io_error on all ranks, naming
+  /// file and tensor, if it is damaged, incomplete or of another model; the run must not continue then, as it
+  /// may be partly restored. Each rank reads the headers of all shards, and the tensors of which it holds
+  /// rows. Collective.
   std::optional<run_position> load() {
     finish();
     communicator& ranks = run_->ranks();
-    std::string text;  // all go on from what rank 0 has read
+    std::string text;  // all ranks use what rank 0 has read
     on_all_ranks(ranks, options(), [&] {
       if (ranks.rank() != 0) return;
       if (const auto newest = folder_.newest()) text = newest->text();
@@ -163,7 +165,7 @@ class checkpointer {
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   };
 
-  /// A save that is under way, between the thread that writes and the one that trains.
+  /// State of a pending save, shared by the thread that writes and the one that trains.
   struct saving {
     using clock = std::chrono::steady_clock;
     std::promise<void> copied, written;  // the part of this rank
@@ -175,7 +177,7 @@ class checkpointer {
     bool is_late() const { return clock::now().time_since_epoch().count() > deadline; }
   };
 
-  /// A tensor that the host can read, to be copied.
+  /// A tensor in host memory, to be copied.
   struct to_copy {
     std::string key;
     std::shared_ptr<tensor_state> from;
@@ -197,7 +199,7 @@ class checkpointer {
   }
 
   void begin_writing(const run_position& at) {
-    if (writing_.valid()) {  // a rank was lost before all knew how it went
+    if (writing_.valid()) {  // a rank failed before all knew the result
       saving_->given_up = true;
       writing_.wait();
     }
@@ -223,8 +225,8 @@ class checkpointer {
     });
   }
 
-  /// Notes what this rank holds and where it belongs, and copies what lies on devices. The memory is
-  /// that of the copy before: a copy into new memory takes twice as long.
+  /// Records which tensors and rows this rank holds, and copies those in device memory. Reuses the memory of
+  /// the previous copy, as copying into new memory takes twice as long.
   void describe() {
     rest_.clear();
     copy_.metadata.clear();
@@ -248,7 +250,7 @@ class checkpointer {
     for (const auto& [name, p] : run_->local()) put("model." + name, name, p, true);
     for (const auto& [key, t] : run_->optimizer().state.tensors())
       put("optimizer." + key, key.substr(key.find('.') + 1), t, true);
-    if (run_->groups().part() == 0)  // at once: a forward pass may change them
+    if (run_->groups().part() == 0)  // at once: a forward pass can change them
       for (const auto& [name, b] : run_->parallel().buffers()) put("model." + name, name, b, false);
     copy_.metadata["weft.checkpoint"] = id_.text();
     copy_.metadata["weft.part"] =
@@ -265,7 +267,7 @@ class checkpointer {
         throw io_error("weft: " + folder_.path() + ": tensor " + c.key + " was changed while it was saved");
   }
 
-  /// On a thread of its own: nothing here talks to other ranks but through files.
+  /// Runs on the writing thread; communicates with other ranks through files only.
   void write(saving& s, const detail::checkpoint_index& index) {
     const int part = run_->groups().part(), parts = run_->groups().parts();
     try {
@@ -303,10 +305,10 @@ class checkpointer {
   detail::checkpoint_id id_;  // of the last save
   Run* run_;
   checkpoint_options options_;
-  int exceptions_;        // on their way when this was made
+  int exceptions_;        // std::uncaught_exceptions() at construction
   bool pending_ = false;  // a save that has not been waited for, on any rank
   std::string not_begun_, failure_;
-  io::stored_tensors copy_;    // what is being written, if `writing_` is
+  io::stored_tensors copy_;    // data of the pending save, if `writing_` is valid
   std::vector<to_copy> rest_;  // of it, not copied yet
   std::shared_ptr<double> held_up_ = std::make_shared<double>(0);
   std::shared_ptr<saving> saving_;

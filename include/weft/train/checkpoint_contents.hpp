@@ -1,9 +1,8 @@
-// SPDX-License-Identifier: MIT
-// The tensors of a checkpoint: which shard has which rows of them.
+// The tensors of a checkpoint: which rows of each are in which shard.
 //
 //   checkpoint_contents all;
 //   for (...) all.add(path, part, header);
-//   all.require_whole();     // every row of every tensor once
+//   all.require_whole();     // every row of every tensor exactly once
 #pragma once
 
 #include <algorithm>
@@ -18,11 +17,11 @@ namespace weft::detail {
 
 inline index_t rows_of(const shape& s) { return s.order > 0 ? s[0] : 1; }
 
-/// Rows of a tensor that a shard has.
+/// Rows of a tensor that a shard holds.
 struct checkpoint_piece {
   int part = 0;
   index_t first_row = 0, rows = 0;
-  std::uint64_t at = 0, bytes = 0, sum = 0;  // where it is in the file, and XXH64 of it
+  std::uint64_t at = 0, bytes = 0, sum = 0;  // position and size in the file, XXH64 of the bytes
 };
 
 struct checkpoint_tensor {
@@ -32,8 +31,8 @@ struct checkpoint_tensor {
 
 class checkpoint_contents {
  public:
-  /// What the header of a shard says. Throws io_error, naming file and tensor, if it is of another checkpoint
-  /// than `id` or of another part, or does not fit to what other shards say.
+  /// Adds the tensors in the header of a shard. Throws io_error, naming file and tensor, if it belongs to
+  /// another checkpoint than `id` or to another part, or contradicts other shards.
   void add(const std::string& path, int part, int parts, const checkpoint_id& id,
            const io::safetensors_header& header) {
     const auto said = [&](const char* key) {
@@ -51,7 +50,7 @@ class checkpoint_contents {
     for (const io::tensor_entry& t : header.tensors) add_piece(path, part, header, t);
   }
 
-  /// Throws io_error if rows of a tensor are missing or there twice.
+  /// Throws io_error if rows of a tensor are missing or duplicated.
   void require_whole() {
     for (auto& [key, t] : tensors_) {
       std::sort(t.pieces.begin(), t.pieces.end(), [](const checkpoint_piece& a, const checkpoint_piece& b) {
@@ -69,7 +68,7 @@ class checkpoint_contents {
     }
   }
 
-  /// By key: "model.<name>" or "optimizer.<kind>.<name>".
+  /// Tensors by key: "model.<name>" or "optimizer.<kind>.<name>".
   const std::map<std::string, checkpoint_tensor>& tensors() const { return tensors_; }
 
  private:
@@ -105,9 +104,8 @@ class checkpoint_contents {
   std::vector<std::string> paths_;  // by part
 };
 
-/// What all parts of the checkpoint in `folder` hold; io_error, naming file and tensor, unless that is all of
-/// it. Headers whose checksums are in `index.shards` must have them; where there are none yet, they are put
-/// there.
+/// The contents of all parts of the checkpoint in `folder`. Throws io_error, naming file and tensor, unless
+/// they are complete. Headers must have the checksums in `index.shards`; if that is empty, it is filled.
 inline checkpoint_contents read_contents(const std::string& folder, checkpoint_index& index, int parts) {
   checkpoint_contents contents;
   const bool known = !index.shards.empty();

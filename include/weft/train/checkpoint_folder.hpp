@@ -1,13 +1,12 @@
-// SPDX-License-Identifier: MIT
-// A folder of checkpoints: what is in it under which name, at any moment.
+// A folder of checkpoints: its files and their names at any moment.
 //
-//   lock             held by rank 0 of the job that works here
-//   step-100.7       a checkpoint, whole, and never changed
+//   lock             held by rank 0 of the job that uses the folder
+//   step-100.7       a complete checkpoint, never modified
 //   step-200.8.partial, step-90.6.removed    being written, being deleted
-//   latest           names the one to go on from
+//   latest           names the checkpoint to resume from
 //
-// A checkpoint is written under a name that is not used again, synced, renamed, and only then named in
-// `latest`; older ones go after that. So whatever is cut off, `latest` names a whole one: this or the one
+// A checkpoint is written under a new name, synced, renamed, and only then named in `latest`; older ones are
+// deleted afterwards. So at any interruption `latest` names a complete checkpoint: the new one or the one
 // before.
 #pragma once
 
@@ -25,21 +24,21 @@ class checkpoint_folder {
 
   const std::string& path() const { return path_; }
   std::string place_of(const checkpoint_name& name) const { return path_ + "/" + name.text(); }
-  /// Where its files are written, before it is whole.
+  /// The folder in which a checkpoint is written before it is complete.
   std::string partial_place_of(const checkpoint_name& name) const { return place_of(name) + ".partial"; }
   static std::string shard(const std::string& folder, int part) {
     return folder + "/rank-" + std::to_string(part) + ".safetensors";
   }
 
-  /// Keeps other jobs out, and deletes what those before left half done. By rank 0, before it calls what
-  /// follows.
+  /// Locks the folder and deletes what interrupted jobs left. Called by rank 0 before the functions that
+  /// modify the folder.
   void hold(std::chrono::milliseconds patience) {
     io::make_folders(*calls_, path_);
     lock_.emplace(path_, patience);
     remove_leftovers();
   }
 
-  /// No checkpoint here had this number, or one above.
+  /// A serial number above those of all checkpoints in the folder. Throws io_error if there is none left.
   std::int64_t next_serial() const {
     std::int64_t last = 0;
     for (const checkpoint_name& c : all()) last = std::max(last, c.serial);
@@ -48,9 +47,9 @@ class checkpoint_folder {
     return last + 1;
   }
 
-  /// The index of the checkpoint to go on from, verified; none if there is no checkpoint. Throws io_error if
-  /// `latest` or the index is damaged. Without `latest`, which is missing if the first save was cut off, the
-  /// newest whole one counts.
+  /// The verified index of the checkpoint to resume from; none if there is no checkpoint. Throws io_error if
+  /// `latest` or the index is damaged. Without `latest`, which is missing if the first save was interrupted,
+  /// the newest complete checkpoint is used.
   std::optional<checkpoint_index> newest() const {
     struct stat is{};
     if (::stat(path_.c_str(), &is) != 0 && errno == ENOENT) return {};
@@ -71,7 +70,7 @@ class checkpoint_folder {
     const std::string place = partial_place_of(name);
     if (calls_->make_folder(place) != 0 && errno != EEXIST) io::fail_at(place, "cannot be made");
   }
-  /// Writes the file of a part; when it has its name it is on the disk.
+  /// Writes the shard of a part; it is on the disk when the file has its final name.
   void write_shard(const checkpoint_name& name, int part, const io::file_parts& parts) const {
     const std::string path = shard(partial_place_of(name), part), partial = path + ".partial";
     io::write_new_file(*calls_, partial, parts);
@@ -82,8 +81,8 @@ class checkpoint_folder {
     return ::lstat(shard(partial_place_of(name), part).c_str(), &is) == 0;
   }
 
-  /// All shards are there: checks that they are all of one checkpoint, makes it the latest, and deletes all
-  /// but `keep`.
+  /// Called when all shards are written: checks that they form one checkpoint, makes it the latest, and
+  /// deletes all but the `keep` newest.
   void commit(checkpoint_index index, int parts, int keep) const {
     lock_->require_held();
     const std::string partial = partial_place_of(index.id.name), place = place_of(index.id.name);
@@ -98,11 +97,11 @@ class checkpoint_folder {
     delete_older(index.id.name.serial, keep);
   }
 
-  /// Deletes what has been written of a checkpoint that does not come about.
+  /// Deletes the files of a checkpoint that was not completed.
   void discard(const checkpoint_name& name) const noexcept { remove(partial_place_of(name)); }
 
  private:
-  static constexpr std::uint64_t max_text = std::uint64_t{1} << 28;  // of the index of a million shards
+  static constexpr std::uint64_t max_text = std::uint64_t{1} << 28;  // size of the index for a million shards
 
   std::vector<checkpoint_name> all() const {
     std::vector<checkpoint_name> found;
@@ -121,14 +120,14 @@ class checkpoint_folder {
     return index;
   }
 
-  /// What cannot be deleted now is tried again later, and harms nobody.
+  /// Deletes a folder; failures are ignored and retried at a later save.
   void remove(const std::string& place) const noexcept {
     try {
       io::remove_tree(*calls_, place);
     } catch (const std::exception&) {}
   }
-  /// A folder loses its name for good before it loses a file, so that what has the name of a checkpoint is
-  /// whole.
+  /// Deletes leftovers. A folder is renamed, and the renaming synced, before its files are deleted, so that a
+  /// folder with the name of a checkpoint is complete.
   void remove_leftovers() const {
     std::vector<checkpoint_name> leftovers = all();
     std::erase_if(leftovers,

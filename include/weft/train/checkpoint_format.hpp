@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What is written into a checkpoint, as bytes: docs/checkpoints.md. Nothing here touches a file.
+// The byte formats of a checkpoint (docs/checkpoints.md), without file access.
 //
-// Every byte is under a checksum: of `latest` and index.json it stands at their beginning, the index has
-// those of the headers of the shards, a header has those of the pieces of tensors.
+// Every byte is covered by a checksum: `latest` and index.json begin with theirs, the index has those of the
+// headers of the shards, a header those of its tensors.
 #pragma once
 
 #include <charconv>
@@ -18,7 +18,7 @@
 namespace weft::detail {
 
 inline constexpr std::int64_t checkpoint_version = 2;
-/// The largest number in a checkpoint: what any reader of JSON takes without rounding.
+/// The largest number in a checkpoint, which every JSON reader represents exactly.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 53;
 inline constexpr std::int64_t max_parts = 1 << 20;
 
@@ -27,14 +27,14 @@ inline std::string hex_of(std::uint64_t n) {
   for (std::size_t i = 16; i-- > 0; n >>= 4) text[i] = "0123456789abcdef"[n & 15];
   return text;
 }
-/// Of exactly what `hex_of` makes.
+/// Parses 16 lower-case hexadecimal digits, as `hex_of` writes them.
 inline std::optional<std::uint64_t> parse_hex(std::string_view text) {
   std::uint64_t n = 0;
   const auto r = std::from_chars(text.data(), text.data() + text.size(), n, 16);
   if (r.ec != std::errc() || r.ptr != text.data() + text.size() || hex_of(n) != text) return {};
   return n;
 }
-/// A decimal number of [0, most] and nothing else.
+/// Parses a decimal number in [0, most], without sign, leading zeros or other characters.
 inline std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most = max_count) {
   std::int64_t n = 0;
   const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
@@ -44,8 +44,8 @@ inline std::optional<std::int64_t> parse_count(std::string_view text, std::int64
   return n;
 }
 
-/// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. While it is written,
-/// and while it is deleted, a suffix follows; without one it is whole.
+/// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. A suffix follows while
+/// it is written or deleted; without one it is complete.
 struct checkpoint_name {
   std::int64_t step = 0, serial = 0;
   std::string suffix{};
@@ -61,12 +61,12 @@ struct checkpoint_name {
   }
 };
 
-/// An object of JSON whose first member is the checksum of all that follows it. `members`: ", \"a\": 1".
+/// A JSON object whose first member is the checksum of the rest. `members` has the form ", \"a\": 1".
 inline std::string sealed(const std::string& members) {
   const std::string rest = members + "}\n";
   return "{\"xxh64\": \"" + hex_of(xxh64(rest)) + "\"" + rest;
 }
-/// The parsed text if it is what `sealed` makes; io_error, naming `path`, if it is not.
+/// The parsed text of `sealed`; throws io_error, naming `path`, if the checksum or the format is wrong.
 inline io::json unsealed(const std::string& text, const std::string& path) {
   constexpr std::string_view begin = "{\"xxh64\": \"";
   const std::string_view all = text;
@@ -79,7 +79,7 @@ inline io::json unsealed(const std::string& text, const std::string& path) {
   return io::json(text, path);
 }
 
-/// The member `key` of an object, within [least, most].
+/// The integer member `key` of an object; throws io_error unless it is within [least, most].
 inline std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
                               std::int64_t least = 0, std::int64_t most = max_count) {
   const auto value = object.find(key);
@@ -95,15 +95,15 @@ inline std::string text_of(const io::json_value& object, const char* key, const 
   if (!value || value->kind() != io::json_kind::string) throw io_error("weft: " + path + ": has no " + key);
   return std::string(value->text());
 }
-/// A member that `hex_of` has made.
+/// The member `key` of an object, 16 hexadecimal digits.
 inline std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path) {
   const auto n = parse_hex(text_of(object, key, path));
   if (!n) throw io_error("weft: " + path + ": " + key + " is not 16 hexadecimal digits");
   return *n;
 }
 
-/// Which checkpoint a file belongs to. A run is what was begun from new parameters; an attempt, a process
-/// group that worked on it until it ended.
+/// Identifies the checkpoint to which a file belongs. A run starts from newly initialised parameters; an
+/// attempt is one process group working on it.
 struct checkpoint_id {
   std::uint64_t run = 0, attempt = 0;
   checkpoint_name name{};
@@ -111,10 +111,10 @@ struct checkpoint_id {
   std::string text() const { return hex_of(run) + " " + hex_of(attempt) + " " + name.text(); }
 };
 
-/// The file of one part.
+/// The shard of one part: size in bytes, checksum of its header.
 struct checkpoint_shard {
   std::int64_t bytes = 0;
-  std::uint64_t header = 0;  // XXH64 of all that comes before the data
+  std::uint64_t header = 0;  // XXH64 of the bytes before the data
 };
 
 struct checkpoint_index {
@@ -138,7 +138,7 @@ struct checkpoint_index {
     return sealed(t + "]");
   }
 
-  /// Throws io_error, naming `path`, if `text` is not a whole index, or a number is out of range.
+  /// Throws io_error, naming `path`, if `text` is not a complete index, or a number is out of range.
   static checkpoint_index parsed(const std::string& text, const std::string& path) {
     const io::json json = unsealed(text, path);
     const io::json_value root = json.root();
@@ -153,7 +153,7 @@ struct checkpoint_index {
             {number_of(root, "step", path), number_of(root, "serial", path)}};
     i.samples = number_of(root, "samples", path);
     i.optimizer_steps = number_of(root, "optimizer_steps", path);
-    i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // what loss_scaler keeps to
+    i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // the range of loss_scaler
     i.growth_tracker = number_of(root, "growth_tracker", path);
     const auto list = root.find("shards");
     if (!list || list->size() < 1 || list->size() > static_cast<std::size_t>(max_parts))
@@ -166,7 +166,7 @@ struct checkpoint_index {
   }
 };
 
-/// What `latest` says: the folder of the checkpoint to go on from, and the checksum of its index.
+/// The content of `latest`: the folder of the checkpoint to resume from, and the checksum of its index.
 struct latest_checkpoint {
   checkpoint_name name;
   std::uint64_t index = 0;
@@ -182,8 +182,8 @@ struct latest_checkpoint {
   }
 };
 
-/// What the header of a shard says of a tensor: "3/11 0123456789abcdef", the first row that the shard has,
-/// the rows of the whole tensor, and XXH64 of the bytes.
+/// The note on a tensor in the header of a shard, "3/11 0123456789abcdef": first row in the shard, rows of
+/// the whole tensor, and XXH64 of the bytes.
 struct piece_note {
   std::int64_t first_row = 0, rows = 0;
   std::uint64_t sum = 0;

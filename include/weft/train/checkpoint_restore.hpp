@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a rank takes from a checkpoint: of each tensor the rows that it has, whoever wrote them.
+// Restoring a rank from a checkpoint: of each tensor the rows that the rank holds, whichever rank wrote them.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,12 @@ namespace weft::detail {
 template <class Run>
 class checkpoint_restorer {
  public:
-  /// `from` is the folder of a whole checkpoint.
+  /// `from` is the folder of a complete checkpoint.
   checkpoint_restorer(Run& run, std::string from) : run_(&run), from_(std::move(from)) {}
 
-  /// Sets the tensors of this rank and the numbers of the run. Throws io_error that names file and tensor if
-  /// the checkpoint is damaged, incomplete or of another model; the run may have some of it then.
+  /// Sets the tensors of this rank, the loss scale and the step count. Throws io_error, naming file and
+  /// tensor, if the checkpoint is damaged, incomplete or of another model; the run may be partly restored
+  /// then.
   void restore(checkpoint_index& index) const {
     const checkpoint_contents contents = read_contents(from_, index, static_cast<int>(index.shards.size()));
     std::size_t of_model = 0;
@@ -44,14 +45,14 @@ class checkpoint_restorer {
   }
 
  private:
-  /// A local tensor to be filled.
+  /// A local tensor to be filled, from row `first_row` of the whole.
   struct wanted {
     std::shared_ptr<tensor_state> to;
     index_t first_row;
   };
 
-  /// Where the tensor `key` of a checkpoint goes: a parameter, a buffer, or state of the optimiser, which is
-  /// made.
+  /// The local tensor for the key `key` of a checkpoint: a parameter, a buffer, or new optimizer state; none
+  /// if the model has no such tensor.
   std::optional<wanted> wanted_as(const std::string& key) const {
     const auto named = [&](const state_dict_t& all,
                            const std::string& name) -> std::shared_ptr<tensor_state> {
@@ -76,7 +77,7 @@ class checkpoint_restorer {
     return wanted{t, run_->parallel().place_of(name).first};
   }
 
-  /// Copies the rows that are wanted here, from pieces whose checksums are right.
+  /// Copies the rows of this rank, after verifying the checksums of the tensors in the shards.
   void fill(const wanted& w, const std::string& key, const checkpoint_tensor& t) const {
     const std::string name = key.starts_with("model.") ? key.substr(6) : key.substr(key.find('.', 10) + 1);
     const shape whole = run_->parallel().place_of(name).second;

@@ -14,7 +14,7 @@
 
 namespace weft {
 
-/// Bytes with extents, as an IDX file of unsigned bytes holds them.
+/// The extents and bytes of an IDX file of unsigned bytes.
 struct idx_array {
   shape extents;
   std::vector<std::uint8_t> bytes;
@@ -22,7 +22,8 @@ struct idx_array {
 
 namespace detail {
 
-/// The extents of an IDX file of unsigned bytes that begins with `head`. Throws io_error, naming it `path`.
+/// The extents in `head`, the beginning of an IDX file of unsigned bytes of `size` bytes. Throws io_error,
+/// naming `path`, if it is invalid.
 inline shape idx_extents(std::string_view head, std::uint64_t size, const std::string& path) {
   const auto fail = [&](const std::string& why) -> void { throw io_error("weft: " + path + ": " + why); };
   const auto byte = [&](std::size_t i) {
@@ -40,7 +41,7 @@ inline shape idx_extents(std::string_view head, std::uint64_t size, const std::s
   for (std::size_t at = 4; at < header; at += 4) {
     const std::uint64_t extent = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
     extents.append(static_cast<index_t>(extent));
-    count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // more than there is
+    count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // the product exceeds the file
   }
   if (count + header != size)
     fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));
@@ -49,7 +50,8 @@ inline shape idx_extents(std::string_view head, std::uint64_t size, const std::s
 
 }  // namespace detail
 
-/// Throws io_error, naming the file, if it is not an IDX file of unsigned bytes of its full size.
+/// Reads an IDX file. Throws io_error, naming it, unless it consists of unsigned bytes and has the size that
+/// its extents require; compressed files must be unpacked first.
 inline idx_array read_idx(const std::string& path) {
   const io::input_file file(path);
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), 4 + 4 * max_order)), '\0');
@@ -60,14 +62,16 @@ inline idx_array read_idx(const std::string& path) {
   return a;
 }
 
-/// Images in [0, 1] as rows of pixels, with their labels. `Pixels` makes their number static.
+/// A dataset of images [Pixels] as f32 in [0, 1], and labels as u8. `Pixels` makes their number static. The
+/// files are held in memory.
 template <index_t Pixels = dyn>
 class idx_images {
  public:
   using fields =
       std::tuple<tensor<float, weft::extents<dyn, Pixels>>, tensor<std::uint8_t, weft::extents<dyn>>>;
 
-  /// From `prefix`-images-idx3-ubyte and `prefix`-labels-idx1-ubyte.
+  /// Reads `prefix`-images-idx3-ubyte and `prefix`-labels-idx1-ubyte. Throws io_error if they are invalid or
+  /// do not have the same number of samples, or images do not have `Pixels` pixels.
   explicit idx_images(const std::string& prefix)
       : idx_images(prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte") {}
   idx_images(const std::string& images, const std::string& labels)

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: MIT
-// Finding where a computation left the finite numbers: it is run again on the reference back
-// end, one instruction on one element at a time.
+// Location of the first non-finite value of a computation: it is run again on the reference backend, one
+// instruction on one element at a time.
 //
 //   auto found = find_non_finite(state_dict(model), c, [&](context& debug) {
 //     eval(loss(model(x), y), debug);
@@ -22,10 +21,10 @@ namespace weft {
 /// The first op whose value is not finite though its operands are.
 struct non_finite {
   std::string op;
-  std::string module;  // of the parameter that was read last; empty before the first
-  shape extents;       // what the kernel or op ran over
+  std::string module;  // of the parameter read last; empty before the first
+  shape extents;       // over which the kernel or op ran
   double value = 0;
-  double operand = 0;  // the first operand, where the op is an instruction
+  double operand = 0;  // the first operand, if the op is an instruction
 
   std::string text() const {
     std::string t = module.empty() ? "" : module + ": ";
@@ -36,7 +35,8 @@ struct non_finite {
 
 namespace detail {
 
-/// The reference back end, watching. `names` are the parameters by which modules are known.
+/// The reference backend, which checks every value. `names` are the parameters by which modules are
+/// identified.
 class inspecting_backend : public lower::reference_backend {
  public:
   explicit inspecting_backend(const state_dict_t& names) {
@@ -47,7 +47,7 @@ class inspecting_backend : public lower::reference_backend {
   }
   std::optional<non_finite> found;
 
-  /// The first element that is not finite; 0 if all are.
+  /// The first element that is not finite; 0 if all are finite.
   static double first_odd(const strided& t) {
     double odd = 0;
     if (!is_floating(t.type)) return odd;
@@ -116,7 +116,7 @@ class inspecting_backend : public lower::reference_backend {
     return lower::register_type(t) == dtype::f64 ? r.f64 : static_cast<double>(r.f32);
   }
 
-  /// Programs read parameters in the order of modules.
+  /// Records the module of the parameter at `memory`, as programs read parameters in the order of modules.
   void note_module(const void* memory) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     auto after = names_.upper_bound(address);
@@ -140,9 +140,10 @@ class inspecting_backend : public lower::reference_backend {
 
 }  // namespace detail
 
-/// Plays f(debug_context) on the reference back end with the random numbers that `c` stands at, and
-/// tells the first op that leaves the finite numbers; nothing if none does. What f reads must lie
-/// on a device whose memory the host shares. A parameter that is not finite itself is named first.
+/// Runs f(debug_context) on the reference backend with the current random numbers of `c`, and returns the
+/// first op whose value is not finite though its operands are; none if there is none. A parameter that is not
+/// finite is reported first. Throws device_error unless the host can access the device's memory. Slow: for
+/// debugging.
 template <std::derived_from<context> Context, class F>
 std::optional<non_finite> find_non_finite(const state_dict_t& names, const Context& c, F f) {
   if (!c.where()->host_accessible())

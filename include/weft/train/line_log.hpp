@@ -1,8 +1,7 @@
-// SPDX-License-Identifier: MIT
-// A log of lines: each is written at once and whole, and one that cannot be written is an error, not lost in
-// silence.
+// A log of lines. Each is written whole at once; a failure is an error.
 //
-//   line_log log("run.jsonl", true);     // adds to what is there
+//   line_log log("run.jsonl", true);     // appends
+//   log.line("{\"step\": 1}");
 //   log.line("{\"step\": 1}");
 #pragma once
 
@@ -12,21 +11,23 @@
 
 namespace weft {
 
+/// A file, or other sink, to which lines are appended. Not thread-safe.
 class line_log {
  public:
-  /// Writes nowhere.
+  /// Discards all lines.
   line_log() = default;
-  /// A file, a terminal, a device or a FIFO that is being read. Throws io_error if it cannot be written.
+  /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`.
+  /// Throws io_error if it cannot be opened for writing.
   line_log(std::string path, bool append)
       : path_(std::move(path)),
         file_(::open(path_.c_str(),
                      O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666)) {
     if (file_.number() < 0) io::fail_at(path_, "cannot be written");
     ::fcntl(file_.number(), F_SETFL,
-            ::fcntl(file_.number(), F_GETFL) & ~O_NONBLOCK);  // only opening does not wait
+            ::fcntl(file_.number(), F_GETFL) & ~O_NONBLOCK);  // only opening must not block
   }
 
-  /// Throws io_error if the line cannot be written whole; then nothing of it stays in a file.
+  /// Writes `text` and a newline. Throws io_error if that fails; a file is then truncated to what it held.
   void line(const std::string& text) {
     if (file_.number() < 0) return;
     const std::string whole = text + '\n';

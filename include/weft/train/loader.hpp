@@ -1,10 +1,9 @@
-// SPDX-License-Identifier: MIT
-// Batches from a dataset: in sequence or shuffled, read ahead by a thread, resumable.
+// Batches of a dataset: in order or shuffled, read ahead by a thread, resumable.
 //
 //   for (auto [images, labels] : loader(idx_images<784>("train"), {.batch = 64, .shuffle = true})) ...
 //
-// The order is a function of seed and pass, so a position is one number: `seek(position())` of a
-// new loader goes on where the old one stood.
+// The order is a function of seed and pass, so a position is one number: after `seek(position)` with the
+// position of another loader, a loader continues where that one was.
 #pragma once
 
 #include <array>
@@ -20,9 +19,9 @@
 
 namespace weft {
 
-/// Samples by number. `fields` is a tuple of the tensor types of a batch, whose first dim counts
-/// samples; extents() gives the other dims of each; read(i, p, q, ...) writes sample i to memory of
-/// those sizes, one pointer a field. Reads happen on a thread of the loader.
+/// Numbered samples. `fields` is a tuple of the tensor types of a batch, whose first dim is the batch;
+/// extents() returns the other dims of each; read(i, p, q, ...) writes sample i to memory of those sizes, one
+/// pointer per field. `read` is called by a thread of the loader.
 template <class D>
 concept dataset = requires(const D& d) {
   typename D::fields;
@@ -30,8 +29,8 @@ concept dataset = requires(const D& d) {
   { d.extents() } -> std::convertible_to<std::array<shape, std::tuple_size_v<typename D::fields>>>;
 };
 
-/// Which batches of a step are a rank's own, where ranks and micro-batches share it. A step takes
-/// ranks * micro_batches consecutive batches; see bound_run::micro_batch for who takes which.
+/// The batches of a step that belong to a rank, if ranks and micro-batches share a step. A step consists of
+/// ranks * micro_batches consecutive batches; see bound_run::micro_batch for their assignment.
 struct loader_share {
   int rank = 0, ranks = 1;
   index_t micro_batches = 1;  // of a rank in a step
@@ -41,16 +40,18 @@ struct loader_share {
   index_t at(index_t j) const { return interleaved ? j * ranks + rank : rank * micro_batches + j; }
 };
 
+/// Options of a loader.
 struct loader_options {
   index_t batch = 1;
   bool shuffle = false;
   std::uint64_t seed = 0;
-  bool drop_last = false;  // leaves out the last batch of a pass if it is smaller
-  int prefetch = 2;        // batches read ahead; 0 reads when asked
-  loader_share share{};    // with several batches a step, passes end before a step that is not whole
+  bool drop_last = false;  // omits the last batch of a pass if it is smaller
+  int prefetch = 2;        // batches read ahead; 0 reads on demand
+  loader_share share{};    // with several batches per step, an incomplete last step of a pass is omitted
 };
 
-/// The order of samples: position p of a run is sample at(p).
+/// The order of samples: position p of a run is sample at(p). Shuffling is a Fisher-Yates permutation per
+/// pass.
 class sampler {
  public:
   sampler(index_t samples, bool shuffle, std::uint64_t seed)
@@ -78,12 +79,13 @@ class sampler {
   std::vector<index_t> order_;
 };
 
+/// Batches of a dataset, as a range over the rest of a pass, or one by one with `next`.
 template <dataset D>
 class loader {
  public:
   using batch = typename D::fields;
 
-  /// Throws usage_error if the dataset is empty or the batch is.
+  /// Throws usage_error if the dataset or the batch is empty, or an option is out of range.
   loader(D data, loader_options o, const device& where = default_device())
       : data_(std::make_shared<const D>(std::move(data))),
         options_(o),
@@ -95,9 +97,9 @@ class loader {
 
   index_t samples() const { return data_->size(); }
   const D& data() const { return *data_; }
-  /// Samples taken so far by all ranks, at the end of a step; seek resumes a run there.
+  /// Samples taken so far by all ranks, at the end of a step. `seek` continues there.
   index_t position() const { return at_.step + at_.index * options_.batch; }
-  /// Throws value_error unless 0 <= position <= 2^53.
+  /// Continues at `position`. Throws value_error unless 0 <= position <= 2^53.
   void seek(index_t position) {
     if (position < 0 || position > most_samples)
       throw value_error("weft: loader: seek: position " + std::to_string(position) +
@@ -105,10 +107,11 @@ class loader {
     at_ = {position, 0};
   }
 
-  /// The next `batch` samples, over the end of a pass into the next.
+  /// The next `batch` samples; continues with the next pass at the end of one. Rethrows what `read` of the
+  /// dataset throws.
   batch next() { return take(options_.batch, false); }
 
-  /// Iterating takes the batches that are left of this pass.
+  /// Iterates over the remaining batches of this pass.
   class iterator {
    public:
     explicit iterator(loader* of) : of_(of) {}
@@ -128,7 +131,8 @@ class loader {
  private:
   static constexpr std::size_t count = std::tuple_size_v<batch>;
   static constexpr index_t most_samples = index_t{1} << 53;  // of a run or step: no sum overflows
-  /// The next batch of this rank: the first sample of its step, and its number among the rank's.
+  /// A batch of this rank: the position of the first sample of its step, and its index among the rank's
+  /// batches of the step.
   struct place {
     index_t step, index;
   };
@@ -173,7 +177,8 @@ class loader {
     return {at.step + options_.share.batches() * options_.batch, 0};
   }
 
-  /// Skips a last step that is not whole or wanted, and tells whether the pass that began last is over.
+  /// Skips an incomplete last step if it is to be omitted; returns whether the pass that began last has
+  /// ended.
   bool pass_ends() {
     const index_t whole = options_.share.batches() * options_.batch;
     if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < whole)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a run shows: a bar on a terminal, plain lines elsewhere.
+// Progress of a run on stderr: a bar on a terminal, lines elsewhere.
 #pragma once
 
 #include <unistd.h>
@@ -11,11 +11,12 @@
 
 namespace weft {
 
+/// Shows step, loss, tokens per second and remaining time, on lines at most every 5 seconds.
 class progress {
  public:
   explicit progress(std::int64_t steps) : steps_(steps), terminal_(isatty(fileno(stderr)) != 0) {}
 
-  /// After step `done` of `steps`, counted from 1.
+  /// To be called after step `done`, counted from 1, of all steps.
   void show(std::int64_t done, double loss, double tokens_per_second) {
     const double elapsed = seconds_since(start_);
     if (first_ == 0) first_ = done - 1;

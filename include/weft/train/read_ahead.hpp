@@ -1,6 +1,4 @@
-// SPDX-License-Identifier: MIT
-// A ring of slots that a thread fills ahead of the one who empties them. Slots are used again, so what
-// they hold keeps its memory.
+// A ring of slots that a thread fills ahead of their use. Slots are reused, so that their memory is kept.
 //
 //   read_ahead<line> lines(3, [&](line& l) { read(l.number, l.text); });
 //   lines.free().number = 7;
@@ -19,7 +17,7 @@
 
 namespace weft {
 
-/// With one slot there is no thread: it is filled when asked for. What `fill` throws, `filled` throws.
+/// With one slot there is no thread: `filled` fills it on demand. `filled` rethrows what `fill` throws.
 template <class Slot>
 class read_ahead {
  public:
@@ -41,7 +39,7 @@ class read_ahead {
   bool empty() const { return dropped_ == submitted_; }
   bool full() const { return submitted_ - dropped_ == ring_.size(); }
 
-  /// The slot to describe before `submit`; there is one unless full.
+  /// The slot to be described before `submit`; there is one unless full().
   Slot& free() { return at(submitted_).content; }
   void submit() {
     {
@@ -51,9 +49,9 @@ class read_ahead {
     changed_.notify_all();
   }
 
-  /// What the oldest slot was asked for.
+  /// The description of the oldest submitted slot.
   const Slot& oldest() const { return ring_[dropped_ % ring_.size()].content; }
-  /// The oldest slot when it is filled.
+  /// Waits for the oldest submitted slot to be filled, and returns it.
   Slot& filled() {
     wait();
     if (at(dropped_).failure) std::rethrow_exception(at(dropped_).failure);
@@ -103,7 +101,7 @@ class read_ahead {
   std::function<void(Slot&)> fill_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::size_t submitted_ = 0, filled_ = 0;  // since the beginning; the thread's part under the mutex
+  std::size_t submitted_ = 0, filled_ = 0;  // counts; the thread's part under the mutex
   std::size_t dropped_ = 0;
   bool ends_ = false;
   std::thread thread_;

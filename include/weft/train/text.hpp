@@ -1,4 +1,3 @@
-// SPDX-License-Identifier: MIT
 // Text as bytes: a corpus, and samples of it for language models.
 //
 //   loader batches(text_samples(read_text({"corpus/"}), 64), {.batch = 12});
@@ -14,8 +13,8 @@
 
 namespace weft {
 
-/// The bytes of files, and of all files in folders, one after the other in sorted path order. Throws
-/// io_error for what is no file and no folder, and usage_error if there are no bytes.
+/// The bytes of files, and of all files in folders and their subfolders, concatenated in sorted path order.
+/// Throws io_error for a path that is neither file nor folder, usage_error if there are no bytes.
 inline std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
@@ -41,7 +40,8 @@ inline std::vector<unsigned char> read_text(const std::vector<std::string>& path
   return bytes;
 }
 
-/// Sample i is bytes [i T, i T + T] of the text: the first T are inputs, the last T labels.
+/// A dataset for language models on bytes: sample i is bytes i T to i T + T of the text, of which the first T
+/// are the inputs and the last T the labels, each u8 [T].
 class text_samples {
  public:
   using tokens = tensor<std::uint8_t, weft::extents<dyn, dyn>>;  // [batch, positions]
