@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Annotations for AddressSanitizer: allocators that keep freed blocks, or return larger ones than requested,
 // would hide errors from it. No-ops without it.
 //

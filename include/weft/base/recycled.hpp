@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Allocation of small short-lived objects: handles, lists of operands, entries of tapes. Each thread caches
 // freed blocks by size and reuses them, so that a steady training step does not allocate from the heap.
 //

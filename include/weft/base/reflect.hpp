@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Reflection: members of plain aggregates and their names, without macros.
 //
 //   for_each_member(model, [](std::string_view name, auto& member) { ... });

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A growing array for constant expressions.
 //
 // The passes over the graph run in the compiler, where each call costs about a microsecond. std::vector is

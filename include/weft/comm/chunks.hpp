@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The work of a collective among ranks that share memory, divided into chunks that any thread may
-// run in any order.
+// The work of a collective among ranks that share memory, divided into chunks that any thread can run in any
+// order.
 //
-//   recycled_vector<chunk> chunks = chunks_of(posted);   // one operation a rank, in the order of ranks
+//   recycled_vector<chunk> chunks = chunks_of(posted);   // one operation per rank, in rank order
 //   for (const chunk& c : chunks) run(c, posted);
 //
 // Throws comm_error if the parts of an all_to_all do not fit.
@@ -14,14 +14,14 @@
 
 namespace weft::detail {
 
-/// Bytes to copy, or elements to reduce: for one rank, or for all that want the whole.
+/// Bytes to copy, or elements to reduce: for one rank, or for all ranks that receive the whole.
 struct chunk {
   char* to = nullptr;  // null: a reduction
   const char* from = nullptr;
   index_t begin = 0, count = 0;
-  index_t part = 0;  // where the part of `only` begins
+  index_t part = 0;  // index at which the part of `only` begins
   int only = -1;
-  bool taken = false;  // set by who runs it
+  bool taken = false;  // set by the thread that runs it
 };
 
 class chunked_collective {
@@ -72,7 +72,7 @@ class chunked_collective {
     }
   }
 
-  /// What to run, by the rank that it is for where there is one; empty if nothing moves.
+  /// The chunks, ordered by receiving rank where there is one; empty if no data moves.
   recycled_vector<chunk> take() { return std::move(chunks_); }
 
  private:
@@ -92,7 +92,7 @@ class chunked_collective {
     }
   }
 
-  /// Elements [begin, begin + count), for rank `only`, or for those that want all of it.
+  /// Reduces elements begin to begin + count - 1, for rank `only`, or for all ranks that receive the whole.
   void add_reduction(index_t begin, index_t count, int only) {
     for (index_t i = begin; i < begin + count; i += chunk_elements)
       chunks_.push_back({.begin = i,
@@ -129,7 +129,7 @@ inline recycled_vector<chunk> chunks_of(const recycled_vector<operation>& posted
   return chunked_collective(posted).take();
 }
 
-/// Runs one chunk of the collective that `posted` describes.
+/// Runs one chunk of the collective described by `posted`.
 inline void run(const chunk& c, const recycled_vector<operation>& posted) {
   if (c.to) return void(std::memmove(c.to, c.from, static_cast<std::size_t>(c.count)));
   const operation& first = posted[0];
@@ -144,7 +144,7 @@ inline void run(const chunk& c, const recycled_vector<operation>& posted) {
         if (wants(r))
           std::memmove(static_cast<T*>(posted[static_cast<std::size_t>(r)].out.data) + (c.begin - c.part + i),
                        reduced,
-                       static_cast<std::size_t>(n) * sizeof(T));  // of one rank alone: perhaps itself
+                       static_cast<std::size_t>(n) * sizeof(T));  // of one rank: may be in place
     });
   });
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A group of ranks: collectives, messages, subgroups. A backend implements `start` and `split`.
+// Communicators: collectives, messages and subgroups of a group of ranks. A backend implements `start` and
+// `split`.
 //
 //   void step(communicator& ranks, std::span<float> gradient) {
 //     ranks.all_reduce(gradient, reduction::average, {.label = "h.0.mlp"}).wait();
 //   }
 //
-// All ranks of a group call the same collectives in the same order; a rank that does not is named
-// in the error that every rank gets. Buffers stay as they are until the operation is completed.
+// All ranks of a group must call the same collectives in the same order; if one does not, every rank gets an
+// error that names it. Buffers must stay valid and unchanged until the operation is completed.
 #pragma once
 
 #include <weft/comm/traffic.hpp>
@@ -14,14 +15,18 @@
 
 namespace weft {
 
-/// Of one operation: what it is for, how long to wait, and whether it only serves agreement.
+/// Options of one operation: a label for errors, the time-out, whether it is counted as control traffic, and
+/// the training step.
 struct comm_options {
   std::string label{};
   std::chrono::milliseconds timeout{default_timeout};
   bool control = false;
-  std::int64_t step = -1;  // of a training run: ranks that are in different steps are told
+  std::int64_t step = -1;  // the training step: ranks in different steps are an error
 };
 
+/// A group of ranks. Operations return at once; `work::wait` completes them. They throw value_error for
+/// invalid arguments; waiting throws comm_error if a rank has failed or disagrees, timeout_error after the
+/// time-out. One thread at a time may use a communicator.
 class communicator {
  public:
   virtual ~communicator() = default;
@@ -30,32 +35,35 @@ class communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Every rank gets the reduction of all ranks' elements. Sums follow a fixed tree over ranks.
+  /// Replaces `data` on every rank by the reduction over all ranks. Sums follow a fixed tree over ranks, so
+  /// they do not depend on timing; bf16 and f16 are summed in f32 and rounded once. bool has minimum and
+  /// maximum only, integers have no average.
   work all_reduce(elements data, reduction op = reduction::sum, comm_options o = {}) {
     return begin({.kind = collective::all_reduce, .in = data, .out = data, .op = op}, o);
   }
-  /// Every rank gets the elements of `root`.
+  /// Replaces `data` on every rank by that of `root`.
   work broadcast(elements data, int root = 0, comm_options o = {}) {
     return begin({.kind = collective::broadcast, .in = data, .out = data, .root = root}, o);
   }
-  /// `root` gets the reduction; the others keep their elements.
+  /// Replaces `data` on `root` by the reduction over all ranks; the others keep theirs.
   work reduce(elements data, int root = 0, reduction op = reduction::sum, comm_options o = {}) {
     return begin({.kind = collective::reduce, .in = data, .out = data, .op = op, .root = root}, o);
   }
-  /// Every rank gets the elements of all, in the order of ranks. `counts` where they differ.
+  /// Concatenates the elements of all ranks, in rank order, in `all` on every rank. `counts`: elements by
+  /// rank, if they differ.
   work all_gather(const_elements mine, elements all, rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts = even(all.count, "all_gather");
     return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)},
                  o);
   }
-  /// `root` gets the elements of all; elsewhere `all` may be empty.
+  /// The same on `root` only; elsewhere `all` may be empty.
   work gather(const_elements mine, elements all, int root = 0, rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
     return begin(
         {.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root},
         o);
   }
-  /// Each rank gets its part of the elements of `root`; elsewhere `all` may be empty.
+  /// Divides `all` on `root` among the ranks; elsewhere `all` may be empty.
   work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {},
                comm_options o = {}) {
     if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
@@ -63,7 +71,7 @@ class communicator {
         {.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root},
         o);
   }
-  /// Each rank gets its part of the reduction.
+  /// Each rank receives its part of the reduction of `all` over all ranks.
   work reduce_scatter(const_elements all, elements mine, reduction op = reduction::sum,
                       rank_counts counts = {}, comm_options o = {}) {
     if (counts.empty()) counts = even(all.count, "reduce_scatter");
@@ -74,7 +82,7 @@ class communicator {
                   .op = op},
                  o);
   }
-  /// Rank i sends its j-th part to rank j. Counts where parts differ.
+  /// Rank i sends its j-th part to rank j. `sent` and `received` are elements by rank, if parts differ.
   work all_to_all(const_elements in, elements out, rank_counts sent = {}, rank_counts received = {},
                   comm_options o = {}) {
     if (sent.empty()) sent = even(in.count, "all_to_all");
@@ -82,12 +90,12 @@ class communicator {
     return begin({.kind = collective::all_to_all, .in = in, .out = out, .in_counts = std::move(sent),
                   .out_counts = std::move(received)}, o);
   }
-  /// Over when all ranks have called it.
+  /// Completed when all ranks have called it.
   work barrier(comm_options o = {}) { return begin({.kind = collective::barrier}, o); }
 
-  /// Messages of a sender, a receiver and a tag (0 or more) arrive in the order in which they were sent, and
-  /// wait for no other message and no collective. A send may be over before its message is received. A
-  /// receive of another size or type is an error on all ranks that names both sides.
+  /// Point-to-point messages. Those of one sender, receiver and tag (0 or more) arrive in the order in which
+  /// they were sent, independently of other messages and of collectives. A send can be completed before its
+  /// message is received. A receive of another size or type is an error on all ranks that names both sides.
   work send(const_elements data, int to, int tag = 0, comm_options o = {}) {
     return begin({.kind = collective::send, .in = data, .root = to, .tag = tag}, o);
   }
@@ -95,35 +103,35 @@ class communicator {
     return begin({.kind = collective::receive, .out = data, .root = from, .tag = tag}, o);
   }
 
-  /// The group of the ranks that give the same color, ordered by key and then by rank. All ranks
-  /// call it; null for a negative color.
+  /// Divides the group by `color`: ranks with equal colors form a group, ordered by key, then by rank.
+  /// Collective; null for a negative color.
   virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
 
-  /// Its group along an axis of a mesh: the `count` ranks that are `stride` apart. All ranks call it.
+  /// This rank's group along a mesh axis: `count` ranks that are `stride` apart. Collective.
   virtual std::shared_ptr<communicator> axis(int count, int stride, comm_options o = {}) {
     const int within = rank() % stride, outer = rank() / (stride * count);
     return split(outer * stride + within, rank(), std::move(o));
   }
 
-  /// What this rank has sent in operations of this group.
+  /// Bytes that this rank has sent in operations of this group.
   const traffic& sent() const { return sent_; }
-  /// How long this rank has waited for operations of this group, in milliseconds.
+  /// Time in milliseconds that this rank has waited for operations of this group.
   double waited_ms() const {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::duration(*waited_)).count();
   }
 
-  /// Operations are recorded from now on, under the name of this group.
+  /// Records all further operations under the name `group`.
   void record_in(std::shared_ptr<flight_recorder> r, std::string group = "world") {
     recorder_ = std::move(r);
     recorded_as_ = std::move(group);
   }
   const std::shared_ptr<flight_recorder>& recorder() const { return recorder_; }
 
-  /// Gives up: every operation of every rank, pending or to come, fails with this reason.
+  /// Fails every operation of every rank, pending or future, with this reason.
   virtual void abort(const std::string& reason) = 0;
 
  protected:
-  /// Queues an operation whose arguments are checked.
+  /// Starts an operation with checked arguments.
   virtual work start(operation o) = 0;
 
  private:

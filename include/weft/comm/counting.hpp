@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// A rank of a group that is not there: operations move nothing, but what they would send is counted.
-// They are over when they are waited for and no sooner, so what is held meanwhile is as much as it can
-// be. With a device that only counts, a step run on it shows the memory and the traffic of one rank
-// before the run begins.
+// A communicator that moves nothing and counts what would be sent. Operations complete when they are waited
+// for and no sooner, so that as much memory as possible is held meanwhile. With a device that only counts, a
+// step run on it shows the memory and traffic of one rank before a run.
 #pragma once
 
 #include <weft/comm/communicator.hpp>
 
 namespace weft {
 
+/// Rank `rank` of a group of `size` ranks that do not exist. `split` throws comm_error, as the colors of
+/// other ranks are unknown; `axis` works.
 class counting_communicator : public communicator {
  public:
   counting_communicator(int rank, int size) : rank_(rank), size_(size) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who a process is, as its launcher has said: the variables of torchrun and of anything that sets
-// them, those of mpirun, or none, and then the process is alone.
+// Rank, group size and address of this process, from the environment variables of its launcher: those of
+// torchrun, or of mpirun; a process without them is alone.
 //
 //   const launch me = launch_from_environment();
 //   std::printf("rank %d of %d\n", me.rank, me.size);
@@ -16,21 +16,22 @@
 
 namespace weft {
 
+/// The place of this process in its job.
 struct launch {
   enum class launcher { none, variables, mpirun };
   launcher from = launcher::none;
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;  // among the ranks of this machine; all of them if nobody says
-  std::string address;  // where rank 0 listens; empty if not said
+  int local_rank = 0, local_size = 1;  // among the ranks of this machine; by default all
+  std::string address;  // where rank 0 listens; empty if unknown
   int port = 0;
 };
 
-/// Exit codes of a rank that launchers know: examples/launch.
+/// Exit codes of ranks, as launchers interpret them (examples/launch).
 namespace exit_codes {
 inline constexpr int done = 0, failed = 1, bad_use = 2, others_failed = 3, interrupted = 130;
 }
 
-/// A variable's value, or null: std::getenv, or something else in a test.
+/// Returns the value of a variable, or null: std::getenv, or a replacement in tests.
 using variable_lookup = std::function<const char*(const char*)>;
 
 namespace detail {
@@ -50,9 +51,9 @@ inline int variable_as_int(const variable_lookup& look_up, const char* name, int
 
 }  // namespace detail
 
-/// WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else Open MPI's variables, and with either
-/// MASTER_ADDR and MASTER_PORT (the port after it under torchrun); else a process alone. Throws
-/// usage_error, naming the variable, if they are incomplete or no numbers.
+/// Reads WORLD_SIZE, RANK, LOCAL_WORLD_SIZE and LOCAL_RANK, else the variables of Open MPI, and with either
+/// MASTER_ADDR and MASTER_PORT (under torchrun the next port, as torchrun itself uses that one); without any,
+/// one rank. Throws usage_error, naming the variable, if they are incomplete or not numbers in range.
 inline launch launch_from_environment(const variable_lookup& look_up = [](const char* n) {
   return std::getenv(n);
 }) {
@@ -84,7 +85,7 @@ inline launch launch_from_environment(const variable_lookup& look_up = [](const 
   return l;
 }
 
-/// Variables that are set, that other libraries obey and weft does not: to be said at the start.
+/// Variables that are set and affect other libraries but not weft, for a notice at the start.
 inline std::vector<std::string> ignored_variables(const variable_lookup& look_up = [](const char* n) {
   return std::getenv(n);
 }) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A store in a folder that all ranks can reach: one file a key or queue, for processes of one machine or of
-// several with a shared file system that has locks.
+// A store in a folder that all ranks can access: one file per key or queue. For processes of one machine, or
+// of several with a shared file system that supports locks.
 //
-// A value is written beside its file and renamed, so a reader sees a whole value or none. What reads before
-// it writes (add, compare_set, push, pop) holds the lock of the folder. Whoever may write to the folder may
-// change the store: a folder that is made here is open to its owner alone.
+// A value is written to another file, which is then renamed, so a reader sees a whole value or none.
+// Operations that read and write (add, compare_set, push, pop) hold the lock of the folder. Everyone who may
+// write to the folder can change the store: a folder created here is accessible to its owner only.
 #pragma once
 
 #include <fcntl.h>
@@ -25,9 +25,10 @@
 
 namespace weft {
 
+/// A store in a folder; waiting polls the file system, every 50 ms at the longest.
 class file_store : public store {
  public:
-  /// Makes the folder if it is not there. Throws io_error if it cannot be used.
+  /// Creates the folder if needed. Throws io_error if it cannot be used.
   explicit file_store(std::string folder) : folder_(std::move(folder)) {
     std::error_code failed;
     const bool made = std::filesystem::create_directories(folder_, failed);
@@ -75,7 +76,7 @@ class file_store : public store {
   void wait(const std::vector<std::string>& keys, milliseconds limit) override {
     if (!until(limit, [&] { return missing(keys).empty(); })) throw late(missing(keys), limit);
   }
-  /// Costs time in proportion to what the queue holds, as does pop.
+  /// Cost is linear in the size of the queue, as for pop.
   void push(const std::string& queue, const std::string& value) override {
     const folder_lock lock(*this);
     const std::string path = path_of(queue_file, queue);
@@ -113,7 +114,8 @@ class file_store : public store {
     int file_;
   };
 
-  /// Letters, digits and a few others stand for themselves, the rest as %XX.
+  /// The file of a key: letters, digits, '_' and '.' unchanged, other bytes as %XX. Throws value_error if the
+  /// name is too long.
   std::string path_of(const char* kind, const std::string& key) const {
     constexpr const char* digits = "0123456789ABCDEF";
     std::string name;
@@ -137,7 +139,7 @@ class file_store : public store {
   void write(const std::string& path, const std::string& bytes) const {
     static std::atomic<std::uint64_t> written{0};
     static const std::string machine =
-        std::to_string(std::random_device()());  // process numbers are of one machine
+        std::to_string(std::random_device()());  // process ids are per machine
     const std::string beside =
         folder_ + "/new-" + machine + "-" + std::to_string(::getpid()) + "-" + std::to_string(written++);
     std::ofstream out(beside, std::ios::binary);
@@ -150,7 +152,7 @@ class file_store : public store {
       throw io_error("weft: store: " + path + " cannot be written");
     }
   }
-  /// The first value of a queue; the file goes with the last.
+  /// Removes and returns the first value of a queue; removes the file with the last one.
   std::optional<std::string> take_first(const std::string& path) const {
     const folder_lock lock(*this);
     const std::optional<std::string> all = read(path);
@@ -169,7 +171,7 @@ class file_store : public store {
     return m;
   }
 
-  /// Asks again and again, ever more rarely, until `done` or late.
+  /// Polls at increasing intervals until `done` returns true; false after `limit`.
   template <class F>
   static bool until(milliseconds limit, F done) {
     const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A flight recorder: the last operations of a rank, in a file that is mapped into memory. What is
-// written there survives the process, however it ends.
+// A flight recorder: the latest operations of a rank, in a memory-mapped file, which survives the process
+// however it ends.
 //
 //   ranks.record_in(std::make_shared<flight_recorder>("flight", ranks.rank()));
 //   ...
-//   std::puts(flight_report("flight").c_str());     // afterwards, on any machine that sees the folder
+//   std::puts(flight_report("flight").c_str());     // afterwards, on any machine with access to the folder
 //
-// Reading them: flight_report.hpp.
+// To read recordings: flight_report.hpp.
 #pragma once
 
 #include <fcntl.h>
@@ -57,20 +57,20 @@ void set_text(char (&to)[N], const std::string& from) {
 
 }  // namespace detail
 
-/// The recording of one rank.
+/// The recording of one rank: a ring of the latest 1,024 operations.
 class flight_recorder {
  public:
-  /// Throws io_error if the file cannot be made in full: room is reserved, so that no record can fail on a
-  /// full disk.
+  /// Creates `folder`/rank-N.flight, replacing a previous one. Throws io_error if it cannot be created in
+  /// full: disk space is reserved, so that recording cannot fail on a full disk.
   flight_recorder(const std::string& folder, int rank) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
     const std::string path = detail::flight_path(folder, rank);
-    // A recording that is mapped elsewhere stays as it is.
+    // Unlinked, not truncated: a recording that is mapped elsewhere is unaffected.
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) refuse(path, errno);
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) refuse(path, errno);
-    // The disk's blocks are taken now: a write to memory that the disk has no place for ends the process.
+    // Reserves disk blocks: writing to mapped memory without them would end the process by SIGBUS.
     int reason = ::posix_fallocate(file, 0, sizeof(detail::flight_file));
     void* const memory =
         reason ? MAP_FAILED
@@ -90,7 +90,7 @@ class flight_recorder {
   flight_recorder& operator=(const flight_recorder&) = delete;
   ~flight_recorder() { ::munmap(file_, sizeof(detail::flight_file)); }
 
-  /// An operation begins; what to call `end` with.
+  /// Records that an operation begins; returns its number for `end`.
   std::uint64_t begin(const std::string& group, std::uint64_t number, const std::string& text) {
     const std::uint64_t order = ++last_;
     detail::flight_record& r = file_->at[order % detail::flight_records];

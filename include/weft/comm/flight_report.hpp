@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What the recordings of ranks tell: what each rank did last, and which rank others wait for.
+// Analysis of the recordings of ranks: the last operation of each rank, and the ranks that others wait for.
 //
 //   std::puts(flight_report("flight").c_str());
 //
-// A file is untrusted: the report says which ones are no recordings, and shows what is no printable ASCII as
-// '?'.
+// Files are untrusted: the report lists those that are not recordings, and shows characters other than
+// printable ASCII as '?'.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace detail {
 
 class flight_summary {
  public:
-  /// Whether the bytes are a recording.
+  /// Adds a recording; false if the bytes are not one.
   bool add(const std::string& bytes) {
     if (bytes.size() != sizeof(flight_file)) return false;
     if (std::memcmp(bytes.data(), flight_magic, sizeof flight_magic) != 0) return false;
@@ -70,7 +70,7 @@ class flight_summary {
     std::vector<flight_record> under_way;
   };
 
-  /// Takes part in the group, and has not come so far.
+  /// Whether a rank of the operation's group has not yet begun it.
   static bool is_behind(const rank_record& r, const flight_record& operation) {
     const auto found = r.begun_in.find(text_of(operation.group));
     return found != r.begun_in.end() && found->second < operation.number;
@@ -81,7 +81,7 @@ class flight_summary {
   template <std::size_t N>
   static std::string text_of(const char (&from)[N]) {
     std::string text(from, ::strnlen(from, N));
-    for (char& c : text)  // no terminal obeys it
+    for (char& c : text)  // no terminal escape sequences
       if (c < ' ' || c > '~') c = '?';
     return text;
   }
@@ -91,8 +91,8 @@ class flight_summary {
 
 }  // namespace detail
 
-/// What the recordings in a folder tell. Never throws over what a file holds; reads only regular files, and
-/// of those no more than a recording has.
+/// A report on the recordings in a folder. Does not throw for invalid files; reads only regular files, at
+/// most the size of a recording.
 inline std::string flight_report(const std::string& folder) {
   detail::flight_summary all;
   std::string report;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Messages as bytes: strings are a u32 length and bytes, integers are little-endian.
+// Serialisation of messages: strings are a u32 length and bytes, integers are little-endian.
 //
 //   const std::string bytes = frame_writer().number(7).text("key").take();
 //   frame_reader r(bytes);
 //   r.number(), r.text();                                   // r.good() && r.at_end() afterwards
 //
-// What is read is untrusted: a reader never reads beyond the bytes and never allocates more than they hold.
+// Input is untrusted: a reader never reads beyond the bytes and never allocates more than they hold.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class frame_writer {
   std::string bytes_;
 };
 
-/// Reads them; everything after something malformed is empty, and `good` says so.
+/// Reads the fields of a frame. After a malformed field all fields are empty, and `good` is false.
 class frame_reader {
  public:
   explicit frame_reader(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -57,7 +57,7 @@ class frame_reader {
     at_ += n;
     return bytes_.substr(at_ - n, n);
   }
-  /// At most `most`.
+  /// A list of at most `most` strings.
   std::vector<std::string> texts(std::size_t most) {
     const std::size_t n = length();
     if (n > most || n > left() / 4) return fail(), std::vector<std::string>{};
@@ -65,7 +65,7 @@ class frame_reader {
     for (std::size_t i = 0; i < n && good_; ++i) all.push_back(text());
     return all;
   }
-  /// What has not been read.
+  /// The unread bytes.
   std::string rest() {
     std::string all = bytes_.substr(at_);
     at_ = bytes_.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What ranks do together, as a value: backends run it, reports print it, ranks compare it.
+// Operations of communicators as values: executed by backends, printed in reports, compared between ranks.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 namespace weft {
 
+/// The kinds of operations.
 enum class collective : std::uint8_t {
   all_reduce,
   broadcast,
@@ -29,14 +30,19 @@ enum class collective : std::uint8_t {
   send,
   receive
 };
+/// Number of kinds.
 inline constexpr int collective_count = static_cast<int>(collective::receive) + 1;
+/// How elements of several ranks are combined; average is the sum divided by the number of ranks.
 enum class reduction : std::uint8_t { sum, average, product, minimum, maximum };
 
+/// Whether `c` is a point-to-point message.
 constexpr bool is_message(collective c) { return c == collective::send || c == collective::receive; }
+/// Whether `c` combines elements of several ranks.
 constexpr bool is_reduction(collective c) {
   return c == collective::all_reduce || c == collective::reduce || c == collective::reduce_scatter;
 }
 
+/// Name as in reports.
 constexpr const char* name_of(collective c) {
   constexpr const char* names[] = {"all_reduce", "broadcast", "reduce",         "all_gather",
                                    "gather",     "scatter",   "reduce_scatter", "all_to_all",
@@ -79,28 +85,29 @@ struct elements {
   operator const_elements() const { return {data, count, type}; }
 };
 
-/// How many elements each rank has, where they differ.
+/// Number of elements by rank, if ranks have different numbers.
 using rank_counts = recycled_vector<index_t>;
 
-/// Longest wait, unless an operation says otherwise.
+/// Time-out of operations that specify none: 10 minutes.
 inline constexpr std::chrono::milliseconds default_timeout{600'000};
 
+/// One operation with its arguments.
 struct operation {
   collective kind{};
   const_elements in{};
   elements out{};
-  rank_counts in_counts{}, out_counts{};  // by rank: how `in` is sent out, how `out` is put together
+  rank_counts in_counts{}, out_counts{};  // by rank: how `in` is divided, how `out` is composed
   reduction op = reduction::sum;
-  int root = 0;  // also the other rank of a message
+  int root = 0;  // also the peer of a message
   int tag = 0;   // of a message; the color of a split
   int key = 0;   // of a split
-  std::string label{};  // what it is for: module path and op
-  std::int64_t step = -1;  // of a training run, if it is known
+  std::string label{};  // its purpose: module path and op
+  std::int64_t step = -1;  // the training step, if known
   std::chrono::milliseconds timeout = default_timeout;
 
   dtype type() const { return in.data || in.count ? in.type : out.type; }
 
-  /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal for ranks that mean the same.
+  /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal on ranks that call the same operation.
   std::string text() const {
     std::string t = name_of(kind);
     t += "(";
@@ -135,7 +142,7 @@ struct operation {
     return t;
   }
 
-  /// Whether text() would be the same, without making it.
+  /// Whether text() would be equal, without composing it.
   bool means_what(const operation& other) const {
     const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root &&
                       label == other.label && step == other.step;
@@ -169,15 +176,15 @@ struct operation {
   }
 };
 
-/// That both sides of a message do not mean the same; ranks by their numbers in the world.
+/// The error for a message whose two sides do not agree; ranks are numbered as in the world.
 inline std::string message_disagreement(int sender, const std::string& sent, int receiver,
                                         const std::string& received) {
   return "weft: rank " + std::to_string(sender) + " called " + sent + ", but rank " +
          std::to_string(receiver) + " called " + received;
 }
 
-/// Who does not mean what most ranks mean by operation `number`, from the texts of all `members`, which are
-/// numbers in the world; empty if all mean the same.
+/// From the texts of all `members`, numbered as in the world: which ranks call another operation `number` than
+/// most ranks do; empty if all agree.
 inline std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
                                 std::uint64_t number) {
   std::map<std::string, std::vector<int>> by_text;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Calls of functions as bytes, and the table of functions that answers them: remote calls without a network.
+// Remote calls without a network: their serialisation, and the table of functions that answers them.
 //
 //   detail::rpc_functions table;
 //   table.serve("add", [](int a, int b) { return a + b; });
-//   table.answer(detail::rpc_request(3, 7, "add", 2, 3), 4);       // to rank 3 of 4: call 7 gives 5
+//   table.answer(detail::rpc_request(3, 7, "add", 2, 3), 4);       // to rank 3 of 4: call 7 returns 5
 //
-// Requests are untrusted: whatever the bytes and whatever the function does, there is an answer or none.
+// Requests are untrusted: whatever the bytes and whatever the function throws, the result is an answer or
+// none.
 #pragma once
 
 #include <cstring>
@@ -40,8 +41,8 @@ void write_value(frame_writer& to, const T& value) {
   }
 }
 
-/// Throws comm_error if the bytes are no value of the type. A struct is taken as it comes: its members have
-/// to be of types of which all bytes are values.
+/// Reads a value of type T. Throws comm_error if the bytes do not have its size. Structs are copied: their
+/// members must be of types for which every bit pattern is valid.
 template <class T>
 T read_value(frame_reader& from) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -64,7 +65,7 @@ T read_value(frame_reader& from) {
   }
 }
 
-/// The types that a function or lambda takes and gives.
+/// Parameter and result types of a function or lambda.
 template <class F>
 struct signature : signature<decltype(&F::operator())> {};
 template <class R, class... A>
@@ -77,7 +78,7 @@ struct signature<R (C::*)(A...) const> : signature<R (*)(A...)> {};
 template <class C, class R, class... A>
 struct signature<R (C::*)(A...)> : signature<R (*)(A...)> {};
 
-/// Call `number` of rank `caller`.
+/// Serialises call `number` of rank `caller`.
 template <class... A>
 std::string rpc_request(int caller, std::int64_t number, const std::string& function, const A&... arguments) {
   frame_writer w;
@@ -86,12 +87,12 @@ std::string rpc_request(int caller, std::int64_t number, const std::string& func
   return w.take();
 }
 
-/// What a call has led to, for rank `to`.
+/// The result of a call, for rank `to`.
 struct rpc_answer {
   int to = 0;
   std::int64_t number = 0;
   bool good = false;
-  std::string text{};  // the result as bytes, or what went wrong
+  std::string text{};  // the result as bytes, or the error message
 
   std::string bytes() const { return frame_writer().number(number).byte(good).text(text).take(); }
 };
@@ -113,7 +114,7 @@ class rpc_functions {
     functions_[name] = std::make_shared<function>(called);
   }
 
-  /// None if nobody of `ranks` ranks waits for an answer.
+  /// Runs a request and returns its answer; none if it does not come from one of `ranks` ranks.
   std::optional<rpc_answer> answer(std::string request, int ranks) {
     frame_reader in(std::move(request));
     const std::int64_t caller = in.number(), number = in.number();
@@ -143,7 +144,7 @@ class rpc_functions {
     }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
   }
   std::string run(const std::string& name, frame_reader& in) {
-    std::shared_ptr<function> f;  // of its own: another may be served under the name meanwhile
+    std::shared_ptr<function> f;  // a copy, as the entry can be replaced meanwhile
     {
       const std::lock_guard lock(mutex_);
       const auto found = functions_.find(name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One main for one process, threads, processes over TCP and mpirun.
+// One main function for one process, threads, processes over TCP and mpirun.
 //
 //   int main(int argc, char** argv) {
 //     return weft::run_world(argc, argv, [](weft::communicator& ranks) { train(ranks); });
@@ -30,17 +30,16 @@
 
 namespace weft {
 
-/// What ranks are, and what carries their messages.
+/// What ranks are, and what transfers their messages.
 enum class transport : std::uint8_t {
-  automatic,  // as the program was started: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else
-              // threads
+  automatic,  // by the launcher: mpi under mpirun, gloo if RANK and WORLD_SIZE are set, else threads
   threads,
   gloo,
   mpi
 };
 
-/// Prints what went wrong to stderr and returns the exit code for it (`exit_codes`): bad_use for usage_error
-/// and io_error, others_failed for comm_error, else failed.
+/// Prints the message of an exception to stderr and returns its exit code (`exit_codes`): bad_use for
+/// usage_error and io_error, others_failed for comm_error, else failed.
 inline int report_failure(const std::exception_ptr& what) {
   const auto say = [](const char* why, int code) { return std::fprintf(stderr, "%s\n", why), code; };
   try {
@@ -60,16 +59,17 @@ inline int report_failure(const std::exception_ptr& what) {
   }
 }
 
+/// Options of run_world.
 struct world_options {
   transport over = transport::automatic;
-  int threads = 0;  // ranks where they are threads; 0: WEFT_RANKS, or 1 if that is not set
-  std::chrono::milliseconds timeout = default_timeout;  // of making the group over TCP
+  int threads = 0;  // number of ranks that are threads; 0: WEFT_RANKS, or 1 if that is not set
+  std::chrono::milliseconds timeout = default_timeout;  // for forming the group over TCP
   std::function<int(const std::exception_ptr&)> report = report_failure;
 };
 
 namespace detail {
 
-/// A body that returns nothing has succeeded when it ends.
+/// The exit code that `body` returns; 0 if it returns nothing.
 template <class Body>
 int exit_code_of(Body& body, communicator& ranks) {
   if constexpr (std::is_void_v<std::invoke_result_t<Body&, communicator&>>)
@@ -87,7 +87,7 @@ inline transport transport_for(const launch& me) {
 }
 
 #if WEFT_WITH_GLOO
-/// What goes wrong on this rank is told to the others.
+/// Runs `body` on this rank; other ranks are told of its failure.
 template <class Body>
 int run_over_gloo(const launch& me, Body& body, std::chrono::milliseconds limit) {
   gloo_world world(me, limit);
@@ -102,7 +102,7 @@ int run_over_gloo(const launch& me, Body& body, std::chrono::milliseconds limit)
 }
 #endif
 
-/// The worst exit code of all ranks.
+/// Runs `body` on `count` threads; returns the highest exit code of all ranks.
 template <class Body>
 int run_on_threads(int count, Body& body) {
   if (count == 1) {
@@ -125,9 +125,9 @@ inline int ranks_from_environment(const variable_lookup& look_up = [](const char
 
 }  // namespace detail
 
-/// Calls body(communicator&) on every rank of this process and returns the exit code for the process: what
-/// `body` returns (0 if it returns nothing), or what `report` makes of an exception. Under mpirun the code is
-/// the same on all ranks. Where ranks are threads, they call `body` at the same time.
+/// Calls body(communicator&) on every rank of this process and returns the exit code of the process: what
+/// `body` returns (0 if nothing), or what `report` returns for an exception. Under mpirun the code is the
+/// same on all ranks. Ranks that are threads call `body` concurrently.
 template <class Body>
 int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
   const launch me = launch_from_environment();

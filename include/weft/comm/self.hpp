@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A group of one rank: what a program without others runs with.
+// A group of one rank, for programs without parallelism.
 #pragma once
 
 #include <cstring>
@@ -8,6 +8,7 @@
 
 namespace weft {
 
+/// The communicator of a single rank: operations copy and complete at once.
 class self_communicator : public communicator {
  public:
   const char* name() const override { return "self"; }

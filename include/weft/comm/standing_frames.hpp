@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where ranks stand, as bytes.
+// Serialisation of standings.
 #pragma once
 
 #include <weft/comm/standing.hpp>

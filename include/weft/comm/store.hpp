@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A store of keys and values, and of queues, that ranks share while they find each other; the operations
-// are those of torch.distributed.Store.
+// A store of keys, values and queues that ranks share while they form a group; the operations are those of
+// torch.distributed.Store.
 //
 //   file_store store("/shared/job-17");
 //   store.set("rank0/address", "10.0.0.1:4242");
-//   std::string address = store.get("rank0/address");       // waits until somebody has set it
+//   std::string address = store.get("rank0/address");       // waits until it is set
 #pragma once
 
 #include <chrono>
@@ -26,12 +26,12 @@ namespace weft {
 
 namespace detail {
 
-/// A key or a value as a message shows it: its beginning, if it is long.
+/// A key or value as messages show it: at most its first 100 bytes.
 inline std::string shown(const std::string& text) {
   return text.size() <= 100 ? text : text.substr(0, 100) + "...";
 }
 
-/// What `key` holds, as a number, and `amount`. Throws value_error.
+/// The number in `value` plus `amount`. Throws value_error if `value` is not a number, or the sum overflows.
 inline std::int64_t stored_sum(const std::string& key, const std::string& value, std::int64_t amount) {
   std::size_t used = 0;
   std::int64_t n = 0;
@@ -50,6 +50,8 @@ inline std::int64_t stored_sum(const std::string& key, const std::string& value,
 
 }  // namespace detail
 
+/// Interface of stores. All operations are atomic and may be called from several threads, unless a store says
+/// otherwise.
 class store {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -57,29 +59,29 @@ class store {
 
   virtual ~store() = default;
 
-  /// Sets a key, whatever it held.
+  /// Sets the value of a key.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// The value, as soon as there is one. Throws timeout_error, naming the key.
+  /// The value of a key; waits until it is set. Throws timeout_error, naming the key, after `limit`.
   virtual std::string get(const std::string& key, milliseconds limit = default_limit) = 0;
-  /// Adds to a decimal number, 0 if the key is not there; gives the sum. Throws value_error if the
-  /// value is no number.
+  /// Adds to a decimal number, 0 if the key is not set, and returns the sum. Throws value_error if the value
+  /// is not a number.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
-  /// Sets `desired` if the value is `expected`, or if the key is not there and `expected` is empty.
-  /// Gives what the key holds then, or `expected` if it is not there.
+  /// Sets `desired` if the value is `expected`, or if the key is not set and `expected` is empty. Returns the
+  /// value that the key has then, or `expected` if it is not set.
   virtual std::string compare_set(const std::string& key, const std::string& expected,
                                   const std::string& desired) = 0;
-  /// Whether the key was there.
+  /// Removes a key; returns whether it was set.
   virtual bool delete_key(const std::string& key) = 0;
-  /// Whether all keys are there now.
+  /// Whether all keys are set; does not wait.
   virtual bool check(const std::vector<std::string>& keys) = 0;
   virtual std::int64_t num_keys() = 0;
-  /// Waits until all keys are there. Throws timeout_error, naming those that are not.
+  /// Waits until all keys are set. Throws timeout_error, naming the missing ones, after `limit`.
   virtual void wait(const std::vector<std::string>& keys, milliseconds limit = default_limit) = 0;
 
-  /// Appends a value to a queue. Queues and keys are apart; a queue without values takes no memory.
+  /// Appends a value to a queue. Queues and keys have separate names; an empty queue takes no memory.
   virtual void push(const std::string& queue, const std::string& value) = 0;
-  /// Takes the oldest value off a queue, as soon as there is one. None if there is none within `limit`,
-  /// or when `stop` is requested; then nothing has been taken.
+  /// Removes and returns the oldest value of a queue; waits until there is one. None after `limit`, or when
+  /// `stop` is requested; then nothing has been removed.
   virtual std::optional<std::string> pop(const std::string& queue, milliseconds limit = default_limit,
                                          std::stop_token stop = {}) = 0;
 
@@ -91,7 +93,7 @@ class store {
   }
 };
 
-/// Keys of one process: for ranks that are threads.
+/// A store in the memory of one process, for ranks that are threads.
 class memory_store : public store {
  public:
   void set(const std::string& key, const std::string& value) override {
@@ -170,8 +172,8 @@ class memory_store : public store {
   std::map<std::string, std::deque<std::string>> queues_;  // none is empty
 };
 
-/// Another store under a prefix, so that several groups can use it without meeting. Counts the keys
-/// of the whole store.
+/// A view of another store with a prefix on all names, so that several groups can share it. num_keys counts
+/// the keys of the whole store.
 class prefix_store : public store {
  public:
   prefix_store(std::string prefix, std::shared_ptr<store> of)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What the clients of a TCP store send, and what the server holds of it, within limits.
+// The protocol between clients and server of a TCP store, and its limits.
 //
-// A frame is a u32 length and that many bytes. A request is a number that comes back with its answer and an
+// A frame is a u32 length and that many bytes. A request is a number, which is repeated in its answer, and an
 // operation with its arguments. A client has one request at a time: a new one withdraws one that waits, which
-// is answered `late`; `withdraw` does only that, and has no answer itself.
+// is answered `late`; `withdraw` does only that, and is not answered.
 #pragma once
 
 #include <chrono>
@@ -15,20 +15,20 @@
 
 namespace weft {
 
-/// What the server of a TCP store takes from others. What is over a limit is refused with an error that names
+/// Resource limits of the server of a TCP store. A request beyond a limit is refused with an error that names
 /// it.
 struct tcp_store_limits {
-  std::size_t clients = 4096;                // connections that have proved to know the token
-  std::chrono::seconds handshake{10};        // time to prove it
-  std::size_t strangers = 256;               // connections that have not yet; a new one ends the oldest
+  std::size_t clients = 4096;                // authenticated connections
+  std::chrono::seconds handshake{10};        // time to authenticate
+  std::size_t strangers = 256;               // connections not yet authenticated; a new one closes the oldest
   std::size_t bytes = std::size_t{256}
-                      << 20;  // of keys and values, `overhead` more for each, and of requests being read
+                      << 20;  // of keys and values, plus `overhead` for each, and of requests being read
   std::size_t request = std::size_t{16} << 20;  // bytes of one request
-  std::size_t waiting = std::size_t{16} << 20;  // bytes of keys that are waited for, `overhead` more for each
+  std::size_t waiting = std::size_t{16} << 20;  // bytes of keys being waited for, plus `overhead` for each
   std::chrono::seconds stall{
-      60};  // time for a request to arrive once it has begun, and for an answer to leave
-  std::chrono::seconds probe{30};  // silence after which the system asks whether a client's machine is there
-  static constexpr std::size_t overhead = 128;  // bytes of memory that a key costs beside what it holds
+      60};  // time for a request that has begun to arrive, and for an answer to be sent
+  std::chrono::seconds probe{30};  // silence after which TCP keep-alive probes the client's machine
+  static constexpr std::size_t overhead = 128;  // memory for a key besides its content
 };
 
 namespace detail {
@@ -46,7 +46,7 @@ enum class store_operation : std::uint8_t {
   pop,
   withdraw
 };
-/// absent: a key is not there and is left alone.
+/// Result of a request; absent: the key is not set and is left alone.
 enum class store_status : std::uint8_t { ok, wrong, late, absent };
 
 inline const char* name_of(store_operation o) {
@@ -55,7 +55,7 @@ inline const char* name_of(store_operation o) {
   return static_cast<std::size_t>(o) < std::size(names) ? names[static_cast<std::size_t>(o)] : "no operation";
 }
 
-/// A request as its client means it.
+/// A parsed request.
 struct store_request {
   static constexpr std::size_t most_keys = 65536;
 
@@ -65,7 +65,7 @@ struct store_request {
   std::int64_t amount = 0;
 };
 
-/// None if the bytes are no request.
+/// Parses a request; none if it is invalid.
 inline std::optional<store_request> parse_store_request(std::string bytes) {
   using enum store_operation;
   frame_reader r(std::move(bytes));
@@ -89,14 +89,14 @@ inline std::optional<store_request> parse_store_request(std::string bytes) {
   return q;
 }
 
-/// Counts bytes that are in use, up to a limit.
+/// Counts bytes in use, up to a limit.
 class byte_budget {
  public:
   byte_budget(std::size_t limit, const char* name) : limit_(limit), name_(name) {}
   byte_budget(const byte_budget&) = delete;
   byte_budget& operator=(const byte_budget&) = delete;
 
-  /// Whether so many can be taken, when others have been given back.
+  /// Whether `n` bytes can be taken after `given_back` bytes have been returned.
   bool fits(std::size_t n, std::size_t given_back = 0) const {
     return n <= limit_ && used_ - given_back <= limit_ - n;
   }
@@ -112,7 +112,7 @@ class byte_budget {
   const char* name_;
 };
 
-/// Bytes of a budget, until this is destroyed. The budget has been asked whether they fit.
+/// Bytes of a budget, returned on destruction. The caller must have checked that they fit.
 class charge {
  public:
   charge(byte_budget& of, std::size_t n) : of_(&of), bytes_(n) { of_->used_ += n; }
@@ -131,14 +131,14 @@ class charge {
   std::size_t bytes_;
 };
 
-/// A value that is stored or on its way to clients, counted as long as it is either.
+/// A value that is stored or being sent to clients, counted as long as it is either.
 struct stored_value {
   std::string bytes;
   charge held;
 };
 using shared_value = std::shared_ptr<const stored_value>;
 
-/// An answer to client `client`: `head` and then the bytes of `body`. No head: its connection ends.
+/// An answer to client `client`: `head`, then the bytes of `body`. Without a head the connection is closed.
 struct store_reply {
   std::uint64_t client;
   std::optional<std::string> head;
@@ -147,7 +147,7 @@ struct store_reply {
   std::size_t size() const { return head->size() + (body ? body->bytes.size() : 0); }
 };
 
-/// Of a few bytes; those of clients are shared values, and counted.
+/// A short answer that is not counted, or one with a stored value, which is.
 inline store_reply store_answer(std::uint64_t client, std::int64_t number, store_status status,
                                 const std::string& value) {
   return {client, frame_writer().number(number).byte(static_cast<std::uint8_t>(status)).text(value).take()};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A store on one process that others reach over TCP (Boost.Asio).
+// A store in one process that others access over TCP (Boost.Asio).
 //
 //   tcp_store_server server("10.0.0.1", 29500, token);      // rank 0
 //   tcp_store store("10.0.0.1", 29500, token);              // every rank
 //
-// Both sides prove that they know the job's token; what follows is not encrypted. See tcp_store_server.hpp
-// for what the server takes from whom.
+// Both sides authenticate by the job's token; the connection is not encrypted. See tcp_store_server.hpp for
+// the limits of the server.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@
 
 namespace weft {
 
-/// A client. Its operations may be called from several threads; they go one after the other. An operation
-/// throws comm_error when the connection is lost, as do all after it, and value_error when the server refuses
-/// it, naming the limit, the key and the size.
+/// A client. Its operations may be called from several threads and are executed one at a time. An operation
+/// throws comm_error when the connection is lost, as do all later ones, and value_error when the server
+/// refuses it, naming the limit, the key and the size.
 class tcp_store : public store {
  public:
-  /// Tries until the server answers, for `limit`; later it waits so long, but a second at least and a minute
-  /// at most, for answers that depend on nobody else. Throws timeout_error, or comm_error if the token is
-  /// another.
+  /// Connects, retrying for `limit` until the server answers. `limit`, but at least a second and at most a
+  /// minute, is also the time-out of answers that do not depend on other clients. Throws timeout_error if
+  /// there is no server, comm_error if the token differs.
   tcp_store(std::string address, int port, const std::string& token, milliseconds limit = default_limit)
       : where_(address + ":" + std::to_string(port)),
         answer_limit_(std::clamp(limit, milliseconds(1'000), milliseconds(60'000))),
@@ -39,7 +39,7 @@ class tcp_store : public store {
     }
   }
 
-  /// The address of this machine on the network of the server.
+  /// The address of this machine on the server's network.
   std::string local_address() const { return socket_.local_endpoint().address().to_string(); }
 
   void set(const std::string& key, const std::string& value) override {
@@ -74,7 +74,7 @@ class tcp_store : public store {
     const std::lock_guard lock(mutex_);
     const std::int64_t number = send(request(operation::pop).text(queue));
     std::optional<answer> a = receive(number, limit, std::move(stop));
-    if (!a) {  // the answer to it tells whether a value was on its way
+    if (!a) {  // its answer tells whether a value was being sent
       send(request(operation::withdraw).raw(""));
       a = receive(number, answer_limit_);
     }
@@ -93,8 +93,8 @@ class tcp_store : public store {
     using comm_error::comm_error;
   };
 
-  /// Connects and proves. False, and why, if the server is not there yet or has dropped the connection in
-  /// favour of a newer one: it may go better another time.
+  /// Connects and authenticates. False, with the reason, if the server is not there yet or has closed the
+  /// connection in favour of a newer one, so that a retry can succeed.
   bool joins(const std::string& address, int port, const std::string& token,
              std::chrono::steady_clock::time_point deadline, std::string& why) try {
     const auto left = [&] {
@@ -131,7 +131,7 @@ class tcp_store : public store {
     w.number(++number_).byte(static_cast<std::uint8_t>(what));
     return w;
   }
-  /// Sends a request; its number.
+  /// Sends a request; returns its number.
   std::int64_t send(detail::frame_writer& r) {
     if (!broken_.empty()) throw lost_connection(broken_);
     const std::string bytes = r.take();
@@ -141,8 +141,8 @@ class tcp_store : public store {
     write(std::string(length.begin(), length.end()) + bytes);
     return detail::frame_reader(bytes.substr(0, 8)).number();
   }
-  /// The answer to request `number`; none if it has not begun to come within `limit`, or when stopped.
-  /// Answers to requests before, which came too late for them, are passed over.
+  /// The answer to request `number`; none if it has not begun to arrive within `limit`, or on a stop request.
+  /// Late answers to earlier requests are skipped.
   std::optional<answer> receive(std::int64_t number, milliseconds limit, std::stop_token stop = {}) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     for (;;) {
@@ -178,7 +178,7 @@ class tcp_store : public store {
     return n;
   }
 
-  /// Nothing that this connection brings can be understood any more.
+  /// Marks the connection as unusable, as its data can no longer be parsed, and throws.
   [[noreturn]] void lose(const std::string& why) {
     broken_ = "weft: store: the connection to " + where_ + " is lost: it " + why;
     throw lost_connection(broken_);
@@ -189,8 +189,8 @@ class tcp_store : public store {
     throw timeout_error(broken_);
   }
 
-  /// Runs an asynchronous operation that `begin` starts, at most so long and until stopped; whether it is
-  /// done.
+  /// Runs the asynchronous operation started by `begin` until it completes, `limit` has passed or a stop is
+  /// requested; returns whether it completed.
   template <class Begin>
   bool within(milliseconds limit, Begin begin, const std::stop_token& stop = {}) {
     bool done = false;
@@ -206,7 +206,7 @@ class tcp_store : public store {
     }
     if (!done) cancel();
     io_.restart();
-    io_.run();  // what was cancelled ends, and nothing that was posted is left for the next operation
+    io_.run();  // completes what was cancelled, so that nothing posted is left for the next operation
     if (failed == boost::asio::error::operation_aborted) return false;
     if (failed) {
       broken_ = "weft: store: the connection to " + where_ + " is lost: " + failed.message();
@@ -218,7 +218,7 @@ class tcp_store : public store {
     detail::net_error ignored;
     socket_.cancel(ignored);
   }
-  /// In pieces, so that a length costs memory only as the bytes come.
+  /// Reads n bytes, in pieces, so that a length costs memory only as its bytes arrive.
   std::string read(std::size_t n, milliseconds limit) {
     std::string bytes;
     while (bytes.size() < n) {
@@ -242,7 +242,7 @@ class tcp_store : public store {
   detail::tcp::socket socket_;
   std::mutex mutex_;
   std::atomic<std::int64_t> number_ = 0;
-  std::string broken_;  // why nothing can be asked any more
+  std::string broken_;  // why no further request is possible
 };
 
 }  // namespace weft

@@ -4,10 +4,10 @@
 //   tcp_store_server server("10.0.0.1", 29500, token);
 //   tcp_store_server small("10.0.0.1", 29501, token, {.bytes = 1 << 20});
 //
-// It listens on the given address only. Both sides prove that they know the job's token; what follows is not
-// encrypted (docs/security.md). Connections that have proved nothing are few and short-lived, and new ones
-// end the oldest, so a flood of them cannot keep a client out. A client that sends anything malformed is
-// dropped.
+// It listens on the given address only. Both sides authenticate by the job's token; connections are not
+// encrypted (docs/security.md). Unauthenticated connections are limited in number and time, and new ones
+// close the oldest, so that a flood of them cannot keep a client out. A client that sends malformed data is
+// disconnected.
 #pragma once
 
 #include <netinet/in.h>
@@ -43,13 +43,13 @@ inline std::size_t length_of(const std::array<char, 4>& b) {
   return n;
 }
 
-/// What a connection asks of its server.
+/// What a connection requires of its server.
 class store_host {
  public:
   explicit store_host(const tcp_store_limits& l) : limits(l), table(l) {}
   virtual ~store_host() = default;
   virtual bool admit(
-      std::uint64_t client) = 0;  // that has proved to know the token; false: there are too many
+      std::uint64_t client) = 0;  // a client that has authenticated; false: there are too many
   virtual void deliver(const std::vector<store_reply>& replies) = 0;
   virtual void forget(std::uint64_t client) = 0;
 
@@ -58,8 +58,8 @@ class store_host {
   std::string token;
 };
 
-/// A client's connection. Everything runs on the server's thread. It reads a request when its last answer has
-/// left.
+/// The connection of a client. Everything runs on the server's thread. It reads the next request when its
+/// last answer has been sent.
 class store_session : public std::enable_shared_from_this<store_session> {
  public:
   store_session(store_host& of, boost::asio::io_context& io, tcp::socket s, std::uint64_t id)
@@ -89,9 +89,9 @@ class store_session : public std::enable_shared_from_this<store_session> {
     std::string head;
     shared_value body;
   };
-  static constexpr std::size_t small = 4096;  // bytes of a request that is taken even if the store is full
+  static constexpr std::size_t small = 4096;  // bytes of a request that is accepted even if the store is full
 
-  /// A handler that keeps the connection alive; what goes wrong in it ends the connection.
+  /// A completion handler that keeps the connection alive; errors and exceptions close the connection.
   template <class F>
   auto then(F f) {
     return [self = shared_from_this(), f](net_error e, auto...) {
@@ -111,7 +111,7 @@ class store_session : public std::enable_shared_from_this<store_session> {
     timer.expires_after(limit);
     timer.async_wait(then([this, &timer] {
       if (timer.expiry() <= std::chrono::steady_clock::now())
-        close();  // else it was stopped when it had just run out
+        close();  // else it was stopped at the moment it expired
     }));
   }
   static void stop(boost::asio::steady_timer& timer) {
@@ -128,7 +128,7 @@ class store_session : public std::enable_shared_from_this<store_session> {
     reads_ = false;
     send(proof(of_.token, "server", nonce_ + theirs));
   }
-  /// A machine that is gone without a word is found by the system, and its connection ends.
+  /// Enables TCP keep-alive, so that the connection to a machine that has vanished is closed.
   void probe_when_silent() {
     const int on = 1, idle = static_cast<int>(of_.limits.probe.count()), between = std::max(1, idle / 3),
               probes = 3;
@@ -166,7 +166,7 @@ class store_session : public std::enable_shared_from_this<store_session> {
       next();
     });
   }
-  /// Reads a request's beginning, to answer it, and passes over the rest.
+  /// Reads the beginning of a request, to answer it, and skips the rest.
   void refuse(std::size_t n, const std::string& why) {
     incoming_.resize(std::min(n, small));
     read(boost::asio::buffer(incoming_), [this, n, why] {
@@ -220,22 +220,23 @@ class store_session : public std::enable_shared_from_this<store_session> {
   std::array<char, 4> length_{};
   std::optional<charge> request_held_;
   std::deque<message> outgoing_;
-  bool reads_ = true;    // a proof, then a request
-  bool leaves_ = false;  // when the last answer has left
+  bool reads_ = true;    // false between two requests
+  bool leaves_ = false;  // closes when the last answer has been sent
 };
 
 }  // namespace detail
 
+/// Serves a store to ranks until it is destroyed.
 class tcp_store_server : private detail::store_host {
  public:
-  /// Port 0 takes a free one; see port(). Throws comm_error if it cannot listen there, usage_error
-  /// if others than this machine could reach it and there is no token.
+  /// Port 0 selects a free one; see port(). Throws comm_error if it cannot listen there, usage_error if the
+  /// address can be reached from other machines and there is no token.
   tcp_store_server(const std::string& address, int port, std::string with_token,
                    const tcp_store_limits& with = {})
       : store_host(with), acceptor_(io_), pause_(io_) {
     token = std::move(with_token);
     rlimit files{};
-    most_strangers_ = limits.strangers;  // the rest of the process needs descriptors, too
+    most_strangers_ = limits.strangers;  // as the rest of the process needs descriptors, too
     if (::getrlimit(RLIMIT_NOFILE, &files) == 0)
       most_strangers_ = std::min<std::size_t>(most_strangers_, files.rlim_cur / 4);
     listen(address, port);
@@ -277,7 +278,7 @@ class tcp_store_server : private detail::store_host {
     for (;;) try {
         io_.run();
         return;
-      } catch (const std::exception&) {  // memory for one more connection: the others go on
+      } catch (const std::exception&) {  // no memory for one more connection: the others continue
       }
   }
 
@@ -293,7 +294,7 @@ class tcp_store_server : private detail::store_host {
       accept();
     });
   }
-  /// The connection stays in the system's queue, and would end every attempt to wait for it at once.
+  /// Waits, as the pending connection stays in the kernel's queue and would make every accept fail at once.
   void accept_later() {
     pause_.expires_after(std::chrono::milliseconds(100));
     pause_.async_wait([this](detail::net_error e) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Ranks as threads of one process: the default, and what every parallel test runs on.
+// Ranks as threads of one process: the default, on which all parallel tests run.
 //
 //   run_ranks(4, [](communicator& ranks) {
 //     std::vector<float> x{1};
 //     ranks.all_reduce(x).wait();          // {4} on every rank
 //   });
 //
-// An operation is ready when all ranks have posted it. Its work is divided into chunks, and
-// whoever waits or polls takes the next one: nobody's progress depends on a thread of its own.
+// An operation is ready when all ranks have posted it. Its work is divided into chunks, which ranks that wait
+// or poll take one by one: progress does not depend on a background thread.
 #pragma once
 
 #include <mutex>
@@ -19,11 +19,12 @@
 
 namespace weft {
 
+/// A rank of a group of threads; see run_ranks.
 class threads_communicator : public communicator {
  public:
   threads_communicator(const std::shared_ptr<detail::thread_group>& group, int rank)
       : group_(group.get(), [group](detail::thread_group*) {}),
-        rank_(rank) {}  // a count of its own, that no other rank touches
+        rank_(rank) {}  // a separate reference count, which no other rank modifies
   threads_communicator(const threads_communicator&) = delete;
   threads_communicator& operator=(const threads_communicator&) = delete;
   ~threads_communicator() override { group_->leave(rank_); }
@@ -38,7 +39,7 @@ class threads_communicator : public communicator {
     detail::collective_state state(group_, m, rank_);
     state.wait(o.timeout);
     if (const auto e = state.failure()) std::rethrow_exception(e);
-    // The first rank that comes here divides the group for all.
+    // The first rank to arrive divides the group for all.
     std::vector<std::pair<std::shared_ptr<detail::thread_group>, int>> groups;
     {
       const std::lock_guard lock(group_->world().mutex);
@@ -79,9 +80,9 @@ inline thread_local bool is_rank = false;
 
 }  // namespace detail
 
-/// Runs f(communicator) on `n` ranks, each a thread. Throws what went wrong first, when all ranks
-/// have ended: comm_error if the system gives no more threads. Throws usage_error if `n` is less than 1
-/// or if it is called by a rank, whose threads would wait for each other: split() makes groups of ranks.
+/// Runs f(communicator) on `n` ranks, each a thread. When all have ended, rethrows the first exception of any
+/// rank; comm_error if a thread could not be started. Throws usage_error if `n` is less than 1, or if it is
+/// called by a rank, whose threads would wait for each other: use split() for groups of ranks.
 template <class F>
 void run_ranks(int n, F f) {
   if (n < 1) throw usage_error("weft: run_ranks: " + std::to_string(n) + " ranks: expected 1 or more");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What operations send: bytes of payload by kind, the same on every backend.
+// Traffic: payload bytes that operations send, by kind, the same for every backend.
 //
-// Counted as the operation is defined, not as a backend happens to route it: an all_reduce is an
-// exchange of parts and a gathering of sums. Summed over ranks these are the textbook's volumes
-// (S elements on n ranks: all_reduce 2S(n-1), all_gather and reduce_scatter S(n-1)).
+// Counted by the definition of the operation, not by a backend's routing: an all_reduce is an exchange of
+// parts and a gathering of sums. Summed over ranks these are the textbook's volumes (S elements on n ranks:
+// all_reduce 2S(n-1), all_gather and reduce_scatter S(n-1)).
 //
 //   static_assert(sent_by_all(collective::all_reduce, 1'000, 4) == 6'000);
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace weft {
 
-/// Elements that all `ranks` together send in an operation on `count` elements: the whole that is
-/// reduced, gathered or broadcast.
+/// Elements that all ranks together send in an operation; `count` is the size of the whole that is reduced,
+/// gathered or broadcast.
 constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
   switch (kind) {
     case collective::all_reduce: return 2 * count * (ranks - 1);
@@ -25,13 +25,13 @@ constexpr index_t sent_by_all(collective kind, index_t count, int ranks) {
   }
 }
 
-/// How many of `count` elements are rank's, when they are divided as evenly as they can be: the first
-/// ranks get one more.
+/// Size of the part of `rank` when `count` elements are divided as evenly as possible: the first ranks
+/// receive one more.
 constexpr index_t even_part(index_t count, int ranks, int rank) {
   return count / ranks + (rank < count % ranks ? 1 : 0);
 }
 
-/// Those parts of all ranks.
+/// These sizes for all ranks.
 inline rank_counts even_parts(index_t count, int ranks) {
   rank_counts parts;
   for (int r = 0; r < ranks; ++r) parts.push_back(even_part(count, ranks, r));
@@ -57,8 +57,8 @@ inline index_t sent_by(const operation& o, int rank, int ranks) {
   }
 }
 
-/// Bytes that one rank has sent, by kind. What runs need to agree, rather than to compute, is
-/// `control`: norms, losses, signals.
+/// Bytes that one rank has sent, by kind. `control` are those of operations that coordinate ranks rather than
+/// compute: norms, losses, signals.
 struct traffic {
   index_t bytes[collective_count] = {};
   index_t control = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A rank's part in finding out who is gone: it reports to rank 0 (watch_server.hpp), answers where it
-// stands, and fails its groups when the verdict comes. docs/reliability.md describes the protocol.
+// Failure detection, the part of each rank: it reports to rank 0 (watch_server.hpp), answers inquiries about
+// its standing, and fails its groups when a verdict arrives. docs/reliability.md describes the protocol.
 //
-// Rank 0 itself is gone when its connection closes, and stopped or cut off when it does not answer a
-// report: every rank concludes that on its own. A rank that only computes is asked nothing.
+// Rank 0 itself has failed when its connection closes, and is stopped or cut off when it does not answer a
+// report: every rank concludes that on its own. Ranks that only compute are not asked.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace weft::detail {
 
-/// A group of ranks that is told the verdict. Called on the thread of the watch.
+/// A group of ranks that is notified of the verdict, on the thread of the watch.
 class watched_group {
  public:
   virtual ~watched_group() = default;
@@ -26,8 +26,8 @@ class rank_watch {
  public:
   using milliseconds = std::chrono::milliseconds;
 
-  /// All ranks make one; over when all have come. `host`: the address of rank 0 on the network that
-  /// the ranks talk on. Throws timeout_error, naming who has not come.
+  /// Collective: completes when all ranks have connected. `host` is the address of rank 0 on the ranks'
+  /// network. Throws timeout_error, naming the missing ranks.
   rank_watch(store& meet, int rank, int size, const std::string& host, milliseconds limit)
       : rank_(rank), size_(size) {
     if (size == 1) return;
@@ -58,14 +58,14 @@ class rank_watch {
     groups_.push_back(&g);
     if (const auto v = verdict()) g.fail(*v);
   }
-  /// Its group is told nothing any more. A rank without groups has left.
+  /// Stops notifying a group. A rank without groups has left.
   void remove(watched_group& g) {
     const std::lock_guard lock(groups_mutex_);
     std::erase(groups_, &g);
     if (groups_.empty()) leave();
   }
 
-  /// This rank has waited for `limit`. The verdict comes in some seconds.
+  /// Reports that this rank has waited for `limit`. The verdict arrives within seconds.
   void report_late(const rank_wait& w, milliseconds limit) {
     frame_writer frame = report(watch_report::late);
     write(frame, w);
@@ -75,7 +75,7 @@ class rank_watch {
                 {true, text + "rank 0, which does not answer: stopped or cut off"},
                 {true, text + names_of(others(w))});
   }
-  /// A connection to `peer` broke.
+  /// Reports a broken connection to `peer`.
   void report_lost(int peer, const rank_wait& w) {
     frame_writer frame = report(watch_report::lost).number(peer);
     write(frame, w);
@@ -84,7 +84,7 @@ class rank_watch {
     send_report(frame, {false, "weft: rank 0 does not answer: stopped or cut off" + text},
                 {false, "weft: rank " + std::to_string(peer) + " is gone" + text});
   }
-  /// Everything shall fail, with this reason.
+  /// Makes everything fail, with this reason.
   void give_up(const std::string& reason) {
     send_report(report(watch_report::give_up).text(reason), {false, reason}, {false, reason});
   }
@@ -146,7 +146,7 @@ class rank_watch {
     socket_->send(frame);
   }
 
-  /// What to conclude where rank 0 does not answer, and where it has left before.
+  /// Sends a report, with the conclusions for the case that rank 0 does not answer, and that it has left.
   void send_report(frame_writer& frame, watch_verdict if_silent, watch_verdict if_alone) {
     {
       const std::lock_guard lock(mutex_);
@@ -180,7 +180,7 @@ class rank_watch {
     return report_ && !verdict_;
   }
 
-  /// False when rank 0's connection is closed.
+  /// Handles notices of rank 0; false when its connection is closed.
   bool hear() {
     bool open = socket_->receive();
     try {
@@ -225,7 +225,7 @@ class rank_watch {
     }
   }
 
-  /// Where rank 0 cannot.
+  /// Concludes in the place of rank 0, if that cannot.
   void conclude() {
     std::optional<watch_verdict> own;
     {
@@ -250,8 +250,8 @@ class rank_watch {
 
   struct pending_report {
     watch_verdict if_silent, if_alone;
-    milliseconds since{0};  // that this process has seen pass
-    bool heard = false;     // of rank 0, since then
+    milliseconds since{0};  // time during which this process ran
+    bool heard = false;     // whether rank 0 was heard from since then
   };
 
   int rank_, size_;
@@ -260,7 +260,7 @@ class rank_watch {
   std::unique_ptr<frame_socket> socket_;
   wake_up wake_;
   std::mutex groups_mutex_, sending_;
-  mutable std::mutex mutex_;  // taken after groups_mutex_
+  mutable std::mutex mutex_;  // locked after groups_mutex_
   std::condition_variable changed_;
   std::vector<watched_group*> groups_;
   std::optional<watch_verdict> verdict_;

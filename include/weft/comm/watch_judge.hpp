@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Who is gone: what rank 0 concludes from the connections, reports and answers of all ranks.
+// Failure detection, the conclusions of rank 0 from the connections, reports and answers of all ranks.
 //
-// What is certain comes first: a connection that the kernel has closed without a farewell is a rank
-// that has ended. A report (a wait that took too long, a connection to another rank that broke) only
-// starts an inquiry: every rank is asked where it stands, and who does not answer in time is stopped
-// or cut off. If all answer, it is who does not wait for others. There is one verdict, for all ranks.
+// Certain facts take precedence: a connection that the kernel has closed without a farewell is a rank that
+// has ended. A report (of a wait that took too long, or of a broken connection to another rank) only starts
+// an inquiry: every rank is asked for its standing, and one that does not answer in time is stopped or cut
+// off. If all answer, the cause is a rank that does not wait for others. There is one verdict, for all ranks.
 #pragma once
 
 #include <chrono>
@@ -33,12 +33,12 @@ class watch_judge {
   bool asks() const { return report_ && !verdict_; }
 
   void comes(int rank) { at(rank) = presence::here; }
-  /// It says farewell.
+  /// The rank has said farewell.
   void leaves(int rank) {
     at(rank) = presence::left;
     if (asks()) look();
   }
-  /// Its connection is closed.
+  /// The connection of the rank is closed.
   void closes(int rank) {
     if (at(rank) != presence::here) return;
     at(rank) = presence::ended;
@@ -46,11 +46,11 @@ class watch_judge {
   }
   void gives_up(const std::string& reason) { decide({false, reason}); }
 
-  /// Starts an inquiry if none is under way: `rank` has waited for `limit`.
+  /// Starts an inquiry unless there is one: `rank` has waited for `limit` ms.
   void is_late(int rank, rank_wait in, std::int64_t limit) {
     if (!report_) report_ = report{rank, -1, std::move(in), limit};
   }
-  /// The same: its connection to `peer` broke.
+  /// Likewise: the connection of `rank` to `peer` broke.
   void has_lost(int rank, int peer, rank_wait in) {
     if (report_) return;
     report_ = report{rank, peer, std::move(in), 0};
@@ -60,7 +60,8 @@ class watch_judge {
     standings_[static_cast<std::size_t>(rank)] = std::move(s);
     if (asks()) look();
   }
-  /// Time that this process has seen pass since the last call: none while it was stopped itself.
+  /// Time since the last call during which this process ran: a process that was itself stopped does not count
+  /// it.
   void passes(milliseconds time) {
     if (!asks()) return;
     asked_for_ += time;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Where ranks report to: a thread of rank 0 that hears all ranks and tells them the verdict.
+// Failure detection, the server: a thread of rank 0 that receives the reports of all ranks and sends them the
+// verdict.
 //
-// It listens until all ranks have come. Who comes proves that it knows the secret that rank 0 has
-// left in the store, by HMAC-SHA256 over a number drawn for it.
+// It listens until all ranks have connected. A rank authenticates by the secret that rank 0 has put into the
+// store, with HMAC-SHA256 over a nonce.
 #pragma once
 
 #include <atomic>
@@ -35,7 +36,7 @@ class watch_server {
   }
   watch_server(const watch_server&) = delete;
   watch_server& operator=(const watch_server&) = delete;
-  /// Stays until the others have left, so that they learn why a run has failed; some seconds at most.
+  /// Waits, for some seconds at most, until the others have left, so that they learn why a run failed.
   ~watch_server() {
     ending_ = true;
     wake_.now();
@@ -52,7 +53,7 @@ class watch_server {
     frame_socket socket;
     std::string nonce;
     clock::time_point since;
-    int rank = -1;  // a stranger's
+    int rank = -1;  // negative until authenticated
     bool open = true;
   };
 
@@ -91,13 +92,13 @@ class watch_server {
   void accept() {
     descriptor fd(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) {
-      full_until_ = clock::now() + milliseconds(100);  // no descriptors: do not try without pause
+      full_until_ = clock::now() + milliseconds(100);  // no descriptors: do not retry at once
       return;
     }
     peers_.push_back({frame_socket(std::move(fd)), drawn_bytes(32), clock::now()});
     peers_.back().socket.send(notice(watch_notice::nonce).text(peers_.back().nonce).take());
   }
-  /// Those that have had time to say who they are; little time where others wait.
+  /// Drops connections that have not authenticated in time; the time is short while others wait.
   void drop_strangers() {
     const auto time = strangers() < most_strangers ? handshake : crowded;
     peers_.remove_if([&](const peer& p) { return p.rank < 0 && clock::now() - p.since > time; });
@@ -118,7 +119,7 @@ class watch_server {
     if (p.rank >= 0) judge_.closes(p.rank);
   }
 
-  /// False if it was no report of somebody known.
+  /// False if it is not a valid report of a known rank.
   bool obey(peer& p, frame_reader in) {
     const auto what = static_cast<watch_report>(in.byte());
     if (p.rank < 0) {
@@ -153,7 +154,7 @@ class watch_server {
     }
   }
 
-  /// Each notice once; late comers get the verdict too.
+  /// Sends each notice once; ranks that connect late also receive the verdict.
   void tell() {
     if (judge_.all_have_come() && listener_) {
       listener_ = descriptor();
@@ -181,7 +182,7 @@ class watch_server {
   wake_up wake_;
   std::list<peer> peers_;
   std::set<int> told_;
-  bool asked_ = false;  // all ranks where they stand
+  bool asked_ = false;  // whether all ranks have been asked for their standing
   clock::time_point full_until_{};
   std::atomic<bool> ending_ = false;
   std::thread thread_;

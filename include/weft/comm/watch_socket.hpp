@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sockets of the watch over ranks: frames of a length and bytes, and listening on an address.
+// Sockets for failure detection: frames of a length and bytes, and listening on an address.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 namespace weft::detail {
 
-/// Wakes a thread that polls.
+/// Wakes a thread that is in poll().
 class wake_up {
  public:
   wake_up() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -51,7 +51,7 @@ inline std::string drawn_bytes(std::size_t n) {
   return s;
 }
 
-/// A connection that carries frames: a u32 length and bytes. Neither sending nor receiving waits.
+/// A connection that transfers frames: a u32 length and bytes. Neither sending nor receiving blocks.
 class frame_socket {
  public:
   explicit frame_socket(descriptor fd) : fd_(std::move(fd)) {
@@ -61,7 +61,7 @@ class frame_socket {
   }
   int get() const { return fd_.number(); }
 
-  /// What does not fit into the kernel's buffer is lost: only who does not read has that much unread.
+  /// Sends a frame. It is lost if the kernel's buffer is full, which means that the peer does not read.
   void send(const std::string& frame) const {
     const auto n = static_cast<std::uint32_t>(frame.size());
     std::string bytes;
@@ -70,7 +70,7 @@ class frame_socket {
     [[maybe_unused]] const auto sent =
         ::send(fd_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  /// Takes in what has arrived; false if the connection is closed.
+  /// Buffers what has arrived; false if the connection is closed.
   bool receive() {
     char part[4096];
     for (;;) {
@@ -78,10 +78,10 @@ class frame_socket {
       if (n > 0) arrived_.append(part, static_cast<std::size_t>(n));
       else if (n < 0 && errno == EINTR) continue;
       else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-      if (arrived_.size() > 2 * most) return true;  // frames first
+      if (arrived_.size() > 2 * most) return true;  // frames are taken out first
     }
   }
-  /// The next whole frame. Throws comm_error if it claims more than `limit` bytes.
+  /// The next complete frame, if there is one. Throws comm_error if it claims more than `limit` bytes.
   std::optional<std::string> next(std::size_t limit = most) {
     if (arrived_.size() < 4) return {};
     std::size_t n = 0;
@@ -113,7 +113,7 @@ struct address_list {
   addrinfo* first = nullptr;
 };
 
-/// Listens on a free port of `host`, an address of this machine.
+/// Listens on a free port of `host`, an address of this machine. Throws comm_error on failure.
 inline descriptor listen_on(const std::string& host, int& port) {
   const address_list at(host, "0", AI_PASSIVE);
   descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -134,7 +134,7 @@ inline descriptor connect_to(const std::string& host, const std::string& port,
   descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval longest{.tv_sec = static_cast<time_t>(limit.count() / 1000 + 1), .tv_usec = 0};
   if (fd)
-    ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // connecting obeys it
+    ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // also limits connect()
   if (!fd || ::connect(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0)
     throw comm_error("weft: cannot reach rank 0 at " + host + ":" + port + ": " + std::strerror(errno));
   return fd;

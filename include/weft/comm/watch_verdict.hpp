@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a watch over ranks concludes: one sentence for all ranks.
+// The conclusion of failure detection: one message for all ranks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace weft::detail {
 
 struct watch_verdict {
-  bool late = false;  // a timeout_error
+  bool late = false;  // thrown as timeout_error
   std::string text;
 };
 

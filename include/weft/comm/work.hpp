@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// An operation that is under way.
+// A pending operation.
 //
 //   work w = ranks.all_reduce(gradient);
-//   ...                                   // compute something else; w.is_completed() also moves it on
-//   w.wait();                             // throws what went wrong, on every rank
+//   ...                                   // compute something else; w.is_completed() also makes progress
+//   w.wait();                             // throws the failure, on every rank
 //
-// The operation uses its buffers until it is over, and so do other ranks. One that is dropped, by an
-// exception between start and wait for example, is waited for first: declare it after its buffers.
+// The operation uses its buffers, and those of other ranks, until it is completed. The destructor waits for
+// it: declare it after its buffers.
 #pragma once
 
 #include <atomic>
@@ -19,21 +19,22 @@
 
 namespace weft {
 
+/// Handle of an operation; move only.
 class work {
  public:
-  /// What a backend keeps of an operation.
+  /// The operation as its backend implements it.
   class state {
    public:
     virtual ~state() = default;
-    /// Moves the operation on as far as it goes now; true when it is over, well or not.
+    /// Makes progress without blocking; true when it is completed or has failed.
     virtual bool poll() = 0;
-    /// Waits until it is over; throws timeout_error after `limit`, and then all ranks fail.
+    /// Waits until it is completed; after `limit` throws timeout_error, and all ranks fail.
     virtual void wait(std::chrono::milliseconds limit) = 0;
-    /// What went wrong, if it is over and did.
+    /// The failure, if it has failed.
     virtual std::exception_ptr failure() const = 0;
   };
 
-  /// An operation that is done.
+  /// A completed operation.
   work() = default;
   explicit work(std::shared_ptr<state> s, std::chrono::milliseconds limit = default_timeout)
       : state_(std::move(s)), limit_(limit) {}
@@ -47,7 +48,7 @@ class work {
     record_ = other.record_;
     return *this;
   }
-  /// Waits for the operation, whatever comes of it.
+  /// Waits for the operation, ignoring errors.
   ~work() { finish(); }
 
   bool is_completed() const {
@@ -66,17 +67,17 @@ class work {
     if (recorder_) recorder_->end(record_);
     if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
   }
-  /// Waits, whatever comes of it: before memory that the operation uses goes.
+  /// Waits, ignoring errors, so that memory that the operation uses can be freed.
   void finish() const noexcept {
     if (is_completed()) return;
     try {
       wait();
-    } catch (...) {  // those who are still there are told
+    } catch (...) {  // the other ranks are notified
     }
   }
-  /// Adds the time that `wait` takes to `ticks` of the steady clock.
+  /// Adds the time spent in `wait` to `ticks` of the steady clock.
   void count_waiting(std::shared_ptr<std::atomic<std::int64_t>> ticks) { waited_ = std::move(ticks); }
-  /// Tells the recorder when `record` is over.
+  /// Notifies the recorder when the operation `record` is completed.
   void record_in(std::shared_ptr<flight_recorder> r, std::uint64_t record) {
     recorder_ = std::move(r);
     record_ = record;

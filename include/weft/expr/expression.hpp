@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Expressions: computations as types. Nothing is computed here.
 //
 // A node holds its operands by value and leaves are handles, so `auto` is always safe: an expression may be

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Sharing without a function: a value that is written several times and computed once.
 //
 //   auto y = shared(x + attention(x));       // as let(x + attention(x), [&](auto y) { return y + mlp(y); })

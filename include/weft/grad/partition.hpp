@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Partition of a joint graph into a forward and a backward program: which values are saved, and which are
 // recomputed.
 //

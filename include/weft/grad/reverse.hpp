@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Reverse-mode differentiation of graphs.
 //
 // Visits the nodes in reverse order and requests from each op the cotangents of its operands, which are new

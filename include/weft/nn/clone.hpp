@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Deep copies. `auto b = a;` copies handles, so that both models share their tensors; a clone has its own.
 //
 //   auto best = clone(model);          // not changed when `model` is trained

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Layers with PyTorch's layouts and initial values.
 //
 // Sizes are template arguments; where one is dyn the layer is made by `create`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A linear layer and its cross-entropy, computed for some rows at a time: all logits never exist at once.
 //
 //   auto loss = steps.eval(linear_cross_entropy(x, weight, labels));     // torch's linear_cross_entropy

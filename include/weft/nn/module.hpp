@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Modules are plain structs: finding, naming, counting and printing their tensors.
 //
 // Names are member paths joined by dots, PyTorch's state_dict keys: "hidden.weight", "h.3.attn.c_attn.bias".

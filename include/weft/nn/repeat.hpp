@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Equal blocks applied one after the other, compiled once.
 //
 // Applying a `repeat` to an expression gives a node that marks a program boundary: evaluation runs what comes

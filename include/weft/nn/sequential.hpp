@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Modules and functions applied one after the other, named 0, 1, ... as in PyTorch.
 //
 //   sequential model{linear<784, 128>{}, [](auto x) { return relu(x); }, linear<128, 10>{}};

@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // The two halves of a transformer block (Vaswani et al., 2017). Shapes: B batch, T positions, C features.
-// C features.
 #pragma once
 
 #include <weft/nn/layers.hpp>

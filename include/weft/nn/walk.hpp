@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The walk over the tensors of a module: which types hold tensors, and their names.
 //
 // Walked are members of plain structs, elements of vectors, arrays and other containers, values of maps

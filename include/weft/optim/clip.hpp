@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // Norms of gradients, and gradient clipping. Gradients may be of different floating types.
-// Norms of gradients, and clipping by them. Gradients may be of any floating types, mixed.
 //
 //   const double norm = clip_grad_norm(model, 1.0);
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Checks of the settings of optimizers and schedules, with PyTorch's bounds.
 //
 //   detail::require_fields("sgd", {{"lr", lr}, {"momentum", momentum}});      // each 0 or more, not NaN

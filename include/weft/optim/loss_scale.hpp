@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A factor on the loss that keeps small gradients within the range of f16: as large as possible without
 // overflow. Steps whose gradients overflow are skipped.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Optimizers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
 //
 // An update is an expression, computed in place by one kernel per parameter: in f64 for f64 parameters, in

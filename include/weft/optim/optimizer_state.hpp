@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // The state of an optimizer: tensors such as moving averages, one of each kind per parameter.
-// The state of an optimizer: tensors such as moving averages, one of each kind for a parameter.
 //
 //   optimizer.state.find("exp_avg", "hidden.weight")
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The update of one parameter, and of all parameters of a model: the building blocks of optimizers.
 //
 //   struct sign_sgd {

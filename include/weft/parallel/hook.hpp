@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gradient hooks: reductions of gradients over ranks other than all_reduce, as torch's DDP communication
 // hooks.
 //

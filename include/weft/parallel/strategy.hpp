@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parallel strategies as types, and the options they represent.
 //
 //   using plan = policy<precision::bf16, strategy::fully_sharded<3>>;      // the one line that changes

@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // Conversion of a tensor between floating types, for messages of half the size.
-// A tensor in another floating type: messages in half the bytes.
 #pragma once
 
 #include <weft/run/flat_kernel.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Drawing of an expression's graph, with the kernels into which its nodes are fused, in the DOT language of
 // Graphviz.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Callbacks of a parallel strategy around the programs of a context: to gather the parameters they read,
 // reduce the gradients they complete, and progress messages between their steps.
 #pragma once

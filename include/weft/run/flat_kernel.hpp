@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Kernels written directly as instructions, over contiguous tensors of equal size: the operations of the
 // library itself on gradients, for which no program is compiled.
 #pragma once

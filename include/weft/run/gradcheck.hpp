@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Comparison of derivatives with central differences, for tests of ops, including your own.
 //
 //   gradcheck([&] { return sum(squash(x)); }, x)      // true, or throws value_error with the element

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Memory that a computation takes, known before it runs.
 //
 //   static_assert(peak_bytes<decltype(softmax(matmul(x, w)))>() <= 1 << 20);    // static extents

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A policy: compile-time choices to which a model is bound. It selects the precision of products, what
 // backward recomputes, and, on many ranks, the parallel strategy (parallel/strategy.hpp).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The programs of an expression type: graph, plan and kernels, all computed by the compiler.
 //
 // `value_program` computes the value. `forward_program` also returns the values that backward reads, and

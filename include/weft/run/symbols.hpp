@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Values of the symbols of a plan at run time, and the errors for extents that do not fit.
 //
 //   const symbol_values numbers = resolve_symbols(plan, leaves, sizes);

@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // The value that a `tap` passes to its handler.
-// What a `tap` shows: a value on its way through a program.
 #pragma once
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Updates in place: expressions computed into the memory of tensors, which they may read.
 //
 //   update(c, {p.state(), m.state()}, bundled(p - m * 0.1f, m * 0.9f));

@@ -1,5 +1,5 @@
+// SPDX-License-Identifier: MIT
 // Printing of tensors: type, shape, values; the middle of long dims is elided.
-// Tensors as text: type, shape, values; the middle of long dims is left out.
 #pragma once
 
 #include <memory>

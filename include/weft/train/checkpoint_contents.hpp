@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tensors of a checkpoint: which rows of each are in which shard.
 //
 //   checkpoint_contents all;

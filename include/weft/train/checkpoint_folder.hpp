@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A folder of checkpoints: its files and their names at any moment.
 //
 //   lock             held by rank 0 of the job that uses the folder

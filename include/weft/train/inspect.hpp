@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Location of the first non-finite value of a computation: it is run again on the reference backend, one
 // instruction on one element at a time.
 //

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: MIT
 // A log of lines. Each is written whole at once; a failure is an error.
 //
 //   line_log log("run.jsonl", true);     // appends
-//   log.line("{\"step\": 1}");
 //   log.line("{\"step\": 1}");
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Batches of a dataset: in order or shuffled, read ahead by a thread, resumable.
 //
 //   for (auto [images, labels] : loader(idx_images<784>("train"), {.batch = 64, .shuffle = true})) ...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A ring of slots that a thread fills ahead of their use. Slots are reused, so that their memory is kept.
 //
 //   read_ahead<line> lines(3, [&](line& l) { read(l.number, l.text); });

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Text as bytes: a corpus, and samples of it for language models.
 //
 //   loader batches(text_samples(read_text({"corpus/"}), 64), {.batch = 12});
