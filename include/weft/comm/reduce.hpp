@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Reducing the elements of several ranks, in an order that depends on the number of ranks alone.
+// Reduction of the elements of several ranks, in an order that depends on the number of ranks only.
 //
-// Ranks are added as a tree whose left side is a power of two: ((0 1) (2 3)) ((4 5) 6). Accumulating
-// micro-batches in the same order, as a binary counter counts, gives the same bits. bf16 and f16 are added in
+// Ranks are added as a tree whose left side is a power of two: ((0 1) (2 3)) ((4 5) 6). Micro-batches
+// accumulated in the same order, as a binary counter counts, give the same bits. bf16 and f16 are added in
 // f32 and rounded once.
 #pragma once
 
@@ -16,12 +16,12 @@
 
 namespace weft::detail {
 
-/// What elements of type T are reduced in; bool, which has minimum and maximum only, as bytes.
+/// The type in which elements of type T are reduced; bool, which has minimum and maximum only, as bytes.
 template <class T>
 using accumulator_of = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float,
                                           std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>>;
 
-/// Calls f(g); g(a, b) combines two elements.
+/// Calls f(g) with the function g(a, b) that combines two elements.
 template <class A, class F>
 void visit_reduction(reduction op, F f) {
   const auto is_nan = [](A x) {
@@ -43,11 +43,11 @@ void combine(const T* a, const T* b, index_t n, reduction op, A* out) {
   });
 }
 
-/// A block that stays in the nearest cache while all ranks' elements are added to it.
+/// Elements per block, which stays in the first-level cache while the elements of all ranks are added.
 inline constexpr index_t reduction_block = 1024;
 
-/// Reduces elements [begin, begin + n) of all sources, two or more, into `out` [n]; `scratch` has n
-/// for each level of the tree below.
+/// Reduces elements begin to begin + n - 1 of all sources, of which there are at least two, into `out` [n];
+/// `scratch` has n elements for each level of the tree.
 template <class T, class A>
 void reduce_tree(std::span<const void* const> sources, index_t begin, index_t n, reduction op, A* out,
                  A* scratch) {
@@ -61,8 +61,8 @@ void reduce_tree(std::span<const void* const> sources, index_t begin, index_t n,
   combine<A, A>(out, scratch, n, op, out);
 }
 
-/// Reduces elements [begin, begin + n) of all sources, a block at a time: calls to(i, block, m) for
-/// each, with elements [begin + i, begin + i + m).
+/// Reduces elements begin to begin + n - 1 of all sources blockwise: calls to(i, block, m) with elements
+/// begin + i to begin + i + m - 1 for each block.
 template <class T, class F>
 void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n, reduction op, F to) {
   using A = accumulator_of<T>;
@@ -88,7 +88,7 @@ void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n
   }
 }
 
-/// The same into `out` [n], which is none of the sources.
+/// The same into `out` [n], which must not overlap the sources.
 template <class T>
 void reduce_ranks(std::span<const void* const> sources, index_t begin, index_t n, reduction op, T* out) {
   reduce_ranks<T>(sources, begin, n, op,

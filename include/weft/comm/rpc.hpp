@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Calls of functions on other ranks: arguments and results travel through a store.
+// Remote procedure calls between ranks; arguments and results are transferred through a store.
 //
 //   rpc_agent agent([&] { return std::make_shared<tcp_store>(address, port, token); }, rank, size);
 //   agent.serve("add", [](int a, int b) { return a + b; });
 //   std::future<int> sum = agent.call<int>(1, "add", 2, 3);
-//   sum.get();                                   // throws comm_error with what the function threw
+//   sum.get();                                   // throws comm_error with the message of what was thrown
 //
-// Arguments and results are numbers, structs that can be copied as bytes, strings, and vectors of
-// these; what a call sends must have the types that the function takes. For control and small data:
-// a call takes about as long as four requests to the store. An agent that is not called sends nothing.
+// Arguments and results are numbers, trivially copyable structs, strings, and vectors of these; arguments
+// must have exactly the types of the function's parameters. For control and small data: a call takes about as
+// long as four requests to the store. An idle agent sends nothing.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace weft {
 
 namespace detail {
 
-/// The calls of an agent that have no answer yet.
+/// The calls of an agent that have not been answered.
 class rpc_calls {
  public:
   explicit rpc_calls(std::shared_ptr<store> s) : store_(std::move(s)) {}
@@ -34,7 +34,7 @@ class rpc_calls {
     answers_[++last_];
     return last_;
   }
-  /// Sends call `number` of `function` to rank `to`; its result as bytes.
+  /// Sends call `number` of `function` to rank `to` and waits for the result, as bytes.
   std::string finish(std::int64_t number, store::milliseconds limit, int to, const std::string& function,
                      const std::string& request) {
     const auto until = std::chrono::steady_clock::now() + limit;
@@ -53,7 +53,7 @@ class rpc_calls {
     if (!good) throw comm_error("weft: rpc: " + who + ": " + text);
     return text;
   }
-  /// An answer has come: to a call that still waits, or too late.
+  /// Delivers an answer to the call that waits for it, if it still does.
   void answered(std::string bytes) {
     frame_reader r(std::move(bytes));
     const std::int64_t number = r.number();
@@ -61,7 +61,7 @@ class rpc_calls {
     if (const auto found = answers_.find(number); found != answers_.end()) found->second = r.rest();
     changed_.notify_all();
   }
-  /// No more answers come.
+  /// Fails all waiting calls, with this reason.
   void end(const std::string& why) {
     const std::lock_guard lock(mutex_);
     if (over_.empty()) over_ = why;
@@ -84,18 +84,19 @@ class rpc_calls {
   std::condition_variable changed_;
   std::map<std::int64_t, std::optional<std::string>> answers_;
   std::int64_t last_ = 0;
-  std::string over_;  // why there are no more
+  std::string over_;  // why there are no more answers
 };
 
 }  // namespace detail
 
+/// Serves functions to other ranks and calls theirs. One per rank.
 class rpc_agent {
  public:
   using connect = std::function<std::shared_ptr<store>()>;
   using milliseconds = std::chrono::milliseconds;
 
-  /// `to_store` gives ways to one store: the same one if it may be used by several threads that wait. Asks
-  /// for three. One agent a rank.
+  /// `to_store` returns connections to one store, and is called three times; it may return the same object if
+  /// that supports several waiting threads.
   rpc_agent(const connect& to_store, int rank, int size)
       : rank_(rank), size_(size), calls_(std::make_shared<detail::rpc_calls>(to_store())) {
     answers_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_answers(*from, stop); });
@@ -103,18 +104,19 @@ class rpc_agent {
   }
   rpc_agent(const rpc_agent&) = delete;
   rpc_agent& operator=(const rpc_agent&) = delete;
-  /// Waits for a function that runs; calls without an answer fail.
+  /// Waits for a function that is running; calls without an answer fail.
   ~rpc_agent() { calls_->end("the agent that called has ended"); }
 
-  /// What other ranks may call. A function runs on the agent's thread, one call after the other.
+  /// Makes `f` callable by other ranks under `name`. Functions run on the agent's thread, one at a time.
   template <class F>
   void serve(const std::string& name, F f) {
     functions_.serve(name, std::move(f));
   }
 
-  /// Calls `function` on rank `to`. The future throws comm_error if it threw, is not served there, or gives
-  /// what the store does not take; timeout_error if no answer came in time (it may run all the same);
-  /// value_error if the store does not take the call.
+  /// Calls `function` on rank `to`. The future throws comm_error if the function threw, is not served there,
+  /// or returns more than the store accepts; timeout_error if no answer came in time, in which case the
+  /// function may still run; value_error if the store refuses the call. Throws value_error if there is no
+  /// rank `to`.
   template <class R, class... A>
   std::future<R> call(int to, const std::string& function, const A&... arguments) {
     return call_within<R>(store::default_limit, to, function, arguments...);
@@ -137,7 +139,7 @@ class rpc_agent {
   }
 
  private:
-  static constexpr std::chrono::hours long_enough{24};  // then it waits again
+  static constexpr std::chrono::hours long_enough{24};  // after that it waits again
 
   void take_answers(store& from, std::stop_token stop) try {
     while (!stop.stop_requested())
@@ -153,7 +155,7 @@ class rpc_agent {
       std::optional<detail::rpc_answer> a = functions_.answer(*std::move(request), size_);
       if (a) send(*a);
     }
-  } catch (const std::exception& e) {  // the store is gone, and with it the job
+  } catch (const std::exception& e) {  // the store is gone, and the job with it
     calls_->end(e.what());
   }
   void send(detail::rpc_answer& a) {
@@ -165,7 +167,7 @@ class rpc_agent {
       a.text = refused.what();
       try {
         calls_->out().push(queue, a.bytes());
-      } catch (const value_error&) {  // there is no place for this either: the caller's time runs out
+      } catch (const value_error&) {  // nor is this accepted: the caller times out
       }
     }
   }
@@ -173,7 +175,7 @@ class rpc_agent {
   int rank_, size_;
   std::shared_ptr<detail::rpc_calls> calls_;
   detail::rpc_functions functions_;
-  std::jthread answers_, requests_;  // the last: they end first
+  std::jthread answers_, requests_;  // last, so that they end first
 };
 
 }  // namespace weft

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Where a rank stands among the others: what it has posted and what it waits in; and, from the
-// standings of all ranks, who keeps a rank waiting.
+// The standing of a rank: what it has posted and what it waits in; and, from the standings of all ranks,
+// which ranks keep another one waiting.
 //
-// A rank that waits is not to blame: it waits for others. Following who waits for whom ends at ranks
-// that do not wait, whichever group each waits in.
+// A waiting rank is not the cause: it waits for others. Following these dependences ends at ranks that do not
+// wait, across all groups.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +15,21 @@
 
 namespace weft::detail {
 
-/// A wait of a rank. Ranks are those of the world, whatever group waits.
+/// A wait of a rank. Ranks are numbered as in the world, whichever group waits.
 struct rank_wait {
-  static constexpr std::int64_t connecting = -1;  // a group that is being made
+  static constexpr std::int64_t connecting = -1;  // a group is being formed
   static constexpr std::int64_t message = std::int64_t{1} << 62;
 
   std::string group;
   std::int64_t number = 0;   // of the collective in its group, or one of the above
-  std::vector<int> members;  // of the group; of a message, the other side
-  std::string doing;         // for people
+  std::vector<int> members;  // of the group; for a message, the peer
+  std::string doing;         // for messages to people
 };
 
 struct rank_standing {
   std::map<std::string, std::int64_t> posted;  // collectives, by group
   std::optional<rank_wait> waits;
-  std::string last = "nothing yet";  // operation, for people
+  std::string last = "nothing yet";  // last operation, for messages to people
 
   bool has_posted(const rank_wait& w) const {
     const auto found = posted.find(w.group);
@@ -37,10 +37,10 @@ struct rank_standing {
   }
 };
 
-/// By rank; none for ranks of which nothing is known.
+/// Standings by rank; none for ranks about which nothing is known.
 using rank_standings = std::vector<std::optional<rank_standing>>;
 
-/// The other ranks that `w`, a wait of `rank`, waits for.
+/// The other ranks for which `w`, a wait of `rank`, waits.
 inline std::vector<int> waited_for(const rank_wait& w, int rank, const rank_standings& all) {
   std::vector<int> ranks;
   for (const int m : w.members) {
@@ -51,8 +51,8 @@ inline std::vector<int> waited_for(const rank_wait& w, int rank, const rank_stan
   return ranks;
 }
 
-/// The ranks at which who waits for whom ends, from `w` of `rank` on, in order. Where it goes in a
-/// circle, those that `rank` itself waits for.
+/// The ranks at which the dependences from `w` of `rank` end, in order. If they form a cycle, the ranks for
+/// which `rank` itself waits.
 inline std::vector<int> keep_waiting(const rank_wait& w, int rank, const rank_standings& all) {
   const std::vector<int> first = waited_for(w, rank, all);
   std::vector<int> found, next = first;
@@ -80,8 +80,8 @@ inline std::string names_of(const std::vector<int>& ranks) {
   return t;
 }
 
-/// The report of `rank`, which has waited for `limit` ms in `w`. `silent`: ranks that did not say where
-/// they stand; it is them, if there are some.
+/// The report of `rank`, which has waited for `limit` ms in `w`. `silent`: ranks that did not report their
+/// standing; if there are any, they are the cause.
 inline std::string late_report(const rank_wait& w, int rank, std::int64_t limit, const rank_standings& all,
                                const std::vector<int>& silent = {}) {
   std::string text =
