@@ -183,8 +183,8 @@ inline std::string message_disagreement(int sender, const std::string& sent, int
          std::to_string(receiver) + " called " + received;
 }
 
-/// From the texts of all `members`, numbered as in the world: which ranks call another operation `number` than
-/// most ranks do; empty if all agree.
+/// From the texts of all `members`, numbered as in the world: which ranks call another operation `number`
+/// than most ranks do; empty if all agree.
 inline std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
                                 std::uint64_t number) {
   std::map<std::string, std::vector<int>> by_text;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Appending to a graph: `graph::apply` and the helpers that formulas of ops use by name.
+// Construction of graphs: `compute_graph::apply`, and the helper functions that formulas of ops use.
 //
-// Every node passes through `apply`: operands are brought to one element type, the shape law is
-// checked, composed ops become their formula, trivial ops vanish, equal nodes are one.
+// Every node passes through `apply`: operands are converted to one element type, the shape law is checked,
+// composed ops without a vjp are replaced by their formulas, trivial ops are removed, and equal nodes are
+// merged.
 #pragma once
 
 #include <weft/graph/op_info.hpp>
@@ -60,10 +61,10 @@ constexpr value compute_graph::coordinate(index_t extent, dtype t) {
 
 namespace detail {
 
-/// The first operand that has to do with the type of the result: the condition of `where` stays bool.
+/// Index of the first operand whose type affects that of the result: the condition of `where` stays bool.
 constexpr int first_number(const op_info& op) { return op.number == op::number_of_op<op::where> ? 1 : 0; }
 
-/// Operands in the type that an element-wise instruction computes with.
+/// Converts operands to the type in which an element-wise instruction computes.
 constexpr void convert_operands(const op_info& op, value* v, int count) {
   const int first = first_number(op);
   dtype common = v[first].type();
@@ -72,7 +73,8 @@ constexpr void convert_operands(const op_info& op, value* v, int count) {
   for (int i = first; i < count; ++i) v[i] = cast_to(v[i], common);
 }
 
-/// Operands of storage types in the types that are computed with. A formula chooses by its bools.
+/// Converts operands of storage types to the types of computation; returns whether there were any. Formulas
+/// keep their bool operands, which they use as conditions.
 constexpr bool widen_operands(const op_info& op, value* v, int count) {
   bool found = false;
   for (int i = first_number(op); op.widens && i < count; ++i) {
@@ -84,7 +86,8 @@ constexpr bool widen_operands(const op_info& op, value* v, int count) {
   return found;
 }
 
-/// What the op says of its operands; what it finds out at run time is reported under its name.
+/// The result of the op's law for its operands; conditions for run time are recorded under its name. Throws
+/// shape_error if the law does not hold.
 constexpr inferred read_law(symbol_table& dims, const op_info& op, const attributes& at,
                             const tensor_spec* operands, int count) {
   dims.begin_law(op.kind == op::op_kind::native ? op.native->name(op.name, at) : op.name, operands, count);
@@ -97,8 +100,8 @@ constexpr inferred read_law(symbol_table& dims, const op_info& op, const attribu
 
 }  // namespace detail
 
-/// A result of a storage type is computed in a wider one and rounded once, as the result of a whole formula.
-/// So a value holds what its type says, whether it reaches memory or stays in a kernel.
+/// A result of a storage type is computed in a wider type and rounded once, for a formula as a whole. So a
+/// value has the precision of its type, whether it is written to memory or stays in a kernel.
 constexpr value compute_graph::apply(const op_info& op, const attributes& at, value* v, int count) {
   node n;
   n.op = &op;
@@ -161,8 +164,8 @@ constexpr value contract_of(value a, value b) {
 }
 
 namespace detail {
-/// A kernel folds the last dim of its space, or dims before others that stay. So trailing dims are
-/// folded one at a time, the last one first.
+/// A kernel reduces either the last dim of its space, or dims before others that remain. So trailing dims are
+/// reduced one at a time, the last one first.
 template <class Op>
 constexpr value fold_dims(value v, index_t first, index_t last) {
   if (const dtype t = v.type(); compute_type(t) != t)  // rounded once, not after each dim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// From an expression's type to a graph: the one walk over types.
+// Conversion of an expression type to a graph: the only walk over types.
 //
-// Leaves, numbers and sizes are numbered in the order of the walk; run/bind.hpp collects their
-// values from an expression object in the same order.
+// Leaves, numbers and sizes are numbered in the order of the walk; run/bind.hpp collects their values from an
+// expression object in the same order.
 //
 //   constexpr int nodes = [] { graph g; flatten<decltype(y)>(g); return g.size(); }();
 #pragma once
@@ -78,7 +78,7 @@ struct flattener<bundle<E...>> {
   }
 };
 
-/// Attributes with each size given at run time as a symbol.
+/// Attributes in which each size given at run time is a symbol.
 template <int Sizes>
 constexpr attributes with_sizes(compute_graph& g, attributes at) {
   int left = Sizes;
@@ -115,7 +115,7 @@ struct flattener<sized_node<Op, Attr, Sizes, Operands...>> {
 
 }  // namespace detail
 
-/// Appends the expression `E` to `g` and gives its value.
+/// Appends the expression `E` to `g` and returns its value.
 template <expression E>
 constexpr value flatten(compute_graph& g) {
   (void)sizeof(written_out_law<can_be_compiled<E>(most_operands)>);

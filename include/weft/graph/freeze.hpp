@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Freezing: a graph made in one constant evaluation, kept for the next.
+// Freezing: a graph computed in one constant evaluation, stored for the next.
 //
-// Compilers bound the work of one evaluation (clang: a million steps), and what an evaluation
-// allocates must not outlive it. So a long road has stops, where a graph becomes tables of exact
-// size that the next evaluation starts from.
+// Compilers bound the work of one evaluation (clang: a million steps), and memory allocated in an evaluation
+// must not outlive it. So a long computation is divided into stages, between which a graph is stored in
+// tables of exact size.
 //
 //   static constexpr auto joint = freeze_graph<source>();      // source::make() gives a graph
 //   ... joint.thaw() ...
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-/// An array of exact size in a constant, which may be empty.
+/// A constant array of exact size, which may be empty.
 template <class T, int N>
 struct fixed_table {
   T data[std::size_t{N > 0 ? N : 1}]{};
@@ -35,10 +35,12 @@ struct fixed_table {
 
 namespace weft::graph {
 
+/// Sizes of the tables of a frozen graph.
 struct graph_sizes {
   int nodes, outputs, symbols, checks, laws;
 };
 
+/// A graph in tables of exact size, as a constant; thaw() returns it as a graph.
 template <graph_sizes S>
 struct frozen_graph {
   fixed_table<node, S.nodes> nodes;
@@ -64,12 +66,13 @@ struct frozen_graph {
   }
 };
 
+/// The sizes of the tables that `g` needs.
 constexpr graph_sizes sizes_of(const compute_graph& g) {
   return {g.nodes.size(), g.outputs.size(), g.dims.symbols.size(), g.dims.checks.size(),
           g.dims.laws.size()};
 }
 
-/// The graph that `Source::make()` gives, as a constant.
+/// The graph returned by Source::make(), as a constant.
 template <class Source>
 consteval auto freeze_graph() {
   constexpr graph_sizes sizes = sizes_of(Source::make());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Fusion: which nodes share a kernel.
 //
-// A group runs over one space, its rows times the last dim. It holds element-wise nodes of that
-// shape, folds of the last dim, and row values computed from such folds: softmax, a norm, or a
-// chain of activations is one group. Folds of other dims end a group of their own. Values read
-// outside of their group are stored by it, so nothing is computed twice.
+// A group runs over one space, rows times the last dim. It contains element-wise nodes of that shape,
+// reductions of the last dim, and row values computed from such reductions: softmax, a norm, or a chain of
+// activations is one group. A reduction of other dims ends its group. Values read outside their group are
+// stored by it, so nothing is computed twice.
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -12,18 +12,20 @@
 
 namespace weft::graph {
 
-/// More nodes than this in one kernel help nobody and cost the compiler.
+/// Maximum number of nodes of a kernel; larger ones gain nothing and cost compile time.
 inline constexpr int max_group = 40;
 
+/// The nodes of one kernel and the space over which it runs.
 struct kernel_group {
   shape space{};
-  bool folds_rows = false;     // holds a fold of the last dim
-  bool folds_columns = false;  // ends in a fold of other dims
+  bool folds_rows = false;     // contains a reduction of the last dim
+  bool folds_columns = false;  // ends in a reduction of other dims
   sequence<int> nodes;         // in order
 };
 
+/// The assignment of nodes to kernels.
 struct fusion {
-  sequence<int> group_of;  // by node; -1 for nodes with no kernel of this kind
+  sequence<int> group_of;  // by node; -1 for nodes that are not fused
   sequence<kernel_group> groups;
 };
 
@@ -38,7 +40,7 @@ constexpr bool folds_last(const compute_graph& g, const node& n) {
   return n.at[1] == g[n.operand[0]].result.extents.order;
 }
 
-/// The node whose memory a value lies in, seen through views.
+/// The node that owns the memory of a value, found through views.
 constexpr int base_of(const compute_graph& g, int id) {
   while (g[id].op->kind == op::op_kind::view) id = g[id].operand[0];
   return id;
@@ -54,7 +56,7 @@ constexpr sequence<int> uses_in(const compute_graph& g) {
   return uses;
 }
 
-/// Whether operand `id` of `n` is a concat along the same dim that nothing else reads: one step copies the
+/// Whether operand `id` of `n` is a concat along the same dim with no other reader: one step then copies the
 /// parts of both.
 constexpr bool is_part_of_concat(const compute_graph& g, const sequence<int>& uses, const node& n, int id) {
   return n.op == &info_of<op::concat> && g[id].op == n.op && g[id].at == n.at && uses[id] == 1;
@@ -79,10 +81,10 @@ class fuser {
   }
 
  private:
-  /// Puts node `i` into the group of its latest operands if all of those can be one kernel.
+  /// Adds node `i` to the group of its latest operands if all of those can be in one kernel.
   ///
-  /// A unit (a group, or a node that does not fuse) stands one level above the units it reads, so
-  /// units of one level never depend on each other: joining them cannot close a cycle.
+  /// A unit (a group, or a node that does not fuse) has a level one above the units it reads, so units of one
+  /// level never depend on each other, and merging them cannot create a cycle.
   constexpr void place(int i) {
     const node& n = g_[i];
     int latest = 0;
@@ -133,10 +135,10 @@ class fuser {
     return true;
   }
 
-  /// Moves a group that only one other group reads into that group.
+  /// Merges a group into another one that is its only reader.
   constexpr void sink() {
     constexpr int none = -1, several = -2;
-    sequence<int> reader(g_.size(), none);  // by node: the one group that reads it
+    sequence<int> reader(g_.size(), none);  // by node: the only group that reads it
     const auto read_by = [&](int i, int group) {
       reader[i] = reader[i] == none || reader[i] == group ? group : several;
     };
@@ -169,7 +171,7 @@ class fuser {
     return fits(a, space) && fits(b, space);
   }
 
-  /// Whether one kernel can take the arguments of both, and those of one more node.
+  /// Whether one kernel can take the arguments of both groups and of one more node.
   constexpr bool within_limits(const kernel_group& a, const kernel_group& b) {
     constexpr int of_a_node = 4;  // three operands and a result
     if ((a.nodes.size() + b.nodes.size() + 1) * of_a_node <= max_numbers) return true;
@@ -194,7 +196,7 @@ class fuser {
     return arguments + of_a_node <= max_arguments && numbers + of_a_node <= max_numbers;
   }
 
-  /// Whether all of `k` can run over `space`: as elements, or as values of its rows.
+  /// Whether all nodes of `k` can run over `space`: as elements, or as values of its rows.
   static constexpr bool fits(const kernel_group& k, const shape& space) {
     return k.space == space || (!k.folds_rows && k.space == row_shape(space));
   }
@@ -215,7 +217,7 @@ class fuser {
     b.nodes = {};
   }
 
-  /// Without the groups that were merged into others.
+  /// The fusion without groups that were merged into others.
   constexpr fusion compacted() const {
     fusion f;
     f.group_of = sequence<int>(g_.size(), -1);
@@ -229,14 +231,14 @@ class fuser {
 
   const compute_graph& g_;
   sequence<int> level_;  // by node: the level of its unit
-  sequence<int> uses_, inner_uses_, mark_;  // by node: readers, those in the groups looked at
+  sequence<int> uses_, inner_uses_, mark_;  // by node: readers, those in the groups considered
   int stamp_ = 0;
   fusion result_;
 };
 
 }  // namespace detail
 
-/// Divides the element-wise nodes and folds of `g` among kernels.
+/// Assigns the element-wise nodes and reductions of `g` to kernels.
 constexpr fusion fuse(const compute_graph& g) { return detail::fuser(g).run(); }
 
 }  // namespace weft::graph

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The graph: an array of small structs, the same at compile time and at run time.
+// The graph: an array of plain structs, the same at compile time and at run time.
 //
-// Nodes stand in an order of dependence. Equal nodes are one node: `apply` finds the node that
-// already computes what is asked for. Formulas of ops are called with `value`s, which append.
+// Nodes are topologically ordered. Equal nodes are merged: `apply` returns the existing node if there is one.
+// Formulas of ops are called with `value`s, whose operators append nodes.
 //
 //   compute_graph g;
-//   value x = g.leaf({dtype::f32, {1, {8}}}, leaf_role::variable);
-//   value y = exp(x) * 2.0;              // the operators of expressions, now appending nodes
+//   value x = g.leaf({dtype::f32, {1, {8}}}, true);
+//   value y = exp(x) * 2.0;              // the operators of expressions, here appending nodes
 //
-// The members that append are defined in graph/build.hpp; flatten.hpp makes a graph of an expression.
+// Member functions that append are defined in graph/build.hpp; flatten.hpp converts an expression to a graph.
 #pragma once
 
 #include <weft/base/error.hpp>
@@ -23,45 +23,47 @@ class compute_graph;
 struct node;
 struct value;
 
+/// Maximum number of operands of a node.
 inline constexpr int max_operands = 8;
 
-/// Cotangents of the operands of node `y`, or -1 each.
+/// Computes the cotangents of the operands of node `y`, -1 for those without.
 using vjp_function = void (*)(compute_graph& g, int y, int cotangent, int* operand_cotangents);
 
-/// What passes ask of an op, made from its struct by `info_of` (graph/op_info.hpp).
+/// The properties of an op that passes use, derived from its struct by `info_of` (graph/op_info.hpp).
 struct op_info {
   const char* name;
   op::op_kind kind;
   int results;
   int arity;  // 0: a source, which has no functions
   inferred (*infer)(symbol_table& dims, const attributes& at, const tensor_spec* operands);
-  /// Form of the k-th result, k > 0, for ops that have several.
+  /// Spec of the k-th result, k > 0, of ops with several.
   tensor_spec (*result_spec)(int k, const tensor_spec* operands);
-  /// The type that operands are brought to, from their promoted type, where `converts`.
+  /// The type to which operands are converted, given their promoted type, if `converts`.
   dtype (*operand_type)(dtype promoted);
   bool converts;
-  /// Whether operands of storage types are computed with in a wider type: op/rule.hpp.
+  /// Whether operands of storage types are widened: op/rule.hpp.
   bool widens;
-  /// Whether it has a derivative: graph/op_info.hpp finds it.
+  /// Whether it declares a derivative.
   bool has_vjp;
-  /// That of an op of a user; those of the library's are in a table.
+  /// The derivative of an op defined by the user; those of the library are in a table.
   vjp_function vjp;
-  /// The formula of a composed op, or the composed form of a native one; null if there is none.
+  /// Appends the formula of a composed op, or the composed form of a native one; null if there is none.
   int (*expand)(compute_graph& g, const node& n);
-  /// Number in the library's list of ops; -1 for an op of a user.
+  /// Number in the library's list of ops; -1 for an op defined by the user.
   int number;
-  /// The same for element-wise ops and reductions, whose number is their code in kernels; else -1.
+  /// The same for element-wise ops and reductions, whose number is their opcode in kernels; else -1.
   int instruction;
   /// Which attributes are extents, as bits.
   unsigned extents;
-  /// The native function per device, see device/native.hpp.
+  /// The functions of a native op per device, see device/native.hpp.
   const native_code* native;
 };
 
+/// The op_info of `Op`; defined in graph/op_info.hpp.
 template <class Op>
 constexpr const op_info& find_info();
 
-/// The op of a node: equal where it is the same description.
+/// The op of a node; compares by identity of the op_info.
 class op_pointer {
  public:
   constexpr op_pointer() = default;
@@ -75,6 +77,7 @@ class op_pointer {
   const op_info* info_ = &none_;
 };
 
+/// An op applied to operands, which are indices of earlier nodes.
 struct node {
   op_pointer op{};
   attributes at{};
@@ -92,8 +95,8 @@ struct node {
   }
 };
 
-/// Handle of a node while the graph is built. Its base lets formulas written anywhere find the
-/// functions and operators of weft.
+/// Handle of a node while the graph is built. Through its base, formulas in any namespace find the functions
+/// and operators of weft.
 struct value : graph_value_base {
   compute_graph* owner = nullptr;
   int id = -1;
@@ -108,6 +111,7 @@ struct value : graph_value_base {
   constexpr index_t attribute(int i) const { return get().at[i]; }
 };
 
+/// Nodes, outputs and symbolic extents of a computation.
 class compute_graph {
  public:
   sequence<node> nodes;
@@ -121,28 +125,29 @@ class compute_graph {
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }
 
-  /// A tensor operand. Dynamic extents become symbols.
+  /// Appends a tensor operand; its dynamic extents become symbols.
   constexpr value leaf(tensor_spec f, leaf_role role);
-  /// A number given at run time.
+  /// Appends a number given at run time.
   constexpr value argument(dtype t);
+  /// Appends the number `x` as a constant of dtype `t`.
   template <class Number>
   constexpr value constant(Number x, dtype t);
-  /// The extent `e`, a number or a symbol, as a value.
+  /// Appends the extent `e`, a number or symbol, as a value.
   constexpr value extent(index_t e, dtype t);
-  /// 0, 1, ..., extent - 1.
+  /// Appends 0, 1, ..., extent - 1.
   constexpr value coordinate(index_t extent, dtype t = dtype::i64);
 
-  /// Op on operands, some of which may be plain numbers.
+  /// Appends `Op` applied to operands, some of which may be plain numbers.
   template <class Op, class... A>
   constexpr value apply(const attributes& at, A... a) {
     [[maybe_unused]] const dtype beside = type_beside(a...);
     value v[] = {as_value(beside, a)...};
     return apply(find_info<Op>(), at, v, sizeof...(A));
   }
-  /// The same for an op that is known by its description.
+  /// The same for an op given by its op_info.
   constexpr value apply(const op_info& op, const attributes& at, value* operands, int count);
 
-  /// The node as given, or the equal one that is already there.
+  /// Returns the existing node that is equal to `n`, or appends `n`.
   constexpr value intern(const node& n) {
     if (2 * nodes.size() >= table_.size()) rehash();
     int slot = first_slot(n);
@@ -152,14 +157,14 @@ class compute_graph {
     nodes.push_back(n);
     return {this, nodes.size() - 1};
   }
-  /// The node as given, always a new one: leaves, random numbers.
+  /// Appends `n` without merging: leaves, random numbers.
   constexpr value append(const node& n) {
     nodes.push_back(n);
     return {this, nodes.size() - 1};
   }
 
  private:
-  /// The element type a plain number takes: that of the last graph value among the operands.
+  /// The element type that a plain number takes: that of the last graph value among the operands.
   template <class... A>
   static constexpr dtype type_beside(const A&... a) {
     dtype t = dtype::f32;
@@ -197,42 +202,47 @@ class compute_graph {
 
 constexpr const node& value::get() const { return owner->nodes[id]; }
 
-// What formulas of ops call besides the functions of users; found by argument-dependent lookup.
+// Functions that formulas of ops call, besides those for users; found by argument-dependent lookup.
 // Defined in graph/build.hpp.
 
-/// The cotangent of an operand that has none.
+/// Represents the cotangent of an operand that has none.
 constexpr value no_gradient(value g);
+/// `v` converted to dtype `t`; `v` itself if it has it.
 constexpr value cast_to(value v, dtype t);
+/// `v` reshaped or expanded to extents `to`; `v` itself if it has them.
 constexpr value reshape_to(value v, const shape& to);
 constexpr value expand_to(value v, const shape& to);
-/// Sums `v` over the dims along which a value of shape `to` was broadcast to it.
+/// Sums `v` over the dims along which a value of shape `to` was broadcast.
 constexpr value sum_to(value v, const shape& to);
+/// Dim i of the result is dim order[i] of `v`.
 constexpr value permute_dims(value v, const attributes& order);
-/// The last two dims exchanged.
+/// `v` with the last two dims exchanged.
 constexpr value transposed(value v);
+/// Elements start, start + step, ... below stop of dim `dim`.
 constexpr value slice_dim(value v, int dim, index_t start, index_t stop, index_t step = 1);
 /// The product of matrices with equal batch extents.
 constexpr value contract_of(value a, value b);
-/// Folds over dims [first, last), which stay with extent 1.
+/// Reductions over dims first to last - 1, which are kept with extent 1.
 constexpr value sum_dims(value v, index_t first, index_t last);
 constexpr value max_dims(value v, index_t first, index_t last);
 constexpr value min_dims(value v, index_t first, index_t last);
 /// The k-th result, k > 0, of the native op `y`.
 constexpr value result_of(value y, int k);
-/// The value, as a constant for differentiation.
+/// `v`, treated as a constant in differentiation.
 constexpr value constant_in_derivative(value v);
-/// Number of elements of `s` as a floating value, in the type of `beside` if that is floating.
+/// Number of elements of `s`, in the dtype of `beside` if that is floating, else f32.
 constexpr value element_count(value beside, const shape& s);
+/// Elements of `x` at the indices along dim `dim`.
 constexpr value gather_of(value x, value index, index_t dim);
-/// Uniform numbers of the shape and dtype of `like`, another draw at each call.
+/// Uniform random numbers of the shape and dtype of `like`; each call draws new ones.
 constexpr value random_like(value like);
-/// The leading dims merged so that `order` dims are left.
+/// `v` with its leading dims merged so that `order` dims remain.
 constexpr value merge_leading(value v, int order);
-/// `v` with its batch dims (all but two) expanded to those of its product with `other`.
+/// `v` with its batch dims (all but two) broadcast to those of its product with `other`.
 constexpr value expand_batch(value v, value other);
-/// The cotangent of the operand of slice `y` of `x`: zeros around `g`.
+/// The cotangent of the operand x of slice `y`: `g` surrounded by zeros.
 constexpr value unslice(value g, value y, value x);
-/// The cotangent of the operand of pad `y` of `x`: the part of `g` that came from it.
+/// The cotangent of the operand x of pad `y`: the part of `g` that corresponds to it.
 constexpr value unpad(value g, value y, value x);
 
 }  // namespace weft::graph

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// From the struct of an op to the pointers that passes follow.
+// Derivation of an op's op_info from its struct.
 #pragma once
 
 #include <weft/graph/graph.hpp>
@@ -15,7 +15,7 @@ template <class Op, int... I>
 concept has_attributed_value =
     requires(value v, const attributes& at) { Op::value(at, ((void)I, v)...); };
 
-/// Calls Op::value with the values `v`, and the attributes first if it takes them.
+/// Calls Op::value with the values `v`, preceded by the attributes if it takes them.
 template <class Op, int... I>
 constexpr value call_value(const attributes& at, const value* v, std::integer_sequence<int, I...>) {
   if constexpr (has_attributed_value<Op, I...>) return Op::value(at, v[I]...);
@@ -28,7 +28,7 @@ template <class Op, int... I>
 inline constexpr bool has_value<Op, std::integer_sequence<int, I...>> =
     has_plain_value<Op, I...> || has_attributed_value<Op, I...>;
 
-/// Whether Op declares a vjp, asked without compiling it: if it does, the name is ambiguous here.
+/// Whether Op declares a vjp, without instantiating it: if it does, the name is ambiguous here.
 struct with_vjp {
   void vjp();
 };
@@ -58,8 +58,9 @@ constexpr void vjp(compute_graph& g, int y, int cotangent, int* out) {
   }(std::make_integer_sequence<int, Op::arity>{});
 }
 
-/// The library's ops are in each other's derivatives, and clang compiles a function where it is named:
-/// derivatives that descriptions named would begin with compiling themselves.
+/// Whether the op_info of Op refers to its vjp. Not for ops of the library: their derivatives use each other,
+/// and clang compiles a constexpr function where it is named, which would make the compilation of derivatives
+/// recursive.
 template <class Op>
 inline constexpr bool info_names_vjp = has_vjp<Op> && op::number_of_op<Op> < 0;
 
@@ -106,8 +107,8 @@ constexpr op_info make_info() {
 
 }  // namespace detail
 
-/// The description of an op. Its address is its identity in the graph. Each is made when a program first
-/// names its op.
+/// The op_info of an op, whose address identifies the op in the graph. Instantiated when a program first
+/// names the op.
 template <class Op>
 inline constexpr op_info info_of = detail::make_info<Op>();
 
@@ -116,7 +117,7 @@ constexpr const op_info& find_info() {
   return info_of<Op>;
 }
 
-/// The derivative of `op`. `Ops` are the library's.
+/// The derivative of `op`. `Ops` is the library's list.
 template <class Ops>
 constexpr vjp_function vjp_of(const op_info& op) {
   return op.number < 0 ? op.vjp : detail::library_vjps<Ops>::at[op.number];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Lower precision: products are taken of bf16 or f16, everything else stays as it is written.
+// Mixed precision: products are computed in bf16 or f16, everything else as written.
 //
-// What torch.autocast decides op by op while a program runs is one pass here: operands of products
-// are rounded, results are stored in the same type and widened where they are read. Rounded values
-// are what fused kernels write, so products read and keep half the bytes.
+// What torch.autocast decides op by op at run time is one pass here: operands of products are rounded,
+// results are stored in the same type and widened where they are read. Fused kernels write the rounded
+// values, so products read, and backward saves, half the bytes.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -14,7 +14,7 @@ namespace detail {
 
 constexpr bool is_view(const node& n) { return n.op->kind == op::op_kind::view; }
 
-/// `v` as type `t`. Rounded below its views, so that all views of a tensor read one rounded copy.
+/// `v` converted to type `t`, below its views, so that all views of a tensor read one rounded copy.
 constexpr value rounded_to(value v, dtype t) {
   const node n = v.get();
   if (n.result.type == t) return v;
@@ -26,7 +26,7 @@ constexpr value rounded_to(value v, dtype t) {
   return v.owner->apply(*n.op, n.at, &from, 1);
 }
 
-/// A view of a widened value: the view first, so that the kernel that reads it widens it.
+/// A view of a widened value: applied before widening, so that the kernel that reads it widens it.
 constexpr int widened_later(compute_graph& to, const node& n) {
   if (!is_view(n) || to[n.operand[0]].op != &info_of<op::cast>) return to.intern(n).id;
   value narrow{&to, to[n.operand[0]].operand[0]};
@@ -34,7 +34,7 @@ constexpr int widened_later(compute_graph& to, const node& n) {
   return cast_to(to.apply(*n.op, n.at, &narrow, 1), n.result.type).id;
 }
 
-/// Products that are the cotangent of a leaf, or an addend of it, and nothing else.
+/// Products that are the cotangent of a leaf, or a summand of it, and have no other use.
 constexpr sequence<bool> gradient_products(const compute_graph& g) {
   sequence<int> uses(g.size(), 0);
   for (int i = 0; i < g.size(); ++i)
@@ -52,7 +52,7 @@ constexpr sequence<bool> gradient_products(const compute_graph& g) {
 
 }  // namespace detail
 
-/// `g` with f32 products taken in `type`.
+/// `g` with f32 products computed in `type`.
 constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   return rewritten(g, [&](compute_graph& to, const node& n) {
@@ -63,7 +63,7 @@ constexpr compute_graph with_products_in(dtype type, const compute_graph& g) {
   });
 }
 
-/// A joint graph whose gradients of f32 leaves are not rounded to the type of products on their way.
+/// A joint graph in which gradients of f32 leaves are not rounded to the type of products in between.
 constexpr compute_graph with_wide_gradients(dtype type, const compute_graph& g) {
   if (type == dtype::f32) return g;
   const sequence<bool> found = detail::gradient_products(g);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Graphs as text and as DOT, for reading what passes did. run/draw.hpp draws expressions.
+// Graphs as text and in the DOT language, to inspect the result of passes. run/draw.hpp draws expressions.
 //
 //   compute_graph g;
 //   g.outputs.push_back(flatten<decltype(loss)>(g).id);
@@ -26,7 +26,7 @@ inline std::string described(const compute_graph& g, int i) {
 inline bool is_output(const compute_graph& g, int i) { return g.outputs.contains(i); }
 }  // namespace detail
 
-/// One line a node: "%3 = add(%1, %2)  f32 [32, 784]"; outputs are marked.
+/// One line per node: "%3 = add(%1, %2)  f32 [32, 784]"; outputs are marked.
 inline std::string to_text(const compute_graph& g) {
   std::string text;
   for (int i = 0; i < g.size(); ++i) {

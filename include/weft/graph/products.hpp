@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products that are only read transposed are computed transposed: (a b)^T = b^T a^T, the same sums
-// in the same order, and no copy. Gradients of weights that are stored as [out, in] are such.
+// Products that are only read transposed are computed transposed: (a b)^T = b^T a^T, the same sums in the
+// same order, without a copy. Gradients of weights stored as [out, in] are an example.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -19,7 +19,7 @@ constexpr bool transposes(const attributes& order) {
   return n >= 2;
 }
 
-/// How often each node is an operand or an output.
+/// How often each node is an operand of a live node or an output.
 constexpr sequence<int> uses_of(const compute_graph& g) {
   const sequence<bool> live = live_nodes(g);
   sequence<int> uses(g.size(), 0);
@@ -32,6 +32,7 @@ constexpr sequence<int> uses_of(const compute_graph& g) {
 
 }  // namespace detail
 
+/// `g` with products whose only reader transposes them replaced by the product of the transposed operands.
 constexpr compute_graph with_transposed_products(const compute_graph& g) {
   const sequence<int> uses = detail::uses_of(g);
   return rewritten(g, [&](compute_graph& to, const node& n, int i) {

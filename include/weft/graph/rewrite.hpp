@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Rewriting: a pass is a copy of the graph in which each node goes through a function.
+// Rewriting: a pass is a copy of the graph in which a function replaces each node.
 //
-// What no output needs is not copied, equal nodes become one, and nodes keep their order.
+// Nodes that no output needs are not copied, equal nodes are merged, and nodes keep their order.
 //
-//   compute_graph lean = rewritten(g, [](graph& to, const node& n) { return to.intern(n).id; });
+//   compute_graph lean = rewritten(g, [](compute_graph& to, const node& n) { return to.intern(n).id; });
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@
 
 namespace weft::graph {
 
-/// Nodes from which an output of `g` can be reached.
+/// Nodes on which an output of `g` depends, including other results of such native ops.
 constexpr sequence<bool> live_nodes(const compute_graph& g) {
   sequence<bool> live(g.size(), false);
   for (int o : g.outputs)
@@ -25,8 +25,8 @@ constexpr sequence<bool> live_nodes(const compute_graph& g) {
   return live;
 }
 
-/// `g` with every live node n replaced by what `f(to, n)`, or `f(to, n, its number in g)`, appends;
-/// n's operands are already nodes of `to`. An output that is -1 stays -1.
+/// `g` with every live node n replaced by the node that f(to, n), or f(to, n, index in g), returns; n's
+/// operands are already nodes of `to`. An output of -1 stays -1.
 template <class F>
 constexpr compute_graph rewritten(const compute_graph& g, F f) {
   const sequence<bool> live = live_nodes(g);
@@ -52,7 +52,7 @@ constexpr compute_graph without_dead_code(const compute_graph& g) {
   return rewritten(g, [](compute_graph& to, const node& n) { return to.intern(n).id; });
 }
 
-/// `g` with every symbol replaced by the extent it was unified with, so that equal shapes compare
+/// `g` with every symbol replaced by the extent with which it was unified, so that equal shapes compare
 /// equal.
 constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   compute_graph canonical = rewritten(g, [](compute_graph& to, node n) {
@@ -64,8 +64,8 @@ constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   return canonical;
 }
 
-/// `g` with composed ops as their formulas and without what only differentiation reads. Where derivatives or
-/// formulas have unified extents, nodes that were made before are written anew.
+/// `g` with composed ops expanded to their formulas and without ops that matter for differentiation only.
+/// Repeated if derivatives or formulas have unified extents of earlier nodes.
 constexpr compute_graph expanded(const compute_graph& g) {
   compute_graph formulas = rewritten(g, [](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Folding: nodes that need not be computed because an operand already is the answer.
+// Simplification: nodes that need not be computed because an existing node has the same value.
 //
-// Only what holds for all IEEE values, infinities and NaN included: x * 1 is x, x * 0 is not 0.
+// Only identities that hold for all IEEE values, including infinities and NaN: x * 1 is x, but x * 0 is not
+// 0.
 #pragma once
 
 #include <weft/graph/op_info.hpp>
@@ -15,8 +16,7 @@ constexpr bool is_constant(const compute_graph& g, int id, int x) {
   return is_constant(g, id) && g[id].at[0] == any_number::of(g[id].result.type, x).bits;
 }
 
-/// The value of an instruction whose operands are constants, if it is one that folds: of doubles, or of
-/// integers modulo 2^64.
+/// The value of an instruction on constants, if it can be folded: of doubles, or of integers modulo 2^64.
 template <class Number>
 constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
   if (op == &info_of<op::add>) out = a + b;
@@ -28,7 +28,7 @@ constexpr bool fold(op_pointer op, Number a, Number b, Number& out) {
   return true;
 }
 
-/// The instruction `n` of constants as a constant, or -1.
+/// The instruction `n` on constants as a constant; -1 if it cannot be folded.
 constexpr int folded(compute_graph& g, const node& n, int a, int b) {
   const dtype from = g[a].result.type, to = n.result.type;
   const any_number x{g[a].at[0]}, y{g[b].at[0]};
@@ -47,15 +47,15 @@ constexpr int folded(compute_graph& g, const node& n, int a, int b) {
   return folds ? g.constant(static_cast<std::int64_t>(z), to).id : -1;
 }
 
-/// Whether every value of type `t` is one of type `wide`.
+/// Whether type `wide` represents every value of type `t`.
 constexpr bool holds_all(dtype wide, dtype t) {
   if (wide == dtype::f64) return t != dtype::i64;
   if (wide == dtype::f32) return is_narrow(t) || t == dtype::u8 || t == dtype::boolean;
   if (is_floating(t) || is_floating(wide)) return false;
-  return wide < t;  // integers: the wider stands first
+  return wide < t;  // integers: the wider one is listed first
 }
 
-/// Two views of the same kind as one: permute of permute, reshape of reshape.
+/// Two nested views of one kind as one: permute of permute, reshape of reshape; -1 if they are not.
 constexpr int merged_views(compute_graph& g, const node& n) {
   const node inner = g[n.operand[0]];
   if (n.op != inner.op) return -1;
@@ -80,7 +80,7 @@ constexpr int merged_views(compute_graph& g, const node& n) {
 }  // namespace detail
 
 namespace detail {
-/// An element-wise op on expanded operands: computed before they are expanded. -1 if none is.
+/// An element-wise op on expanded operands, computed before they are expanded; -1 if none is expanded.
 constexpr int before_expand(compute_graph& g, const node& n) {
   node narrow = n;
   bool found = false;
@@ -108,8 +108,8 @@ constexpr int before_expand(compute_graph& g, const node& n) {
   expanded.needs_gradient = n.needs_gradient;
   return g.intern(expanded).id;
 }
-/// pad(x) + pad(y) of neighbouring parts of one dim as pad(concat(x, y)): what the cotangents of
-/// the parts of a divided tensor add up to. -1 if the operands are not that.
+/// pad(x) + pad(y) of neighbouring parts of a dim as pad(concat(x, y)), which is the form of the cotangents
+/// of the parts of a split tensor; -1 if the operands are not of this form.
 constexpr int joined_pads(compute_graph& g, int first, int second) {
   const node a = g[first], b = g[second];
   if (a.op != &info_of<op::pad> || b.op != a.op || !(a.result == b.result)) return -1;
@@ -126,7 +126,7 @@ constexpr int joined_pads(compute_graph& g, int first, int second) {
 
 }  // namespace detail
 
-/// A node that already computes `n`, or -1 if `n` has to be computed.
+/// An existing node with the value of `n`; -1 if `n` has to be computed.
 constexpr int simplified(compute_graph& g, const node& n) {
   using detail::is_constant;
   if (n.op->kind == op::op_kind::view) {
@@ -138,7 +138,7 @@ constexpr int simplified(compute_graph& g, const node& n) {
   }
   if (n.op->kind == op::op_kind::reduce && g.dims.canonical(g[n.operand[0]].result.extents) ==
                                                g.dims.canonical(n.result.extents))
-    return n.operand[0];  // folds extents of 1 alone
+    return n.operand[0];  // reduces extents of 1 only
   if (n.op->kind != op::op_kind::elementwise || n.operands == 0) return -1;
   const int a = n.operand[0], b = n.operands > 1 ? n.operand[1] : a;
   if (is_constant(g, a) && is_constant(g, b) && n.operands <= 2) return detail::folded(g, n, a, b);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What must hold after each pass. Off in users' builds; the tests define WEFT_VERIFY, and then a
-// pass that breaks a promise does not compile.
+// Invariants of graphs, checked after each pass. Off in users' builds; the tests define WEFT_VERIFY, and a
+// pass that violates an invariant then does not compile.
 //
 //   const compute_graph lean = verified(expanded(g), verify_expanded);
 #pragma once
@@ -10,14 +10,14 @@
 
 namespace weft {
 
-/// A promise that does not hold, and the node or step it does not hold for.
+/// A violated invariant, and the node or step concerned.
 struct broken_promise {
   const char* what = nullptr;
   int at = -1;
   constexpr explicit operator bool() const { return what != nullptr; }
 };
 
-/// `x`, after `verify` has looked at it if WEFT_VERIFY is on. Throws error on a broken promise.
+/// `x`, checked by `verify` if WEFT_VERIFY is defined. Throws error if an invariant is violated.
 template <class T, class Verify>
 constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 #ifdef WEFT_VERIFY
@@ -33,8 +33,8 @@ constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 namespace weft::graph {
 
 namespace detail {
-/// An extent as a number, where symbols without a formula are made up: equal extents that are
-/// written differently have equal numbers.
+/// An extent as a number, with arbitrary values for symbols without a formula: equal extents with different
+/// formulas have equal numbers.
 constexpr double sampled(const symbol_table& dims, index_t e) {
   e = dims.canonical(e);
   if (!symbol_table::is_symbol(e)) return static_cast<double>(e);
@@ -60,8 +60,8 @@ constexpr bool equal_extents(const symbol_table& dims, const shape& a, const sha
 }
 }  // namespace detail
 
-/// After any pass: operands stand before their nodes, and every spec follows from those of the
-/// operands by the op's law.
+/// After any pass: operands precede their nodes, and every spec follows from those of the operands by the
+/// op's law.
 constexpr broken_promise verify_graph(const compute_graph& g) {
   symbol_table dims = g.dims;
   for (int i = 0; i < g.size(); ++i) {
@@ -87,8 +87,7 @@ constexpr broken_promise verify_graph(const compute_graph& g) {
   return {};
 }
 
-/// After `expanded`: only what kernels, views and native code can do is left, in types that are computed
-/// with.
+/// After `expanded`: only ops that kernels, views and native code implement remain, in types of computation.
 constexpr broken_promise verify_expanded(const compute_graph& g) {
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
@@ -100,7 +99,7 @@ constexpr broken_promise verify_expanded(const compute_graph& g) {
   return verify_graph(g);
 }
 
-/// After `with_legal_views`: each output has memory of its own.
+/// After `with_legal_views`: each output has its own memory.
 constexpr broken_promise verify_views(const compute_graph& g) {
   for (int k = 0; k < g.outputs.size(); ++k) {
     const int o = g.outputs[k];
@@ -116,8 +115,8 @@ constexpr broken_promise verify_views(const compute_graph& g) {
   return verify_expanded(g);
 }
 
-/// After `fuse`: every node that fuses is in one group, in order, and a group's nodes have its
-/// space or are values of its rows.
+/// After `fuse`: every node that can be fused is in exactly one group, in order, and is of the group's space
+/// or a value of its rows.
 constexpr broken_promise verify_fusion(const compute_graph& g, const fusion& f) {
   sequence<int> seen(g.size(), 0);
   for (int k = 0; k < f.groups.size(); ++k) {

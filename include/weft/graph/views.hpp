@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Which views a reader can follow by strides, and copies where it cannot.
+// Views that readers can access by strides, and copies where that is not possible.
 //
-// A reshape is a view if the dims it merges lie in memory as one: shape/layout.hpp decides.
+// A reshape is a view if the dims it merges are contiguous in memory, as shape/layout.hpp decides.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>
@@ -9,6 +9,7 @@
 
 namespace weft::graph {
 
+/// The kind of view that `n` is; none if it is not a view.
 constexpr view_kind view_kind_of(const node& n) {
   if (n.op == &info_of<op::reshape>) return view_kind::reshape;
   if (n.op == &info_of<op::permute>) return view_kind::permute;
@@ -17,14 +18,13 @@ constexpr view_kind view_kind_of(const node& n) {
   return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
 }
 
-/// The layouts of the views of a graph. All other values are contiguous, and so are views of them that
-/// reshape alone.
+/// The layouts of the views of a graph. All other values are contiguous, and so are reshapes of them.
 class view_layouts {
  public:
-  /// Symbols of strides are added to a table of their own: programs do not compute them.
+  /// Copies the symbols: those of strides are not part of the program.
   constexpr explicit view_layouts(const symbol_table& dims) : dims_(dims) {}
 
-  /// A view of a value of `g`, before it has a place in it.
+  /// A view of a value of `g`, before it is a node.
   struct description {
     bool legal = true, is_contiguous = true;
     layout at{};
@@ -67,7 +67,7 @@ class view_layouts {
   sequence<layout> layouts_;
 };
 
-/// The layouts of all views of `g`, whose views are legal.
+/// The layouts of all views of `g`, all of which must be legal.
 constexpr view_layouts layouts_of(const compute_graph& g) {
   view_layouts layouts(g.dims);
   for (int i = 0; i < g.size(); ++i)
@@ -75,7 +75,7 @@ constexpr view_layouts layouts_of(const compute_graph& g) {
   return layouts;
 }
 
-/// The node whose memory a reshape, or a reshape of one, looks at as a whole.
+/// The node of which `id` is a reshape, directly or through other reshapes; `id` if it is not a reshape.
 constexpr int reshaped_from(const compute_graph& g, int id) {
   while (g[id].op == &info_of<op::reshape>) id = g[id].operand[0];
   return id;
@@ -83,7 +83,8 @@ constexpr int reshaped_from(const compute_graph& g, int id) {
 
 namespace detail {
 
-/// `g` in which every view is of a value that has memory, and every reshape has strides.
+/// `g` with copies inserted so that every view has an operand in memory, and every reshape is possible by
+/// strides.
 constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
   view_layouts layouts(g.dims);
   return rewritten(g, [&](compute_graph& to, node n) {
@@ -106,7 +107,7 @@ constexpr compute_graph with_legal_reshapes(const compute_graph& g) {
 
 }  // namespace detail
 
-/// `g` in which every reshape can be read in place and every output is contiguous memory of its own, maybe
+/// `g` in which every reshape can be read in place and every output has its own contiguous memory, possibly
 /// reshaped.
 constexpr compute_graph with_legal_views(const compute_graph& g) {
   compute_graph result = detail::with_legal_reshapes(g);
@@ -121,7 +122,7 @@ constexpr compute_graph with_legal_views(const compute_graph& g) {
       taken[base] = true;
       continue;
     }
-    node copy;  // appended, not interned: each output owns its elements
+    node copy;  // appended, not interned, so that each output owns its elements
     copy.op = &info_of<op::contiguous>;
     copy.result = result[o].result;
     copy.operand[0] = o;

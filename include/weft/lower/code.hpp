@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Canonical codes: a fused kernel as a short sequence of 64-bit instructions.
 //
-// A kernel runs over rows. Words between `sweep` and `end` are computed for every element of the
-// row, a vector at a time; the others once per row. A fold in a sweep has its value after the
-// sweep. Layers that compute the same have the same instructions, and so share one kernel; every back end
-// reads them: as template arguments (cpu_kernel.hpp), as text (text.hpp), by interpreting them
-// (reference.hpp).
+// A kernel runs over rows. Instructions between `sweep` and `end` are computed for every element of the row,
+// a vector at a time; the others once per row. A reduction in a sweep has its value after the sweep. Layers
+// that compute the same have equal instructions and share one kernel. Each backend uses them differently: as
+// template arguments (cpu_kernel.hpp), translated to text (text.hpp), or interpreted (reference.hpp).
 //
 //   softmax of a row:  sweep  0: load a0  1: max 0  end   sweep  2: load a0  3: subtract 2 1 ...
 #pragma once
@@ -17,7 +16,7 @@
 
 namespace weft::lower {
 
-/// Instructions that are not ops; the opcodes of ops are their positions in op::all.
+/// Instructions other than ops; the opcodes of ops are their positions in op::all.
 enum opcode : int {
   first_opcode = 128,
   load = first_opcode,  // a: buffer, b: 1 if the inner stride is not 1; type: in memory
@@ -39,6 +38,7 @@ enum opcode : int {
   end
 };
 
+/// One instruction: opcode, type and three operands, encoded in 64 bits. Its register has its index.
 struct instruction {
   int op = 0;
   dtype type = dtype::f32;
@@ -56,13 +56,13 @@ struct instruction {
   }
 };
 
-/// Whether stores convert to type `t` from the type it is computed in.
+/// Whether `t` is a type to which stores convert from the type of computation.
 constexpr bool is_storage(dtype t) { return is_narrow(t) || t == dtype::u8; }
 
 /// Type of a register that holds a value of type `t`; bool is a mask.
 constexpr dtype register_type(dtype t) { return is_storage(t) ? compute_type(t) : t; }
 
-/// One kernel and the nodes it reads and writes.
+/// The code of one kernel, and the nodes it reads and writes.
 struct kernel_code {
   sequence<std::uint64_t> instructions;
   kernel_division division = kernel_division::elements;
@@ -80,7 +80,7 @@ using graph::info_of;
 using graph::kernel_group;
 using graph::node;
 
-/// Worth a row of scratch memory rather than a second computation.
+/// Whether to keep a value in a scratch row rather than recompute it.
 constexpr bool is_expensive(const node& n) {
   return n.op == &info_of<op::exp> || n.op == &info_of<op::log> || n.op == &info_of<op::tanh> ||
          n.op == &info_of<op::erf> || n.op == &info_of<op::pow> || n.op == &info_of<op::log1p> ||
@@ -152,7 +152,7 @@ class encoder {
       }
   }
 
-  /// What sweep `p` exists for: operands of folds, and values stored or spilled in it.
+  /// The values for which sweep `p` exists: operands of reductions, and values stored or spilled in it.
   template <class F>
   constexpr void for_each_target(int p, F f) {
     for (int m : group_.nodes) {
@@ -163,7 +163,7 @@ class encoder {
     }
   }
 
-  /// The value that is stored as `m`: of a cast that rounds as stores do, its operand.
+  /// The value to be stored as `m`: the operand of a cast that rounds as stores do, otherwise `m`.
   constexpr int stored_from(int m) const {
     const node& n = g_[m];
     if (n.op != &info_of<op::cast>) return m;
@@ -171,7 +171,7 @@ class encoder {
     return is_storage(n.result.type) && from == compute_type(n.result.type) ? n.operand[0] : m;
   }
 
-  /// An expensive value that a later sweep reads again goes to a scratch row.
+  /// Expensive values that a later sweep reads again are spilled to a scratch row.
   constexpr void mark_spills() {
     for (int p = sweeps_ - 1; p > 0; --p) {
       sequence<bool> seen(g_.size(), false);
@@ -195,7 +195,7 @@ class encoder {
     return code_.instructions.size() - 1;
   }
 
-  /// Row values of level `p`, and those stored.
+  /// Emits the row values of level `p` and their stores.
   constexpr void emit_rows(int p) {
     for (int m : group_.nodes) {
       if (!is_row(m) || level_[m] != p) continue;
@@ -226,7 +226,7 @@ class encoder {
     emit({end});
   }
 
-  /// Numbers and row values from memory that sweep `p` needs are read before it starts.
+  /// Numbers and row values in memory that sweep `p` needs are loaded before it starts.
   constexpr void emit_row_operands(int id, int p, sequence<bool>& seen) {
     if (std::exchange(seen[id], true)) return;
     if (!member_[id]) {
@@ -302,7 +302,7 @@ class encoder {
 
 }  // namespace detail
 
-/// The code of one group. `read_outside` holds, by node, whether it is read outside its group.
+/// The code of one group. `read_outside` tells, by node, whether it is read outside its group.
 constexpr kernel_code make_code(const graph::compute_graph& g, const graph::view_layouts& layouts,
                                 const graph::kernel_group& group, const sequence<bool>& read_outside) {
   return detail::encoder(g, layouts, group, read_outside).run();

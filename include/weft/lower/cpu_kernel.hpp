@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Fused kernels on the CPU: one function per canonical code.
 //
-// The instructions are template arguments, so every load, instruction and store is known to the compiler;
-// a kernel never sees the expression it came from. A row is computed a vector at a time; the last
-// vector may be partial: lanes beyond the row are loaded as zeros, are neutral in folds and are not
-// stored. So an element's bits do not depend on its place in the row.
+// The instructions are template arguments, so that the compiler knows every load, operation and store; a
+// kernel does not depend on the expression it came from. A row is computed a vector at a time; the last
+// vector may be partial: lanes beyond the row are loaded as zeros, are neutral in reductions and are not
+// stored. So the bits of an element do not depend on its position in the row.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 namespace weft::lower {
 inline namespace WEFT_ISA {
 
+/// The kernel of the code `Words`; `run` computes a range of its space.
 template <std::uint64_t... Words>
 class cpu_kernel {
   static constexpr int count = sizeof...(Words);
@@ -35,7 +36,7 @@ class cpu_kernel {
   using row_registers = registers<1, all_instructions>;
   using vector_registers = registers<width, all_instructions>;
 
-  /// Where a row of each argument begins.
+  /// The offset of a row in each argument.
   struct row_offsets {
     index_t at[max_arguments];
   };
@@ -68,8 +69,8 @@ class cpu_kernel {
     return base;
   }
 
-  /// Runs rows [begin, end), counted over dims [first, last). Along the last of these their offsets are added
-  /// up: a division for each row would show.
+  /// Runs rows begin to end - 1, counted over dims first to last - 1. Offsets along the last of these are
+  /// incremented, as a division per row would be measurable.
   static WEFT_INLINE void run_rows(const kernel_args& args, const kernel_range& range, int first, int last,
                                    index_t begin, index_t end, const row_offsets& base, row_registers& row) {
     const index_t inner = first < last ? args.extent[last - 1] : 1;
@@ -96,7 +97,7 @@ class cpu_kernel {
       run_row_instructions<begin>(args, range, at, row, std::make_integer_sequence<int, count - begin>{});
   }
 
-  /// Whether a call computes what comes before sweep `sweep`: with blocks, a call ends with its own sweep.
+  /// Whether a call computes what precedes sweep `sweep`: with blocks, a call ends with its own sweep.
   static WEFT_INLINE bool reaches(const kernel_range& range, int sweep) {
     return !range.blocks || range.blocks->phase >= sweep;
   }
@@ -110,7 +111,7 @@ class cpu_kernel {
      ...);
   }
 
-  /// The instructions of sweep S, counted from its first.
+  /// The indices of the instructions of sweep S, relative to its first.
   template <int S>
   using instructions_of = std::make_integer_sequence<int, code.sweep_end[S] - code.sweep_begin[S]>;
 
@@ -153,7 +154,7 @@ class cpu_kernel {
     }
   }
 
-  /// What instruction I computes from the registers that `at(number)` gives.
+  /// The value of instruction I; at(number) returns the operand registers.
   template <int I, class At>
   static WEFT_INLINE auto operation(At at) {
     constexpr instruction w = code.instructions[I];
@@ -168,7 +169,7 @@ class cpu_kernel {
     else return Op::lane(at(a), at(b), at(c));
   }
 
-  /// Operand register `A` as a vector: from this sweep, or a row value in every lane.
+  /// Operand register `A` as a vector: from this sweep, or a row value broadcast to all lanes.
   template <int S, int A>
   static WEFT_INLINE auto operand(vector_registers& frame, row_registers& row) {
     using V = simd::vec<register_type_of<A>, width>;
@@ -176,7 +177,7 @@ class cpu_kernel {
     else return simd::splat<V>(vector_code::get<A>(row));
   }
 
-  /// One instruction of sweep S for the `n` elements at `c`, as many as a vector has lanes or fewer.
+  /// Runs one instruction of sweep S for the `n` elements at `c`; n is at most the number of lanes.
   template <int S, int I>
   static WEFT_INLINE void run_sweep_instruction(const kernel_args& args, const kernel_range& range,
                                                 const row_offsets& at, row_registers& row,
@@ -240,13 +241,14 @@ class cpu_kernel {
     for (; c + width <= range.end; c += width)
       sweep_part<S>(args, range, at, row, folds, c, width, instructions);
     if (const index_t rest = range.end - c; rest > 0) {
-      if (rest >= width) __builtin_unreachable();  // so that loads and stores do not ask
+      if (rest >= width) __builtin_unreachable();  // removes bounds checks of loads and stores
       sweep_part<S>(args, range, at, row, folds, c, rest, instructions);
     }
     (end_fold<begin + I>(folds, row), ...);
   }
 
-  /// Sweep S of a row: of all of it, or of a block; its folds alone where it has been computed before.
+  /// Runs sweep S of a row, whole or one block of it, or only combines its reductions if it has been computed
+  /// before.
   template <int S>
   static WEFT_INLINE void sweep_or_folds(const kernel_args& args, const kernel_range& range,
                                          const row_offsets& at, row_registers& row) {
@@ -271,7 +273,7 @@ class cpu_kernel {
     if constexpr (is_fold(I))
       std::memcpy(fold_at<I>(b, b.block), &vector_code::get<I>(row), sizeof(register_type_of<I>));
   }
-  /// The fold of all blocks, in their order.
+  /// Combines a reduction over all blocks, in block order.
   template <int I>
   static WEFT_INLINE void take_fold(const fold_blocks& b, row_registers& row) {
     if constexpr (is_fold(I)) {
@@ -316,7 +318,7 @@ class cpu_kernel {
           });
   }
 
-  /// Folds all rows that belong to row `r` of the result, for the columns of the range.
+  /// Reduces all rows that belong to row `r` of the result, for the columns of the range.
   static void fold_rows_of(const kernel_args& args, const kernel_range& range, index_t r,
                            row_registers& row) {
     constexpr int last = code.sweep_end[0] - 1;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A plan: a graph as steps over values, what the engine executes.
+// A plan: a graph as a list of steps over values, which the engine executes.
 //
-// Made once per program inside the compiler and kept in read-only tables; the same function makes
-// one at run time for tests and tools. Sizes stay symbols: the engine resolves them when it first
-// sees the extents of the leaves.
+// Computed once per program in the compiler and stored in read-only tables; the same function computes one at
+// run time for tests and tools. Sizes are symbols, which the engine resolves when it first sees the extents
+// of the leaves.
 //
-// Plans name ops by what the engine does about them and hold no pointer into the table of ops, so
-// that a binary holds no code of graphs and derivatives.
+// Plans identify ops by their treatment in the engine and do not refer to the table of ops, so that a binary
+// contains no code of graphs and derivatives.
 #pragma once
 
 #include <span>
@@ -17,13 +17,15 @@
 
 namespace weft::lower {
 
+/// Where the elements of a value are: in a leaf, in a number, in memory of the program, or in another
+/// value's.
 enum class storage : std::uint8_t { leaf, number, computed, view };
 
-/// A value of the program: where it lies, and from which step to which it is alive.
+/// A value of the program: its memory, and the steps between which it is live.
 struct value_entry {
   tensor_spec result{};
   storage where = storage::computed;
-  int source = -1;  // leaf: its number; view: the value it looks at
+  int source = -1;  // of a leaf its number; of a view the value it refers to
   const char* op = "";
   view_kind view = view_kind::none;
   bool given = false;  // a number: given at run time, else an extent
@@ -31,11 +33,13 @@ struct value_entry {
   unsigned extents = 0;  // which attributes are extents, as bits
   int first_step = -1, last_step = -1;
   int output = -1;  // the program output it is written to
-  bool adds = false;  // an output that nothing else reads, and its step can add to what is there
+  bool adds = false;  // an output without other readers, whose step can accumulate
 };
 
+/// How the engine executes a step.
 enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap };
 
+/// One step of a program: a fused kernel, a product, a copy, a native op or a tap.
 struct step_entry {
   step_kind kind{};
   int kernel = -1;
@@ -43,10 +47,11 @@ struct step_entry {
   const native_code* native = nullptr;
   attributes at{};
   unsigned extents = 0;                   // which attributes are extents, as bits
-  shape space{};                          // kernels: what they run over
-  int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // into operands, in this order
+  shape space{};                          // of kernels: the space over which they run
+  int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
 };
 
+/// One distinct kernel of a program.
 struct kernel_entry {
   int first_instruction = 0, instructions = 0;
   kernel_division division{};
@@ -54,6 +59,7 @@ struct kernel_entry {
   int scratch_rows = 0, sweeps = 0, folds = 0;
 };
 
+/// The tables of a program while they are built.
 struct plan {
   sequence<value_entry> values;
   sequence<step_entry> steps;
@@ -67,7 +73,7 @@ struct plan {
   int leaves = 0;
 };
 
-/// What the engine reads: the same tables wherever they lie.
+/// The tables as the engine reads them, wherever they are stored.
 struct plan_view {
   std::span<const value_entry> values;
   std::span<const step_entry> steps;
@@ -108,7 +114,7 @@ class planner {
   }
 
  private:
-  /// A group becomes one step: a group of fused nodes, or a node by itself.
+  /// The nodes of one step: a group of fused nodes, or a single node.
   struct step_group {
     int group = -1;
     sequence<int> nodes;
@@ -139,7 +145,7 @@ class planner {
       }
   }
 
-  /// By node: itself, or the concat that copies its parts in its stead.
+  /// By node: the node itself, or the concat whose step copies its parts.
   constexpr sequence<int> steps_of_concats() const {
     const sequence<int> uses = graph::detail::uses_in(g_);
     sequence<int> step_of;
@@ -151,7 +157,7 @@ class planner {
     return step_of;
   }
 
-  /// Units by the first of their nodes, as far as dependence allows.
+  /// Orders units by their first nodes, as far as dependences allow.
   constexpr void order_units() {
     const int count = groups_.size();
     sequence<int> waits(count, 0);
@@ -255,7 +261,7 @@ class planner {
     plan_.steps.push_back(s);
   }
 
-  /// The operands of a step; a concat that is computed by this one leaves its own.
+  /// Appends the operands of a step; those of concats that it computes as well replace their results.
   constexpr int append_operands(int of) {
     const node& n = g_[of];
     int count = 0;
@@ -304,7 +310,7 @@ class planner {
     }
   }
 
-  /// Outputs that can be added to: nothing else reads them or is the same memory.
+  /// Finds outputs into which steps can accumulate: nothing else reads them or shares their memory.
   constexpr void find_sums() {
     for (const step_entry& s : plan_.steps) {
       value_entry& made = plan_.values[plan_.operands[s.first_operand + s.inputs]];
@@ -360,7 +366,7 @@ constexpr plan_sizes sizes_of(const plan& p) {
 
 }  // namespace detail
 
-/// The plan of a graph whose ops are expanded and whose views are legal.
+/// The plan of a graph in which all ops are expanded and all views are legal.
 constexpr plan make_plan(const graph::compute_graph& g) { return detail::planner(g).run(); }
 
 namespace detail {
@@ -381,7 +387,7 @@ constexpr frozen_plan<Sizes> frozen(const plan& p) {
 }
 }  // namespace detail
 
-/// The plan that `Source::make()` gives, in tables of exact size.
+/// The plan returned by Source::make(), in tables of exact size.
 template <class Source>
 consteval auto freeze() {
   constexpr detail::plan_sizes sizes = detail::sizes_of(Source::make());

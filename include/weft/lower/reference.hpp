@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The reference back end: interprets canonical codes one element at a time.
+// The reference backend: interprets canonical codes one element at a time.
 //
-// Slow and plain: no vectors, no threads, no template for a code. It shares with the CPU back end the
-// scalar formulas of instructions, products, look-ups and attention, so it is no proof of these.
+// Slow and simple: no vectors, no threads, no template per code. It shares the scalar formulas of
+// instructions, products, indexing ops and attention with the CPU backend, so it cannot verify these.
 #pragma once
 
 #include <vector>
@@ -92,6 +92,7 @@ struct interpreters<op::op_list<Ops...>> {
 
 }  // namespace detail
 
+/// A backend for debugging and for tests of kernels; reads the host's memory.
 class reference_backend : public cpu::cpu_backend {
  public:
   reference_backend() : cpu_backend(1) {}
@@ -125,7 +126,7 @@ class reference_backend : public cpu::cpu_backend {
   }
 
  protected:
-  /// Called after each instruction: r[0..2] are the operands, of type `operand`, and r[3] the result.
+  /// Called after each instruction: r[0..2] are the operands, of type `operand`, r[3] is the result.
   virtual void computed(const kernel_call&, const instruction&, dtype, const detail::any_register*, index_t) {
   }
 
@@ -179,7 +180,7 @@ class reference_backend : public cpu::cpu_backend {
   static void begin_fold(const instruction& w, detail::any_register& r) {
     if (w.op >= fold_sum && w.op <= fold_min) r = neutral(w.type, w.op - fold_sum);
   }
-  /// What a fold begins with: a sum (0), the largest (1) or the smallest (2).
+  /// The initial value of a reduction of type `t`: sum (0), maximum (1) or minimum (2).
   static detail::any_register neutral(dtype t, int kind) {
     detail::any_register n;
     detail::visit_register(t, [&]<class R>(R) {
@@ -198,7 +199,7 @@ class reference_backend : public cpu::cpu_backend {
     });
   }
 
-  /// Runs instruction `i` for element `c`; returns how many data instructions follow it.
+  /// Runs instruction `i` for element `c`; returns how many data words follow it.
   std::size_t run_word(const kernel_call& call, std::size_t i, const index_t* base, index_t c,
                        std::vector<detail::any_register>& registers) {
     const kernel_args& args = call.args;

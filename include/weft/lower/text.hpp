@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Canonical codes as text: a kernel in the language of gpu/dialect.hpp.
+// Translation of canonical codes to GPU kernels, in the dialects of gpu/dialect.hpp.
 //
-// A work item computes one element; where rows are folded a group computes a row together, and
-// where columns are folded an item computes one column. Extents and strides are parameters, so a
-// text serves all shapes of one order.
+// A work item computes one element; if rows are reduced, a work group computes a row together; if columns are
+// reduced, an item computes one column. Extents and strides are parameters, so a text serves all shapes of
+// one order.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace weft::lower {
 
-/// What a text depends on besides the instructions.
+/// What the text of a kernel depends on besides its instructions.
 struct text_form {
   kernel_division division{};
   int arguments = 0;
@@ -46,13 +46,13 @@ constexpr const char* register_name(dtype t) {
 }
 constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boolean" : name_of(t); }
 
-/// What a memory element of type `t` reads as.
+/// Expression for the register value of a memory element of type `t`.
 [[gnu::cold]] inline std::string loaded(dtype t, const std::string& element) {
   if (t == dtype::bf16) return "bf16_to_f32(" + element + ")";
   if (t == dtype::f16) return "f16_to_f32(" + element + ")";
   return element;
 }
-/// What is stored as an element of type `t` for the register `value`.
+/// Expression for the memory element of type `t` of the register `value`.
 [[gnu::cold]] inline std::string stored(dtype t, const std::string& value) {
   if (t == dtype::bf16) return "f32_to_bf16(" + value + ")";
   if (t == dtype::f16) return "f32_to_f16(" + value + ")";
@@ -78,7 +78,7 @@ class text_writer {
   instruction at(std::size_t i) const { return instruction::decoded(instructions_[i]); }
   bool by_rows() const { return form_.division == kernel_division::rows; }
   bool by_columns() const { return form_.division == kernel_division::columns; }
-  /// Dims that count rows of the result.
+  /// Number of dims that count rows of the result.
   int kept() const { return form_.order - 1 - form_.folded; }
   int pointers() const { return form_.arguments + (form_.scratch_rows > 0); }
 
@@ -123,7 +123,8 @@ class text_writer {
     }
   }
 
-  /// Adds the offsets of row number `row` over dims [first, last) to those of all arguments.
+  /// Writes code that adds the offsets of row number `row` over dims first to last - 1 to those of all
+  /// arguments.
   [[gnu::cold]] void write_offsets(const std::string& row, int first, int last) {
     if (first >= last) return;
     line("{ long rest = " + row + ", i;");
@@ -146,7 +147,7 @@ class text_writer {
     line("}");
   }
 
-  /// Element `index` of the row of argument `a`.
+  /// Expression for element `index` of the row of argument `a`.
   [[gnu::cold]] static std::string element(dtype t, int a, const char* offset, const std::string& index) {
     const auto n = std::to_string(a);
     return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n +
@@ -186,7 +187,7 @@ class text_writer {
     line(std::string(register_name(at(i).type)) + " r" + number(i) + " = " + value + ";");
   }
 
-  /// Writes instruction `i`; returns how many data instructions follow it.
+  /// Writes instruction `i`; returns how many data words follow it.
   [[gnu::cold]] std::size_t write_instruction(std::size_t i) {
     const instruction w = at(i);
     const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
@@ -246,13 +247,13 @@ class text_writer {
       if (!is_fold(w)) continue;
       const std::string type = register_name(w.type);
       const std::string to =
-          "r" + number(k);  // in steps: g++ 12 takes literal + temporary for overlapping copies
+          "r" + number(k);  // in steps: g++ 12 warns of overlapping copies for literal + temporary
       line(to + " = " + names[w.op - fold_sum] + type + "(" + to + ", (SHARED " + type + "*)shared);");
     }
   }
   static bool is_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }
 
-  /// The text of an instruction with its registers in the place of a, b and c.
+  /// The text of an op with its registers substituted for a, b and c.
   [[gnu::cold]] std::string operation(const instruction& w) const {
     if (w.op == op::number_of_op<op::cast>)
       return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
@@ -283,7 +284,7 @@ class text_writer {
            op == op::number_of_op<op::multiply> || op == op::number_of_op<op::negate>;
   }
 
-  /// The register w.a, of type `from`, as a value of type w.type: `converted` in base/dtype.hpp.
+  /// The register w.a, of type `from`, converted to w.type as by `converted` in base/dtype.hpp.
   [[gnu::cold]] static std::string cast(dtype from, const instruction& w) {
     const std::string x = reg(w.a);
     if (w.type == dtype::boolean) return "(" + x + " != 0)";
@@ -300,7 +301,7 @@ class text_writer {
 
 }  // namespace detail
 
-/// The form of the text for a call: its numbers are counted from the instructions.
+/// The text_form of a call; its number of scalars is determined from the instructions.
 inline text_form text_form_of(const kernel_call& call) {
   text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
   for (std::size_t i = 0; i < call.instructions.size(); ++i) {
@@ -311,7 +312,7 @@ inline text_form text_form_of(const kernel_call& call) {
   return form;
 }
 
-/// The kernel as text: a struct PARAMS and the function weft_kernel.
+/// The source text of a kernel: a struct PARAMS and the function weft_kernel.
 [[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> instructions,
                                              const text_form& form) {
   return detail::text_writer(instructions, form).run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What CPU kernels are made of: the types of registers, and loads, stores, casts and folds on vectors.
+// Building blocks of CPU kernels: types of registers, and loads, stores, casts and reductions on vectors.
 //
 // A register holds one element of a row or a vector of them; its element type is that of the computation
 // (`register_type`), not that of memory.
@@ -19,6 +19,7 @@ inline namespace WEFT_ISA {
 
 namespace vector_code {
 
+/// The C++ type of a register of register type T.
 template <dtype T> struct register_of;
 template <> struct register_of<dtype::f64> { using type = double; };
 template <> struct register_of<dtype::f32> { using type = float; };
@@ -26,7 +27,7 @@ template <> struct register_of<dtype::i64> { using type = std::int64_t; };
 template <> struct register_of<dtype::i32> { using type = std::int32_t; };
 template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
 
-/// The instructions of a code, and where its sweeps begin and end.
+/// The decoded instructions of a code, and the ranges of its sweeps.
 template <int Count>
 struct parsed_code {
   instruction instructions[std::size_t{Count}]{};
@@ -47,16 +48,18 @@ struct parsed_code {
   }
 };
 
+/// Storage of register I.
 template <int I, class T>
 struct slot {
   T value;
 };
+/// Register I of a register file that derives from its slots.
 template <int I, class T>
 WEFT_INLINE T& get(slot<I, T>& s) {
   return s.value;
 }
 
-/// Memory to register: `n` elements at stride `stride`, zeros in the lanes after them.
+/// Loads `n` elements at stride `stride`; the remaining lanes are zero.
 template <class T, class V>
 WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
   constexpr int lanes = simd::lane_count<V>;
@@ -83,7 +86,7 @@ WEFT_INLINE V load_as(const T* p, index_t stride, index_t n) {
   }
 }
 
-/// The first `n` lanes to contiguous memory.
+/// Stores the first `n` lanes to contiguous memory.
 template <class T, class V>
 WEFT_INLINE void store_as(T* p, V v, index_t n) {
   constexpr int lanes = simd::lane_count<V>;
@@ -101,12 +104,12 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   }
 }
 
-/// Floats as integers from R{low} to R{high}, as `converted` in base/dtype.hpp.
+/// Floats converted to integers in [Low, High], as `converted` in base/dtype.hpp.
 template <class R, R Low, R High, class V>
 WEFT_INLINE simd::rebind<V, R> truncated(V v) {
   using F = simd::lane<V>;
   using I = simd::rebind<V, R>;
-  if constexpr (Low == 0) {  // and High is a float: NaN becomes the bound that it is compared with first
+  if constexpr (Low == 0) {  // High is a float, too: NaN becomes the bound it is compared with first
     return simd::convert<R>(simd::lesser(simd::greater(v, V{}), simd::splat<V>(F{High})));
   } else {
     constexpr F end = static_cast<F>(High / 2 + 1) * 2;
@@ -119,7 +122,7 @@ WEFT_INLINE simd::rebind<V, R> truncated(V v) {
   }
 }
 
-/// A register of type From as a value of type To: `converted` in base/dtype.hpp, for vectors.
+/// A register of type From converted to type To, as `converted` in base/dtype.hpp, for vectors.
 template <dtype From, dtype To, class V>
 WEFT_INLINE auto cast_register(V v) {
   using R = typename register_of<register_type(To)>::type;
@@ -143,12 +146,14 @@ constexpr auto number_register(any_number n) {
   else return n.as<R>();
 }
 
+/// The reduction Op (0 sum, 1 maximum, 2 minimum) of two values; NaN if either is, for maximum and minimum.
 template <int Op, class V>
 WEFT_INLINE V fold_two(V a, V b) {
   if constexpr (Op == 0) return simd::sum(a, b);
   else if constexpr (Op == 1) return simd::maximum(a, b);
   else return simd::minimum(a, b);
 }
+/// The neutral element of the reduction Op.
 template <int Op, class R>
 constexpr R fold_neutral() {
   if constexpr (Op == 0) return R{};

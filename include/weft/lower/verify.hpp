@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What must hold of a plan; see graph/verify.hpp.
+// Invariants of plans; see graph/verify.hpp.
 #pragma once
 
 #include <weft/graph/verify.hpp>
@@ -13,7 +13,7 @@ constexpr int base_of(const plan& p, int id) {
   return id;
 }
 
-/// Registers are written before they are read, and arguments exist.
+/// Registers are written before they are read, and buffer indices are in range.
 constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int arguments) {
   for (int i = 0; i < k.instructions; ++i) {
     const instruction w = instruction::decoded(p.instructions[k.first_instruction + i]);
@@ -31,8 +31,8 @@ constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int
 }
 }  // namespace detail
 
-/// Every value is computed once, before it is read, lives as long as it is read, and every output
-/// is computed.
+/// Every value is computed once, before it is read, is live as long as it is read, and every output is
+/// computed.
 constexpr broken_promise verify_plan(const plan& p) {
   sequence<int> computed_at(p.values.size(), -1);
   for (int t = 0; t < p.steps.size(); ++t) {
