@@ -9,7 +9,7 @@
 //   0F0,0F1,0B0,0B1
 //   1F0,1B0,1F1,1B1
 //
-// The text need not come from a friend: what a schedule takes in memory is bounded by its length.
+// The text is not trusted: time and memory are bounded by its length.
 #pragma once
 
 #include <algorithm>
@@ -60,13 +60,14 @@ class schedule_reader {
 
   void read_line(std::string_view line) {
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.starts_with('#') || (line.empty() && text_.size() <= 1)) return;
+    if (line.empty() || line.starts_with('#')) return;
     s_.steps.emplace_back();
     for (std::size_t begin = 0; begin <= line.size();) {
       const std::size_t end = std::min(line.find(',', begin), line.size());
       read_cell(line, begin, end);
       begin = end + 1;
     }
+    if (s_.steps.back().empty()) fail(line_, 1, "a stage without steps");
   }
 
   void read_cell(std::string_view line, std::size_t begin, std::size_t end) {

@@ -26,6 +26,9 @@ constexpr schedule empty_schedule(const char* name, int stages, int micro_batche
   if (stages < 1) refuse_size(name, "stages", stages, "1 or more");
   if (micro_batches < 1) refuse_size(name, "micro_batches", micro_batches, "1 or more");
   if (chunks < 1) refuse_size(name, "chunks", chunks, "1 or more");
+  const std::int64_t most = std::int64_t{1} << 24, cells = std::int64_t{stages} * chunks;
+  if (stages > most || chunks > most || cells > most || cells * micro_batches > most)
+    refuse_size(name, "micro_batches", micro_batches, "fewer: a schedule has up to 2^24 forwards");
   schedule s;
   s.micro_batches = micro_batches;
   s.stage_of.assign(static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks), 0);

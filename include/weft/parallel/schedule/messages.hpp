@@ -28,11 +28,11 @@ class message_writer {
         sizes_(sizes),
         out_{s.micro_batches, s.stage_of, {}, s.flush},
         next_(s.steps.size(), 0),
-        done_(s.steps.size(), -1),
+        is_awake_(s.steps.size(), std::uint8_t{0}),
         arrived_(cells(s), std::uint8_t{0}) {
     out_.steps.assign(s.steps.size(), {});
     for (int stage = 0; stage < s.stages(); ++stage)
-      at(out_.steps, stage).reserve(3 * at(s.steps, stage).size());
+      at(out_.steps, stage).reserve(3 * at(s.steps, stage).size()), wake(stage);
   }
 
   constexpr schedule write() {
@@ -41,25 +41,34 @@ class message_writer {
     for (int stage = 0; stage < s_.stages(); ++stage) append_rest(stage);
     return std::move(out_);
   }
+  /// After write: whether every step got its inputs.
+  constexpr bool is_complete() const { return is_complete_; }
 
  private:
   enum : std::uint8_t { activation = 1, gradient = 2 };
 
-  /// False once no stage can go on: all are done, or wait in a cycle.
+  /// One round over the stages that may go on; the others wait for them. False once there are none: all are
+  /// done, or wait in a cycle.
   constexpr bool round() {
-    bool progress = false;
-    for (int stage = 0; stage < s_.stages(); ++stage) {
+    std::vector<int> going;
+    for (const int stage : awake_) {
+      at(is_awake_, stage) = 0;
       const auto& list = at(s_.steps, stage);
       const int next = at(next_, stage);
-      const bool goes = next < static_cast<int>(list.size()) && has_input(at(list, next));
-      at(done_, stage) = goes ? next : -1;
-      progress |= goes;
+      if (next < static_cast<int>(list.size()) && has_input(at(list, next))) going.push_back(stage);
     }
-    for (int stage = 0; stage < s_.stages(); ++stage)
-      if (at(done_, stage) >= 0) at(out_.steps, stage).push_back(at(at(s_.steps, stage), at(next_, stage)++));
-    for (int stage = 0; stage < s_.stages(); ++stage)
-      if (at(done_, stage) >= 0) deliver(at(at(s_.steps, stage), at(done_, stage)));
-    return progress;
+    awake_.clear();
+    for (const int stage : going) {
+      at(out_.steps, stage).push_back(at(at(s_.steps, stage), at(next_, stage)++));
+      wake(stage);
+    }
+    for (const int stage : going) deliver(at(at(s_.steps, stage), at(next_, stage) - 1));
+    return !going.empty();
+  }
+  constexpr void wake(int stage) {
+    if (at(is_awake_, stage) != 0) return;
+    at(is_awake_, stage) = 1;
+    awake_.push_back(stage);
   }
 
   constexpr bool has_input(const step& e) const {
@@ -77,6 +86,7 @@ class message_writer {
     const int to = up ? e.chunk + 1 : e.chunk - 1;
     if (to < 0 || to >= s_.chunks()) return;
     arrived_[cell(s_, to, e.micro_batch)] |= up ? activation : gradient;
+    wake(at(s_.stage_of, to));
     if (!crosses(s_, e.chunk, to)) return;
     const step sent = message(up ? step_kind::send_activation : step_kind::send_gradient, e);
     at(out_.steps, at(s_.stage_of, e.chunk)).push_back(sent);
@@ -95,6 +105,7 @@ class message_writer {
     const auto& list = at(s_.steps, stage);
     auto& out = at(out_.steps, stage);
     for (int k = at(next_, stage); k < static_cast<int>(list.size()); ++k) {
+      is_complete_ = false;
       const step& e = at(list, k);
       const bool up = e.kind == step_kind::forward;
       const bool exchanges = up || yields_gradient(e.kind);
@@ -111,8 +122,10 @@ class message_writer {
   std::span<const std::int64_t> sizes_;
   schedule out_;
   std::vector<int> next_;  // by stage
-  std::vector<int> done_;  // by stage: the step of this round, -1 if it waits
-  std::vector<std::uint8_t> arrived_;
+  std::vector<int> awake_{};  // the stages of the next round
+  std::vector<std::uint8_t> is_awake_;
+  std::vector<std::uint8_t> arrived_;  // by chunk and micro-batch
+  bool is_complete_ = true;
 };
 }  // namespace detail
 
