@@ -191,6 +191,39 @@ TEST_CASE("a message whose sides differ is an error on all ranks that names both
 
 namespace {
 
+/// Stops its process when ranks have connected and are about to prove who they are.
+class stops_before_proofs : public prefix_store {
+ public:
+  explicit stops_before_proofs(const std::shared_ptr<store>& of) : prefix_store("ranks", of) {}
+  std::string get(const std::string& key, milliseconds limit) override {
+    if (key.starts_with("nonce")) {
+      set("stopped", std::to_string(::getpid()));
+      ::raise(SIGSTOP);
+    }
+    return prefix_store::get(key, limit);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank that is stopped while ranks prove who they are is named by all others") {
+  for (const int victim : {0, 1})
+    CHECK(failures_on(3, [victim](int rank, const std::shared_ptr<store>& all) {
+            std::shared_ptr<store> meet = std::make_shared<prefix_store>("ranks", all);
+            if (rank == victim) meet = std::make_shared<stops_before_proofs>(all);
+            const std::string late = failure([&] { gloo_communicator ranks(meet, rank, 3, {}, 3s); });
+            all->set("told" + std::to_string(rank), "1");
+            if (rank == 2) {
+              all->wait({"told" + std::to_string(1 - victim)}, 60s);
+              ::kill(std::stoi(meet->get("stopped", 60s)), SIGKILL);
+            }
+            return says(late, "waited 3000 ms in the start of 3 ranks",
+                        "not there: rank " + std::to_string(victim) + ", which does not answer: stopped");
+          }) == 1);
+}
+
+namespace {
+
 std::ptrdiff_t entries(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
 }
