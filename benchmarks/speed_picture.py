@@ -4,28 +4,28 @@
 
     benchmarks/speed_picture.py docs/benchmarks.md docs/pictures/speed.svg
 
-The last table whose first columns are "step" and "weft" is drawn: tokens/s of weft, PyTorch eager, PyTorch compiled and LibTorch,
-as multiples of LibTorch's.
+Every table whose first columns are "step" and "weft" is drawn, under the machine and date of the line above it: tokens/s of weft,
+PyTorch eager, PyTorch compiled and LibTorch, as multiples of LibTorch's.
 """
 import sys
 
 lines = open(sys.argv[1]).read().splitlines()
-start = max(i for i, line in enumerate(lines) if line.startswith("| step | weft |"))
-header = [c.strip() for c in lines[start].strip("|").split("|")]
-rows = []
-for line in lines[start + 2:]:
-    if not line.startswith("|"):
-        break
-    rows.append([c.strip() for c in line.strip("|").split("|")])
-
 names = ["weft", "PyTorch eager", "PyTorch compiled", "LibTorch"]
-bars = [(row[0], [float(row[header.index(n)]) / float(row[header.index("LibTorch")]) for n in names],
-         [row[header.index(n)] for n in names]) for row in rows]
+bars = []
+for start in [i for i, line in enumerate(lines) if line.startswith("| step | weft |")]:
+    header = [c.strip() for c in lines[start].strip("|").split("|")]
+    where = ", ".join(lines[start - 2].split(",")[:2])
+    for line in lines[start + 2:]:
+        if not line.startswith("|"):
+            break
+        row = [c.strip() for c in line.strip("|").split("|")]
+        tokens = [row[header.index(n)] for n in names]
+        bars.append((f"{where}: {row[0]}", [float(t) / float(tokens[-1]) for t in tokens], tokens))
 
-LEFT, WIDTH, BAR, GAP, TOP = 190, 720, 17, 20, 46
+LEFT, WIDTH, BAR, GAP, TOP = 130, 620, 14, 20, 46
 scale = (WIDTH - LEFT - 130) / max(max(v) for _, v, _ in bars)
 height = TOP + len(bars) * (len(names) * BAR + GAP)
-out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',
+out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
        "<style>text{fill:#222}.m{fill:#777}.b0{fill:#2563eb}.b1,.b2,.b3{fill:#a8b3c4}"
        "@media(prefers-color-scheme:dark){text{fill:#e6e6e6}.m{fill:#9a9a9a}.b0{fill:#60a5fa}.b1,.b2,.b3{fill:#56606e}}</style>",
        '<text x="0" y="18" font-weight="bold">GPT-2 training step: tokens per second, as multiples of LibTorch</text>']
