@@ -118,10 +118,11 @@ inline stored_tensor stored(const tensor_state& t) {
 /// and 1.
 inline void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
                                const tensor_state& t) {
-  if (!(from.extents == t.extents) || from.type != t.type)
+  if (!(from.extents == t.whole()) || from.type != t.type)
     throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
                    to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
-                   to_string(t.extents));
+                   to_string(t.whole()));
+  weft::detail::require_memory(t);
   if (from.type == dtype::boolean &&
       std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
     throw io_error("weft: " + path + ": tensor " + name + " is bool, and has bytes other than 0 and 1");

@@ -132,7 +132,7 @@ consteval index_t parameter_count() {
 template <class M>
 index_t parameter_count(const M& m) {
   index_t n = 0;
-  for (const auto& p : parameters_of(m)) n += p->extents.size();
+  for (const auto& p : parameters_of(m)) n += p->whole().size();
   return n;
 }
 
@@ -155,6 +155,7 @@ template <element T>
 void draw(tensor_state& p, random_key key) {
   using distribution = initializer::distribution;
   if (p.init.kind == distribution::none || !p.where->computes()) return;
+  detail::require_memory(p);
   constexpr index_t piece = 1 << 14;
   std::vector<float> part(piece);
   std::vector<T> elements(piece);
@@ -216,7 +217,7 @@ std::ostream& operator<<(std::ostream& out, const M& m) {
         << std::string(b.size() < 20 ? 20 - b.size() : 1, ' ') << c << '\n';
   };
   const auto rows = [&](const state_dict_t& some) {
-    for (const auto& [name, t] : some) row(name, to_string(t->extents), std::to_string(t->extents.size()));
+    for (const auto& [name, t] : some) row(name, to_string(t->whole()), std::to_string(t->whole().size()));
   };
   row("parameter", "shape", "elements");
   rows(parameters);

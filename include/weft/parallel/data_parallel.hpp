@@ -169,7 +169,7 @@ class data_parallel_hooks : public run::execution_hooks {
 
   static void check(const std::string& name, const tensor_state& p) {
     if (const auto arrive = p.arrive) arrive();
-    if (!p.memory && p.extents.size() > 0)
+    if (p.divided)
       throw value_error("weft: bind: parameter " + name +
                         " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
@@ -201,7 +201,7 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
-  /// Makes the local parameters: rows of the whole, or rows of their own.
+  /// Makes the local parameters: rows of the whole, or rows of their own, to their owner a tensor of its own.
   void divide(unit& u) {
     if (groups_.parts() == 1) return;
     const bool apart = options_.divide == sharding::parameters;
@@ -216,7 +216,9 @@ class data_parallel_hooks : public run::execution_hooks {
       const state_ptr& base = apart ? rows : m.whole;
       const index_t at = apart ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-      if (apart) copy_rows(m.local, 0, m.whole, p.at, p.count);
+      if (!apart) continue;
+      copy_rows(m.local, 0, m.whole, p.at, p.count);
+      m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents});
     }
   }
 

@@ -24,7 +24,7 @@ namespace detail {
 }
 
 inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_current, operands& to) {
-  if (to.check_versions && !is_current) refuse_changed(state->extents, to.leaves.size());
+  if (to.check_versions && !is_current) refuse_changed(state->whole(), to.leaves.size());
   to.leaves.push_back(state);
 }
 

@@ -105,7 +105,7 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   const auto value = [&](const symbol& s) -> index_t {
     switch (s.kind) {
       case symbol_kind::leaf_extent:
-        return leaves[static_cast<std::size_t>(s.a)]->extents[static_cast<int>(s.b)];
+        return leaves[static_cast<std::size_t>(s.a)]->whole()[static_cast<int>(s.b)];
       case symbol_kind::given: return detail::non_negative(sizes[static_cast<std::size_t>(s.a)]);
       case symbol_kind::add:
       case symbol_kind::subtract:

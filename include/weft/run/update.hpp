@@ -43,9 +43,11 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
                       std::to_string(p.plan.outputs.size()) + " values");
   const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
   const specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
-  for (std::size_t t = 0; t < targets.size(); ++t)
+  for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
+    weft::detail::require_memory(*targets[t]);
+  }
   const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;
   if (direct) outputs = targets;

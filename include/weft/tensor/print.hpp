@@ -38,6 +38,7 @@ void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_
 namespace detail {
 template <class T>
 std::ostream& print(std::ostream& out, const tensor_state& t) {
+  require_memory(t);
   const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.extents.size())]);
   download_to(t, host.get());
   out << name_of(t.type) << ' ' << to_string(t.extents) << '\n';

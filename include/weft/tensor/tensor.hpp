@@ -9,140 +9,13 @@
 //   float first = x.to_vector()[0];
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include <weft/device/device.hpp>
 #include <weft/expr/apply.hpp>
+#include <weft/tensor/state.hpp>
 
 namespace weft {
-
-/// How the elements of a parameter are drawn.
-struct initializer {
-  enum class distribution : std::uint8_t { none, constant, uniform, normal };
-  distribution kind = distribution::none;
-  double scale = 0;  // the constant, half the width, or the standard deviation
-};
-
-/// Whether a value came from a statement of a tape, and whether backward may begin at it.
-enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed };
-
-/// What the handles of one tensor share.
-struct tensor_state {
-  device where;
-  buffer memory;
-  shape extents;
-  dtype type;
-  tape_status on_tape = tape_status::never;
-  std::uint64_t version = 0;           // counts changes in place
-  initializer init;                    // how a parameter is drawn anew
-  std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
-  std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
-  std::function<void()> arrive;        // waits for elements that are on their way from other ranks
-
-  tensor_state(const device& d, const shape& s, dtype t)
-      : where(d), memory(d.allocate(bytes_of(s, t))),
-        extents(s), type(t) {}
-  std::size_t bytes() const { return bytes_of(extents, type); }
-};
-
-/// A tensor with elements that are not set yet.
-inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type) {
-  return make_recycled<tensor_state>(where, extents, type);
-}
-/// Another handle of the same elements, with a shape, a gradient and a place of its own.
-inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
-  return make_recycled<tensor_state>(t);
-}
-
-/// The elements of `t` from `first` on, as many as `extents` say, in its memory; a tensor of its own.
-inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
-  auto part = alias_of(t);
-  part->extents = extents;
-  part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
-  part->grad.reset();
-  part->gradient_hooks.clear();
-  return part;
-}
-
-using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
-
-/// Moves the elements to another device; all handles follow.
-inline void move_to(tensor_state& t, const device& where) {
-  if (t.where == where) return;
-  const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
-  t.where->download(host.get(), t.memory.data(), t.bytes());
-  t.memory = where.allocate(t.bytes());
-  where->upload(t.memory.data(), host.get(), t.bytes());
-  t.where = where;
-  t.grad.reset();
-}
-
-namespace detail {
-// Not templates, so that each tensor type does not bring its own text.
-
-/// `s`, if a tensor whose type says `fixed` may have it.
-inline const shape& checked_extents(const shape& fixed, const shape& s) {
-  bool fits = s.order == fixed.order;
-  for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
-  if (!fits)
-    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " +
-                      to_string(s));
-  return s;
-}
-/// Throws value_error if the elements are not here.
-inline void require_memory(const tensor_state& t) {
-  if (const auto arrive = t.arrive) arrive();  // a copy: arriving clears it
-  if (!t.memory && t.extents.size() > 0)
-    throw value_error("weft: a parameter of shape " + to_string(t.extents) +
-                      " is divided among ranks: gather it with the run that bind returned");
-}
-inline void download_to(const tensor_state& t, void* host) {
-  require_memory(t);
-  t.where->synchronize();
-  t.where->download(host, t.memory.data(), t.bytes());
-}
-inline void require_elements(const tensor_state& t, const char* what, index_t count) {
-  if (t.extents.size() != count)
-    throw shape_error(std::string("weft: ") + what + ": " + std::to_string(count) +
-                      " elements for a tensor of shape " + to_string(t.extents));
-}
-inline void* host_memory(const tensor_state& t) {
-  if (!t.where->host_accessible())
-    throw device_error(std::string("weft: data of a tensor on ") + t.where->name());
-  require_memory(t);
-  return t.memory.data();
-}
-[[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
-  throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
-                    " is used before it has elements");
-}
-/// `dim` counted from the left, if a tensor of shape `s` has it.
-inline int checked_dim(const shape& s, int dim) {
-  if (normalized_dim(dim, s.order) == s.order)
-    throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
-  return normalized_dim(dim, s.order);
-}
-/// `i` along the first dim, counted from the left; negative ones count from the right.
-inline index_t checked_position(const shape& s, index_t i) {
-  if (i < -s[0] || i >= s[0])
-    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) +
-                      ", " + std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
-  return i < 0 ? i + s[0] : i;
-}
-/// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
-inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
-                                                        const std::shared_ptr<tensor_state>& t) {
-  if (!t) refuse_undefined(type, fixed);
-  if (t->type != type)
-    throw value_error(std::string("weft: a tensor of ") + name_of(type) +
-                      " cannot have the elements of a tensor of " + name_of(t->type));
-  return t;
-}
-}  // namespace detail
 
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
@@ -162,7 +35,7 @@ class tensor : public expression_base {
   /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
   /// shape_error if the type says other extents.
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
-    checked(detail::typed_state(dtype_of<T>, static_shape, state_)->extents);
+    checked(detail::typed_state(dtype_of<T>, static_shape, state_)->whole());
   }
   /// The same elements, tracked or not, with extents known more or less exactly.
   template <class E, bool G>
@@ -173,7 +46,7 @@ class tensor : public expression_base {
     if (!state_) detail::refuse_undefined(dtype_of<T>, static_shape);
     return state_;
   }
-  const shape& extents() const { return state()->extents; }
+  const shape& extents() const { return state()->whole(); }
   index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
   index_t size() const { return extents().size(); }
 

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Every data-side strategy computes what one process computes; deterministic, to the bit.
+#include <unistd.h>
+
+#include <cstdio>
+#include <sstream>
+
 #include <weft/comm/counting.hpp>
 #include <weft/device/counting.hpp>
+#include <weft/io/safetensors.hpp>
+#include <weft/nn/clone.hpp>
 #include <weft/nn/linear_cross_entropy.hpp>
 
 #include "training.hpp"
@@ -263,6 +270,71 @@ TEST_CASE("what a divided parameter means") {
     CHECK(run.local()[0].second->extents == shape{2, {ranks.rank() == 0 ? 6 : 5, 6}});
     eval(model.table.weight + 1.0f, run);  // in the run's context it is gathered
   });
+}
+
+TEST_CASE("whoever reads or writes a divided parameter outside its run is told which, and what to do") {
+  struct one {
+    parameter<extents<4, 3>> w = make_parameter(extents<4, 3>{}, init::uniform(1));
+    parameter<extents<>> scale = make_parameter(extents<>{}, init::constant(2));
+  };
+  const auto refused = [](auto f, const char* name = "parameter w of shape [4, 3]") {
+    CHECK_THROWS_WITH_AS(f(), doctest::Contains(name), value_error);
+    CHECK_THROWS_WITH_AS(f(), doctest::Contains("run.full() gives whole copies"), value_error);
+  };
+  const std::string path = "/tmp/weft_divided_" + std::to_string(::getpid()) + ".safetensors";
+  io::save(path, state_dict(one{}));
+  run_ranks(2, [&](communicator& ranks) {
+    one model;
+    sgd optimizer;
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    std::ostringstream out;
+    const std::vector<float> values(12);
+    const device other = one_thread();
+    refused([&] { model.w.to_vector(); });
+    refused([&] { model.w.data(); });
+    refused([&] { model.w.mutable_data(); });
+    refused([&] { model.w.copy_from(values); });
+    refused([&] { model.w.to(other); });
+    refused([&] { model.scale.item(); }, "parameter scale of shape []");
+    refused([&] { out << model.w; });
+    refused([&] { clone(model); });
+    refused([&] { to(model, other); });
+    refused([&] { initialize(model, 1); });
+    refused([&] { io::save(path + "2", state_dict(model)); });
+    refused([&] { io::load(path, state_dict(model)); });
+    refused([&] { eval(model.w * 2.0f); });
+    refused([&] { update(default_context(), {model.w.state()}, full<float>(extents<4, 3>{}, 1) * 2.0f); });
+    out << model;  // shapes and counts need no elements
+    CHECK(out.str().find("w          [4, 3]") != std::string::npos);
+    CHECK(parameter_count(model) == 13);
+    CHECK(elements_of(run.full()).size() == 13);
+    CHECK(eval(model.scale * 2.0f, run).item() == 4);
+  });
+  std::remove(path.c_str());
+}
+
+TEST_CASE("a part of a tensor is a tensor of the whole shape, and never read for the whole") {
+  const auto part = make_state(default_device(), {2, {2, 3}}, dtype::f32);
+  part->divided = std::make_shared<division>(division{"h.0.w", {2, {4, 3}}});
+  const tensor<float, extents<4, 3>> t(part);
+  CHECK(t.extents() == shape{2, {4, 3}});
+  CHECK(t.size() == 12);
+  CHECK_THROWS_AS((tensor<float, extents<2, 3>>(part)), shape_error);
+  std::vector<float> host(12);
+  const char* const what = "parameter h.0.w of shape [4, 3] is divided among ranks, this one has [2, 3]";
+  CHECK_THROWS_WITH_AS(t.copy_to(host.data()), doctest::Contains(what), value_error);
+  CHECK_THROWS_WITH_AS(t.item(), doctest::Contains("1 elements for a tensor of shape [4, 3]"), shape_error);
+  const tensor<float, extents<dyn, dyn>> any(part);
+  CHECK_THROWS_WITH_AS(eval(any + 1.0f), doctest::Contains(what), value_error);
+  CHECK_THROWS_WITH_AS(eval(any + zeros<float>(extents<dyn, dyn>{2, 3})), doctest::Contains("[4, 3]"),
+                       shape_error);
+  const tensor<float, extents<dyn, dyn>> rows = [&] {
+    const auto own = alias_of(*part);  // to its owner it is a tensor like others
+    own->divided = nullptr;
+    return tensor<float, extents<dyn, dyn>>(own);
+  }();
+  rows.state()->where->fill_zero(rows.state()->memory.data(), rows.state()->bytes());
+  CHECK(eval(sum(rows)).item() == 0);
 }
 
 namespace {

@@ -156,14 +156,13 @@ TEST_CASE("parts of a model on tapes of their own: as on one tape, and gathered 
   });
 }
 
-TEST_CASE(
-    "gathered parameters stay as long as a tape wants them: not one that was dropped, nor without one") {
+TEST_CASE("gathered parameters stay as long as a tape wants them that was not dropped") {
   run_ranks(2, [](communicator& ranks) {
     const device where = one_thread();
     net model = net::create(where);
     adamw optimizer;
-    auto run =
-        bind(model, optimizer, ranks, {.divide = sharding::parameters, .reshard_after_forward = false});
+    const parallel_options keeps{.divide = sharding::parameters, .reshard_after_forward = false};
+    auto run = bind(model, optimizer, ranks, keeps);
     const auto loss_on = [&](tape<>& t) {
       return t.eval(cross_entropy(model(batch_of(1, where, 0)), batch_of(1, where, 1)));
     };

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+// What the handles of one tensor share: where its elements are, whether all of them are here, its gradient.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/device/device.hpp>
+#include <weft/shape/extents.hpp>
+
+namespace weft {
+
+/// How the elements of a parameter are drawn.
+struct initializer {
+  enum class distribution : std::uint8_t { none, constant, uniform, normal };
+  distribution kind = distribution::none;
+  double scale = 0;  // the constant, half the width, or the standard deviation
+};
+
+/// Whether a value came from a statement of a tape, and whether backward may begin at it.
+enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed };
+
+/// What a tensor is a part of, where ranks divide it.
+struct division {
+  std::string name;  // of the parameter
+  shape whole;
+};
+
+/// What the handles of one tensor share.
+struct tensor_state {
+  device where;
+  buffer memory;
+  shape extents;  // of the elements in `memory`
+  dtype type;
+  tape_status on_tape = tape_status::never;
+  std::uint64_t version = 0;           // counts changes in place
+  initializer init;                    // how a parameter is drawn anew
+  std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
+  std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
+  std::function<void()> arrive;        // waits for elements that are on their way from other ranks
+  std::shared_ptr<const division> divided;  // among ranks; null if all elements belong here
+
+  tensor_state(const device& d, const shape& s, dtype t)
+      : where(d), memory(d.allocate(bytes_of(s, t))),
+        extents(s), type(t) {}
+  std::size_t bytes() const { return bytes_of(extents, type); }
+  /// The extents that handles and expressions know, of the elements of all ranks.
+  const shape& whole() const { return divided ? divided->whole : extents; }
+};
+
+/// A tensor with elements that are not set yet.
+inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type) {
+  return make_recycled<tensor_state>(where, extents, type);
+}
+/// Another handle of the same elements, with a shape, a gradient and a place of its own.
+inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
+  return make_recycled<tensor_state>(t);
+}
+
+/// The elements of `t` from `first` on, as many as `extents` say, in its memory; a tensor of its own.
+inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
+  auto part = alias_of(t);
+  part->extents = extents;
+  part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
+  part->grad.reset();
+  part->gradient_hooks.clear();
+  return part;
+}
+
+using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
+
+namespace detail {
+// Not templates, so that each tensor type does not bring its own text.
+
+/// `s`, if a tensor whose type says `fixed` may have it.
+inline const shape& checked_extents(const shape& fixed, const shape& s) {
+  bool fits = s.order == fixed.order;
+  for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
+  if (!fits)
+    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " +
+                      to_string(s));
+  return s;
+}
+[[noreturn, gnu::cold]] inline void refuse_divided(const tensor_state& t) {
+  const std::string part = t.memory ? ", this one has " + to_string(t.extents) : "";
+  throw value_error("weft: parameter " + t.divided->name + " of shape " + to_string(t.whole()) +
+                    " is divided among ranks" + part +
+                    ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
+                    "read it are evaluated there: eval(e, run), tape steps(run)");
+}
+/// Throws value_error if not all elements are here.
+inline void require_memory(const tensor_state& t) {
+  if (const auto arrive = t.arrive) arrive();  // a copy: arriving clears it
+  if (t.divided && (!t.memory || !(t.extents == t.whole())) && t.whole().size() > 0) refuse_divided(t);
+}
+inline void download_to(const tensor_state& t, void* host) {
+  require_memory(t);
+  t.where->synchronize();
+  t.where->download(host, t.memory.data(), t.bytes());
+}
+inline void require_elements(const tensor_state& t, const char* what, index_t count) {
+  if (t.whole().size() != count)
+    throw shape_error(std::string("weft: ") + what + ": " + std::to_string(count) +
+                      " elements for a tensor of shape " + to_string(t.whole()));
+}
+inline void* host_memory(const tensor_state& t) {
+  if (!t.where->host_accessible())
+    throw device_error(std::string("weft: data of a tensor on ") + t.where->name());
+  require_memory(t);
+  return t.memory.data();
+}
+[[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
+  throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
+                    " is used before it has elements");
+}
+/// `dim` counted from the left, if a tensor of shape `s` has it.
+inline int checked_dim(const shape& s, int dim) {
+  if (normalized_dim(dim, s.order) == s.order)
+    throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
+  return normalized_dim(dim, s.order);
+}
+/// `i` along the first dim, counted from the left; negative ones count from the right.
+inline index_t checked_position(const shape& s, index_t i) {
+  if (i < -s[0] || i >= s[0])
+    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) +
+                      ", " + std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
+  return i < 0 ? i + s[0] : i;
+}
+/// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
+inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
+                                                        const std::shared_ptr<tensor_state>& t) {
+  if (!t) refuse_undefined(type, fixed);
+  if (t->type != type)
+    throw value_error(std::string("weft: a tensor of ") + name_of(type) +
+                      " cannot have the elements of a tensor of " + name_of(t->type));
+  return t;
+}
+}  // namespace detail
+
+/// Moves the elements to another device; all handles follow. Throws value_error if ranks divide them.
+inline void move_to(tensor_state& t, const device& where) {
+  if (t.where == where) return;
+  detail::require_memory(t);
+  const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
+  t.where->download(host.get(), t.memory.data(), t.bytes());
+  t.memory = where.allocate(t.bytes());
+  where->upload(t.memory.data(), host.get(), t.bytes());
+  t.where = where;
+  t.grad.reset();
+}
+
+}  // namespace weft
