@@ -67,7 +67,7 @@ class bound_run : public context {
       throw usage_error(
           "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
           "f16; use bf16");
-    if (ranks_->size() > 1 || o.deterministic) hooks_ = &parallel_;
+    if (groups().data().size() > 1 || o.deterministic) hooks_ = &parallel_;
     set_scale();
     parallel_.groups().set_step(0);
     local_ = parallel_.local();
@@ -86,8 +86,9 @@ class bound_run : public context {
           "weft: step: no backward pass has gone through this run since the last step: make the tape with "
           "`tape steps(run)` and call steps.backward(loss) before each step");
     const bool local = options_.local_steps > 1;
-    const index_t all = o.micro_batches * (local ? 1 : ranks_->size());
-    const double mean = 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : all);
+    const int ranks = local ? 1 : groups().data().size();
+    const double mean =
+        1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
     loss_weight = 1;
     const double norm = gradient_norm() * mean;
     for (const auto& f : std::exchange(before_update_, {})) f();
@@ -99,7 +100,7 @@ class bound_run : public context {
     set_scale();
     parallel_.groups().set_step(++steps_);
     const bool meets = steps_ % options_.local_steps == 0;
-    if (local && ranks_->size() > 1 && meets) parallel_.average_parameters();
+    if (local && groups().data().size() > 1 && meets) parallel_.average_parameters();
     if (options_.broadcast_buffers && meets) parallel_.broadcast_buffers();
     parallel_.parameters_changed();
     return norm;
@@ -147,13 +148,13 @@ class bound_run : public context {
   /// of a step. Collective.
   double gradient_norm() {
     if (hooks_) parallel_.deliver_gradients();
-    return parallel::norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) /
+    return parallel::norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
   /// Their largest absolute value.
   double gradient_inf_norm() {
     if (hooks_) parallel_.deliver_gradients();
-    return parallel::inf_norm_over_ranks(*this, gradients(), parallel_.groups().shards(), control("norm")) /
+    return parallel::inf_norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
 
@@ -191,7 +192,7 @@ class bound_run : public context {
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch) {
     std::vector<std::int32_t> having{has_batch};
-    ranks_->all_reduce(having, reduction::sum, control("join")).wait();
+    groups().data().all_reduce(having, reduction::sum, control("join")).wait();
     loss_weight = has_batch || having[0] == 0 ? 1 : 0;
     joined_ += having[0];
     return having[0];
@@ -200,8 +201,8 @@ class bound_run : public context {
   /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
   /// when gradients are reduced, so that sums are the same on any number of ranks.
   index_t micro_batch(index_t index, index_t per_rank) const {
-    return options_.reduces_each() ? index * ranks_->size() + ranks_->rank()
-                                   : ranks_->rank() * per_rank + index;
+    const communicator& data = groups().data();
+    return options_.reduces_each() ? index * data.size() + data.rank() : data.rank() * per_rank + index;
   }
 
   /// Whole copies of all parameters, then of all buffers, by name. Collective.
@@ -261,7 +262,8 @@ class bound_run : public context {
     if (scales_loss) loss_scale = scaler_.scale;
   }
   comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
-  tensor_list gradients() const {
+  /// The gradients that this rank counts in norms: of the rows that it updates, and no other owner does.
+  tensor_list owned_gradients() const {
     tensor_list all;
     for (const auto& [name, p] : local_)
       if (p->grad) all.push_back(p->grad);

@@ -105,7 +105,7 @@ class data_parallel_hooks : public run::execution_hooks {
     for (const unit& u : units_)
       for (const member& m : u.members) all.emplace_back(m.name, m.whole);
     replace(all, [&](elements e, const std::string& name) {
-      return groups_.all().all_reduce(e, reduction::average, groups_.labelled(name));
+      return groups_.data().all_reduce(e, reduction::average, groups_.labelled(name));
     });
   }
 
@@ -178,9 +178,9 @@ class data_parallel_hooks : public run::execution_hooks {
 
   /// All ranks take the elements that rank 0 has. `control`: not counted as data.
   void take_from_first(const state_dict_t& tensors, bool control) {
-    if (groups_.all().size() == 1) return;
+    if (groups_.data().size() == 1) return;
     replace(tensors, [&](elements e, const std::string& name) {
-      return groups_.all().broadcast(e, 0, groups_.labelled(name, control));
+      return groups_.data().broadcast(e, 0, groups_.labelled(name, control));
     });
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who a rank works with: those among whom one copy of the parameters is divided, and those who hold
-// the same part of other copies.
+// Who a rank works with: those who see other data, those among whom one copy of the parameters is divided,
+// and those who hold the same part of other copies.
 #pragma once
 
 #include <weft/comm/self.hpp>
@@ -11,8 +11,8 @@ namespace weft::parallel {
 class rank_groups {
  public:
   /// Collective. Throws usage_error if the groups do not divide the ranks.
-  rank_groups(communicator& all, const parallel_options& o) : all_(&all), timeout_(o.timeout) {
-    const int n = all.size();
+  rank_groups(communicator& data, const parallel_options& o) : data_(&data), timeout_(o.timeout) {
+    const int n = data.size();
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
     if (n % group)
       throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " +
@@ -21,9 +21,14 @@ class rank_groups {
     replicas_ = along(n / group, group, "replicas", o.hook != nullptr);
   }
 
-  communicator& all() const { return *all_; }
+  /// The ranks that see different data and train the same parameters: gradients are means over all of them.
+  communicator& data() const { return *data_; }
+  /// Those among `data` that divide one copy of it by rows, and those that hold the rows this rank does.
   communicator& shards() const { return *shards_; }
   communicator& replicas() const { return *replicas_; }
+  /// The ranks that hold one copy of the model between them. Each row is owned by one of them, which counts
+  /// it in norms.
+  communicator& owners() const { return *shards_; }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
@@ -48,24 +53,24 @@ class rank_groups {
  private:
   template <class F>
   void for_each_group(F f) const {
-    f(*all_);
+    f(*data_);
     for (const communicator* c : {shards_.get(), replicas_.get()})
-      if (c != all_) f(*c);
+      if (c != data_) f(*c);
   }
 
   /// `apart`: a group of its own even if it has all ranks, because its messages have their own order.
   std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
     if (count == 1) return std::make_shared<self_communicator>();
-    if (count == all_->size() && !apart) return {std::shared_ptr<void>(), all_};  // not owned
-    std::shared_ptr<communicator> group = all_->axis(count, stride, labelled(label, true));
+    if (count == data_->size() && !apart) return {std::shared_ptr<void>(), data_};  // not owned
+    std::shared_ptr<communicator> group = data_->axis(count, stride, labelled(label, true));
     const int first =
-        all_->rank() - all_->rank() / stride % count * stride;  // of the group: its name on all its ranks
-    if (all_->recorder())
-      group->record_in(all_->recorder(), label + std::string(" of rank ") + std::to_string(first));
+        data_->rank() - data_->rank() / stride % count * stride;  // of the group: its name on all its ranks
+    if (data_->recorder())
+      group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
     return group;
   }
 
-  communicator* all_;
+  communicator* data_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_;
