@@ -21,8 +21,20 @@ class device {
   caching_allocator& memory() const { return *allocator_; }
   bool operator==(const device& other) const { return allocator_ == other.allocator_; }
 
+  /// This device, on which parameters are created without memory: they know how they are drawn, and get what
+  /// is theirs when a model is bound to a strategy, or by `materialize`. For models that are larger than what
+  /// a device holds.
+  ///   auto model = gpt::create(config, where.deferred());
+  device deferred() const {
+    device d = *this;
+    d.defers_ = true;
+    return d;
+  }
+  bool defers_parameters() const { return defers_; }
+
  private:
   std::shared_ptr<caching_allocator> allocator_;
+  bool defers_ = false;
 };
 
 /// The CPU with one thread for each core. Made at the first call and never destroyed, so that

@@ -149,31 +149,58 @@ void to(M& m, const device& where) {
   for (const auto& t : detail::states<detail::tensors_of::both>(m)) move_to(*t, where);
 }
 
-/// Sets the elements of `p`, of type T, to those of its initializer, drawn with `key`; nothing without an
-/// initializer.
+namespace detail {
+/// Elements [first, first + count) of what `init` describes, to memory of `where`.
 template <element T>
-void draw(tensor_state& p, random_key key) {
+void draw_elements(const initializer& init, const device& where, void* to, index_t first, index_t count) {
   using distribution = initializer::distribution;
-  if (p.init.kind == distribution::none || !p.where->computes()) return;
-  detail::require_memory(p);
+  if (init.kind == distribution::none || !where->computes()) return;
+  const philox_key key = random_key{init.seed, init.stream}.key();
   constexpr index_t piece = 1 << 14;
   std::vector<float> part(piece);
   std::vector<T> elements(piece);
-  for (index_t first = 0, size = p.extents.size(); first < size; first += piece) {
-    const index_t count = std::min(piece, size - first);
-    switch (p.init.kind) {
-      case distribution::uniform: cpu::fill_uniform(key.key(), first, count, part.data()); break;
-      case distribution::normal: cpu::fill_normal(key.key(), first, count, part.data()); break;
+  for (index_t at = 0; at < count; at += piece) {
+    const index_t n = std::min(piece, count - at);
+    switch (init.kind) {
+      case distribution::uniform: cpu::fill_uniform(key, first + at, n, part.data()); break;
+      case distribution::normal: cpu::fill_normal(key, first + at, n, part.data()); break;
       default: std::fill(part.begin(), part.end(), 1.0f);
     }
-    const auto scale = static_cast<float>(p.init.scale);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-      elements[i] = static_cast<T>(p.init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f)
-                                                                        : scale * part[i]);
-    p.where->upload(static_cast<T*>(p.memory.data()) + first, elements.data(),
-                    static_cast<std::size_t>(count) * sizeof(T));
+    const auto scale = static_cast<float>(init.scale);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+      elements[i] = static_cast<T>(init.kind == distribution::uniform ? scale * (2.0f * part[i] - 1.0f)
+                                                                      : scale * part[i]);
+    where->upload(static_cast<T*>(to) + at, elements.data(), static_cast<std::size_t>(n) * sizeof(T));
   }
+}
+/// Gives a deferred parameter of type T its memory and elements; others have them.
+template <element T>
+void materialize_state(tensor_state& p) {
+  if (!p.is_deferred()) return;
+  p.memory = p.where.allocate(p.bytes());
+  draw_elements<T>(p.init, p.where, p.memory.data(), 0, p.extents.size());
+}
+}  // namespace detail
+
+/// Draws the elements of `p`, of type T, as its initializer says, from `key`; those of a deferred parameter
+/// when it gets them.
+template <element T>
+void draw(tensor_state& p, random_key key) {
+  p.init.seed = key.seed;
+  p.init.stream = key.stream;
+  if (p.is_deferred() || p.init.kind == initializer::distribution::none) return;
+  detail::require_memory(p);
+  detail::draw_elements<T>(p.init, p.where, p.memory.data(), 0, p.extents.size());
   ++p.version;
+}
+
+/// Gives the parameters of `m` that were created on a deferred device their memory and elements: the same as
+/// if they had been created with them.
+template <class M>
+void materialize(M& m) {
+  for_each_parameter(m, []<class P>(const std::string&, const P& p) {
+    detail::materialize_state<typename P::value_type>(*p.state());
+  });
 }
 
 /// Draws all parameters anew. The elements of each depend on the seed and its name alone.
@@ -195,10 +222,15 @@ inline random_key next_parameter_key() {
 }
 }  // namespace detail
 
-/// A parameter with elements drawn by `init` at once; `initialize` draws them again, by name.
+/// A parameter with elements drawn at once, unless `where` defers them; `initialize` draws them again by
+/// name.
 template <element T = float, class Extents>
 parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = default_device()) {
-  parameter<Extents, T> p(static_cast<shape>(e), where);
+  parameter<Extents, T> p = [&] {
+    if (!where.defers_parameters()) return parameter<Extents, T>(static_cast<shape>(e), where);
+    return parameter<Extents, T>(
+        make_recycled<tensor_state>(where, static_cast<shape>(e), dtype_of<T>, buffer()));
+  }();
   p.state()->init = init;
   draw<T>(*p.state(), detail::next_parameter_key());
   return p;

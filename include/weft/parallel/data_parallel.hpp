@@ -7,6 +7,7 @@
 // between the steps of the programs that follow.
 #pragma once
 
+#include <bit>
 #include <unordered_map>
 
 #include <weft/parallel/gather.hpp>
@@ -16,7 +17,8 @@ namespace weft::parallel {
 
 class data_parallel_hooks : public run::execution_hooks {
  public:
-  /// Takes parameters and buffers as they are on rank 0. Collective.
+  /// Takes parameters and buffers as they are on rank 0. Parameters that have no elements yet get them: of
+  /// those that are divided each rank draws its rows. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where)
       : options_(o),
@@ -27,10 +29,10 @@ class data_parallel_hooks : public run::execution_hooks {
         buffers_(std::move(buffers)),
         gatherer_(units_, groups_, o, where),
         reducer_(units_, groups_, o, where) {
-    for (const auto& p : parameters) {
-      check(p.first, *p.second);
-      take_from_first({p}, true);  // one by one: a message may be as large as the parameter
-    }
+    for (const auto& p : parameters) check(p.first, *p.second);
+    agree_on_deferred(parameters);
+    for (const auto& p : parameters)
+      if (!p.second->is_deferred()) take_from_first({p}, true);  // one by one: as large as the parameter
     take_from_first(buffers_, true);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
@@ -176,6 +178,36 @@ class data_parallel_hooks : public run::execution_hooks {
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }
 
+  /// Parameters without elements are drawn as rank 0 would draw them, by each rank what it holds. Throws
+  /// usage_error on all ranks if some have elements where rank 0 has none, or the other way round.
+  void agree_on_deferred(const state_dict_t& parameters) {
+    constexpr std::size_t fields = 5;
+    std::vector<std::int64_t> first;
+    for (const auto& [name, p] : parameters)
+      for (const std::int64_t field :
+           {std::int64_t{p->is_deferred()}, static_cast<std::int64_t>(p->init.kind),
+            std::bit_cast<std::int64_t>(p->init.scale), static_cast<std::int64_t>(p->init.seed),
+            static_cast<std::int64_t>(p->init.stream)})
+        first.push_back(field);
+    groups_.data().broadcast(first, 0, groups_.labelled("initializers", true)).wait();
+    std::vector<std::int64_t> differ{0};  // one more than the first that does
+    for (std::size_t i = parameters.size(); i-- > 0;)
+      if (first[fields * i] != parameters[i].second->is_deferred())
+        differ[0] = static_cast<std::int64_t>(i) + 1;
+    groups_.data().all_reduce(differ, reduction::maximum, groups_.labelled("initializers", true)).wait();
+    if (differ[0] > 0)
+      throw usage_error("weft: bind: parameter " + parameters[static_cast<std::size_t>(differ[0]) - 1].first +
+                        " was created on a deferred device by some ranks, and with elements by others");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (first[fields * i] == 0) continue;
+      const std::int64_t* const f = &first[fields * i];
+      parameters[i].second->init = {static_cast<initializer::distribution>(f[1]), std::bit_cast<double>(f[2]),
+                                    static_cast<std::uint64_t>(f[3]), static_cast<std::uint64_t>(f[4])};
+      if (options_.divide != sharding::parameters || groups_.parts() == 1)
+        detail::materialize_state<float>(*parameters[i].second);
+    }
+  }
+
   /// All ranks take the elements that rank 0 has. `control`: not counted as data.
   void take_from_first(const state_dict_t& tensors, bool control) {
     if (groups_.data().size() == 1) return;
@@ -217,7 +249,9 @@ class data_parallel_hooks : public run::execution_hooks {
       const index_t at = apart ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
       if (!apart) continue;
-      copy_rows(m.local, 0, m.whole, p.at, p.count);
+      if (m.whole->is_deferred())
+        detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
+      else copy_rows(m.local, 0, m.whole, p.at, p.count);
       m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents});
     }
   }

@@ -18,6 +18,7 @@ struct initializer {
   enum class distribution : std::uint8_t { none, constant, uniform, normal };
   distribution kind = distribution::none;
   double scale = 0;  // the constant, half the width, or the standard deviation
+  std::uint64_t seed = 0, stream = 0;  // of the random numbers
 };
 
 /// Whether a value came from a statement of a tape, and whether backward may begin at it.
@@ -44,11 +45,14 @@ struct tensor_state {
   std::shared_ptr<const division> divided;  // among ranks; null if all elements belong here
 
   tensor_state(const device& d, const shape& s, dtype t)
-      : where(d), memory(d.allocate(bytes_of(s, t))),
-        extents(s), type(t) {}
+      : tensor_state(d, s, t, d.allocate(bytes_of(s, t))) {}
+  tensor_state(const device& d, const shape& s, dtype t, buffer m)
+      : where(d), memory(std::move(m)), extents(s), type(t) {}
   std::size_t bytes() const { return bytes_of(extents, type); }
   /// The extents that handles and expressions know, of the elements of all ranks.
   const shape& whole() const { return divided ? divided->whole : extents; }
+  /// Whether it is a parameter that gets its elements later: see device::deferred.
+  bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
 };
 
 /// A tensor with elements that are not set yet.
@@ -91,10 +95,16 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
                     ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
                     "read it are evaluated there: eval(e, run), tape steps(run)");
 }
+[[noreturn, gnu::cold]] inline void refuse_deferred(const tensor_state& t) {
+  throw value_error("weft: a parameter of shape " + to_string(t.extents) +
+                    " was created on a deferred device and has no elements yet: bind the model to a "
+                    "strategy, or call materialize(model)");
+}
 /// Throws value_error if not all elements are here.
 inline void require_memory(const tensor_state& t) {
   if (const auto arrive = t.arrive) arrive();  // a copy: arriving clears it
   if (t.divided && (!t.memory || !(t.extents == t.whole())) && t.whole().size() > 0) refuse_divided(t);
+  if (t.is_deferred()) refuse_deferred(t);
 }
 inline void download_to(const tensor_state& t, void* host) {
   require_memory(t);

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Models that no rank could hold: created without memory, each rank draws what is its own.
+#include <atomic>
+#include <cstring>
+
+#include <weft/nn/clone.hpp>
+
+#include "training.hpp"
+
+using namespace training;
+
+namespace {
+/// A device that has so many bytes and no more.
+class small_backend : public cpu::cpu_backend {
+ public:
+  explicit small_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
+  void* allocate(std::size_t bytes) override {
+    if (bytes > left_) throw out_of_memory_error("weft: the small device has " + std::to_string(left_) +
+                                                 " bytes left, not " + std::to_string(bytes));
+    left_ -= bytes;
+    return cpu_backend::allocate(bytes);
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept override {
+    left_ += bytes;
+    cpu_backend::deallocate(p, bytes);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+};
+
+constexpr net_sizes large{64, 64, 128};
+constexpr int blocks = 48;
+
+net large_net(const device& where, std::uint64_t seed) {
+  net model = net::create(where, large);
+  while (model.h.blocks.size() < blocks)
+    model.h.blocks.push_back({layer_normalization<>::create(large.width, where),
+                              linear<>::create(large.width, large.hidden, where),
+                              linear<>::create(large.hidden, large.width, where)});
+  initialize(model, seed);
+  return model;
+}
+
+bool same_bits(const void* a, const void* b, std::size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
+
+/// Whether the rows that this rank has are those of the whole model.
+template <class Run>
+void check_rows(const Run& run, const net& whole) {
+  const auto all = named_parameters(whole);
+  REQUIRE(run.local().size() == all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const tensor_state &own = *run.local()[i].second, &w = *all[i].second;
+    const index_t row = w.extents.size() / parallel::in_rows(w.extents)[0];
+    const index_t first = run.parallel().place_of(all[i].first).first * row;
+    INFO(all[i].first);
+    CHECK(same_bits(own.memory.data(), static_cast<const float*>(w.memory.data()) + first, own.bytes()));
+  }
+}
+}  // namespace
+
+TEST_CASE("a model whose parameters no rank could hold is created, drawn with the same bits, and trained") {
+  const net whole = large_net(one_thread(), 5);
+  const auto bytes = static_cast<std::size_t>(4 * parameter_count(whole));
+  const std::size_t limit = bytes * 4 / 5;
+  run_ranks(4, [&](communicator& ranks) {
+    const device where(std::make_shared<small_backend>(limit));
+    CHECK_THROWS_AS(large_net(where, 5), out_of_memory_error);
+    where.memory().reset_peak();
+    net model = large_net(where.deferred(), 5 + static_cast<std::uint64_t>(ranks.rank()));  // rank 0's counts
+    CHECK(where.memory().figures().in_use == 0);
+    sgd optimizer{.lr = 1e-2};
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    check_rows(run, whole);
+    CHECK(where.memory().figures().peak < bytes / 4 + bytes / 16);
+    std::vector<float> losses;
+    for (int s = 0; s < 3; ++s) {
+      tape steps(run);
+      const auto loss = steps.eval(cross_entropy(model(batch_of(1, where, 0)), batch_of(1, where, 1)));
+      steps.backward(loss);
+      run.step();
+      losses.push_back(loss.item());
+    }
+    CHECK(losses.back() < losses.front());
+    CHECK(where.memory().figures().peak <= limit);
+  });
+}
+
+TEST_CASE("deferred parameters have the bits of others under every stage, and alone") {
+  const net whole = large_net(one_thread(), 7);
+  for (sharding stage : stages)
+    for (int n : {1, 2, 3})
+      run_ranks(n, [&](communicator& ranks) {
+        INFO("stage " << static_cast<int>(stage) << " on " << n << " ranks");
+        net model = large_net(one_thread().deferred(), 7);
+        adamw optimizer;
+        auto run = bind(model, optimizer, ranks, {.divide = stage});
+        check_rows(run, whole);
+      });
+  net alone = large_net(one_thread().deferred(), 7);
+  materialize(alone);
+  CHECK(elements_of(named_parameters(alone)) == elements_of(named_parameters(whole)));
+  const net by_default = net::create(one_thread().deferred());  // not drawn by name
+  CHECK(by_default.table.weight.state()->init.kind == initializer::distribution::normal);
+}
+
+TEST_CASE("a parameter that has no elements yet says so") {
+  const device where = one_thread();
+  context c(where);
+  net model = net::create(where.deferred());
+  const auto refused = [](auto f) {
+    CHECK_THROWS_WITH_AS(f(), doctest::Contains("has no elements yet: bind the model"), value_error);
+  };
+  refused([&] { model.table.weight.to_vector(); });
+  refused([&] { model.table.weight.data(); });
+  refused([&] { eval(model.table.weight + 1.0f, c); });
+  refused([&] { clone(model); });
+  refused([&] { to(model, one_thread()); });
+  CHECK(parameter_count(model) > 0);
+}
+
+TEST_CASE("ranks that have made their models in different ways are told the parameter") {
+  run_ranks(3, [](communicator& ranks) {
+    const device where = one_thread();
+    net model = net::create(where);
+    if (ranks.rank() == 2)
+      model.h.blocks[1].in.bias = make_parameter(extents<dyn>{7}, init::constant(0), where.deferred());
+    adamw optimizer;
+    CHECK_THROWS_WITH_AS(bind<policy<strategy::data_parallel>>(model, optimizer, ranks),
+                         doctest::Contains("parameter h.1.in.bias was created on a deferred device by some"),
+                         usage_error);
+  });
+}
