@@ -32,7 +32,7 @@ class data_parallel_hooks : public run::execution_hooks {
     for (const auto& p : parameters) check(p.first, *p.second);
     agree_on_deferred(parameters);
     for (const auto& p : parameters)
-      if (!p.second->is_deferred()) take_from_first({p}, true);  // one by one: as large as the parameter
+      if (!p.second->is_deferred() && !apart()) take_from_first({p}, true);  // one by one: they may be large
     take_from_first(buffers_, true);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
@@ -130,11 +130,9 @@ class data_parallel_hooks : public run::execution_hooks {
       copy_rows(copy, 0, local, 0, local->extents.size());
       return copy;
     }
-    rank_counts counts;
-    for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
     const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
     groups_.shards()
-        .all_gather(elements_of(*own), elements_of(*all), counts, groups_.labelled(name, true))
+        .all_gather(elements_of(*own), elements_of(*all), counts_of(m), groups_.labelled(name, true))
         .wait();
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
@@ -203,8 +201,7 @@ class data_parallel_hooks : public run::execution_hooks {
       const std::int64_t* const f = &first[fields * i];
       parameters[i].second->init = {static_cast<initializer::distribution>(f[1]), std::bit_cast<double>(f[2]),
                                     static_cast<std::uint64_t>(f[3]), static_cast<std::uint64_t>(f[4])};
-      if (options_.divide != sharding::parameters || groups_.parts() == 1)
-        detail::materialize_state<float>(*parameters[i].second);
+      if (!apart()) detail::materialize_state<float>(*parameters[i].second);
     }
   }
 
@@ -233,31 +230,49 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
+  /// Whether the rows of a rank are in memory of their own.
+  bool apart() const { return options_.divide == sharding::parameters && groups_.parts() > 1; }
+  /// The elements of a parameter by part.
+  rank_counts counts_of(const member& m) const {
+    rank_counts counts;
+    for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
+    return counts;
+  }
+  /// The local rows of a parameter become those that rank 0 has.
+  void take_rows_from_first(const member& m) {
+    const bool sends = groups_.part() == 0;
+    const state_ptr whole = sends ? reachable(messages_, m.whole) : flat(messages_, 0);
+    const state_ptr own = reachable(messages_, m.local);
+    const comm_options o = groups_.labelled(m.name, true);
+    groups_.shards().scatter(elements_of(*whole), elements_of(*own), 0, counts_of(m), o).wait();
+    groups_.replicas().broadcast(elements_of(*own), 0, o).wait();
+    if (own != m.local) copy_rows(m.local, 0, own, 0, own->extents.size());
+  }
+
   /// Makes the local parameters: rows of the whole, or rows of their own, to their owner a tensor of its own.
   void divide(unit& u) {
     if (groups_.parts() == 1) return;
-    const bool apart = options_.divide == sharding::parameters;
     const state_ptr rows =
-        apart ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
+        apart() ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
     const std::span<const piece> own = u.message.part(groups_.part());
     for (const piece& p : own) {
       member& m = u.at(p.member);
       m.local = alias_of(*m.whole);
       m.local->extents = in_rows(m.whole->extents);
       m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
-      const state_ptr& base = apart ? rows : m.whole;
-      const index_t at = apart ? p.in_message - own[0].in_message : p.at;
+      const state_ptr& base = apart() ? rows : m.whole;
+      const index_t at = apart() ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-      if (!apart) continue;
+      if (!apart()) continue;
       if (m.whole->is_deferred())
         detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
-      else copy_rows(m.local, 0, m.whole, p.at, p.count);
+      else take_rows_from_first(m);
       m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents});
     }
   }
 
   void offload(unit& u, const device& home) {
-    if (options_.divide != sharding::parameters || groups_.parts() == 1)
+    if (!apart())
       throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
     for (member& m : u.members) move_to(*m.local, home);
   }

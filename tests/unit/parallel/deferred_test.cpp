@@ -106,6 +106,24 @@ TEST_CASE("deferred parameters have the bits of others under every stage, and al
   CHECK(by_default.table.weight.state()->init.kind == initializer::distribution::normal);
 }
 
+TEST_CASE("all ranks begin with what rank 0 has, whatever others have, with elements and without") {
+  const net whole = large_net(one_thread(), 7);
+  for (const bool deferred : {false, true})
+    for (const parallel_options& o :
+         {parallel_options{}, parallel_options{.divide = sharding::optimizer},
+          parallel_options{.divide = sharding::parameters},
+          parallel_options{.divide = sharding::parameters, .shard_ranks = 2},
+          parallel_options{.divide = sharding::parameters, .shard_ranks = 1}})
+      run_ranks(4, [&](communicator& ranks) {
+        INFO("stage " << static_cast<int>(o.divide) << ", groups of " << o.shard_ranks);
+        const device where = deferred ? one_thread().deferred() : one_thread();
+        net model = large_net(where, 7 + static_cast<std::uint64_t>(ranks.rank()));
+        adamw optimizer;
+        auto run = bind(model, optimizer, ranks, o);
+        check_rows(run, whole);
+      });
+}
+
 TEST_CASE("a parameter that has no elements yet says so") {
   const device where = one_thread();
   context c(where);
