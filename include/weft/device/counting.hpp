@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A device that allocates and computes nothing: a program run on it shows what memory it would
-// take anywhere, to the byte, and what work.
+// A device that allocates and computes nothing: a program run on it shows the memory it would take on any
+// device, to the byte, and its amount of work.
 //
 //   const auto counts = std::make_shared<counting_backend>();
 //   const device nowhere(counts);
 //   ... build the model and run a step there ...
 //   nowhere.memory().figures().peak; counts->work().operations
 //
-// It stands for a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` for
-// one whose messages lie on the host, as those of GPUs.
+// It represents a device that keeps messages between ranks in its own memory, as CPUs do, or with `false` one
+// whose messages are kept on the host, as those of GPUs.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@
 
 namespace weft {
 
-/// What was asked of a device so far.
+/// Amount of work requested of a device so far.
 struct device_work {
   double operations = 0;  // multiplications and additions of matrix products
   double bytes =
@@ -28,6 +28,7 @@ struct device_work {
   }
 };
 
+/// The counting device; downloads are zeros.
 class counting_backend : public backend {
  public:
   explicit counting_backend(bool holds_messages = true) : holds_messages_(holds_messages) {}
@@ -73,7 +74,7 @@ class counting_backend : public backend {
   void synchronize() override {}
 
  private:
-  /// Elements along dims without a stride are the same one.
+  /// Elements along dims with stride 0 are the same one and are counted once.
   void touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
     for (std::size_t d = 0; d < extents.size(); ++d)
       if (stride[d] != 0) bytes *= static_cast<double>(extents[d]);

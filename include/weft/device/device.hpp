@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A device as a handle: what it can do and the memory it caches.
+// A handle of a device: its backend, and a caching allocator for its memory.
 //
 //   device gpu(std::make_shared<opencl::opencl_backend>());
 //   auto x = zeros<float>(extents<32, 784>{}, gpu);
@@ -10,6 +10,8 @@
 
 namespace weft {
 
+/// Shared handle; copies refer to the same device and allocator. Two handles made from one backend have
+/// separate allocators and compare unequal.
 class device {
  public:
   explicit device(std::shared_ptr<backend> b)
@@ -37,8 +39,8 @@ class device {
   bool defers_ = false;
 };
 
-/// The CPU with one thread for each core. Made at the first call and never destroyed, so that
-/// tensors may be static.
+/// The CPU with one thread per core. Created at the first call and never destroyed, so that tensors may be
+/// static.
 inline const device& default_device() {
   static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
   return *cpu;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Elementary functions on lanes: polynomials for f32 and exp of f64, the C library lane by lane elsewhere.
+// Elementary functions on lanes: polynomials for f32 and exp of f64, otherwise the C library lane by lane.
 //
-// Infinities, NaN and signed zeros come out as IEEE wants. The polynomials are least-squares fits
-// on Chebyshev points, weighted for relative error; tests/unit/device states their ulps.
+// Infinities, NaN and signed zeros are treated as in IEEE 754. The polynomials are least-squares fits on
+// Chebyshev points, weighted for relative error; tests/unit/device states their errors in ulps.
 #pragma once
 
 #include <limits>
@@ -28,18 +28,18 @@ WEFT_INLINE V polynomial(V x, const T (&c)[N]) {
   return sum;
 }
 
-/// Integers as wide as the lanes of V.
+/// Integers of the width of the lanes of V.
 template <class V>
 using integers_of = rebind<V, std::conditional_t<is_f32<V>, std::int32_t, std::int64_t>>;
 
-/// 2 to the `n`, for n that leave it a normal number.
+/// 2 to the power n, if that is a normal number.
 template <class V>
 WEFT_INLINE V power_of_two(integers_of<V> n) {
   if constexpr (is_f32<V>) return bits_as<V>(static_cast<integers_of<V>>((n + 127) << 23));
   else return bits_as<V>(static_cast<integers_of<V>>((n + 1023) << 52));
 }
 
-/// y, which is not negative, or -y where x has that sign.
+/// y, which is not negative, with the sign of x.
 template <class V>
 WEFT_INLINE V with_sign_of(V x, V y) {
   using I = rebind<V, std::int32_t>;
@@ -66,7 +66,8 @@ WEFT_INLINE V expm1_reduced(V r) {
 template <class V>
 inline constexpr lane<V> magic = is_f32<V> ? lane<V>(0x1.8p23) : lane<V>(0x1.8p52);
 
-/// An integer of at most 2^22, of f64 2^51, as one; any for NaN, which no conversion of C++ takes.
+/// An integral value of at most 2^22 (f64: 2^51) as an integer; any integer for NaN, for which a C++
+/// conversion would be undefined.
 template <class V>
 WEFT_INLINE integers_of<V> integer_of(V whole) {
   using I = integers_of<V>;
@@ -82,7 +83,7 @@ WEFT_INLINE V reduce_by_log2(V x, V& whole) {
   return multiply_add(whole, low, multiply_add(whole, high, x));
 }
 
-/// y in [1/2, 2] times 2 to the `whole`, rounded once: an integer in [-252, 254], of f64 in [-2044, 2046].
+/// y in [1/2, 2] times 2 to the power `whole`, an integer in [-252, 254] (f64: [-2044, 2046]), rounded once.
 template <class V>
 WEFT_INLINE V scaled(V y, V whole) {
 #if defined(__AVX512F__) && defined(__AVX512VL__)
@@ -113,6 +114,7 @@ WEFT_INLINE V exp_within(V x) {
 }
 }  // namespace detail
 
+/// Absolute value per lane; +0 for -0.
 template <class V>
 WEFT_INLINE V abs(V x) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(x, V{}), simd::negative(x), x);
@@ -122,7 +124,8 @@ WEFT_INLINE V abs(V x) {
   else return map_lanes(x, [](auto e) { return std::abs(e); });
 }
 
-/// Rounded as IEEE wants, so that any instruction will do; not std::sqrt, which branches to set errno.
+/// Correctly rounded, so that any instruction gives the same result; not std::sqrt, which branches to set
+/// errno.
 template <class V>
 WEFT_INLINE V sqrt(V x) {
 #if __has_builtin(__builtin_elementwise_sqrt)
@@ -147,6 +150,7 @@ WEFT_INLINE V sqrt(V x) {
   return map_lanes(x, [](auto e) { return std::sqrt(e); });
 }
 
+/// e to the power x per lane.
 template <class V>
 WEFT_INLINE V exp(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -160,6 +164,7 @@ WEFT_INLINE V exp(V x) {
   }
 }
 
+/// Natural logarithm per lane.
 template <class V>
 WEFT_INLINE V log(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -188,6 +193,7 @@ WEFT_INLINE V log(V x) {
   }
 }
 
+/// Hyperbolic tangent per lane.
 template <class V>
 WEFT_INLINE V tanh(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -204,6 +210,7 @@ WEFT_INLINE V tanh(V x) {
   }
 }
 
+/// Error function per lane.
 template <class V>
 WEFT_INLINE V erf(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -225,7 +232,7 @@ WEFT_INLINE V erf(V x) {
   }
 }
 
-/// log(1 + x) from the logarithm of the rounded sum and what rounding lost.
+/// log(1 + x) as the logarithm of the rounded sum plus a correction for its rounding error.
 template <class V>
 WEFT_INLINE V log1p(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -238,6 +245,7 @@ WEFT_INLINE V log1p(V x) {
   }
 }
 
+/// exp(x) - 1 per lane.
 template <class V>
 WEFT_INLINE V expm1(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -254,7 +262,7 @@ WEFT_INLINE V expm1(V x) {
 }
 
 namespace detail {
-/// Multiples of the first part of pi / 2 are exact in f64 up to here.
+/// Largest argument for which multiples of the first part of pi / 2 are exact in f64.
 inline constexpr float farthest_by_quarters = 1e6f;
 
 /// x = whole pi / 2 + r with |r| <= pi / 4, for one f64 or a vector of them.
@@ -267,7 +275,7 @@ template <class D>
 WEFT_INLINE D without_quarters(D x, D whole) {
   return multiply_add(whole, -0x1.0b4611a626331p-34, multiply_add(whole, -0x1.921fb544p+0, x));
 }
-/// x = turns pi / 2 + r, found in f64; x must be nearer than farthest_by_quarters.
+/// x = turns pi / 2 + r, computed in f64; |x| must be below farthest_by_quarters.
 template <class V>
 WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
   if constexpr (lane_count<V> == 1) {
@@ -289,11 +297,11 @@ WEFT_INLINE V reduce_by_quarters(V x, rebind<V, std::int32_t>& turns) {
   }
 }
 
-/// Sine (0) or cosine (1) of x; of lanes far from zero by the C library.
+/// Sine (quarter 0) or cosine (1) of x; lanes of large magnitude by the C library.
 template <class V, class Exact>
 WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
   using I = rebind<V, std::int32_t>;
-  const auto near = less(abs(x), splat<V>(farthest_by_quarters));  // not if it is no number
+  const auto near = less(abs(x), splat<V>(farthest_by_quarters));  // false for NaN
   I turns;
   const V r = reduce_by_quarters(select(near, x, V{}), turns);
   turns += quarter;
@@ -316,12 +324,14 @@ WEFT_INLINE V sine_or_cosine(V x, int quarter, Exact exact) {
 }
 }  // namespace detail
 
+/// Sine per lane, of an angle in radians.
 template <class V>
 WEFT_INLINE V sin(V x) {
   const auto exact = [](auto e) { return std::sin(e); };
   if constexpr (detail::is_f32<V>) return select(equal(x, V{}), x, detail::sine_or_cosine(x, 0, exact));
   else return map_lanes(x, exact);
 }
+/// Cosine per lane, of an angle in radians.
 template <class V>
 WEFT_INLINE V cos(V x) {
   const auto exact = [](auto e) { return std::cos(e); };
@@ -329,7 +339,7 @@ WEFT_INLINE V cos(V x) {
   else return map_lanes(x, exact);
 }
 
-/// Halves go to the even neighbour.
+/// Nearest integer per lane, ties to even.
 template <class V>
 WEFT_INLINE V round(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -340,6 +350,7 @@ WEFT_INLINE V round(V x) {
     return map_lanes(x, [](auto e) { return std::nearbyint(e); });
   }
 }
+/// Largest integer not above x, per lane.
 template <class V>
 WEFT_INLINE V floor(V x) {
   if constexpr (detail::is_f32<V>) {
@@ -350,12 +361,13 @@ WEFT_INLINE V floor(V x) {
   }
 }
 
+/// std::pow per lane.
 template <class V>
 WEFT_INLINE V pow(V x, V y) {
   if constexpr (lane_count<V> == 1) x = static_cast<V>(std::pow(x, y));
   else
     for (int i = 0; i < lane_count<V>; ++i) x[i] = static_cast<lane<V>>(std::pow(x[i], y[i]));
-  return simd::detail::of_unknown_origin(x);  // compilers make a product of a square
+  return simd::detail::of_unknown_origin(x);  // so that compilers do not rewrite squares as products
 }
 
 }  // namespace WEFT_ISA

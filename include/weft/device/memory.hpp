@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Device memory: a caching allocator, and buffers that return to it.
 //
-// Freed blocks are kept by size class (eighths of a power of two) and handed out again, so a
-// steady training step asks the device for nothing. Blocks of one class do not serve another: what
-// is reserved can be more than ever is in use, unless there is a limit. AddressSanitizer is told of what is
-// free, and of what a block has beyond the bytes that were asked for.
+// Freed blocks are cached by size class (eighths of a power of two) and reused, so that a steady training
+// step does not allocate from the device. Blocks of one class do not serve another, so the reserved memory
+// can exceed the peak in use, unless there is a limit. Under AddressSanitizer free blocks, and the part of a
+// block beyond the requested bytes, are poisoned.
 #pragma once
 
 #include <bit>
@@ -18,13 +18,15 @@
 
 namespace weft {
 
+/// Statistics of an allocator.
 struct memory_figures {
   std::size_t in_use = 0;    // bytes held by buffers
-  std::size_t peak = 0;      // the most that ever was in use
-  std::size_t reserved = 0;  // bytes taken from the device, in use or cached
-  std::size_t requests = 0;  // allocations asked of the device
+  std::size_t peak = 0;      // maximum of in_use so far
+  std::size_t reserved = 0;  // bytes allocated from the device, in use or cached
+  std::size_t requests = 0;  // allocations from the device
 };
 
+/// Caching allocator of one device; thread-safe.
 class caching_allocator {
  public:
   explicit caching_allocator(std::shared_ptr<backend> device) : device_(std::move(device)) {}
@@ -32,8 +34,8 @@ class caching_allocator {
   caching_allocator& operator=(const caching_allocator&) = delete;
   ~caching_allocator() { release_cached(); }
 
-  /// A block of at least `bytes`; the size it really has goes to `granted`. What is cached goes back to the
-  /// device before this fails with its out_of_memory_error.
+  /// Returns a block of at least `bytes` bytes and sets `granted` to its size. Before it fails with the
+  /// device's out_of_memory_error it frees all cached blocks.
   void* allocate(std::size_t bytes, std::size_t& granted) {
     granted = size_class(bytes);
     const std::lock_guard lock(mutex_);
@@ -57,19 +59,19 @@ class caching_allocator {
     forbid(block, granted);
     try {
       blocks.push_back(block);
-    } catch (const std::bad_alloc&) {  // no memory to remember it with
+    } catch (const std::bad_alloc&) {  // the block cannot be cached
       figures_.reserved -= granted;
       give_back(block, granted);
     }
   }
 
-  /// Gives cached blocks back to the device.
+  /// Returns all cached blocks to the device.
   void release_cached() noexcept {
     const std::lock_guard lock(mutex_);
     release();
   }
 
-  /// From now on blocks are cached only as far as no more than `bytes` are reserved, if no more are in use.
+  /// Limits caching: blocks are freed rather than cached while more than `bytes` are reserved.
   void limit(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
@@ -86,13 +88,13 @@ class caching_allocator {
   }
   backend& device() const { return *device_; }
 
-  /// The size a request is rounded up to.
+  /// The size to which a request is rounded up.
   static constexpr std::size_t size_class(std::size_t bytes) {
     if (bytes <= 512) return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
     const std::size_t step = std::bit_floor(bytes - 1) / 8;
     return (bytes + step - 1) / step * step;
   }
-  /// Size classes in order of size, eight for each power of two.
+  /// Index of a size class in order of size; eight per power of two.
   static constexpr std::size_t class_number(std::size_t size_of_class) {
     const auto octave = static_cast<std::size_t>(std::bit_width((size_of_class - 1) >> 9));
     return 8 * octave + (size_of_class - 1) / class_step(octave) % 8;
@@ -150,7 +152,7 @@ class caching_allocator {
   memory_figures figures_;
 };
 
-/// Shared ownership of a block. Outlives nothing: the allocator stays as long as its buffers.
+/// Shared ownership of a block of device memory; keeps the allocator alive.
 class buffer {
  public:
   buffer() = default;
@@ -158,7 +160,7 @@ class buffer {
       : block_(make_recycled<block>(std::move(allocator), bytes)) {}
 
   void* data() const { return block_ ? static_cast<char*>(block_->memory) + offset_ : nullptr; }
-  /// The bytes from `offset` on, in the same block.
+  /// The part of the same block from byte `offset` on.
   buffer part(std::size_t offset) const {
     buffer b = *this;
     b.offset_ += offset;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Products that no compiler contracts with a sum, and fused multiply-adds where they are asked for.
+// Products that compilers do not contract with sums, and explicit fused multiply-adds.
 //
-// g++ contracts `a * b + c` into one instruction within a basic block and not across branches, so the
-// bits of an expression would depend on the code around it. On the CPU a product whose value may be
-// added to something is therefore `multiply`, and what is to be fused is `multiply_add`: an element's
-// bits are those of the IEEE operations as written, for single lanes and vectors alike and whatever
-// -ffp-contract says.
+// g++ contracts `a * b + c` within a basic block but not across branches, so the bits of an expression would
+// depend on the code around it. On the CPU, products whose value may be added to something are therefore
+// written `multiply`, and fused operations `multiply_add`: the bits of an element are those of the IEEE
+// operations as written, for single lanes and vectors alike and for any -ffp-contract.
 //
-//   y = multiply_add(slope, x, offset);  // one rounding where the instruction set has it
+//   y = multiply_add(slope, x, offset);  // one rounding if the instruction set has it
 #pragma once
 
 #include <weft/device/simd.hpp>
@@ -16,7 +15,7 @@ namespace weft::simd {
 inline namespace WEFT_ISA {
 
 namespace detail {
-/// `x`, of which the compiler no longer knows what computed it.
+/// `x`, opaque to the optimiser.
 template <class V>
 WEFT_INLINE V of_unknown_origin(V x) {
 #if defined(__x86_64__)
@@ -32,7 +31,7 @@ WEFT_INLINE V of_unknown_origin(V x) {
   return x;
 }
 
-/// Whether the instruction set multiplies and adds with one rounding.
+/// Whether the instruction set has fused multiply-add.
 #if defined(__FMA__) || defined(__aarch64__)
 inline constexpr bool has_fma = true;
 #else
@@ -68,13 +67,13 @@ WEFT_INLINE V fused(V a, V b, V c) {
 }
 }  // namespace detail
 
-/// a * b, rounded before anything is added to it; of integers modulo 2^bits.
+/// a * b, rounded before anything is added to it; integers modulo 2^bits.
 template <class V>
 WEFT_INLINE V multiply(V a, V b) {
   if constexpr (std::is_floating_point_v<lane<V>>) return detail::of_unknown_origin(static_cast<V>(a * b));
   else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) * bits_as<detail::unsigned_of<V>>(b));
 }
-/// a * b + c with one rounding where the instruction set has it, elsewhere with two; in all lanes alike.
+/// a * b + c, with one rounding if the instruction set has it, else with two; the same in all lanes.
 template <class V>
 WEFT_INLINE V multiply_add(V a, V b, V c) {
   if constexpr (detail::has_fma && std::is_floating_point_v<lane<V>>) return detail::fused(a, b, c);

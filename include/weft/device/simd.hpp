@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Vectors of lanes on the compilers' vector extension; a lane type alone is a vector of one.
+// Vectors of lanes, by the compilers' vector extension; a scalar type is a vector of one lane.
 //
-// The same kernel code runs with V = float (the row part of row kernels) and with
-// V = vec<float, 16>. Comparisons give masks: 32-bit lanes that are all ones or all zeros,
-// whatever is compared.
+// The same kernel code runs with V = float (the row part of row kernels) and with V = vec<float, 16>.
+// Comparisons return masks: 32-bit lanes of all ones or all zeros, whatever type is compared.
 //
 //   vec<float, 8> y = select(less(x, splat<vec<float, 8>>(0.f)), -x, x);
 #pragma once
@@ -46,22 +45,27 @@ struct lanes_of<V> {
 };
 }  // namespace detail
 
+/// A vector of N lanes of type T.
 template <class T, int N>
 using vec = typename detail::vector_of<T, N>::type;
 
+/// The type of a lane of V.
 template <class V>
 using lane = typename detail::lanes_of<V>::element;
 
+/// Number of lanes of V.
 template <class V>
 inline constexpr int lane_count = detail::lanes_of<V>::count;
 
-/// The same number of lanes with another element type.
+/// A vector with the lane type T and the number of lanes of V.
 template <class V, class T>
 using rebind = vec<T, lane_count<V>>;
 
+/// The mask type of V: 32-bit lanes, all ones for true.
 template <class V>
 using mask_of = rebind<V, std::int32_t>;
 
+/// x in every lane.
 template <class V>
 WEFT_INLINE V splat(lane<V> x) {
   return x - V{};  // exact, the sign of zero included
@@ -74,28 +78,30 @@ template <class V, int... I>
 inline constexpr V counted<V, std::integer_sequence<int, I...>> = {static_cast<lane<V>>(I)...};
 }  // namespace detail
 
-/// 0, 1, 2, ... across the lanes.
+/// 0, 1, 2, ... in the lanes.
 template <class V>
 WEFT_INLINE V iota() {
   if constexpr (lane_count<V> == 1) return V{};
   else return detail::counted<V, std::make_integer_sequence<int, lane_count<V>>>;
 }
 
+/// Loads a vector from contiguous memory without alignment.
 template <class V>
 WEFT_INLINE V load(const lane<V>* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
+/// Stores a vector to contiguous memory without alignment.
 template <class V>
 WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wider than a register
   std::memcpy(p, &v, sizeof v);
 }
 
 namespace detail {
-/// Memory to and from the first `n` lanes, n less than there are; nothing else is touched. What is
-/// loaded into the other lanes is zero. Written out, because the compilers' functions for masks differ
-/// and their header takes long to read.
+/// Loads and stores of the first `n` lanes, fewer than there are; other memory is not accessed, other lanes
+/// are loaded as zero. Written with inline assembly, as the compilers' functions for masks differ and their
+/// header is slow to compile.
 template <class V>
 struct partial {
   using T = lane<V>;
@@ -164,7 +170,7 @@ struct partial<V> {
 #endif
 }  // namespace detail
 
-/// The first `n` lanes, the others zero.
+/// Loads the first `n` lanes; the others are zero.
 template <class V>
 WEFT_INLINE V load_some(const lane<V>* p, index_t n) {
   return n >= lane_count<V> ? load<V>(p) : detail::partial<V>::load(p, n);
@@ -176,13 +182,14 @@ WEFT_INLINE void store_some(lane<V>* p, const V& v, index_t n) {
   else detail::partial<V>::store(p, v, n);
 }
 
+/// Converts the lanes to type To.
 template <class To, class V>
 WEFT_INLINE rebind<V, To> convert(V v) {
   if constexpr (lane_count<V> == 1) return static_cast<To>(v);
   else return __builtin_convertvector(v, rebind<V, To>);
 }
 
-/// The same bits as another type of equal size.
+/// The same bits as a value of another type of equal size.
 template <class To, class V>
 WEFT_INLINE To bits_as(V v) {
   static_assert(sizeof(To) == sizeof(V));
@@ -200,8 +207,8 @@ WEFT_INLINE mask_of<V> as_mask(Comparison c) {
 }
 }  // namespace detail
 
-/// Whether one instruction makes integers R of a vector V of floats: the smallest R of NaN and of what does
-/// not fit.
+/// Whether one instruction converts a vector V of floats to integers R such that NaN and values out of range
+/// become the smallest R.
 #if defined(__AVX__)
 template <class V, class R>
 inline constexpr bool truncates_to_lowest =
@@ -220,20 +227,23 @@ template <class V>
 rebind<V, std::int32_t> truncated_or_lowest(V v);
 #endif
 
+/// Mask of a < b; false for NaN.
 template <class V>
 WEFT_INLINE mask_of<V> less(V a, V b) {
   return detail::as_mask<V>(a < b);
 }
+/// Mask of a <= b; false for NaN.
 template <class V>
 WEFT_INLINE mask_of<V> less_equal(V a, V b) {
   return detail::as_mask<V>(a <= b);
 }
+/// Mask of a == b; false for NaN.
 template <class V>
 WEFT_INLINE mask_of<V> equal(V a, V b) {
   return detail::as_mask<V>(a == b);
 }
 
-/// Per lane `mask ? a : b`.
+/// mask ? a : b per lane.
 template <class V>
 WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
   if constexpr (lane_count<V> == 1) return mask ? a : b;
@@ -241,7 +251,7 @@ WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
   else return __builtin_convertvector(mask, rebind<V, std::int64_t>) ? a : b;
 }
 
-// One instruction each on x86, which compilers do not always find: b where a or b is NaN.
+// One x86 instruction each, which compilers do not always select: b where a or b is NaN.
 /// a where a < b, else b.
 template <class V>
 WEFT_INLINE V lesser(V a, V b) {
@@ -270,25 +280,28 @@ template <class V>
 using unsigned_of = rebind<V, std::make_unsigned_t<lane<V>>>;
 }  // namespace detail
 
-// Arithmetic per lane: integers modulo 2^bits, whose overflow is not undefined. Products:
+// Arithmetic per lane. Integers are computed modulo 2^bits without undefined overflow. Products are in
 // device/multiply.hpp.
+/// a + b per lane.
 template <class V>
 WEFT_INLINE V sum(V a, V b) {
   if constexpr (!std::is_integral_v<lane<V>>) return a + b;
   else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) + bits_as<detail::unsigned_of<V>>(b));
 }
+/// a - b per lane.
 template <class V>
 WEFT_INLINE V difference(V a, V b) {
   if constexpr (!std::is_integral_v<lane<V>>) return a - b;
   else return bits_as<V>(bits_as<detail::unsigned_of<V>>(a) - bits_as<detail::unsigned_of<V>>(b));
 }
+/// -a per lane.
 template <class V>
 WEFT_INLINE V negative(V a) {
   if constexpr (!std::is_integral_v<lane<V>>) return -a;
   else return difference(V{}, a);
 }
 
-/// Larger per lane; NaN if either is, as torch.maximum.
+/// The larger value per lane; NaN if either is, as torch.maximum.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);
@@ -300,14 +313,14 @@ WEFT_INLINE V minimum(V a, V b) {
   else return select(detail::as_mask<V>(a < b || a != a), a, b);
 }
 
-/// The first `n` lanes of v, the others as in `rest`.
+/// The first `n` lanes of v, the others of `rest`.
 template <class V>
 WEFT_INLINE V first_lanes(V v, V rest, index_t n) {
   if (n >= lane_count<V>) return v;
   return select(less(iota<mask_of<V>>(), splat<mask_of<V>>(static_cast<std::int32_t>(n))), v, rest);
 }
 
-/// Folds the lanes with `f`, halves first: the order is fixed by the width alone.
+/// Reduces the lanes with `f`, halves first; the order depends on the width only.
 template <class V, class F>
 WEFT_INLINE lane<V> fold_lanes(V v, F f) {
   if constexpr (lane_count<V> == 1) return v;
@@ -318,7 +331,7 @@ WEFT_INLINE lane<V> fold_lanes(V v, F f) {
   }
 }
 
-/// Applies `f` to each lane: for functions without a vector form.
+/// Applies the scalar function `f` to each lane.
 template <class V, class F>
 WEFT_INLINE V map_lanes(V v, F f) {
   if constexpr (lane_count<V> == 1) return static_cast<V>(f(v));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Elements of storage types as vectors of floats, and back: rounded to nearest even, as the scalar
-// conversions of base/dtype.hpp.
+// Vectors of floats from and to storage types, rounded to nearest even as the scalar conversions of
+// base/dtype.hpp.
 //
 //   vec<float, 16> v = load_stored<vec<float, 16>>(p);     // p: const bfloat16*
 //   store_rounded(p, v);
@@ -10,7 +10,7 @@
 #include <weft/device/simd.hpp>
 
 namespace weft {
-/// Types that memory holds and registers widen to float.
+/// Whether T is a 16-bit floating type, which registers widen to float.
 template <class T>
 inline constexpr bool is_storage_type = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 }  // namespace weft
@@ -24,7 +24,7 @@ using words_of = rebind<V, std::uint32_t>;
 template <class V>
 using halves_of = rebind<V, std::uint16_t>;
 
-/// Whether instructions convert between a vector V of floats and as many times 16 bits.
+/// Whether instructions convert between a vector V of floats and as many 16-bit values.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 template <class V>
 inline constexpr bool converts_halves = sizeof(V) >= 16 && sizeof(V) <= 64;
@@ -46,14 +46,14 @@ WEFT_INLINE halves_register<V> in_register(const halves_of<V>& halves) {
   return r;
 }
 
-/// Where `mask` is all ones the bits of a, elsewhere those of b.
+/// The bits of a where `mask` is all ones, otherwise those of b.
 template <class W>
 WEFT_INLINE W chosen(mask_of<W> mask, W a, W b) {
   const W m = bits_as<W>(mask);
   return (a & m) | (b & ~m);
 }
 
-/// 16 bits in the lower half of each lane.
+/// Zero-extends 16-bit values to 32-bit lanes.
 template <class V>
 WEFT_INLINE words_of<V> spread(const halves_of<V>& halves) {
   if constexpr (converts_halves<V>) {  // g++ makes four instructions of a conversion
@@ -88,7 +88,7 @@ WEFT_INLINE V widened(const halves_of<V>& halves, float16) {
   }
 }
 
-/// bf16 in the upper half of each lane; the lower half is to be dropped.
+/// bf16 in the upper half of each lane; the lower half has to be dropped.
 template <class V>
 WEFT_INLINE words_of<V> rounded_above(V x) {
   using W = words_of<V>;
@@ -130,7 +130,7 @@ WEFT_INLINE halves_of<V> rounded(V x, float16) {
 }
 }  // namespace detail
 
-/// Floats as the nearest values of storage type T.
+/// Rounds floats to storage type T.
 template <class T, class V>
 WEFT_INLINE V rounded_to(V v) {
   if constexpr (lane_count<V> == 1) return static_cast<float>(T(v));
@@ -138,7 +138,7 @@ WEFT_INLINE V rounded_to(V v) {
   else return detail::widened<V>(detail::rounded(v, T{}), T{});
 }
 
-/// `n` elements from contiguous memory, as many as V has lanes or fewer; zeros in the lanes after them.
+/// Loads `n` elements from contiguous memory, at most the number of lanes; other lanes are zero.
 template <class V, class T>
 WEFT_INLINE V load_stored(const T* p, index_t n = lane_count<V>) {
   if constexpr (is_storage_type<T>)
@@ -146,7 +146,7 @@ WEFT_INLINE V load_stored(const T* p, index_t n = lane_count<V>) {
                               T{});
   else return load_some<V>(p, n);
 }
-/// `n` bytes as integers of 0 to 255; zeros in the lanes after them.
+/// Loads `n` bytes as integers from 0 to 255; other lanes are zero.
 template <class V>
 WEFT_INLINE V load_bytes(const std::uint8_t* p, index_t n = lane_count<V>) {
   const auto bytes = load_some<rebind<V, std::uint8_t>>(p, n);
@@ -159,7 +159,7 @@ WEFT_INLINE V load_bytes(const std::uint8_t* p, index_t n = lane_count<V>) {
 #endif
   return convert<lane<V>>(bytes);
 }
-/// The first `n` lanes to contiguous memory.
+/// Stores the first `n` lanes to contiguous memory, rounded to T.
 template <class T, class V>
 WEFT_INLINE void store_rounded(T* p, V v, index_t n = lane_count<V>) {
   if constexpr (is_storage_type<T>)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix products through cuBLASLt, which is opened at run time.
+// Matrix products by cuBLASLt, which is opened at run time.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,8 +15,8 @@
 
 namespace weft::gpu {
 
-/// Row-major products: cuBLASLt's matrices are column-major, so it computes the transposed
-/// product, C^T = B^T A^T, of the same memory.
+/// Row-major products. As cuBLASLt's matrices are column-major, it computes the transposed product, C^T = B^T
+/// A^T, in the same memory.
 class cublaslt {
  public:
   static constexpr std::size_t workspace_bytes = 32u << 20;
@@ -29,8 +29,8 @@ class cublaslt {
     destroy(handle_);
   }
 
-  /// Queues c = a b, or c += a b, for at most one batch dim; false if the strides are not those of matrices,
-  /// or cuBLASLt knows no algorithm for them. From several threads at once, too.
+  /// Queues c = a b, or c += a b if c.adds, for at most one batch dim; false if the strides are not those of
+  /// matrices, or cuBLASLt has no algorithm for them. Thread-safe. Throws device_error on failure.
   bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
     const int r = c.extents.order - 2;
     const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
@@ -74,15 +74,16 @@ class cublaslt {
     bool transposed = false;
     index_t leading = 0, batch_stride = 0;
   };
-  struct setup {  // kept as long as the library: programs ask for the same products again and again
+  struct setup {  // kept, as programs repeat the same products
     bool ready = false, found = false;
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
 
-  /// As far as loads of vectors go. Beyond that it must not matter: the same product may lie elsewhere in an
-  /// arena when it is computed again, and another algorithm has other bits.
+  /// Alignment up to 16 bytes, which matters for vector loads. Larger alignment must not affect the choice:
+  /// the same product can have another place in an arena when it is recomputed, and another algorithm would
+  /// give other bits.
   static index_t alignment(const void* p) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
@@ -92,7 +93,7 @@ class cublaslt {
     const std::lock_guard lock(mutex_);
     setup& s = setups_[p];
     if (!s.ready) {
-      release(s);  // what an attempt that failed has left
+      release(s);  // resources of a failed attempt
       prepare(p, s);
     }
     return s;
@@ -145,7 +146,7 @@ class cublaslt {
     check(create_preference(&wish), "cublasLtMatmulPreferenceCreate");
     const std::size_t bytes = workspace_bytes;
     set_preference(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    // Parts of a sum are added in the type it is computed in, not rounded to the result's before.
+    // Partial sums are added in the compute type, without rounding to the result's type before.
     const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set_preference(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
     const cublasLtMatmulPreferenceAttributes_t which[] = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// NVIDIA GPUs through the CUDA driver. Driver, compiler and cuBLASLt are opened at run time: a
-// program starts without them, and no nvcc is needed to build it.
+// NVIDIA GPUs through the CUDA driver. Driver, NVRTC and cuBLASLt are opened at run time: programs start
+// without them, and no nvcc is needed to build them.
 //
 //   device gpu(std::make_shared<gpu::cuda_backend>());
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace weft::gpu {
 
-/// The functions of the driver that are used. Names of newer versions hide behind macros.
+/// The driver functions in use. Names of newer versions are defined by macros.
 struct cuda_functions {
   library from{{"libcuda.so.1", "libcuda.so"}};
 #define WEFT_NAME(name) #name
@@ -54,8 +54,7 @@ struct cuda_functions {
   }
 };
 
-/// What the driver gives a device: its context, which other parts of the process may hold too, and a queue in
-/// it.
+/// The primary context of a device, which may be shared with other parts of the process, and a stream in it.
 class cuda_queue {
  public:
   [[gnu::cold]] cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
@@ -77,7 +76,7 @@ class cuda_queue {
     cuda_.destroy_stream(stream);
     cuda_.release_context(device);
   }
-  /// Makes the context that of this thread, which may have come here from another device, or new.
+  /// Makes the context current on this thread, which may have used another device before.
   void use() const { cuda_.check(cuda_.set_context(context_), "cuCtxSetCurrent"); }
 
   CUdevice device = 0;
@@ -88,9 +87,10 @@ class cuda_queue {
   CUcontext context_ = nullptr;
 };
 
+/// One NVIDIA GPU, with the CUDA driver as runtime, NVRTC as compiler and cuBLASLt for products.
 class cuda_backend : public jit_backend {
  public:
-  /// Throws device_error if there is no such device, or no driver, compiler or cuBLASLt.
+  /// Throws device_error if there is no such device, or no driver, NVRTC or cuBLASLt.
   [[gnu::cold]] explicit cuda_backend(int ordinal = 0)
       : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {}
   cuda_backend(const cuda_backend&) = delete;
@@ -126,13 +126,13 @@ class cuda_backend : public jit_backend {
   void deallocate(void* memory, std::size_t) noexcept override {
     try {
       cuda().deallocate(address(memory));
-    } catch (const device_error&) {  // the context is gone, and the memory with it
+    } catch (const device_error&) {  // the context no longer exists, nor does the memory
     }
   }
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
     driver_.check(cuda().to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
-    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");  // the host's memory may go
+    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");  // the host may free it
   }
   void fill_zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return;
@@ -143,7 +143,8 @@ class cuda_backend : public jit_backend {
     check_faults();
   }
 
-  /// Batch dims before the last one are a loop; what cuBLASLt does not compute goes to the plain kernel.
+  /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
+  /// kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int order = c.extents.order;
     if (c.size() == 0 || a.extents.last() == 0)
@@ -200,7 +201,7 @@ class cuda_backend : public jit_backend {
   };
 
   static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
-  /// The driver, and cuBLASLt, in the context of this device: the way to all calls that need one.
+  /// The driver functions, with the context of this device made current.
   const cuda_functions& cuda() const {
     queue_.use();
     return driver_;
@@ -225,7 +226,7 @@ class cuda_backend : public jit_backend {
 
   cuda_functions driver_;
   nvrtc_compiler compiler_;
-  cuda_queue queue_;  // before what lies in its context
+  cuda_queue queue_;  // declared before what is in its context
   cublaslt products_;
   void* workspace_;
 };

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
-// The dialect that kernel sources are written in, spelled in OpenCL C and in CUDA C++.
+// The dialect of kernel sources, defined in OpenCL C and in CUDA C++.
 //
-// Kernel texts are C with these macros for what the two languages name differently: KERNEL,
-// FUNCTION, GLOBAL (pointers into device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID,
-// GLOBAL_ID, their counts, and BARRIER. Indices are `long`, which has 64 bits in both.
+// Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
+// GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
+// counts, and BARRIER. Indices are `long`, which has 64 bits in both.
 #pragma once
 
 namespace weft::gpu {
 
-/// Work items of a group, in every kernel.
+/// Work items per group, in every kernel.
 inline constexpr int group_size = 64;
 
+/// The dialect's definitions in OpenCL C.
 inline constexpr const char* opencl_dialect = R"(
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -32,6 +33,7 @@ inline constexpr const char* opencl_dialect = R"(
 #define BITS_OF_FLOAT(x) as_uint(x)
 )";
 
+/// The dialect's definitions in CUDA C++.
 inline constexpr const char* cuda_dialect = R"(
 #define HAS_DOUBLE 1
 #define KERNEL extern "C" __global__ void
@@ -54,7 +56,8 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 )";
 
-/// What both have: conversion of stored types, folds over a group, random bits (base/philox.hpp).
+/// Functions in the dialect for both: conversion of storage types, reductions over a group, random bits
+/// (base/philox.hpp).
 inline constexpr const char* common_vocabulary = R"(
 typedef long i64; typedef int i32; typedef uchar u8; typedef uchar boolean;
 typedef ushort bf16; typedef ushort f16; typedef float f32;
@@ -168,8 +171,8 @@ FUNCTION uint philox_word(ulong key, ulong i) {
 }
 )";
 
-/// c = a b: groups of 64 items compute tiles of 32 x 32, an item 4 x 4 of it. Operands lie in memory as
-/// OPERAND, the result as RESULT; T is what is summed.
+/// c = a b: groups of 64 items compute tiles of 32 x 32, each item 4 x 4 of one. Operands are stored as
+/// OPERAND, the result as RESULT; T is the type of sums.
 inline constexpr const char* multiply_text = R"(
 #define TILE 32
 #define DEPTH 16
@@ -209,7 +212,7 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
 }
 )";
 
-/// The elements of one strided tensor to another.
+/// Copies the elements of one strided tensor to another.
 inline constexpr const char* copy_text = R"(
 KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
   GLOBAL const T* from = (GLOBAL const T*)(p0 + P.at[0]);

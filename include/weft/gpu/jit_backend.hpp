@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A device whose kernels are compiled from text at run time.
+// Devices whose kernels are compiled from source text at run time.
 //
-// OpenCL and CUDA differ in memory, compiler and launch, which is what they implement below; what
-// a kernel is and which parameters it takes is decided here, once for both.
+// OpenCL and CUDA differ in memory, compiler and launch, which they implement below; kernels and their
+// parameters are defined here once for both.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +21,17 @@
 
 namespace weft::gpu {
 
-/// A compiled kernel, as its device keeps it.
+/// A compiled kernel in the form of its device.
 struct compiled_kernel {
   virtual ~compiled_kernel() = default;
 };
 
-/// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS,
-/// the offsets of the pointers first.
+/// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS, beginning
+/// with the offsets of the pointers.
 using parameters = std::vector<index_t>;
 
-/// Contexts in several threads may share one: it keeps its kernels, scratch memory and fault flag under a
-/// lock, which is held until what uses them is queued.
+/// Base of such devices. Contexts in several threads may share one: kernels, scratch memory and fault flag
+/// are protected by a lock, which is held until what uses them is queued.
 class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
@@ -101,18 +101,18 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
-  // What a device implements is called under the lock, read and allocate also without it.
-  /// Compiles a text that holds one function weft_kernel. Throws device_error with the compiler's
+  // Called under the lock, except `read` and `allocate`, which are also called without it.
+  /// Compiles source text that defines one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
-  /// Queues `groups` groups of group_size items. Device pointers may be offset; how far goes into
-  /// the first of `p` where the device's kernels cannot take it otherwise.
+  /// Queues `groups` groups of group_size items. Device pointers can be offsets into an object; if the
+  /// device's kernels need the offset separately, it is passed in the first parameters.
   virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
                    index_t groups) = 0;
-  /// The dialect in the device's language.
+  /// The dialect's definitions in the device's language.
   virtual const char* dialect() const = 0;
 
-  /// What a kernel that met a bad operand has left; the device calls this where the host waits.
+  /// Throws value_error if a kernel has reported an invalid operand; to be called when the host waits.
   void check_faults() {
     const std::lock_guard lock(mutex_);
     if (!fault_ || !natives_pending_) return;
@@ -123,10 +123,10 @@ class jit_backend : public backend {
     fill_zero(fault_, sizeof code);
     throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
   }
-  /// Copies to the host after all that is queued.
+  /// Copies to the host after everything queued before.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
 
-  /// Returns memory and kernels while the device is still there.
+  /// Frees memory and kernels; to be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
     kernels_.clear();
     if (scratch_) deallocate(scratch_, scratch_bytes_);
@@ -194,16 +194,16 @@ class jit_backend : public backend {
   std::size_t scratch_bytes_ = 0;
   void* fault_ = nullptr;
   bool natives_pending_ = false;
-  std::vector<std::string> faults_;  // what they say, by number less 1
+  std::vector<std::string> faults_;  // messages by fault number less 1
 };
 
-/// Operand `k` of a call, results after inputs.
+/// Operand `k` of a call; results follow the inputs.
 inline const strided& operand(const native_operands& operands, int k) {
   const auto i = static_cast<std::size_t>(k), in = operands.in.size();
   return i < in ? operands.in[i] : operands.out[i - in];
 }
 
-/// The text of a native op for operands of these orders and types: its body in a loop over items.
+/// The source of a native op for operands of these orders and types: its body in a loop over items.
 [[gnu::cold]] inline std::string native_text(const native_code& code, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   std::string fields =
@@ -236,6 +236,8 @@ inline const strided& operand(const native_operands& operands, int k) {
          "\n}\n}\n";
 }
 
+/// Runs a native op by its source text, compiled at the first call for these types and orders. Throws
+/// device_error if it has none.
 inline void jit_backend::call_native(const char* op, const native_code& code,
                                      const native_operands& operands) {
   if (!code.text)
@@ -245,7 +247,7 @@ inline void jit_backend::call_native(const char* op, const native_code& code,
   std::string key = std::string("native ") + op + code.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
-    key += " ";  // appended one by one: g++ 12 warns wrongly of a copy onto itself
+    key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
     key += name_of(t.type);
     key += std::to_string(t.extents.order);
     if (t.adds) key += " adds";

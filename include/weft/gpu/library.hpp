@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shared libraries opened at run time, so that a program starts on machines without them.
+// Shared libraries opened at run time, so that programs start on machines without them.
 #pragma once
 
 #include <dlfcn.h>
@@ -11,9 +11,10 @@
 
 namespace weft::gpu {
 
+/// A shared library, opened at construction.
 class library {
  public:
-  /// Opens the first of `names` that is there. Throws device_error if none is.
+  /// Opens the first of `names` that exists. Throws device_error if none does.
   [[gnu::cold]] library(std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -22,7 +23,7 @@ class library {
   }
   library(const library&) = delete;
   library& operator=(const library&) = delete;
-  // Never closed: drivers keep threads, and functions that run when the process ends.
+  // Never closed: drivers have threads, and functions that run at process exit.
 
   template <class Function>
   Function function(const char* name) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CUDA C++ to machine code through NVRTC, which is opened at run time. Needs no GPU.
+// Compilation of CUDA C++ to machine code by NVRTC, which is opened at run time. Does not need a GPU.
 #pragma once
 
 #include <nvrtc.h>
@@ -11,10 +11,11 @@
 
 namespace weft::gpu {
 
+/// The NVRTC library. Throws device_error at construction if it is not installed.
 class nvrtc_compiler {
  public:
-  /// Machine code of `text` for an architecture like "sm_90". Throws device_error with the
-  /// compiler's messages.
+  /// Machine code of `text` for an architecture such as "sm_90". Throws device_error with the compiler's
+  /// messages.
   [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const {
     nvrtcProgram program = nullptr;
     check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Devices by name: what a program's --device names.
+// Devices by name, for programs' --device options.
 //
 //   device where = open_device("auto");        // cuda, else the CPU
 #pragma once
@@ -16,8 +16,9 @@
 
 namespace weft {
 
-/// "cpu", "opencl", "cuda", or "auto": the first of cuda and cpu that works. `threads` is for the
-/// CPU. Throws device_error if the device is not on this machine or not in this build.
+/// Opens "cpu", "opencl", "cuda", or "auto", which is cuda if it works and otherwise cpu. `threads` is for
+/// the CPU, 0 meaning one per core. Throws device_error if the device does not exist or is not part of this
+/// build.
 [[gnu::cold]] inline device open_device(const std::string& name, int threads = 0) {
   const bool any = name == "auto";
 #if WEFT_WITH_CUDA

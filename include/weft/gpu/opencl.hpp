@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// OpenCL 1.2 devices. The library is opened at run time: a program starts without it.
+// OpenCL 1.2 devices. The library is opened at run time: programs start without it.
 //
-// OpenCL knows memory by objects, not by addresses. Each object gets a range of addresses that
-// nothing else uses, so that the rest of weft computes with offsets as it does everywhere.
+// OpenCL refers to memory by objects rather than addresses. Each object is assigned a range of addresses that
+// nothing else uses, so that weft computes with addresses and offsets as on other devices.
 //
 //   device gpu(std::make_shared<gpu::opencl_backend>());
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace weft::gpu {
 
-/// The functions of OpenCL that are used, found in the loader's library.
+/// The OpenCL functions in use, found in the loader's library.
 struct opencl_functions {
   library from{{"libOpenCL.so.1", "libOpenCL.so"}};
 #define WEFT_OPENCL(name) decltype(&::name) name = from.function<decltype(&::name)>(#name)
@@ -43,9 +43,10 @@ struct opencl_functions {
 #undef WEFT_OPENCL
 };
 
+/// One OpenCL device.
 class opencl_backend : public jit_backend {
  public:
-  /// The first GPU, or else the first device of any kind. Throws device_error if there is none.
+  /// Opens the first GPU, or else the first device of any kind. Throws device_error if there is none.
   [[gnu::cold]] opencl_backend() {
     device_ = find_device();
     cl_int code = 0;
@@ -178,7 +179,8 @@ class opencl_backend : public jit_backend {
                        std::to_string(code));
   }
 
-  /// The object that holds an address; an address just behind it counts, as that of no elements.
+  /// The object that contains an address, and the offset in it. The address just after an object is accepted,
+  /// for empty tensors.
   place find(const void* memory) const {
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     const std::lock_guard lock(objects_mutex_);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Causal attention on the CPU in memory linear in the number of positions.
+// Attention on the CPU in memory linear in the number of positions.
 //
-// Scores are formed block by block and never stored (Dao et al., "FlashAttention", 2022): forward
-// keeps the logarithm of each row's sum, from which backward forms them again. Heads run in
-// parallel; within a head the order of all sums is fixed.
+// Scores are computed blockwise and never stored (Dao et al., "FlashAttention", 2022): forward saves the
+// logarithm of each row's sum, from which backward recomputes them. Heads run in parallel; within a head the
+// order of all sums is fixed.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-/// Positions of a block of scores.
+/// Positions per block of scores.
 inline constexpr index_t attention_block = 64;
 
 /// One head of a [batch, position, head, feature] tensor.
@@ -50,7 +50,7 @@ struct head_size {
   }
 };
 
-/// C (+)= A B with A read by strides and rows of B contiguous; columns are whole vectors.
+/// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors.
 template <class T>
 void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_row, index_t a_column,
                        const T* b, index_t b_row, T* c, index_t c_row, bool add) {
@@ -67,7 +67,7 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
   }
 }
 
-/// Features from `d` on of the row of position `t`, zeros after the last.
+/// Features from `d` on of the row of position `t`, followed by zeros.
 template <class V, class T>
 V row_part(const head_view<T>& x, index_t t, index_t d, index_t features) {
   const T* const from = x.data + t * x.position + d * x.feature;
@@ -89,8 +89,8 @@ void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
   }
   std::fill_n(to, (s.padded_positions - s.positions) * s.padded_features, T{});
 }
-/// The same transposed block by block: [blocks, features, attention_block]. Not in rows of all positions:
-/// those are often multiples of 4 KiB apart, which is one place in the first cache.
+/// The same transposed blockwise: [blocks, features, attention_block]. Rows of all positions would often be
+/// multiples of 4 KiB apart and fall into the same cache sets.
 template <class T>
 void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
@@ -107,7 +107,7 @@ void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
     }
   }
 }
-/// Rows [first, last) of x from packed ones.
+/// Copies packed rows first to last - 1 to x.
 template <class T>
 void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x, index_t first, index_t last) {
   for (index_t t = first; t < last; ++t, from += s.padded_features) {
@@ -117,14 +117,14 @@ void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x, in
   }
 }
 
-/// First key that query `i` must not see.
+/// First key to which query `i` does not attend.
 template <class T>
 index_t visible(const head_size<T>& s, index_t i) {
   return s.causal ? std::min(i + 1, s.positions) : s.positions;
 }
 
-/// Scores of as many rows as a vector has lanes become weights exp(score - maximum); updates the running
-/// maxima and sums, a row in each lane. Returns the factors that older sums must be multiplied with.
+/// Replaces the scores of as many rows as a vector has lanes by weights exp(score - maximum), and updates the
+/// running maxima and sums, one row per lane. Returns the factors by which previous sums must be multiplied.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
@@ -201,8 +201,8 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
   }
 }
 
-/// Weights and cotangents of the scores of one block: P = exp(S scale - log_sum) and
-/// dS = P (dP - delta) scale, with zeros where a query must not see.
+/// Weights and cotangents of the scores of one block: P = exp(S scale - log_sum) and dS = P (dP - delta)
+/// scale, with zeros where a query does not attend to a key.
 template <class T>
 void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, const T* log_sum,
                  const T* delta, T* scores, T* cotangents) {
@@ -272,8 +272,8 @@ void attend_backward(const head_size<T>& s, const head_view<const T>& q,
 
 }  // namespace detail
 
-/// in: q, k, v [batch, position, head, feature]; out: result like q, log_sum [batch, head,
-/// position]. Attribute 0: whether causal.
+/// in: q, k, v [batch, position, head, feature]; out: result like q, log_sum [batch, head, position].
+/// Attribute 0: whether causal.
 template <class T>
 void attention(const native_call& call) {
   using detail::head_view;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The CPU as a device: compiled kernels on the executor's threads, memory that the host shares.
+// The CPU as a device: compiled kernels on the executor's threads; the host accesses its memory.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 
 namespace weft::cpu {
 
+/// The CPU. `threads`: number of threads, 0 for one per core; a negative number throws value_error.
 class cpu_backend : public backend {
  public:
   explicit cpu_backend(int threads = 0) : threads_(threads) {}
@@ -76,11 +77,11 @@ class cpu_backend : public backend {
 
  protected:
   static constexpr std::align_val_t alignment{64};
-  /// Less work than this, in instructions on elements, stays on one thread: a parallel call costs a
-  /// few microseconds. Measured with a chain of three instructions, which breaks even at 48 K elements.
+  /// Kernels with less work, in instructions times elements, run on one thread: a parallel call costs a few
+  /// microseconds. Measured with a chain of three instructions, which breaks even at 48 K elements.
   static constexpr index_t serial_work = index_t{1} << 18;
 
-  /// One core alone does not use all of the memory's bandwidth.
+  /// Copies on all threads, as one core cannot use the full memory bandwidth.
   void copy_bytes(void* to, const void* from, std::size_t bytes) {
     constexpr std::size_t piece = std::size_t{1} << 20;
     threads_.parallel_for(static_cast<index_t>((bytes + piece - 1) / piece),
@@ -94,12 +95,12 @@ class cpu_backend : public backend {
   bool worth_dividing(const kernel_call& call, index_t elements) const {
     return threads_.threads() > 1 && elements * static_cast<index_t>(call.instructions.size()) >= serial_work;
   }
-  /// How many tasks a kernel over `elements` becomes, at most `most`.
+  /// Number of tasks into which a kernel over `elements` is divided, at most `most`.
   index_t tasks_for(const kernel_call& call, index_t elements, index_t most) const {
     return worth_dividing(call, elements) ? std::min<index_t>(most, 4 * threads_.threads()) : 1;
   }
 
-  /// Rows are divided among tasks, and pieces of them where they are few.
+  /// Divides rows among tasks, and rows into pieces if there are few.
   void launch_elements(const kernel_call& call) {
     constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
     const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
@@ -113,8 +114,8 @@ class cpu_backend : public backend {
     });
   }
 
-  /// Few but long rows, and few columns of many rows, are computed by blocks of about so many elements. That
-  /// depends on sizes alone: sums are the same on any number of threads.
+  /// Few long rows, and few columns of many rows, are computed in blocks of about this many elements. It
+  /// depends on sizes only, so that sums are equal for any number of threads.
   static constexpr index_t block_elements = index_t{1} << 16;
   static constexpr index_t few = 64;
 
@@ -143,8 +144,8 @@ class cpu_backend : public backend {
     for (index_t row = 0; row < rows; ++row) compute(call.sweeps, row, 0);
   }
 
-  /// Rows are folded whole, because memory is read in their order: sums of the widest stay in the first
-  /// cache.
+  /// Whole rows are folded, as memory is read in their order; the sums of the widest range stay in the
+  /// first-level cache.
   void launch_columns(const kernel_call& call) {
     constexpr index_t widest = 2048, unit = 64;
     const index_t rows = call.args.rows(), size = call.args.row_size(),
@@ -160,7 +161,7 @@ class cpu_backend : public backend {
     const index_t blocks =
         std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
     if (rows * chunks < few && blocks > 1) {
-      constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross two take twice as long
+      constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a boundary take twice as long
       recycled_vector<double> memory(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)) +
                                      line / 8);
       double* const folds = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % line) / 8;
@@ -183,7 +184,7 @@ class cpu_backend : public backend {
     }, parallel);
   }
 
-  /// A strided copy as rows of as many elements as both sides allow, of which the dims before count the rows.
+  /// A strided copy as rows that are as long as both sides allow; the remaining dims count the rows.
   struct copied_rows {
     const char* from;
     char* to;
@@ -223,7 +224,7 @@ class cpu_backend : public backend {
       to_stride[outer++] = t;
     }
 
-    /// Copies elements [first, last) of rows [begin, end).
+    /// Copies elements first to last - 1 of rows begin to end - 1.
     void run(index_t begin, index_t end, index_t first, index_t last) const {
       switch (bytes) {
         case 8: run_as<std::uint64_t>(begin, end, first, last); break;
@@ -233,7 +234,7 @@ class cpu_backend : public backend {
       }
     }
 
-    /// Offsets are divided out once and added up from row to row.
+    /// Offsets are computed by division once and then incremented from row to row.
     template <class Bits>
     void run_as(index_t begin, index_t end, index_t first, index_t last) const {
       index_t at[max_order]{}, f = first * from_step, t = first * to_step, rest = begin;

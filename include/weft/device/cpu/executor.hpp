@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Tasks on the cores of one CPU: an oneTBB arena of its own, or one thread where TBB is off.
+// Parallel tasks on the cores of one CPU, in a separate oneTBB arena; on one thread if TBB is off.
 //
-// Nothing starts before the first parallel call, OpenMP is never touched, and other users of TBB
-// in the process keep their threads. Which task runs on which worker is not fixed; results must
-// not depend on it, and a task may only write what is its own. Several threads of a program may
-// call one executor at once.
+// Nothing is started before the first parallel call, OpenMP is not used, and other users of TBB in the
+// process keep their threads. The assignment of tasks to workers is not fixed: results must not depend on it,
+// and each task must write to memory of its own. Several threads of a program may call one executor
+// concurrently.
 //
 //   executor threads(2);
 //   threads.parallel_for(8, [](index_t task, scratch_memory& scratch) { ... });
@@ -24,7 +24,7 @@
 
 namespace weft {
 
-/// Memory that a thread may use within a task; it grows and stays.
+/// Scratch memory of a thread for use within a task; it grows and is kept.
 class scratch_memory {
  public:
   scratch_memory() = default;
@@ -32,7 +32,7 @@ class scratch_memory {
   scratch_memory& operator=(const scratch_memory&) = delete;
   ~scratch_memory() { free(); }
 
-  /// At least `bytes` of memory, aligned to a cache line; what it held is lost.
+  /// At least `bytes` bytes, aligned to 64; previous content is lost.
   void* get(std::size_t bytes) {
     if (bytes > bytes_) {
       free();
@@ -57,6 +57,7 @@ class scratch_memory {
   std::size_t bytes_ = 0;
 };
 
+/// Number of cores available to this process; 1 if TBB is off.
 inline int hardware_threads() {
 #if WEFT_WITH_TBB
   return tbb::info::default_concurrency();
@@ -65,9 +66,10 @@ inline int hardware_threads() {
 #endif
 }
 
+/// Runs tasks on a fixed number of threads.
 class executor {
  public:
-  /// `threads` threads with the caller; 0 means one for each core, fewer are a value_error.
+  /// `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
   explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
     if (threads < 0) throw value_error("weft: cpu: " + std::to_string(threads) + " threads");
 #if !WEFT_WITH_TBB
@@ -77,8 +79,8 @@ class executor {
 
   int threads() const { return threads_; }
 
-  /// Calls f(task, scratch) for every task in [0, tasks), and returns when all are done. Work that
-  /// is not worth it is not done in `parallel`.
+  /// Calls f(task, scratch) for all tasks in [0, tasks) and returns when they are done; on the calling thread
+  /// if `parallel` is false.
   template <class F>
   void parallel_for(index_t tasks, const F& f, bool parallel = true) {
     run(tasks, parallel, [](const void* body, index_t task, scratch_memory& scratch) {
@@ -89,7 +91,7 @@ class executor {
  private:
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
-  /// One function for all bodies, so that TBB's templates are compiled once.
+  /// Not a template on the body, so that TBB's templates are compiled once.
   void run(index_t tasks, bool parallel, task_function f, const void* body) {
     if (threads_ == 1 || tasks <= 1 || !parallel) {
       for (index_t i = 0; i < tasks; ++i) f(body, i, own_scratch());
@@ -107,7 +109,7 @@ class executor {
 #endif
   }
 
-  /// A task runs to its end on one thread, so a thread needs one.
+  /// Scratch memory of the thread: a task runs on one thread from beginning to end.
   static scratch_memory& own_scratch() {
     static thread_local scratch_memory scratch;
     return scratch;

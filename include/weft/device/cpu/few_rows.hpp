@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Products of few rows, as in a linear layer's answer to one sample: B is read once and where it lies,
-// because packing would read and write everything once more. With a transposed B they are dot products of
-// contiguous rows; bf16 and f16 are widened in registers.
+// Products with few rows, such as a linear layer applied to one sample: B is read once and not packed, as
+// packing would read and write all of it once more. With a transposed B they are dot products of contiguous
+// rows; bf16 and f16 are widened in registers.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
@@ -12,27 +12,27 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-/// What few rows of a type are multiplied as.
+/// The type in which products of few rows are computed.
 template <class From>
 using wide_type = std::conditional_t<is_storage_type<From>, float, From>;
 
-/// Rows of A times columns of B at a time: a sum for each of a vector's lanes.
+/// Rows of A and columns of B per step: one sum for each lane of a vector.
 template <class From>
 struct dot_blocking {
   static constexpr int lanes = packed_lanes<wide_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
-  /// With more rows than these, blocks pay: for a transposed B, and one whose rows are contiguous.
+  /// Above these numbers of rows blocking is faster: for a transposed B, and for a B with contiguous rows.
   static constexpr index_t most_rows = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
   static constexpr index_t most_rows_spread =
-      is_storage_type<From> ? 4 : 1;  // more of the others are read where they lie anyway
-  /// Of a row of B at a time: with one row of A the widest, so that memory is read in long pieces.
+      is_storage_type<From> ? 4 : 1;  // more rows of other types are read in place anyway
+  /// Vectors of a row of B per step; most for one row of A, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
-  /// Of a task: at least as many as there may be, so that tasks divide the columns.
+  /// Rows per task: at least the maximum, so that tasks divide the columns.
   static constexpr index_t task_rows = 8;
 };
 
-/// Sums of A's `height` rows from `a` with B's `width` columns from `b`, each contiguous. What is beyond
-/// height and width is computed again and not stored.
+/// Sums of `height` rows of A from `a` and `width` columns of B from `b`, each contiguous. Rows and columns
+/// beyond these repeat the last one and are not stored.
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                             std::integer_sequence<int, IJ...>, index_t depth, const From* a, index_t a_row,
@@ -64,8 +64,8 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
     }
 }
 
-/// Sums of A's `height` rows from `a` with as many columns of B from `b`, whose rows are contiguous, as the
-/// vectors J hold; of them `width` are stored.
+/// Sums of `height` rows of A from `a` and as many columns of B from `b` as the vectors J hold; rows of B are
+/// contiguous, and `width` columns are stored.
 template <class From, class Out, int... I, int... J, int... IJ>
 WEFT_INLINE void spread_kernel(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                                std::integer_sequence<int, IJ...>, index_t depth, const matrix<From>& a,
@@ -105,7 +105,7 @@ void multiply_by_dots(const block_range& range, index_t depth, const matrix<From
                  std::min<index_t>(columns, range.j1 - j), c.from(i, j));
 }
 
-/// Whether there is a way for these strides.
+/// Whether these strides and sizes are supported and worthwhile.
 template <class From>
 bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;

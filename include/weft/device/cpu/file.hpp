@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Memory of the CPU that lies in files: for tensors that are seldom read, where memory is short. The
-// system keeps of them in memory what there is room for.
+// CPU memory in files, for rarely used tensors when memory is short. The operating system keeps in memory
+// what fits.
 //
 //   const device disk(std::make_shared<cpu::file_backend>("/var/tmp"));
 #pragma once
@@ -19,16 +19,17 @@
 
 namespace weft::cpu {
 
+/// The CPU with memory mapped to unnamed files in a folder.
 class file_backend : public cpu_backend {
  public:
-  /// Files are made in `folder`, and have no names there.
+  /// Files are created in `folder` and unlinked at once. Throws io_error if that is impossible.
   explicit file_backend(std::string folder) : cpu_backend(1), folder_(std::move(folder)) {
     deallocate(allocate(1), 1);
   }
 
   const char* name() const override { return "file"; }
 
-  /// Throws io_error if the disk has no room: it is reserved here, so that no write can fail later.
+  /// Throws io_error if the disk is full: space is reserved, so that later writes cannot fail.
   void* allocate(std::size_t bytes) override {
     std::string path = folder_ + "/weft-XXXXXX";
     const int file = ::mkstemp(path.data());

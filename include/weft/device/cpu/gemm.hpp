@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Matrix multiplication on the CPU: C = A B, or C += A B, for operands with any strides.
 //
-// The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers;
-// blocks of A stay in the second cache, B is packed in panels. Where A is one block, tasks are parts
-// of C, and pack panels as they first read them; where it is several, B is packed once for all, by
-// all threads. How an element is computed depends on sizes alone, not on how many threads there are.
+// The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers, blocks of
+// A stay in the second-level cache, B is packed in panels. If A is one block, tasks are parts of C and pack
+// panels when they first read them; if it is several, all threads pack B once. How an element is computed
+// depends on sizes only, not on the number of threads.
 //
-// Sums of bf16 and f16 are f32; C is rounded once, when its tile is done. bf16 goes to tile
-// registers (tiles.hpp) or to instructions for pairs where there are such, few rows to few_rows.hpp.
+// Sums of bf16 and f16 are f32; C is rounded once, when its tile is complete. bf16 uses tile registers
+// (tiles.hpp) or instructions for pairs if available, few rows few_rows.hpp.
 //
 //   multiply({m, n, k}, matrix<float>{a, k, 1}, matrix<float>{b, n, 1}, result_matrix<float>{c, n}, threads);
 #pragma once
@@ -21,8 +21,8 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// One product: C = A B, with A [m, k], B [k, n] and C [m, n] in row-major order. C has the type of the
-/// operands, or f32 where those are bf16 or f16.
+/// One product C = A B with A [m, k], B [k, n] and C [m, n] in row-major order. C has the type of the
+/// operands, or f32 if those are bf16 or f16.
 template <class From, class Out = From>
 struct operands_of_product {
   matrix<From> a, b;
@@ -31,11 +31,11 @@ struct operands_of_product {
 
 namespace detail {
 
-/// A product in blocks. Parts of K are as deep as a tile of A fits the first cache; sums of another type than
-/// C's are kept until the last of them.
+/// A blocked product. Parts of K have the depth at which a tile of A fits the first-level cache; sums of
+/// another type than C's are kept until the last part.
 ///
-/// A B^T of at most half as many rows as columns is computed as the transpose of B A^T: then it is the
-/// smaller operand that is transposed, and the larger that may be read where it is.
+/// A B^T with at most half as many rows as columns is computed as the transpose of B A^T: then the smaller
+/// operand is transposed, and the larger one can be read in place.
 template <class From, class Out>
 class blocked_product {
  public:
@@ -60,8 +60,7 @@ class blocked_product {
     const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
     part_ = std::max<index_t>(quotient(depth_, parts), 1);
     if (parts > 1) part_ = quotient(part_, B::lanes) * B::lanes;
-    // Rows that are contiguous, of whole packed elements, are read where they are, unless they all fall into
-    // the same sets of the caches.
+    // Contiguous rows of whole packed elements are read in place, unless they all map to the same cache sets.
     a_in_place_ = sizeof(T) == n * sizeof(From) && a_.column == 1 && size.k % n == 0 && a_.row % n == 0 &&
                   reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 &&
                   a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
@@ -75,11 +74,11 @@ class blocked_product {
     block_rows_ = std::max<index_t>(second_cache() * 3 / 8 / tile_bytes, 8) * B::tile_rows;
   }
 
-  /// Of what is computed, C or its transpose.
+  /// The size of what is computed: of C, or of its transpose.
   const gemm_size& size() const { return size_; }
   bool is_one_block() const { return size_.m <= block_rows_; }
 
-  /// A part, where A is one block.
+  /// Computes a part of C; A must be one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
@@ -108,7 +107,7 @@ class blocked_product {
     }
   }
 
-  /// All of it, where A is many blocks: B is packed for as many columns as stay in the last cache.
+  /// Computes all of C; A is several blocks. B is packed for as many columns as fit the last-level cache.
   /// for_each(n, f) calls f(task, scratch) for n tasks.
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
@@ -141,11 +140,11 @@ class blocked_product {
 
  private:
   static constexpr index_t n = elements_in<T>;
-  /// Whether sums are made in C.
+  /// Whether sums are accumulated in C.
   bool direct() const { return std::is_same_v<Out, S> && !transposed_; }
   static index_t quotient(index_t all, index_t part) { return (all + part - 1) / part; }
 
-  /// Rows [i0, i0 + rows) of A, for `depth` packed elements from the k0-th on.
+  /// Rows i0 to i0 + rows - 1 of A, for `depth` packed elements from the k0-th on.
   struct block {
     index_t i0, rows, k0, depth;
   };
@@ -168,7 +167,7 @@ class blocked_product {
     return packed;
   }
 
-  /// Packs panels [begin, end) of a group; a few rows of B at a time, because each lies in a page of its own.
+  /// Packs panels begin to end - 1 of a group; a few rows of B at a time, as each is in another page.
   void pack(const panel_group& g, index_t begin, index_t end) const {
     const index_t some = b_.column == 1 ? rows_ahead : g.depth;
     for (index_t from = 0; from < g.depth; from += some)
@@ -179,7 +178,7 @@ class blocked_product {
                                        g.packed + p * panel_size() + from * B::tile_columns);
   }
 
-  /// A block of A times a group of panels. Sums that are kept for the next part of K lie `sums_size` apart.
+  /// Multiplies a block of A by a group of panels. Sums kept for the next part of K are `sums_size` apart.
   void multiply_rows(const panel_group& g, const block& at, S* kept, index_t sums_size,
                      scratch_memory& scratch) const {
     const index_t a_space = a_space_for(at.rows), own = direct() || kept ? 0 : at.rows * B::tile_columns;
@@ -190,7 +189,7 @@ class blocked_product {
                      B::tile_columns, kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
   }
 
-  /// Whether a panel of B is read so few times that packing it does not pay.
+  /// Whether a panel of B is read so few times that packing it is not worthwhile.
   bool reads_in_place(index_t rows, index_t columns) const {
     if (!std::is_same_v<T, From> || b_.column != 1) return false;
     if (columns == B::tile_columns) return rows <= B::tile_rows;
@@ -199,7 +198,7 @@ class blocked_product {
 
   bool adds(const block& at) const { return at.k0 > 0 || (direct() && c_.add); }
 
-  /// A block of A times a panel of B, from the tile at row `from` of the block on.
+  /// Multiplies a block of A by a panel of B, starting with the tile at row `from` of the block.
   void multiply_panel(const block& at, const T* tiles, index_t j0, index_t columns, const T* panel,
                       index_t panel_row, S* sums, index_t from = 0) const {
     S* to = sums;
@@ -217,7 +216,7 @@ class blocked_product {
     else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
   }
 
-  /// The first tile of a block times a panel of B that is packed by the way.
+  /// Multiplies the first tile of a block by a panel of B, which is packed on the way.
   void multiply_and_pack(const block& at, const T* tiles, index_t j0, T* packed) const {
     if constexpr (std::is_same_v<Out, S> && std::is_same_v<T, From>)
       packing_kernel<T>(at.depth, tiles, layout_.row, layout_.column, b_.data + at.k0 * b_.row + j0, b_.row,
@@ -235,8 +234,9 @@ class blocked_product {
   bool a_in_place_;
 };
 
-/// Products of `size` in tasks of whole tiles: as many as keep `threads` busy, each at least two tiles high
-/// and wide. Which element is in which task depends on the number of threads, how it is computed does not.
+/// Divides products of `size` into tasks of whole tiles: as many as keep `threads` busy, each at least two
+/// tiles high and wide. The assignment of elements to tasks depends on the number of threads, their
+/// computation does not.
 class task_grid {
  public:
   task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns,
@@ -285,7 +285,7 @@ class task_grid {
   bool parallel_;
 };
 
-/// Scratch of the thread that calls for a product, beside that of the tasks which it runs.
+/// Scratch memory of the thread that calls a product, separate from that of the tasks it runs.
 inline scratch_memory& shared_scratch() {
   static thread_local scratch_memory scratch;
   return scratch;
@@ -293,7 +293,7 @@ inline scratch_memory& shared_scratch() {
 
 }  // namespace detail
 
-/// `products` of them, the n-th given by at(n); they have their size and strides in common.
+/// Computes `products` products of equal size and strides; at(n) returns the operands of the n-th.
 template <class From, class Out, class At>
 void multiply_each(const gemm_size& size, index_t products, const At& at, executor& threads) {
   if (products == 0 || size.m == 0 || size.n == 0) return;
@@ -337,6 +337,7 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
                       [&](index_t tasks, const auto& f) { threads.parallel_for(tasks, f); });
 }
 
+/// C = A B, or C += A B if c.add, on the executor's threads.
 template <class From, class Out>
 void multiply(const gemm_size& size, const matrix<From>& a, const matrix<From>& b,
               const result_matrix<Out>& c, executor& threads) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tile of C that a matrix product keeps in registers while it goes along K.
+// The micro-kernel: computes a tile of C, kept in registers, along K.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-/// Tile and block sizes, from the registers and the usual first cache (32 KiB).
+/// Tile and block sizes, derived from the number of registers and a first-level cache of 32 KiB.
 template <class T>
 struct blocking {
   static constexpr bool many = vector_registers == 32;
@@ -22,10 +22,10 @@ struct blocking {
   static constexpr int depth = 768 * 4 / static_cast<int>(sizeof(T));
 };
 
-/// A tile of C: Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart, and
-/// with Packs they are left as a panel in `packed`.
+/// A tile of C, Rows by Vectors. A[i][k] is a[i * a_row + k * a_column]; rows of B are b_row apart, and with
+/// Packs they are also written to the panel `packed`.
 ///
-/// Packs instead of loops, because the tile must live in registers whatever the optimiser thinks.
+/// Parameter packs instead of loops, so that the tile is in registers whatever the optimiser decides.
 template <class T, int Vectors, bool Packs, int... I, int... J, int... IJ>
 WEFT_INLINE void multiply_tile_of(std::integer_sequence<int, I...>, std::integer_sequence<int, J...>,
                                   std::integer_sequence<int, IJ...>, index_t depth, const T* a,
@@ -65,7 +65,7 @@ template <class T, int Rows, int Vectors>
                                       a_column, b, b_row, c, c_row, add, nullptr);
 }
 
-/// A whole tile that packs the panel of B which it reads.
+/// A whole tile that also packs the panel of B which it reads.
 template <class T>
 [[gnu::noinline]] void packing_kernel(index_t depth, const T* a, index_t a_row, index_t a_column, const T* b,
                                       index_t b_row, sum_of<T>* c, index_t c_row, bool add, T* packed) {
@@ -80,8 +80,8 @@ template <class T>
 using micro_kernel_function = void (*)(index_t, const T*, index_t, index_t, const T*, index_t, sum_of<T>*,
                                        index_t, bool);
 
-/// Micro-kernels of few sizes, so that they compile quickly; a tile of another height is done in parts, one
-/// of another width with columns to spare. f64 has the fewest: its users check gradients.
+/// Micro-kernels of few sizes, to limit compile time: a tile of another height is computed in parts, one of
+/// another width with unused columns. f64 has the fewest sizes, as it serves mainly to check gradients.
 template <class T>
 struct micro_kernels {
   static constexpr int full = blocking<T>::tile_rows, wide = blocking<T>::vectors;
@@ -111,7 +111,7 @@ struct micro_kernels {
   }
 };
 
-/// One tile of sums; a ragged right edge goes by a tile with columns to spare.
+/// One tile of sums; a ragged right edge is computed in a wider temporary tile.
 template <class T>
 void multiply_tile(index_t depth, const T* a, index_t a_row, index_t a_column, const T* b,
                    index_t b_row, sum_of<T>* c, index_t c_row, int height, index_t columns, bool add) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Operands of a matrix product, and how parts of them are packed: in the order in which they are
-// read, as the type that is multiplied.
+// Operands of matrix products, and their packing: parts are stored in the order in which they are read, in
+// the type that is multiplied.
 //
-// bf16 and f16 are widened while they are packed. Where the machine multiplies pairs of bf16, they
-// are packed as pairs.
+// bf16 and f16 are widened while they are packed, or bf16 packed as pairs if the machine multiplies pairs.
 #pragma once
 
 #include <unistd.h>
@@ -16,6 +15,7 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
+/// Sizes of a product: C [m, n] = A [m, k] B [k, n].
 struct gemm_size {
   index_t m, n, k;
 };
@@ -27,7 +27,7 @@ struct matrix {
   index_t row, column;
 };
 
-/// Rows of the result are contiguous. It may hold a sum to which the product is added.
+/// A result with contiguous rows; with `add` the product is added to it.
 template <class T>
 struct result_matrix {
   T* data;
@@ -39,15 +39,15 @@ struct result_matrix {
 
 namespace detail {
 
-/// Rows [i0, i1) and columns [j0, j1) of C: what one task computes.
+/// Rows i0 to i1 - 1 and columns j0 to j1 - 1 of C: the work of one task.
 struct block_range {
   index_t i0, i1, j0, j1;
 };
 
-/// Elements (i, k) and (i, k + 1), the first in the lower half: what one instruction multiplies.
+/// Elements (i, k) and (i, k + 1), the first in the lower half, as one instruction multiplies them.
 enum class bf16_pair : std::uint32_t {};
 
-/// What elements are packed as, how many make one packed element, and what products are summed in.
+/// The type as which elements are packed, the number of elements in a packed one, and the type of sums.
 template <class T>
 struct packing {
   using type = T;
@@ -88,10 +88,10 @@ WEFT_INLINE void multiply_add(S& sum, V x, V y) {
 template <class T>
 inline constexpr int packed_lanes = vector_bytes / static_cast<int>(sizeof(T));
 
-/// How far ahead rows of B are fetched: the machine does not see it coming when they are far apart.
+/// Number of rows of B to prefetch, as hardware does not prefetch rows that are far apart.
 inline constexpr index_t rows_ahead = 16;
 
-/// Bytes of a core's second cache.
+/// Bytes of a core's second-level cache.
 inline index_t second_cache() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
   static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -100,8 +100,8 @@ inline index_t second_cache() {
   return 1 << 20;
 }
 
-/// Where the lanes of the upper or lower of two rows come from when the blocks of side Distance off
-/// the diagonal are exchanged.
+/// Source lanes of the upper or lower of two rows when blocks of side Distance off the diagonal are
+/// exchanged.
 template <int Distance, bool Upper, int Lanes>
 constexpr int exchanged_lane(int l) {
   if (Upper) return l & Distance ? Lanes + l - Distance : l;
@@ -131,10 +131,10 @@ WEFT_INLINE void exchange_blocks(V& x, V& y) {
   x = exchanged<Distance, true>(a, b, lanes);
   y = exchanged<Distance, false>(a, b, lanes);
 }
-/// Exchanges rows and columns of a square of vectors by halving distances.
+/// One step of a transposition of a square of vectors; distances are halved from step to step.
 template <class V, int Distance, int... Pair>
 WEFT_INLINE void transpose_step(V* r, std::integer_sequence<int, Pair...>) {
-  // Pair counts the rows whose bit Distance is 0.
+  // Pair enumerates the rows whose bit Distance is 0.
   (exchange_blocks<Distance>(r[Pair / Distance * 2 * Distance + Pair % Distance],
                              r[Pair / Distance * 2 * Distance + Pair % Distance + Distance]),
    ...);
@@ -151,14 +151,14 @@ WEFT_INLINE void transpose(V (&r)[simd::lane_count<V>]) {
   transpose_steps<V, simd::lane_count<V> / 2>(r);
 }
 
-/// The packed element that begins at `p`; `elements` are left from there on, each `step` apart.
+/// The packed element that begins at `p`; `elements` remain from there on, `step` apart.
 template <class T, class From>
 WEFT_INLINE T packed_at(const From* p, index_t step, [[maybe_unused]] index_t elements) {
   if constexpr (std::is_same_v<T, bf16_pair>)
     return static_cast<T>(p->bits | static_cast<std::uint32_t>(elements > 1 ? p[step].bits : 0) << 16);
   else return (void)step, static_cast<T>(*p);
 }
-/// The first `n` of as many elements as V has lanes, widened; zeros after them.
+/// The first `n` elements, widened, in a vector V; other lanes are zero.
 template <class V, class From>
 WEFT_INLINE V widened_some(const From* p, index_t n) {
   if constexpr (is_storage_type<From>) {
@@ -171,7 +171,7 @@ WEFT_INLINE V widened_some(const From* p, index_t n) {
     return simd::load_some<V>(p, n);
   }
 }
-/// A vector of packed elements from contiguous ones, of which `elements` are left; zeros after them.
+/// A vector of packed elements from contiguous ones, of which `elements` remain; other lanes are zero.
 template <class V, class T, class From>
 WEFT_INLINE V packed_along(const From* p, index_t elements) {
   if constexpr (std::is_same_v<T, bf16_pair>) {
@@ -181,8 +181,8 @@ WEFT_INLINE V packed_along(const From* p, index_t elements) {
     return widened_some<V>(p, elements);
   }
 }
-/// A vector of packed elements for neighbouring columns, of which `columns` are left; `elements` rows are
-/// left, `step` apart.
+/// A vector of packed elements of adjacent columns, of which `columns` remain; `elements` rows remain, `step`
+/// apart.
 template <class V, class T, class From>
 WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[maybe_unused]] index_t elements,
                             index_t columns) {
@@ -198,7 +198,7 @@ WEFT_INLINE V packed_across(const From* p, [[maybe_unused]] index_t step, [[mayb
   }
 }
 
-/// Where the n-th of `parts` parts of `all` rows or columns begins, in whole tiles.
+/// Beginning of the n-th of `parts` parts of `all` rows or columns, in whole tiles.
 inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) {
   return std::min(all, (all + tile - 1) / tile * n / parts * tile);
 }
@@ -206,13 +206,13 @@ inline index_t part_begin(index_t all, index_t tile, index_t n, index_t parts) {
 /// Rows of a tile that is packed by columns, rounded up.
 inline constexpr int packed_column = 8;
 
-/// How packed rows of A lie: steps between rows of a tile, between its columns, between tiles.
+/// Layout of packed rows of A: distances between rows of a tile, between its columns, between tiles.
 struct tile_layout {
   index_t row, column, tile;
 };
 
-/// Rows [i0, i0 + rows) of A as tiles of Rows, for `depth` packed elements of which k0 is the first element.
-/// Tiles keep columns together where A does.
+/// Packs rows i0 to i0 + rows - 1 of A as tiles of Rows, for `depth` packed elements from element k0 on.
+/// Tiles are stored by columns if A is.
 template <class T, int Rows, class From>
 void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, index_t depth, index_t elements,
                 const tile_layout& layout, T* to) {
@@ -230,7 +230,7 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
       }
     }
   } else if (a.row == 1) {
-    constexpr index_t some = 16;  // columns at a time, which lie in as many pages
+    constexpr index_t some = 16;  // columns at a time, which are in as many pages
     using V = simd::vec<lane_of<T>, packed_column>;
     for (index_t begin = 0; begin < depth; begin += some)
       for (index_t t = 0; t < rows; t += Rows)
@@ -248,7 +248,8 @@ void pack_tiles(const matrix<From>& a, index_t i0, index_t rows, index_t k0, ind
   }
 }
 
-/// Columns [j0, j0 + columns) of B as one panel of Width for `depth` packed elements, padded with zeros.
+/// Packs columns j0 to j0 + columns - 1 of B as one panel of Width for `depth` packed elements, padded with
+/// zeros.
 template <class T, int Width, class From>
 void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elements, index_t j0,
                 index_t columns, T* to) {
@@ -284,7 +285,7 @@ void pack_panel(const matrix<From>& b, index_t k0, index_t depth, index_t elemen
   }
 }
 
-/// The first `n` of a vector of sums as elements of C, or added to them.
+/// Stores the first `n` sums of a vector to C, or adds them.
 template <class V, class Out>
 WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
   constexpr index_t lanes = simd::lane_count<V>;
@@ -296,7 +297,7 @@ WEFT_INLINE void store_sums(Out* c, V sum, index_t n, bool add) {
     for (index_t l = 0; l < n; ++l) c[l] = static_cast<Out>(add ? static_cast<S>(c[l]) + sum[l] : sum[l]);
 }
 
-/// Sums of a tile, in rows of Width, as elements of C or added to them.
+/// Stores a tile of sums, in rows of Width, to C, or adds it.
 template <int Width, class S, class Out>
 void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
   constexpr index_t lanes = packed_lanes<S>;
@@ -305,7 +306,7 @@ void store_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t co
       store_sums(c + i * c_row + j, simd::load<simd::vec<S, lanes>>(sums + i * Width + j), columns - j, add);
 }
 
-/// The same for sums of the transposed tile: row i of them goes to column i of C.
+/// The same for the transposed tile: its row i is column i of C.
 template <int Width, class S, class Out>
 void store_transposed_tile(const S* sums, Out* c, index_t c_row, index_t height, index_t columns, bool add) {
   constexpr index_t lanes = packed_lanes<S>;

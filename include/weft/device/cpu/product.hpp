@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batched matrix products on the CPU, as native code: what a program with a matmul refers to, and
-// one without does not compile.
+// Batched matrix products on the CPU as native code, instantiated only in programs that contain a matmul.
 #pragma once
 
 #include <weft/device/cpu/gemm.hpp>
@@ -26,7 +25,7 @@ void product_of(const native_call& call) {
 }
 }  // namespace detail
 
-/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n], of their type or f32. It can add.
+/// in: a [batch..., m, k], b [batch..., k, n]; out: [batch..., m, n], of their type or f32. Supports `adds`.
 template <class T>
 void product(const native_call& call) {
   if constexpr (is_storage_type<T>)

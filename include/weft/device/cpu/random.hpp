@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random elements on the CPU: bits by logical element, so that neither threads nor vectors matter.
+// Random elements on the CPU: a function of the element's index, independent of threads and vectors.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline namespace WEFT_ISA {
 
 namespace detail {
 
-/// Blocks of four words that are made side by side.
+/// Number of blocks of four words that are computed in parallel lanes.
 inline constexpr int philox_lanes = vector_bytes / 8;
 
 /// words[4 i + w] is word w of philox(key, counter + i).
@@ -32,7 +32,8 @@ inline void philox_blocks(philox_key key, std::uint64_t counter, std::uint32_t (
 
 }  // namespace detail
 
-/// Elements [first, first + count) of the uniform sequence of `key`, in [0, 1) with 24 bits.
+/// Elements first to first + count - 1 of the uniform sequence of `key`: multiples of 2^-24 in [0, 1),
+/// rounded to T.
 template <class T>
 void fill_uniform(philox_key key, index_t first, index_t count, T* to) {
   constexpr index_t block = 4 * detail::philox_lanes;
@@ -44,8 +45,8 @@ void fill_uniform(philox_key key, index_t first, index_t count, T* to) {
   }
 }
 
-/// The same of the standard normal sequence (Box and Muller, 1958), computed in f32: two words for each
-/// element.
+/// The same for the standard normal sequence, by the Box-Muller transform (1958) in f32, with two random
+/// words per element.
 template <class T>
 void fill_normal(philox_key key, index_t first, index_t count, T* to) {
   constexpr int lanes = 2 * detail::philox_lanes;
@@ -66,7 +67,7 @@ void fill_normal(philox_key key, index_t first, index_t count, T* to) {
   }
 }
 
-/// out: uniform in [0, 1), 24 bits each. Attribute 0 tells this op from others of its program.
+/// out: uniform in [0, 1) with 24 bits. Attribute 0 distinguishes this op from others of its program.
 inline void uniform(const native_call& call) {
   const strided& out = call.out[0];
   const philox_key key = key_of(mix(call.random, static_cast<std::uint64_t>(call.at[0])));
@@ -87,7 +88,7 @@ namespace detail {
 }
 }  // namespace detail
 
-/// in: p; out: the same, each in [0, 1].
+/// in: p; out: the same. Throws value_error unless all elements are in [0, 1].
 inline void checked_probability(const native_call& call) {
   const strided &p = call.in[0], &out = call.out[0];
   const index_t tasks = p.size() < 65536 ? 1 : 16;

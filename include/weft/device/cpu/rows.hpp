@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows by index on the CPU: copy them out, or add them up.
+// Indexing ops on the CPU: selection of rows and elements by index, and sums by index.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,13 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// The ops that read rows by an index or check indices, as users call them; an attribute of native ops, for
-/// messages.
+/// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
 
 namespace detail {
 
-/// Offset of element `i` of row `row`, the row being dims [first, order) of `t`.
+/// Offset of element `i` of a row, the row being dims first to order - 1 of `t`.
 inline index_t row_element(const strided& t, int first, index_t i) {
   return element_offset(t.extents, t.stride, first, t.extents.order, i);
 }
@@ -40,7 +39,7 @@ inline index_t index_at(const strided& t, index_t i) { return index_value(t, row
   throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " at position " +
                     std::to_string(position) + " is outside of [0, " + std::to_string(extent) + ")");
 }
-/// `index`, which stands at row-major `position` of the indices, if it is in [0, extent).
+/// `index`, at row-major `position` of the indices; throws value_error unless it is in [0, extent).
 inline index_t checked(const char* op, index_t index, index_t position, index_t extent) {
   if (index < 0 || index >= extent) refuse_index(op, index, position, extent);
   return index;
@@ -66,7 +65,8 @@ inline index_t row_size(const strided& t, int first) {
 
 }  // namespace detail
 
-/// in: index [...]; out: the same as i32, each in [0, v0) or, if v3 is 1 and it is v2, -1.
+/// in: index [...]; out: the same as i32. Throws value_error for an index outside [0, v0), except v2 if v3 is
+/// 1, which becomes -1.
 inline void checked_index(const native_call& call) {
   const strided &index = call.in[0], &out = call.out[0];
   const char* const op = index_readers[call.at[1]];
@@ -83,7 +83,8 @@ inline void checked_index(const native_call& call) {
   });
 }
 
-/// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader.
+/// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader. Throws value_error for an
+/// index out of range.
 inline void index_select(const native_call& call) {
   const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
   const index_t count = index.size(), size = detail::row_size(table, 1);
@@ -133,7 +134,7 @@ inline void index_add(const native_call& call) {
 
 namespace detail {
 
-/// Elements of the dims before dim `dim`, and after it.
+/// Number of elements of the dims before `dim`, and after it.
 inline index_t extent_before(const shape& s, int dim) {
   index_t n = 1;
   for (int i = 0; i < dim; ++i) n *= s[i];
@@ -144,8 +145,7 @@ inline index_t extent_after(const shape& s, int dim) {
   for (int i = dim + 1; i < s.order; ++i) n *= s[i];
   return n;
 }
-/// Calls f(before, after) for every line of `s` along dim `dim`, on several threads where they have enough to
-/// do.
+/// Calls f(before, after) for every line of `s` along dim `dim`, in parallel if that is worthwhile.
 template <class F>
 void for_each_line(const native_call& call, const shape& s, int dim, F f) {
   const index_t after = extent_after(s, dim), lines = extent_before(s, dim) * after;
@@ -160,7 +160,8 @@ inline index_t line_offset(const strided& t, int dim, index_t before, index_t af
   return element_offset(t.extents, t.stride, 0, dim, before) +
          element_offset(t.extents, t.stride, dim + 1, t.extents.order, after);
 }
-/// Checked index number `i` of a line of `index`, which begins at offset `line`.
+/// Index number `i` of a line of `index` that begins at offset `line`; throws value_error if it is out of
+/// range.
 inline index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
                              index_t after, index_t i, index_t extent) {
   const index_t x = index_value(index, line + i * index.stride[dim]);
@@ -188,8 +189,8 @@ inline void gather(const native_call& call) {
   });
 }
 
-/// in: index, source; out: zeros to which each element of source is added at its index along dim
-/// v0, whose extent is v1. In the order of positions.
+/// in: index, source; out: zeros, to which each element of source is added at its index along dim v0, whose
+/// extent is v1, in the order of positions.
 inline void scatter_add(const native_call& call) {
   const strided &index = call.in[0], &source = call.in[1], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
@@ -210,8 +211,8 @@ inline void scatter_add(const native_call& call) {
   });
 }
 
-/// Position of the largest (v1 = 0) or smallest element along dim v0, the first if several; a NaN
-/// wins.
+/// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, the first of equal ones; the
+/// first NaN if there is one.
 inline void arg_extremum(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);

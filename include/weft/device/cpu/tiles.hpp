@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Products of bf16 on the tile registers of a CPU that has them (AMX): 16 rows of 32 elements each,
-// multiplied by one instruction, summed in f32.
+// Products of bf16 on AMX tile registers: 16 rows of 32 elements each, multiplied by one instruction and
+// summed in f32.
 //
-// A block of C is done 32 by 32 at a time. Instructions are written out, because the compilers'
-// header of intrinsics takes longer to read than all of weft's rooms for devices.
+// A block of C is computed 32 by 32 at a time. Instructions are written as inline assembly, as the compilers'
+// header of intrinsics takes longer to compile than all device headers of weft.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
@@ -22,7 +22,7 @@ namespace detail {
 
 #if WEFT_HAS_TILES
 
-/// Whether this process may use the tile registers: Linux wants to be asked, once.
+/// Whether this process may use the tile registers, for which Linux requires a request, made once.
 inline bool tiles_permitted() {
   constexpr int request_state = 0x1023, tile_data = 18;
   static const bool permitted = syscall(SYS_arch_prctl, request_state, tile_data) == 0;
@@ -33,16 +33,16 @@ inline bool tiles_permitted() {
 struct tile_blocking {
   static constexpr int side = 16;                        // rows of a tile, and pairs in a row
   static constexpr int tile_rows = 2 * side, tile_columns = 2 * side;
-  static constexpr int depth = 384;                      // rows of A stay in the first cache
+  static constexpr int depth = 384;                      // rows of A stay in the first-level cache
   static constexpr int panels = 4;                       // of B, for which they do
   static constexpr int packed_row = depth + side;        // not a multiple of the cache's set stride
-  /// Rows of A that fill half of the second cache.
+  /// Rows of A that fill half of the second-level cache.
   static index_t block_rows() {
     return std::max<index_t>(second_cache() / 2 / (packed_row * 4) / tile_rows, 4) * tile_rows;
   }
 };
 
-/// While one lives, this thread's tile registers have 16 rows of 64 bytes.
+/// Configures this thread's tile registers as 16 rows of 64 bytes, while it exists.
 class tile_registers {
  public:
   tile_registers() {
@@ -120,7 +120,7 @@ inline void tile_kernel(index_t rows, index_t columns, index_t depth, const void
   kernels[2 * (rows > side) + (columns > side)](depth, a, a_row, b, b_row, c, c_row, add);
 }
 
-/// Rows [i0, i0 + rows) of A, each `depth` pairs of which k0 is the first element, padded with zeros.
+/// Packs rows i0 to i0 + rows - 1 of A, `depth` pairs from element k0 on, padded with zeros.
 inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, index_t k0, index_t depth,
                            index_t elements, bf16_pair* to) {
   constexpr int side = tile_blocking::side, row = tile_blocking::packed_row;
@@ -155,8 +155,8 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
     }
 }
 
-/// One block of C for all of K, by one thread. Sums that do not fill a tile of C, or are not of its type, are
-/// kept tile by tile until the last part of K.
+/// Computes one block of C for all of K on one thread. Sums that do not fill a tile of C, or are of another
+/// type, are kept tile by tile until the last part of K.
 template <class Out>
 void multiply_block_on_tiles(const block_range& range, index_t elements, const matrix<bfloat16>& a,
                              const matrix<bfloat16>& b, const result_matrix<Out>& c,
@@ -170,13 +170,12 @@ void multiply_block_on_tiles(const block_range& range, index_t elements, const m
   const index_t parts = std::max<index_t>(tiles_in(elements, 2 * B::depth), 1);
   const index_t part = std::max<index_t>(tiles_in(tiles_in(elements, parts), 2 * B::side), 1) * 2 * B::side;
   const index_t sums_size = parts > 1 ? block_rows * panels * B::tile_columns : tile_size;
-  // The sums come first, on a boundary of 64 bytes.
+  // The sums are first, aligned to 64 bytes.
   auto* const sums = static_cast<float*>(scratch.get(static_cast<std::size_t>(
       4 * (sums_size + B::panels * B::depth * B::tile_columns + block_rows * B::packed_row))));
   auto* const b_packed = reinterpret_cast<bf16_pair*>(sums + sums_size);
   bf16_pair* const a_packed = b_packed + B::panels * B::depth * B::tile_columns;
-  // Whole tiles of contiguous rows are read where they are, unless they all fall into the same sets of the
-  // caches.
+  // Whole tiles of contiguous rows are read in place, unless they all map to the same cache sets.
   const bool a_in_place = a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
   const tile_registers registers;
   for (index_t i0 = range.i0; i0 < range.i1; i0 += block_rows) {
