@@ -1,66 +1,125 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Lists public entities without a documentation comment: what stands at namespace scope in headers, outside of `detail`.
+"""Lists public entities without a documentation comment; the exit code is 1 if there are any.
 
     comments.py [ROOT]
 
-A comment covers the declarations of the same name that follow it, and a run of declarations without a blank line between them.
+A public entity is a type, function, variable, alias or concept that a header declares at namespace scope outside of `detail`.
+Its comment begins with `///` and is directly above one of its declarations. It holds for overloads of the same name, also in
+other headers, and for declarations that follow without a blank line. Forward declarations of types, specialisations, members
+defined outside of their class, deduction guides and macros need none.
 """
 import pathlib
 import re
 import sys
 
-root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "include" / "weft"
-DECLARATION = re.compile(
-    r"^(?:template\b.*|\[\[.*\]\]\s*)?(?:(?:inline|constexpr|consteval|static|extern|explicit|friend|auto|const)\s+)*"
-    r"(?:(?:class|struct|enum class|enum|concept|union)\s+(?P<type>\w+)|using\s+(?P<alias>\w+)\s*=|.*?\b(?P<name>operator\S+|\w+)\s*(?:[({=;]|$))")
+TEXT = re.compile(
+    r"(?P<documentation>///[^\n]*)|//[^\n]*|/\*.*?\*/|(?P<directive>^[ \t]*\#(?:\\\n|[^\n])*)"
+    r'|(?P<literal>R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\')', re.S | re.M)
+NAME = r"[A-Za-z_]\w*"
+NOT_DECLARATIONS = re.compile(
+    r"template\s*<\s*>|template\s+\w|extern\b|using\s+(namespace\b|[\w:]+$)|static_assert\b|catch\b|requires\b")
 
 
-def entities(text):
-    """(line, name, documented) of every declaration at namespace scope that is not in a namespace `detail`."""
-    scopes, depth, documented, last, pending = [], 0, False, None, []
-    raw = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if raw:  # inside of a raw string
-            raw = ')"' not in line
-            continue
-        code = re.sub(r'"(?:[^"\\]|\\.)*"', '""', re.sub(r"R\"\(.*", 'R', line) if 'R"(' in line else line)
-        raw = 'R"(' in line and ')"' not in line.split('R"(', 1)[1]
-        bare = re.sub(r"//.*", "", code).rstrip()
-        at_namespace_scope = depth == len(scopes)
-        if at_namespace_scope and not any("detail" in s for s in scopes):
-            if line.startswith("///"):
-                documented = True
-            elif not line.strip():
-                documented = False
-                last = None if not pending else last
-            elif bare and not bare.startswith(("#", "//", "}", "namespace", "inline namespace", "  ", "requires", "static_assert")):
-                pending.append(bare)
-                joined = " ".join(pending)
-                if not re.match(r"^template\s*<[^{;]*>$", joined) and not (joined.startswith("template") and joined.count("<") > joined.count(">") and "(" not in joined):
-                    declared = re.sub(r"^template\s*<.*?>\s*(?=(?:inline|constexpr|class|struct|concept|using|auto|void|\w))", "", joined)
-                    m = DECLARATION.match(declared)
-                    name = m and (m["type"] or m["alias"] or m["name"])
-                    specialised = re.search(r"\b(?:struct|class)\s+\w+<", declared) or re.match(r"^template\s*<>", joined)
-                    forward = re.match(r"^(?:class|struct)\s+\w+;$", declared)
-                    if name and not specialised and not forward:
-                        yield number, name, documented or name == last
-                        if documented: last = name
-                    pending = []
-        opened = bare.count("{") - bare.count("}")
-        if at_namespace_scope and re.match(r"^(?:inline )?namespace\b[^;=]*\{\s*$", bare):
-            scopes.append(bare)
-        depth += opened
-        while len(scopes) > depth:
+def without_text(source):
+    """`source` with as many lines but without comments, literals and directives; the lines of documentation and directives."""
+    documentation, directives = set(), set()
+
+    def blank(match):
+        first, lines = source.count("\n", 0, match.start()) + 1, match[0].count("\n")
+        if match["documentation"]:
+            documentation.add(first)
+        if match["directive"]:
+            directives.update(range(first, first + lines + 1))
+        return ('""' if match["literal"] else "") + "\n" * lines
+
+    return TEXT.sub(blank, source), documentation, directives
+
+
+def end_of(text, begin, opening, closing):
+    """Where the bracket that opens at `begin` is closed; the > of -> closes nothing."""
+    depth = 0
+    for i in range(begin, len(text)):
+        depth += (text[i] == opening) - (text[i] == closing and text[i - 1 : i + 1] != "->")
+        if depth == 0:
+            return i
+    raise ValueError(f"no end: {text[begin:begin + 80]}")
+
+
+def declarations(code):
+    """(namespace, first line, last line, text before a block or semicolon, whether it has a block) at namespace scope."""
+    scopes, begin, parentheses, i = [], None, 0, 0
+    while i < len(code):
+        c = code[i]
+        if begin is None and c == "}":
             scopes.pop()
+        elif begin is None and not c.isspace() and c != ";":
+            begin = i
+        if begin is not None:
+            parentheses += (c == "(") - (c == ")")
+            if c in ";{" and parentheses == 0:
+                text, first = " ".join(code[begin:i].split()), code.count("\n", 0, begin) + 1
+                begin = None
+                if re.match(r"(inline )?namespace\b", text) and c == "{":
+                    scopes.append(text.split()[-1])
+                else:
+                    if c == "{":
+                        i = end_of(code, i, "{", "}")
+                        if re.match(r"(struct|class|union|enum)\b|(?!.*\boperator)[^(]*=", declarator(text)):
+                            i = code.index(";", i)
+                    yield "::".join(scopes), first, code.count("\n", 0, i) + 1, text, c == "{"
+        i += 1
 
 
-total = missing = 0
-for path in sorted(root.rglob("*.hpp")):
-    for line, name, documented in entities(path.read_text()):
-        total += 1
-        if not documented:
-            missing += 1
-            print(f"{path}:{line}: {name}")
-print(f"{total} public entities, {missing} without a comment")
-sys.exit(missing > 0)
+def declarator(text):
+    """`text` without attributes, template parameters and the constraint after them."""
+    text = re.sub(r"\[\[.*?\]\]", " ", text).strip()
+    while text.startswith("template"):
+        text = text[end_of(text, text.index("<"), "<", ">") + 1 :].strip()
+    begins = r"constexpr|consteval|inline|auto|void|struct|class|concept|using|WEFT_INLINE"
+    return re.sub(rf"^requires\b.*?(?=\b(?:{begins})\b)", "", text)
+
+
+def name_of(text, has_block):
+    """The name that a declaration introduces; None if it needs no comment."""
+    if NOT_DECLARATIONS.match(text):
+        return None
+    head = declarator(text)
+    if of_type := re.match(rf"(?:struct|class|union|(enum)(?: class)?) ({NAME})( ?<|::)?", head):
+        return of_type[2] if (has_block or of_type[1]) and not of_type[3] else None
+    if alias := re.match(rf"(?:using|concept) ({NAME})", head):
+        return alias[1]
+    if operator := re.search(r"\b(operator ?(?:\(\)|[^\s(]+)) ?\(", head):
+        return operator[1]
+    is_guide = re.match(rf"{NAME} ?\(", head)
+    found = re.match(rf"[^({{=]*?({NAME}(?:::{NAME})*)( ?<[^({{=]*>)? ?(?:\[[^\]]*\] ?)*(?:[({{=]|$)", head)
+    return found[1] if found and not (found[2] or is_guide or "::" in found[1]) else None
+
+
+def entities(path):
+    """(qualified name, line, whether it has a comment) of the public entities that a header declares."""
+    code, documentation, directives = without_text(path.read_text())
+    covered = 0  # the last line of what the comment before covers
+    for scope, first, last, text, has_block in declarations(code):
+        above = first - 1
+        while above in directives:
+            above -= 1
+        has_comment = above in documentation or above == covered
+        covered = last if has_comment else covered
+        if "detail" not in scope and (name := name_of(text, has_block)):
+            yield f"{scope}::{name}", first, has_comment
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "include" / "weft"
+    found = [(path, *entity) for path in sorted(root.rglob("*.hpp")) for entity in entities(path)]
+    documented = {name for _, name, _, has_comment in found if has_comment}
+    missing = [(path, line, name) for path, name, line, _ in found if name not in documented]
+    for path, line, name in missing:
+        print(f"{path}:{line}: {name}")
+    print(f"{len(found)} public entities, {len(missing)} without a comment")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The keys and queues of a TCP store, and the clients that wait for some: the server without a socket.
+// The content of a TCP store and the clients waiting for parts of it: the server without sockets.
 //
-// Everything that a request leaves behind is counted, and given back when it is deleted, popped, answered or
-// when its client goes. A client waits for one thing at most, and is found by what it waits for, so that a
-// request costs nothing for those who wait for something else.
+// All memory that a request leaves allocated is counted, and returned when it is deleted, popped, answered,
+// or when its client disconnects. A client waits for at most one thing and is indexed by it, so that requests
+// cost nothing for clients that wait for something else.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ class store_table {
   explicit store_table(const tcp_store_limits& limits = {})
       : memory_(limits.bytes, "bytes"), waiting_memory_(limits.waiting, "waiting") {}
 
-  /// What a request leads to, for its client and for those that waited for what it sets.
+  /// Performs a request; returns the replies to its client and to those that waited for what it sets.
   std::vector<store_reply> handle(std::uint64_t client, std::string request) {
     std::vector<store_reply> replies;
     withdraw(client, replies);
@@ -36,7 +36,7 @@ class store_table {
     return replies;
   }
 
-  /// A request that is not taken, and why.
+  /// Answers a request that is refused, with the reason.
   std::vector<store_reply> refuse(std::uint64_t client, std::int64_t number, const std::string& why) {
     std::vector<store_reply> replies;
     withdraw(client, replies);
@@ -44,7 +44,7 @@ class store_table {
     return replies;
   }
 
-  /// Client `client` is gone: what it waits for is given up.
+  /// Removes client `client`, which has disconnected, and its wait.
   void forget(std::uint64_t client) {
     std::vector<store_reply> to_nobody;
     withdraw(client, to_nobody);
@@ -58,10 +58,10 @@ class store_table {
   static constexpr std::size_t overhead = tcp_store_limits::overhead;
 
   struct waiter {
-    std::uint64_t ticket;  // of arrival
+    std::uint64_t ticket;  // order of arrival
     store_request request;
     charge held;
-    std::size_t watched = 0;  // the one of its keys that it is found by: the one that was missing last
+    std::size_t watched = 0;  // index of the key by which it is found, missing last
   };
 
   void perform(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
@@ -86,7 +86,7 @@ class store_table {
       }
       case compare_set: compare_and_set(client, q, replies); return;
       case push: {
-        shared_value value = stored(q, std::move(q.texts[1]), 0);  // first: no queue is empty
+        shared_value value = stored(q, std::move(q.texts[1]), 0);  // created first: no queue is empty
         queues_[q.texts[0]].push_back(std::move(value));
         answer("");
         wake({true, q.texts[0]}, replies);
@@ -113,8 +113,8 @@ class store_table {
     wake({false, q.texts[0]}, replies);
   }
 
-  /// A value of the key or queue that `q` names. Throws value_error if it does not fit, when others have been
-  /// given back.
+  /// A value of the key or queue of `q`. Throws value_error if it does not fit after `given_back` bytes have
+  /// been returned.
   shared_value stored(const store_request& q, std::string bytes, std::size_t given_back) {
     const std::size_t n = q.texts[0].size() + bytes.size() + overhead;
     if (!memory_.fits(n, given_back))
@@ -125,14 +125,14 @@ class store_table {
   void put(const store_request& q, std::string bytes) {
     const auto found = keys_.find(q.texts[0]);
     const bool goes =
-        found != keys_.end() && found->second.use_count() == 1;  // and is not on its way to a client
+        found != keys_.end() && found->second.use_count() == 1;  // and is not being sent to a client
     shared_value value = stored(q, std::move(bytes), goes ? found->second->held.bytes() : 0);
     if (found == keys_.end()) keys_.emplace(q.texts[0], std::move(value));
     else found->second = std::move(value);
   }
 
-  /// The first key that is missing, from number `from` on and then from the beginning; their number if none
-  /// is.
+  /// Index of the first missing key, starting at `from` and wrapping around; the number of keys if none is
+  /// missing.
   std::size_t missing_from(const store_request& q, std::size_t from) const {
     const std::size_t n = q.texts.size();
     for (std::size_t i = 0; i < n; ++i)
@@ -140,7 +140,7 @@ class store_table {
     return n;
   }
 
-  /// Answers, if what a request waits for is there; otherwise `watched` is what it lacks.
+  /// Answers a request if it can be; otherwise `watched` is the index of a missing key.
   bool answered(std::uint64_t client, const store_request& q, std::size_t& watched,
                 std::vector<store_reply>& replies) {
     if (q.what == store_operation::pop) {
@@ -170,13 +170,13 @@ class store_table {
     waiting_.emplace(client, std::move(w));
   }
 
-  /// A key or a queue.
+  /// A key (false) or a queue (true).
   using name = std::pair<bool, std::string>;
   static name name_of_watched(const waiter& w) {
     return {w.request.what == store_operation::pop, w.request.texts[w.watched]};
   }
 
-  /// Something has come that clients may wait for; in the order in which they came.
+  /// Answers the clients that waited for `come`, in order of arrival.
   void wake(const name& come, std::vector<store_reply>& replies) {
     const auto found = watchers_.find(come);
     if (found == watchers_.end()) return;
@@ -198,13 +198,13 @@ class store_table {
     waiting_.erase(at);
   }
 
-  byte_budget memory_, waiting_memory_;  // before what they count
+  byte_budget memory_, waiting_memory_;  // declared before what they count
   std::map<std::string, shared_value> keys_;
   std::map<std::string, std::deque<shared_value>> queues_;  // none is empty
   std::uint64_t tickets_ = 0;
   std::unordered_map<std::uint64_t, waiter> waiting_;                               // by client
   std::map<name, std::set<std::pair<std::uint64_t, std::uint64_t>>>
-      watchers_;  // tickets and clients, by what they lack
+      watchers_;  // tickets and clients, by what they wait for
 };
 
 }  // namespace weft::detail
