@@ -14,6 +14,8 @@
 
 namespace weft {
 
+/// Communicator of processes connected over TCP by Gloo. All its ranks must construct it, with the same
+/// store.
 class gloo_communicator : public communicator {
  public:
   /// Meets the others in `s`. Throws comm_error or timeout_error.

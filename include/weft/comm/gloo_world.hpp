@@ -11,6 +11,8 @@
 
 namespace weft {
 
+/// The communicator of a process started by a launcher such as torchrun, with the store and, on rank 0, the
+/// server that it needs.
 class gloo_world {
  public:
   /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME; without the last, ranks talk

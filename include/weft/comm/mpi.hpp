@@ -161,6 +161,7 @@ class mpi_state : public work::state {
 
 }  // namespace detail
 
+/// Communicator of processes started by mpirun. MPI must be initialized, and finalized after its destruction.
 class mpi_communicator : public communicator {
  public:
   /// Of all ranks that `world` has.

@@ -32,6 +32,7 @@
 
 namespace weft {
 
+/// Options of `bound_run::step()`.
 struct step_options {
   double clip = 0;             // the largest norm of the gradient; 0: any
   index_t micro_batches = 1;   // backward passes since the last step, whose mean is taken

@@ -15,6 +15,7 @@
 
 namespace weft::parallel {
 
+/// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
 class data_parallel_hooks : public run::execution_hooks {
  public:
   /// Takes parameters and buffers as they are on rank 0. Parameters that have no elements yet get them: of

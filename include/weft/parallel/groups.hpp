@@ -8,6 +8,7 @@
 
 namespace weft::parallel {
 
+/// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:
   /// Collective. Throws usage_error if the groups do not divide the ranks.

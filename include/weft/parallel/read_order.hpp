@@ -22,6 +22,7 @@ struct read_event {
   bool operator==(const read_event&) const = default;
 };
 
+/// Records the order in which programs read units, and predicts the next reads from earlier tapes.
 class read_order {
  public:
   /// A program reads `now`. What its tape will read after it, if it goes on as one before did; valid until

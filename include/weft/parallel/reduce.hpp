@@ -15,6 +15,7 @@
 
 namespace weft::parallel {
 
+/// Reduces gradients over ranks, one unit at a time, while the backward pass continues.
 class gradient_reducer {
  public:
   gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o,

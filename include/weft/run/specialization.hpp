@@ -45,6 +45,7 @@ struct frame {
   execution_hooks* hooks;  // moved on between steps; may be null
 };
 
+/// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
   specialization(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)

@@ -378,8 +378,10 @@ class basic_tape_entries {
   bool recording_ = true;
 };
 
+/// The part of tapes that does not depend on program options.
 using tape_entries = basic_tape_entries<>;
 
+/// Records the expressions that it evaluates, and differentiates them in reverse order.
 template <class Options = program_options<>>
 class tape : public tape_entries {
  public:

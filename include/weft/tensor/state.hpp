@@ -74,6 +74,7 @@ inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t firs
   return part;
 }
 
+/// List of handles of tensors.
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
 
 namespace detail {

@@ -17,6 +17,8 @@
 
 namespace weft {
 
+/// Handle of a tensor in memory. Copies of a handle share the elements. If `Tracked`, tapes compute gradients
+/// with respect to it; see `variable`.
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
  public:

@@ -166,6 +166,7 @@ constexpr std::optional<finding> check(const schedule& s) {
 
 // ----- in a constant expression -----
 
+/// The location of a mistake, as types that the compiler prints in its error message.
 template <int>
 struct stage {};
 template <int>

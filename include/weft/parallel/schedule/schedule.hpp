@@ -31,6 +31,7 @@ enum class step_kind : std::uint8_t {
   receive_gradient,
 };
 
+/// Whether a step sends or receives a message, and whether it sends one.
 constexpr bool is_message(step_kind k) { return k >= step_kind::send_activation; }
 constexpr bool is_send(step_kind k) {
   return k == step_kind::send_activation || k == step_kind::send_gradient;

@@ -14,6 +14,7 @@
 
 namespace weft::pipeline {
 
+/// Options of `timeline_svg()`.
 struct timeline_options {
   std::string title{};
   std::string unit{};       // of times, written at the axis: "ms"
