@@ -62,7 +62,7 @@ class timeline_writer {
     std::sort(lengths.begin(), lengths.end());
     const double usual = lengths.empty() ? 0 : lengths[lengths.size() / 10];
     const double span = end_ - begin_;
-    width_ = usual > 0 ? std::clamp(span / usual * 13, 600.0, 3600.0) : 600;
+    width_ = usual > 0 ? std::clamp(span / usual * 13, 660.0, 3600.0) : 660;
     scale_ = span > 0 ? width_ / span : 0;
   }
 
@@ -103,7 +103,7 @@ class timeline_writer {
         ".mail{stroke:#555;stroke-width:.8;stroke-opacity:.45;fill:none}.back{stroke-dasharray:3 2}"
         ".n{text-anchor:middle;font-size:9px;fill:#111}.d{fill:#fff}.w{fill:url(#w)}"
         ".late{stroke:#222;stroke-width:1.2}";
-    css += shades("", {82, 44, 56, 72});
+    css += shades("", {82, 36, 62, 74});
     css += "@media(prefers-color-scheme:dark){.page{fill:#16181d}.ink{fill:#ddd}.dots{fill:#444}"
            ".mail{stroke:#ccc}.late{stroke:#eee}}";
     return css;
