@@ -14,6 +14,10 @@
 #include <weft/io/safetensors.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/hook.hpp>
+#include <weft/parallel/schedule/csv.hpp>
+#include <weft/parallel/schedule/live.hpp>
+#include <weft/parallel/schedule/named.hpp>
+#include <weft/parallel/schedule/timeline.hpp>
 #include <weft/parallel/strategy.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/idx.hpp>
@@ -89,10 +93,17 @@ void element_types() {
   gradcheck([&] { return sum(tanh(p) * log1p(exp(p))); }, p);
 }
 
+void pipeline_schedules() {
+  static_assert(pipeline::proved<[] { return pipeline::zb_v(2, 4); }>);
+  const auto s = pipeline::schedule_from_csv(pipeline::to_csv(pipeline::schedule_named("1f1b", 2, 4)));
+  std::cout << pipeline::timeline_svg(pipeline::simulate(s).records) << pipeline::live(s)[0].activations;
+}
+
 }  // namespace
 
 int main() {
   train();
   language_model();
   element_types();
+  pipeline_schedules();
 }
