@@ -95,7 +95,7 @@ class tensor_printer:
 
 
 printers = gdb.printing.RegexpCollectionPrettyPrinter("weft")
-printers.add_printer("tensor", r"^weft::tensor<.*>$", tensor_printer)
+printers.add_printer("tensor", r"^weft::(tensor|parameter)<.*>$", tensor_printer)
 printers.add_printer("tensor_state", r"^weft::tensor_state$", state_printer)
 printers.add_printer("shape", r"^weft::shape$", shape_printer)
 printers.add_printer("half", r"^weft::(bfloat16|float16)$", half_printer)
