@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// An instance: a plan whose extents are numbers. Layouts, kernel arguments and the memory plan are
-// worked out once; a run only fills in pointers.
+// Specialization: a plan whose extents are known. Layouts, kernel arguments and the memory plan are computed
+// once; a run only fills in pointers.
 //
-//   instance at(plan, kernels, symbol_values);
-//   at.run({device, arena, leaves, outputs, numbers, random, on_tap, hooks});
+//   specialization s(plan, kernels, symbol_values);
+//   s.run({device, arena, leaves, outputs, numbers, random, on_tap, hooks});
 #pragma once
 
 #include <algorithm>
@@ -27,22 +27,22 @@ namespace weft::run {
 using lower::step_kind;
 using lower::storage;
 
-/// Memory of an output, and whether the program adds to what it holds.
+/// The memory of an output, and whether the program adds to its contents.
 struct output_memory {
   void* data = nullptr;
   bool adds = false;
 };
 
-/// What one run of a program works with.
+/// The arguments of one execution of a program.
 struct frame {
   backend& device;
   void* arena;
   const recycled_vector<void*>& leaves;           // device pointers, in the order of the plan
-  const recycled_vector<output_memory>& outputs;  // likewise
+  const recycled_vector<output_memory>& outputs;  // in the order of the plan
   const recycled_vector<any_number>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
-  execution_hooks* hooks;  // moved on between steps; may be null
+  execution_hooks* hooks;  // polled between steps; may be null
 };
 
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
@@ -61,10 +61,10 @@ class specialization {
     for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
   }
 
-  /// The symbol values this instance was made for.
+  /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
   std::size_t arena_bytes() const { return arena_.bytes; }
-  /// Whether the program can add this output to what its memory holds.
+  /// Whether the program can add this output to the contents of its memory.
   bool can_add(int output) const {
     return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds;
   }
@@ -76,8 +76,9 @@ class specialization {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
   }
 
-  /// Whether the outputs may be written there, null for those that lie elsewhere: to memory that the program
-  /// does not read, or that one kernel reads element by element, each just before it writes the same one.
+  /// Whether the outputs may be written to `outputs` (null for outputs in other memory): true if the program
+  /// does not read this memory, or if a single kernel reads each element just before it writes the same
+  /// element.
   bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (!outputs[o]) continue;
@@ -93,13 +94,14 @@ class specialization {
     }
     return true;
   }
-  /// Whether the program is one kernel of elements: it reads all of its operands before anything can fail.
+  /// Whether the program is a single elementwise kernel, which reads all of its operands before anything can
+  /// fail.
   bool is_one_kernel_of_elements() const {
     return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel &&
            steps_[0].call.division == kernel_division::elements;
   }
 
-  /// Plays the steps.
+  /// Executes the steps.
   void run(const frame& f) {
     const auto base = [&](const source& s) -> void* {
       char* p = nullptr;
@@ -143,13 +145,13 @@ class specialization {
     kernel_call call{};
   };
 
-  /// Bytes [first, last) of memory.
+  /// The bytes [first, last) of memory.
   struct memory_range {
     std::uintptr_t first = 0, last = 0;
     bool overlaps(const memory_range& other) const { return first < other.last && other.first < last; }
   };
 
-  /// What a value reaches of the memory that its leaf, number `source` of the plan, or output has.
+  /// The bytes that a value accesses in the memory of an output or of leaf number `source` of the plan.
   struct reached_bytes {
     int id = 0, source = 0;
     index_t first = 0, last = 0;
@@ -164,8 +166,8 @@ class specialization {
     return {id, value(id).source, r.first * bytes, r.last * bytes};
   }
 
-  /// Whether every view of the leaf value `leaf` either is the elements of output `o`, in the same order, or
-  /// does not touch them.
+  /// Whether every view of the leaf value `leaf` either has exactly the elements of output `o`, in the same
+  /// order, or does not overlap them.
   bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
@@ -213,7 +215,7 @@ class specialization {
   }
 
   [[gnu::cold]] void lay_out() {
-    symbol_table numbers;  // no symbols: all extents are known
+    symbol_table numbers;  // without symbols: all extents are known
     detail::check_slices(plan_, symbols_);
     for (int i = 0; i < layouts_.size(); ++i) {
       const lower::value_entry& v = value(i);
@@ -241,7 +243,7 @@ class specialization {
     return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
   }
 
-  /// Tells AddressSanitizer that this step may touch its operands and no other part of the arena.
+  /// Tells AddressSanitizer that this step may access its operands and no other part of the arena.
   [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const {
     if (!f.device.host_accessible()) return;
     weft::detail::poison(f.arena, arena_.bytes);
@@ -276,13 +278,13 @@ class specialization {
                      ready.call);
   }
 
-  /// How a kernel reads an argument along the row, which merging dims must not change.
+  /// How a kernel reads an argument along a row. Merging dims must not change this.
   enum class access : std::uint8_t { contiguous, strided, per_row };
 
   using access_list = std::array<access, max_arguments>;
 
   [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const {
-    access_list result{};  // contiguous
+    access_list result{};  // all contiguous
     for (int i = 0; i < k.instructions; ++i) {
       const lower::instruction w =
           lower::instruction::decoded(plan_.instructions[static_cast<std::size_t>(k.first_instruction + i)]);
@@ -319,7 +321,7 @@ class specialization {
       }
     }
     check_accesses(args, accesses(k));
-    int kept_end = args.order - 1;  // dims before it count rows
+    int kept_end = args.order - 1;  // dims before this one count rows
     if (k.division == kernel_division::columns) {
       const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
       for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
@@ -334,7 +336,8 @@ class specialization {
     merge_rows(args, 0, kept_end);
   }
 
-  /// The code of a kernel is made before extents are known: what it takes for contiguous must be.
+  /// Kernels are compiled before extents are known: arguments that they assume to be contiguous must be
+  /// contiguous.
   [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how) {
     const int last = args.order - 1;
     for (int a = 0; a < args.arguments; ++a)
@@ -343,7 +346,8 @@ class specialization {
         throw error("weft: a kernel reads an operand as contiguous that is not");
   }
 
-  /// The strides of dims d and d + 1 walked as one, by argument; false if an argument has none.
+  /// The strides of dims d and d + 1 traversed as one dim, by argument; false if an argument has no such
+  /// stride.
   [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
     for (int a = 0; a < args.arguments; ++a)
       if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1],
@@ -351,7 +355,7 @@ class specialization {
         return false;
     return true;
   }
-  /// Dims d and d + 1 as one.
+  /// Merges dims d and d + 1.
   [[gnu::cold]] static void merge(kernel_args& args, int d, const index_t* merged) {
     args.extent[d] *= args.extent[d + 1];
     for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
@@ -362,7 +366,7 @@ class specialization {
     --args.order;
   }
 
-  /// Removes dim d by making the last dim longer; false if strides or accesses do not allow it.
+  /// Removes dim d by extending the last dim; false if strides or accesses do not allow it.
   [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how) {
     index_t merged[max_arguments];
     if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
@@ -375,14 +379,14 @@ class specialization {
     return true;
   }
 
-  /// Merges dims before `end` that every argument steps through as through one.
+  /// Merges dims before `end` that every argument can traverse as one dim.
   [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end) {
     index_t merged[max_arguments];
     for (int d = end - 2; d >= begin; --d)
       if (merged_strides(args, d, merged)) merge(args, d, merged);
   }
 
-  /// Dims [first, last) to just before the last dim.
+  /// Moves dims [first, last) to just before the last dim.
   [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last) {
     std::rotate(args.extent + first, args.extent + last, args.extent + args.order - 1);
     for (int a = 0; a < args.arguments; ++a)
@@ -430,7 +434,7 @@ class specialization {
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;
   sequence<source> sources_;   // by operand
-  sequence<strided> tensors_;  // by operand, where the step is no kernel
+  sequence<strided> tensors_;  // by operand, for steps that are not kernels
   sequence<prepared> steps_;
 };
 

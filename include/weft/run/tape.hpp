@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The tape: evaluates statements, remembers them, and runs backward through them.
+// Tapes: evaluate expressions, record them, and differentiate them in reverse order.
 //
-// One entry per evaluated expression, holding what its backward program reads. Between entries
-// everything is dynamic: loops, branches and shapes that change from step to step are free.
+// A tape holds one entry for each evaluated expression, with the values that its backward program reads.
+// Between entries everything is dynamic: loops, branches and shapes may change from step to step.
 //
 //   tape steps;
 //   auto loss = steps.eval(cross_entropy(model(images), labels));
-//   steps.backward(loss);                       // gradients are added to parameters
+//   steps.backward(loss);                       // adds gradients to the parameters
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace weft {
 
 namespace run {
-/// The backward of an entry that is no program.
+/// The backward pass of an entry that was not computed by a program.
 struct backward_function {
   virtual ~backward_function() = default;
   virtual tensor_list call(const std::shared_ptr<tensor_state>& cotangent) = 0;
@@ -35,8 +35,8 @@ struct backward_function_of final : backward_function {
 };
 }  // namespace run
 
-/// What a tape remembers, and how backward runs through it: the same for all options. A template, so that
-/// programs without a tape compile none of it.
+/// The entries of a tape and the backward pass through them, independent of program options. It is a template
+/// so that programs without a tape do not compile it.
 template <class = void>
 class basic_tape_entries {
  public:
@@ -44,9 +44,9 @@ class basic_tape_entries {
   basic_tape_entries(const basic_tape_entries&) = delete;
   basic_tape_entries& operator=(const basic_tape_entries&) = delete;
 
-  /// Adds the derivative of `y`, times `seed` where y is not a scalar, to the gradients of all
-  /// parameters and tracked tensors it depends on. The tape is empty afterwards. Throws usage_error if
-  /// `y` is not the value of a statement that this tape holds.
+  /// Adds the derivative of `y`, times `seed` if `y` is not a scalar, to the gradients of all parameters and
+  /// variables that `y` depends on, and clears the tape. Throws usage_error if `y` is not a result of this
+  /// tape.
   template <class T, class Extents>
   void backward(const variable<T, Extents>& y) {
     static_assert(Extents::order == 0,
@@ -62,7 +62,7 @@ class basic_tape_entries {
     run_backward(y.state(), seed.state());
   }
 
-  /// A parameter is a variable; what else there is, backward cannot run through.
+  /// Reports expressions for which no backward pass exists.
   template <expression E, class... Seed>
   void backward([[maybe_unused]] const E& y, [[maybe_unused]] const Seed&... seed) {
     if constexpr (!requires { E::is_leaf; })
@@ -80,7 +80,7 @@ class basic_tape_entries {
                     "weft: backward: the seed must be one tensor of the value's element type");
   }
 
-  /// Whether statements are remembered; see no_grad.
+  /// Whether expressions are recorded; see `no_grad`.
   bool recording() const { return recording_; }
   void record(bool on) { recording_ = on; }
 
@@ -90,11 +90,11 @@ class basic_tape_entries {
     identity_.reset();
   }
 
-  /// Remembers `value`, which no program has computed, of `operands`: an exchange with another rank, for
-  /// example. The backward pass calls `f` once, where the entry stands, and lets go of it: with the cotangent
-  /// of `value`, null if nothing depends on it. `f` returns those of the operands as a tensor_list, null
-  /// where there is none; tensors that nobody else uses. Throws usage_error if a tape holds `value` already.
-  /// For code that works with tapes: a function of tensors is better an op (docs/adding_an_op.md).
+  /// Records `value`, which was computed from `operands` without a program, for example by a message to
+  /// another rank. The backward pass calls `f` once, with the cotangent of `value`, which is null if nothing
+  /// depends on `value`, and then destroys it. `f` returns the cotangents of the operands as a tensor_list;
+  /// it may contain null, and must not share its tensors with other code. Throws usage_error if a tape has
+  /// recorded `value` already. Functions of tensors are better written as ops (docs/adding_an_op.md).
   template <class F>
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
@@ -111,7 +111,7 @@ class basic_tape_entries {
   }
 
  protected:
-  /// Runs `forward` and records how to run `backward`.
+  /// Executes `forward` and records how to execute `backward`.
   std::shared_ptr<tensor_state> run_forward(const run::executable& forward, const run::executable& backward,
                                              run::operands o) {
     const context::use own(*context_);
@@ -135,17 +135,16 @@ class basic_tape_entries {
     return outputs[0];
   }
 
-  /// What slices of rows have added up to: a value, and if this tape records, the gradients of `leaves` for
-  /// `cotangent`.
+  /// Sums over slices of rows: a value and, if this tape records, the gradients of `leaves` for `cotangent`.
   struct slice_sums {
     double cotangent;
-    std::shared_ptr<tensor_state> seed;  // holds it
+    std::shared_ptr<tensor_state> seed;  // contains `cotangent`
     std::shared_ptr<tensor_state> value{};
-    tensor_list leaves{}, gradients{};   // the first are those of all rows
+    tensor_list leaves{}, gradients{};   // the first of each has all rows
   };
 
-  /// Runs a slice, which begins at element `first` of all rows, forward and at once backward, so that no
-  /// activation is saved.
+  /// Executes the forward and backward pass of a slice, which starts at element `first` of all rows. No
+  /// activations are saved.
   void run_slice(slice_sums& sums, const run::executable& forward, const run::executable& backward,
                  const run::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
     const context::use own(*context_);
@@ -182,7 +181,7 @@ class basic_tape_entries {
         add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
   }
 
-  /// A statement whose gradients have been computed, if this tape records.
+  /// Records a result whose gradients have been computed already, if this tape records.
   void remember(slice_sums& sums) {
     remember(sums.value, std::move(sums.leaves),
              [c = context_, gradients = std::move(sums.gradients),
@@ -199,19 +198,19 @@ class basic_tape_entries {
  private:
   struct entry {
     run::executable forward, backward;
-    context::random_state randomness;         // with which forward ran
+    context::random_state randomness;         // of the forward pass
     run::symbol_values symbols;
     recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
-    recycled_vector<std::uint64_t> versions;  // theirs, when forward read them
-    recycled_vector<char> read;               // whether backward reads them
-    tensor_list saved;                         // values that backward reads
+    recycled_vector<std::uint64_t> versions;  // of the operands, when the forward pass read them
+    recycled_vector<char> read;               // whether the backward pass reads an operand
+    tensor_list saved;                         // that the backward pass reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
     std::shared_ptr<run::backward_function> function;  // instead of programs
   };
 
-  /// Operands that are not read again may be freed or changed.
+  /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n) {
     n.read.assign(n.leaves.size(), n.recomputes);
     for (const lower::value_entry& v : n.backward.plan.values)
@@ -221,7 +220,7 @@ class basic_tape_entries {
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
 
-  /// For the hooks of the context: why a program is run.
+  /// The reason for executing a program, for the hooks of the context.
   run::purpose why(run::pass during) {
     if (!context_->hooks() || (during == run::pass::forward && !recording_)) return {during, nullptr};
     if (!identity_) identity_ = make_recycled<char>();
@@ -269,7 +268,7 @@ class basic_tape_entries {
     identity_.reset();
   }
 
-  /// The operands an entry's backward computes cotangents of.
+  /// Appends the operands for which the backward pass of an entry computes cotangents.
   static void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (n.function || n.backward.plan.outputs[i] >= 0) to.push_back(n.leaves[i].get());
@@ -325,7 +324,7 @@ class basic_tape_entries {
       if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
   }
 
-  /// The values that backward reads, computed once more.
+  /// Recomputes the values that the backward pass reads.
   void recompute(entry& n) {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
@@ -335,20 +334,20 @@ class basic_tape_entries {
     n.saved.assign(outputs.begin() + 1, outputs.end());
   }
 
-  /// Leaves of `gradients` those that the program has not added to a sum.
+  /// Removes those `gradients` that the program has added to a sum.
   static void forget_added(tensor_list& gradients, tensor_list& sums) {
     for (std::size_t i = 0; i < sums.size(); ++i)
       if (gradients[i] == sums[i]) gradients[i].reset();
     sums.clear();
   }
 
-  /// sum += g, where there may be no sum yet.
+  /// sum += g; `sum` may be null.
   void add_to(std::shared_ptr<tensor_state>& sum, const std::shared_ptr<tensor_state>& g) {
     if (sum) run::add(context_->engine(), *sum, *g, *sum);
     else sum = g;
   }
 
-  /// Whether somebody else holds the gradient of `t`, who may want it as it is.
+  /// Whether other code holds the gradient of `t` and may rely on its value.
   static bool has_shared_gradient(const tensor_state& t) {
     return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
   }
@@ -358,8 +357,8 @@ class basic_tape_entries {
       hooked_.push_back(to);
   }
 
-  /// grad += g, where grad may not exist yet. A first gradient is taken over, not copied: nobody
-  /// else holds the output of a backward program. In place unless somebody holds grad.
+  /// grad += g; grad may be null. The first gradient is taken over without a copy, since no other code holds
+  /// the output of a backward program. Adds in place unless other code holds grad.
   void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
     expect_hooks(to);
     if (!to->grad) {
@@ -374,7 +373,7 @@ class basic_tape_entries {
   context* context_;
   recycled_vector<entry> entries_;
   run::tape_identity identity_;
-  tensor_list hooked_;  // tensors with hooks that this backward has met
+  tensor_list hooked_;  // tensors with hooks found during this backward pass
   bool recording_ = true;
 };
 
@@ -387,29 +386,29 @@ class tape : public tape_entries {
  public:
   explicit tape(context& c = default_context()) : tape_entries(c) {}
 
-  /// Computes `e` and remembers how. The result is tracked: later statements may use it, and
-  /// gradients flow back through it. An expression with repeats is several entries.
+  /// Evaluates `e` and records it. The result is a variable: later expressions may use it, and gradients
+  /// propagate through it. An expression with repeats becomes several entries.
   template <expression E>
   auto eval(const E& e) {
     if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
     else return eval_program(e);
   }
 
-  /// Computes an expression that is one program.
+  /// Evaluates an expression that is a single program.
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
     if constexpr (!can_be_compiled<E>(most_operands_to_differentiate))
       return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E, true>();
     else {
-      (void)autodiff::flows<E>;  // states that its ops have derivatives
+      (void)autodiff::flows<E>;  // checks that its ops have derivatives
       return evaluated<E, true>(run_forward(run::executable_of<run::forward_program<E, Options>>(),
                                             run::executable_of<run::backward_program<E, Options>>(),
                                             run::operands_of(e)));
     }
   }
 
-  /// See slices_node. One slice is a statement as any other; of several the gradients are computed
-  /// slice by slice as soon as their values are.
+  /// Sum over slices of rows, see `slices_node`. A single slice is evaluated like any other expression; for
+  /// several slices, the gradients of a slice are computed right after its value.
   template <class X, class Labels, class F>
   variable<slice_sum<typename X::value_type>, extents<>> sum_of_slices(const X& x, const Labels& labels,
                                                                        index_t rows, const F& f) {
@@ -423,7 +422,7 @@ class tape : public tape_entries {
       return eval_program(f(typename slices::matrix(x.state()),
                             typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
     context& c = where_played();
-    // Gradients of a mean over all rows have the size that products in f16 expect.
+    // Scaled like the gradients of a mean over all rows, as f16 products expect.
     const double cotangent = c.loss_scale / static_cast<double>(count);
     tape_entries::slice_sums sums{cotangent,
                                   full<T>(extents<>{}, static_cast<T>(cotangent), c.where()).state()};
@@ -443,7 +442,7 @@ class tape : public tape_entries {
 template <std::derived_from<context> Context>
 explicit tape(Context&) -> tape<typename Context::programs>;
 
-/// While it lives, statements on the tape are computed and not remembered.
+/// During its lifetime, the tape evaluates expressions without recording them.
 class no_grad {
  public:
   explicit no_grad(tape_entries& t) : tape_(t), before_(t.recording()) { t.record(false); }
