@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Bringing parameters whose rows are on other ranks to the programs that read them.
+// Gathers sharded parameters for the programs that read them.
 //
-// A unit that is read is gathered as one message. What tapes have read after it before is gathered ahead
-// (read_order.hpp). It is given back when no tape that holds entries wants it any more.
+// A unit that is read is gathered as one message. Units that earlier tapes read next are gathered in advance
+// (read_order.hpp). Gathered elements are freed when no tape with entries needs the unit any more.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ class parameter_gatherer {
       for (member& m : u.members) m.whole->arrive = nullptr;
   }
 
-  /// Waits until these members of a unit are whole.
+  /// Waits until these members of a unit are gathered.
   void unshard(int u, const std::vector<int>& read) {
     if (at(u).coming) arrive(u);
     const std::vector<int> missing = absent(u, read);
@@ -50,14 +50,14 @@ class parameter_gatherer {
     arrive(u);
   }
 
-  /// A program reads these: starts what is expected to come next.
+  /// Called when a program reads these members: starts gathering the units that are expected to be read next.
   void prefetch(int u, const run::purpose& why, const std::vector<int>& read) {
     if (!apart_) return;
     int started = 0;
     for (const read_event& e : order_.follow(why, {u, why.during, read})) {
       if (started == ahead_) return;
       if (units_[static_cast<std::size_t>(e.unit)].stays) continue;
-      if (e.unit == u) return;  // it is in use until then
+      if (e.unit == u) return;  // is in use until then
       if (!at(e.unit).coming)
         if (const std::vector<int> missing = absent(e.unit, e.members); !missing.empty())
           start(e.unit, missing);
@@ -65,7 +65,7 @@ class parameter_gatherer {
     }
   }
 
-  /// A program that has read a unit is over.
+  /// Called after a program that has read a unit.
   void release(int u, const run::purpose& why) {
     if (!apart_ || why.during == run::pass::recompute) return;
     const bool again = units_[static_cast<std::size_t>(u)].stays;
@@ -73,14 +73,14 @@ class parameter_gatherer {
     else order_.let_go(why, u);
     if (!order_.held(u)) reshard(u);
   }
-  /// Backward has gone through a tape.
+  /// Called after the backward pass through a tape.
   void finish(const run::tape_identity& tape) {
     order_.finish(tape);
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
       if (!order_.held(u)) reshard(u);
   }
 
-  /// Frees gathered elements; the local rows stay.
+  /// Frees gathered elements; the local rows remain.
   void reshard(int u) {
     if (!apart_ || groups_.parts() == 1) return;
     for (std::size_t m = 0; m < at(u).present.size(); ++m) {
@@ -90,12 +90,12 @@ class parameter_gatherer {
     }
   }
 
-  /// The local rows have changed: what is gathered is old. Where all ranks keep all parameters, new
-  /// ones are on their way from now on.
+  /// Called after the local rows have changed: discards gathered elements. If all ranks keep all parameters,
+  /// starts gathering the new values.
   void invalidate() {
     if (groups_.parts() == 1) return;
     order_.forget_tapes();
-    for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order in which forward reads them
+    for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order of the forward pass
       unit& of = units_[static_cast<std::size_t>(u)];
       if (at(u).coming) arrive(u);
       for (const member& m : of.members) ++m.whole->version;
@@ -112,7 +112,7 @@ class parameter_gatherer {
   }
 
  private:
-  /// Elements on their way.
+  /// A message in flight.
   struct arrival {
     work gather;
     message_layout layout;
@@ -120,7 +120,7 @@ class parameter_gatherer {
     std::vector<int> chosen;
   };
   struct state {
-    std::vector<bool> present;  // whose elements are in the memory of the whole
+    std::vector<bool> present;  // members whose gathered elements are in memory
     std::optional<arrival> coming;
   };
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
@@ -172,8 +172,8 @@ class parameter_gatherer {
   const rank_groups& groups_;
   device where_, messages_;
   int ahead_;
-  bool apart_;  // gathered elements are in memory of their own
-  bool keeps_;  // they stay between forward and backward
+  bool apart_;  // gathered elements have memory of their own
+  bool keeps_;  // they remain between the forward and backward pass
   dtype type_;  // of messages
   std::vector<state> states_;
   std::vector<int> coming_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The norm of gradients that ranks have divided by rows.
+// The norm of gradients whose rows are distributed over ranks.
 //
-// Rows are summed in double, each on one rank. Across rows, sums are 128-bit integers in units of
-// 2^-96 of the largest row, exact in any order: the norm does not depend on who holds which rows.
+// The elements of a row are summed in double precision, each row on one rank. Rows are summed as 128-bit
+// integers in units of 2^-96 of the largest row sum, which is exact in any order: the norm does not depend on
+// how rows are distributed.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// Sums of squares of the rows of `g`; the elements of a vector are rows.
+/// Appends the sums of squares of the rows of `g`; each element of a vector is a row.
 inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, recycled_vector<double>& to) {
   if (g->extents.size() == 0) return;
   const auto rows = alias_of(*g);
@@ -30,7 +31,7 @@ inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, 
   sums.copy_to(to.data() + at);
 }
 
-/// The sum of non-negative numbers over all ranks, exact to 2^-96 of the largest.
+/// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number.
 inline double exact_sum(const recycled_vector<double>& values, communicator& ranks, const comm_options& o) {
   constexpr int bits = 96;
   constexpr std::int64_t not_finite = 1 << 20;
@@ -59,7 +60,7 @@ inline double exact_sum(const recycled_vector<double>& values, communicator& ran
 
 }  // namespace detail
 
-/// The 2-norm of all rows of all ranks; NaN if an element is not finite.
+/// The 2-norm over all rows of all ranks; NaN if an element is not finite.
 inline double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
                               const comm_options& o) {
   recycled_vector<double> rows;
@@ -67,14 +68,14 @@ inline double norm_over_ranks(context& c, const tensor_list& gradients, communic
   return std::sqrt(detail::exact_sum(rows, ranks, o));
 }
 
-/// The largest absolute value of all elements of all ranks.
+/// The largest absolute value of the elements of all ranks; NaN if any is NaN.
 inline double inf_norm_over_ranks(context& c, const tensor_list& gradients,
                                   communicator& ranks, const comm_options& o) {
   double largest = 0;
   for (const auto& g : gradients) {
     if (g->extents.size() == 0) continue;
     const double v = eval(amax(abs(flat_view<float>(g))), c).item();
-    if (!(v <= largest)) largest = v;  // a NaN wins
+    if (!(v <= largest)) largest = v;  // propagates NaN
   }
   ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
   return largest;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// In which order tapes read units, so that what comes next can be gathered ahead.
+// Predicts the order in which tapes read units, so that units can be gathered in advance.
 //
-// Micro-batches read the same units in the same order, forward and backward. Several of them may be under way
-// at once, as in pipelines: each tape is somewhere else on a way that one before it has gone.
+// Micro-batches read the same units in the same order, in the forward and in the backward pass. Several may
+// be in progress at once, as in pipelines, each at another position of an order recorded earlier.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace weft::parallel {
 
-/// Members of a unit that a program reads, as something that may come again.
+/// A read of members of a unit by a program.
 struct read_event {
   int unit;
   run::pass during;
@@ -25,21 +25,21 @@ struct read_event {
 /// Records the order in which programs read units, and predicts the next reads from earlier tapes.
 class read_order {
  public:
-  /// A program reads `now`. What its tape will read after it, if it goes on as one before did; valid until
-  /// the next call.
+  /// Records that a program reads `now`. Returns the reads that are expected to follow on its tape if it
+  /// repeats a recorded order; valid until the next call.
   std::span<const read_event> follow(const run::purpose& why, read_event now) {
     course& c = course_of(why.tape);
     if (!c.ahead || c.position >= c.ahead->size() || (*c.ahead)[c.position] != now) {
       c.ahead = way_from(now);
       c.position = 0;
     }
-    if (why.tape) c.events.push_back(std::move(now));  // what no tape remembers never ends
+    if (why.tape) c.events.push_back(std::move(now));  // events without a tape would accumulate without end
     if (!c.ahead) return {};
     return std::span(*c.ahead).subspan(++c.position);
   }
 
-  /// The tape wants to find a unit gathered again, until it lets go of it or is finished. A program without a
-  /// tape wants so until any tape is finished.
+  /// Keeps a unit gathered for the tape until let_go() or finish() of the tape. For a program without a tape:
+  /// until any tape is finished.
   void hold(const run::purpose& why, int unit) {
     course& c = course_of(why.tape);
     if (!c.holds(unit)) c.held.push_back(unit);
@@ -50,7 +50,7 @@ class read_order {
     return std::any_of(courses_.begin(), courses_.end(), [&](const course& c) { return c.holds(unit); });
   }
 
-  /// Backward has gone through the tape: the next ones are expected to go its way.
+  /// Called after the backward pass through a tape: records its order of reads for later tapes.
   void finish(const run::tape_identity& tape) {
     for (course& c : courses_) {
       if (!tape || c.tape.lock() != tape || c.events.empty()) continue;
@@ -59,18 +59,18 @@ class read_order {
     }
     std::erase_if(courses_, [&](const course& c) { return c.tape.expired() || c.tape.lock() == tape; });
   }
-  /// All tapes are forgotten, the ways they have gone are not.
+  /// Removes all tapes. Recorded orders remain.
   void forget_tapes() { courses_.clear(); }
 
  private:
   using way = std::vector<read_event>;
 
-  /// How far a tape has come.
+  /// The progress of a tape.
   struct course {
-    std::weak_ptr<const void> tape;  // empty for programs that no tape remembers
+    std::weak_ptr<const void> tape;  // empty for programs without a tape
     way events;
-    const way* ahead = nullptr;  // the way it is expected to go
-    std::size_t position = 0;    // on it, of what is read next
+    const way* ahead = nullptr;  // the recorded order that it is expected to repeat
+    std::size_t position = 0;    // in `ahead`, of the next read
     std::vector<int> held;
 
     bool holds(int unit) const { return std::find(held.begin(), held.end(), unit) != held.end(); }
@@ -88,8 +88,8 @@ class read_order {
     return nullptr;
   }
 
-  std::vector<course> courses_;             // of tapes that hold entries, few
-  std::vector<std::unique_ptr<way>> ways_;  // by what they begin with
+  std::vector<course> courses_;             // few: tapes with entries
+  std::vector<std::unique_ptr<way>> ways_;  // recorded orders, distinguished by their first event
 };
 
 }  // namespace weft::parallel

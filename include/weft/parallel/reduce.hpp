@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Adding up gradients over ranks, a unit at a time, while backward goes on.
+// Reduces gradients over ranks, one unit at a time, during the backward pass.
 //
-// Where ranks divide gradients, every backward pass reduces them and sums are kept of the own rows:
-// a few units at a time, so that slow messages do not pile up. Elsewhere sums are kept of everything,
-// and reduced when the last pass of a step has added to them.
+// With sharded gradients, every backward pass reduces its gradients, and each rank accumulates its own rows;
+// the number of messages in flight is bounded, so that slow messages do not accumulate. Otherwise each rank
+// accumulates complete gradients, which are reduced after the last backward pass of a step.
 #pragma once
 
 #include <deque>
@@ -44,7 +44,8 @@ class gradient_reducer {
     for (const reduction_step& r : under_way_) r.message_in_flight.finish();
   }
 
-  /// Takes the gradients of a unit, which a backward pass has completed. `last`: of its step.
+  /// Takes the gradients of a unit, which a backward pass has completed. `last`: whether it is the last pass
+  /// of the step.
   void take(int u, bool last) {
     unit& of = units_[static_cast<std::size_t>(u)];
     const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
@@ -70,7 +71,8 @@ class gradient_reducer {
     if (last) start(u, at(u).unsent.take(*messages_));
   }
 
-  /// Waits until everything is reduced, and makes it the gradients of the local parameters.
+  /// Waits until all reductions are complete, and stores the results as the gradients of the local
+  /// parameters.
   void deliver() {
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
       if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*messages_));
@@ -83,7 +85,7 @@ class gradient_reducer {
     while (!under_way_.empty() && under_way_.front().message_in_flight.is_completed()) advance();
   }
 
-  /// Of the gradients that are kept until the step.
+  /// Size of the gradients that are kept until the step.
   index_t bytes() const {
     index_t n = 0;
     for (const unit& u : units_)
@@ -94,15 +96,15 @@ class gradient_reducer {
 
  private:
   struct state {
-    gradient_sum unsent;   // of passes whose gradients have not been sent
-    gradient_sum reduced;  // of the own rows, over ranks
+    gradient_sum unsent;   // sum over backward passes, not sent yet
+    gradient_sum reduced;  // sum over ranks, of the rows of this rank
     std::any hook_memory;
   };
   struct reduction_step {
     int unit;
     state_ptr message, own;
     work message_in_flight;
-    next_message next;  // starts the messages across replicas, one after the other
+    next_message next;  // starts the messages across replicas, one after another
   };
 
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
@@ -113,7 +115,7 @@ class gradient_reducer {
     under_way_.push_back({u, message, message, {}, {}});
     reduction_step& r = under_way_.back();
     if (groups_.parts() == 1) {
-      // A hook's messages begin when those of the bucket before are over: one order on all ranks.
+      // Messages of a hook start after those of the previous bucket, so that all ranks have the same order.
       if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
       return;
     }
@@ -122,7 +124,7 @@ class gradient_reducer {
         groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum,
                                         of.message.counts, groups_.labelled(of.name));
   }
-  /// Starts the next message across replicas; none if there is none.
+  /// Starts the next message across replicas, if there is one.
   std::optional<work> send_across(reduction_step& r) {
     if (!r.next) r.next = messages_across(r);
     return r.next();
@@ -152,8 +154,8 @@ class gradient_reducer {
     return [messages = hook_(bucket), nothing] { return messages(); };
   }
 
-  /// Waits for the message that the first reduction has sent, and starts its next one. In order, so
-  /// that all ranks start their messages in one order.
+  /// Waits for the message of the first reduction in the queue and starts its next one. Processing in order
+  /// ensures that all ranks start their messages in the same order.
   void advance() {
     reduction_step& r = under_way_.front();
     r.message_in_flight.wait();
@@ -183,7 +185,7 @@ class gradient_reducer {
     }
   }
 
-  static constexpr std::size_t most_under_way = 2;  // of messages that are larger than what is kept
+  static constexpr std::size_t most_under_way = 2;  // bounds the memory of messages
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
