@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A mesh of ranks: which rank is where along the axes of a parallel strategy, and the groups along them.
+// Mesh of ranks: the coordinates of each rank along the axes of a parallel strategy, and the groups of ranks
+// along each axis.
 //
 //   rank_mesh mesh(ranks, {.pp = 2, .dp = 4});            // 8 ranks
 //   communicator& stages = mesh.along(mesh_axis::pp);     // the two ranks with this rank's dp coordinate
 //
-// Ranks are numbered with pp outermost and tp innermost, so that the ranks that exchange most are on one
-// machine: rank = (((pp * DP + dp) * FSDP + fsdp) * CP + cp) * TP + tp.
+// Axis pp is outermost and tp innermost, so that the ranks that exchange most data are on one machine: rank =
+// (((pp * DP + dp) * FSDP + fsdp) * CP + cp) * TP + tp.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@
 namespace weft {
 
 /// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts
-/// of the context, parts of a layer.
+/// of the context, parts of a layer (tensor parallelism).
 enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, tp };
 inline constexpr int mesh_axes = 5;
 
@@ -35,14 +36,14 @@ struct mesh_sizes {
     const int all[] = {pp, dp, fsdp, cp, tp};
     return all[static_cast<int>(a)];
   }
-  /// Ranks in all; of products beyond 2^31, some number beyond 2^31.
+  /// The total number of ranks. Products beyond 2^31 give some number beyond 2^31.
   constexpr std::int64_t ranks() const {
     std::int64_t n = 1;
     for (int i = 0; i < mesh_axes; ++i)
       if (n >> 31 == 0) n *= of(static_cast<mesh_axis>(i));
     return n;
   }
-  /// The ranks inside of one coordinate of `a`: by how much rank numbers differ along it.
+  /// The difference of the rank numbers of neighbours along `a`.
   constexpr int stride(mesh_axis a) const {
     int n = 1;
     for (int i = static_cast<int>(a) + 1; i < mesh_axes; ++i) n *= of(static_cast<mesh_axis>(i));
@@ -54,7 +55,7 @@ struct mesh_sizes {
   bool operator==(const mesh_sizes&) const = default;
 };
 
-/// "pp 2 x dp 4"; axes of one rank are left out, "1 rank" if all are.
+/// For example "pp 2 x dp 4". Axes with one rank are omitted; "1 rank" if all are.
 inline std::string to_string(const mesh_sizes& sizes) {
   std::string text;
   for (int i = 0; i < mesh_axes; ++i) {
@@ -65,11 +66,11 @@ inline std::string to_string(const mesh_sizes& sizes) {
   return text.empty() ? "1 rank" : text;
 }
 
-/// The place of this rank in a mesh, and its groups. Groups of one rank send nothing.
+/// The coordinates of this rank in a mesh, and its groups. Operations in groups of one rank send nothing.
 class rank_mesh {
  public:
   /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the
-  /// sizes do not multiply to the number of ranks.
+  /// product of the sizes is not the number of ranks.
   rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
       : ranks_(&ranks), sizes_(checked(sizes, ranks.size())) {
     for (int i = 0; i < mesh_axes; ++i) groups_[static_cast<std::size_t>(i)] = group(i, i, o);
@@ -81,15 +82,15 @@ class rank_mesh {
 
   /// All ranks.
   communicator& all() const { return *ranks_; }
-  /// The ranks that differ from this one in their coordinate along `a` only, in its order.
+  /// The ranks whose coordinates differ from those of this rank along `a` only, in the order of `a`.
   communicator& along(mesh_axis a) const { return *groups_[static_cast<std::size_t>(a)]; }
-  /// The ranks that differ along the axes from `first` to `last` only: dp to cp are those that see other
-  /// data. Collective, a new group each time.
+  /// The ranks whose coordinates differ along the axes from `first` to `last` only. The ranks from dp to cp
+  /// process different data. Collective; creates a new group on each call.
   std::shared_ptr<communicator> along(mesh_axis first, mesh_axis last, const comm_options& o = {}) const {
     return group(static_cast<int>(first), static_cast<int>(last), o);
   }
 
-  /// A line for each rank: "rank 5: pp 1, dp 0, tp 1"; axes of one rank are left out.
+  /// One line for each rank, for example "rank 5: pp 1, dp 0, tp 1". Axes with one rank are omitted.
   std::string to_string() const {
     std::string text;
     for (int r = 0; r < ranks_->size(); ++r) {

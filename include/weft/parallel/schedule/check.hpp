@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Proves that a schedule can run, in a constant evaluation or at run time.
+// Verifies that a schedule can run, in a constant expression or at run time.
 //
 //   if (auto f = pipeline::check(s)) throw value_error(pipeline::to_text(*f));
 //   static_assert(pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);      // or does not compile
@@ -14,7 +14,7 @@ namespace detail {
 /// Whether a send waits for its receive (rendezvous) or its message is buffered (eager).
 enum class sends : std::uint8_t { buffered, blocking };
 
-/// Sends and receives of all stages against each other. The lists have passed check_lists.
+/// Compares the sends and receives of all stages. The lists must have passed check_lists.
 class message_checker {
  public:
   constexpr explicit message_checker(const schedule& s) : s_(s), pairs_(2 * cells(s), pair{}) {}
@@ -30,8 +30,8 @@ class message_checker {
   }
 
  private:
-  /// One end of a message: its place among the messages of its channel, which is a (source, destination,
-  /// direction); -1: there is none.
+  /// One end of a message: its index among the messages of its channel, or -1 if it does not exist. A channel
+  /// is a (source, destination, direction).
   struct end {
     int place = -1;
     std::int64_t size = 0;
@@ -41,7 +41,7 @@ class message_checker {
     bool buffered = false;
   };
 
-  /// A message is named by the chunk whose output or gradient it carries.
+  /// A message is identified by the chunk whose output or gradient it carries.
   constexpr pair& pair_of(const step& e) {
     const bool is_activation =
         e.kind == step_kind::send_activation || e.kind == step_kind::receive_activation;
@@ -54,7 +54,7 @@ class message_checker {
   }
 
   constexpr void number() {
-    std::vector<int> places(4 * s_.steps.size(), 0);  // by peer and kind: messages so far
+    std::vector<int> places(4 * s_.steps.size(), 0);  // by peer and kind: number of messages so far
     for (int stage = 0; stage < s_.stages(); ++stage) {
       const auto& list = at(s_.steps, stage);
       for (const step& e : list)
@@ -76,8 +76,8 @@ class message_checker {
       }
     return std::nullopt;
   }
-  /// Messages without their other end come first: every later message of their channel is out of order as
-  /// well.
+  /// Reports messages without their other end first, because they displace all later messages of their
+  /// channel.
   constexpr std::optional<finding> compare() {
     auto f = first_that([](const step& e, const pair& p) -> std::optional<mistake> {
       if (p.sent.place >= 0 && p.received.place >= 0) return std::nullopt;
@@ -91,7 +91,7 @@ class message_checker {
     });
   }
 
-  /// Executes all lists as far as they go; a mistake if that is not to their ends.
+  /// Executes all lists as far as possible; returns a mistake if they do not finish.
   constexpr std::optional<finding> wait(sends mode) {
     next_.assign(s_.steps.size(), 0);
     std::vector<int> ready;
@@ -127,7 +127,7 @@ class message_checker {
       }
     }
   }
-  /// Follows who waits for whom until a stage comes twice.
+  /// Follows the waiting stages until a stage occurs twice.
   constexpr finding in_cycle(int stage, sends mode) const {
     for (int k = 0; k < s_.stages(); ++k) stage = peer_stage(s_, head(stage));
     return make(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock, stage,
@@ -140,16 +140,14 @@ class message_checker {
 };
 }  // namespace detail
 
-/// The first mistake of `s`, none if it runs to its end on every transport:
-/// - every stage executes each of its chunks forward once and backward once for each micro-batch, whole or in
-/// two
-///   parts, after the steps whose results it reads;
-/// - every send has its receive of equal size; between two stages, activations arrive in the order in which
-/// they
-///   were sent, and so do gradients;
+/// Returns the first mistake of `s`, or nullopt if it can run on every transport:
+/// - every stage executes the forward and the backward step of each of its chunks once for each micro-batch,
+/// the backward step whole or in two parts, and after the steps whose results it reads;
+/// - every send has a receive of equal size; between two stages, activations arrive in the order in which
+/// they were sent, and so do gradients;
 /// - no stages wait for each other in a cycle, whether sends are buffered or wait for their receives.
-/// A schedule without messages is checked with those of with_messages; `step` then counts its own steps.
-/// Cost: linear in steps.
+/// A schedule without messages is checked with the messages of with_messages(); `step` then counts its own
+/// steps. Cost: linear in the number of steps.
 constexpr std::optional<finding> check(const schedule& s) {
   if (auto f = detail::check_lists(s)) return f;
   if (s.has_messages()) return detail::message_checker(s).check();
@@ -174,7 +172,8 @@ struct step_number {};
 template <int>
 struct peer {};
 
-/// Instantiated for a schedule that cannot run: the compiler's message names what is wrong and where.
+/// Instantiated for a schedule that cannot run: the error message of the compiler contains the mistake and
+/// its location.
 template <mistake Kind, class Stage, class Step, class Peer>
 struct schedule_refused {
   static_assert(sizeof(Stage) == 0,
@@ -194,8 +193,8 @@ constexpr bool prove() {
 }
 }  // namespace detail
 
-/// True for a function that yields a schedule which passes `check`; for others the program does not compile,
-/// with the finding in the first lines of the message.
+/// True for a function that returns a schedule which passes `check`. For other functions the program does not
+/// compile, with the finding in the first lines of the error message.
 template <auto Make>
 inline constexpr bool proved = detail::prove<Make>();
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Schedules as CSV text, in the format of PyTorch's pipelining schedules.
+// Schedules as CSV text, in the format of the pipelining schedules of PyTorch.
 //
-// One line for each stage, in order; one cell for each step: the number of the chunk, the kind, the number of
-// the micro-batch, all counted from 0. Kinds: F forward, B backward, I and W its input and weight parts;
-// SEND_F, RECV_F, SEND_B, RECV_B messages of activations and gradients, optional for all stages together.
-// Empty cells mean nothing. A line that begins with # is a comment.
+// One line for each stage, in order; one cell for each step: the number of the chunk, the kind, and the
+// number of the micro-batch, counted from 0. Kinds: F forward, B backward, I and W the input and weight parts
+// of a backward step; SEND_F, RECV_F, SEND_B, RECV_B messages of activations and gradients, which may be
+// omitted for all stages together. Empty cells are ignored. A line that starts with # is a comment.
 //
 //   0F0,0F1,0B0,0B1
 //   1F0,1B0,1F1,1B1
@@ -105,8 +105,8 @@ class schedule_reader {
              "\": must be F, B, I, W, SEND_F, RECV_F, SEND_B or RECV_B");
   }
 
-  /// Which stage holds which chunk. Every pair of a chunk and a micro-batch has a forward, so neither of
-  /// their numbers can reach the number of cells, nor their product exceed it.
+  /// Determines the stage of each chunk. Every pair of a chunk and a micro-batch has a forward step, so
+  /// neither of their numbers can reach the number of cells, nor their product exceed it.
   void find_chunks() {
     std::size_t i = 0;
     const std::size_t cells = places_.size();
@@ -153,14 +153,14 @@ class schedule_reader {
 };
 }  // namespace detail
 
-/// The schedule that `text` describes; messages get size 1. Whether it can run is for `check` to say. Throws
-/// io_error with `name`, line and column (characters, from 1) if the text is no schedule. Cost: linear in its
-/// length.
+/// The schedule that `text` describes; messages have size 1. Does not verify that the schedule can run; see
+/// `check`. Throws io_error with `name`, line and column (in characters, from 1) for invalid text. Cost:
+/// linear in the length of the text.
 inline schedule schedule_from_csv(std::string_view text, std::string_view name = "schedule") {
   return detail::schedule_reader(text, name).read();
 }
 
-/// The same format; sizes of messages are left out.
+/// Writes the same format; sizes of messages are omitted.
 inline std::string to_csv(const schedule& s) {
   std::string text;
   for (const auto& list : s.steps) {

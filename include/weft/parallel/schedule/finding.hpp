@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: MIT
-// What is wrong with a schedule, and where.
+// Mistakes of schedules and their locations.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.hpp>
 
 namespace weft::pipeline {
 
-/// The kinds of mistake. docs/schedules.md has the cure of each.
+/// The kinds of mistakes. docs/schedules.md explains how to fix each.
 enum class mistake : std::uint8_t {
   wrong_sizes,              // no stages, chunks or micro-batches, or a chunk on a stage that does not exist
-  not_on_this_stage,        // a chunk of another stage, or no chunk or micro-batch of the schedule
+  not_on_this_stage,        // a chunk of another stage, or a chunk or micro-batch that does not exist
   repeated,                 // a step that the stage has executed already
-  missing,                  // a step that never comes; the step is the end of the stage's list
-  backward_before_forward,  // also a weight part before its input part
-  input_missing,            // a step before the step or receive that yields its input
-  sent_before_computed,     // a send before the step that yields what it sends
-  message_without_peer,     // a message between chunks of one stage, or past the ends of the model
+  missing,                  // a step that is never executed; the location is the end of the stage's list
+  backward_before_forward,  // also: a weight part before its input part
+  input_missing,            // a step before the step or receive that produces its input
+  sent_before_computed,     // a send before the step that produces its data
+  message_without_peer,     // a message between chunks of one stage, or beyond the ends of the model
   send_without_receive,     // the peer never receives this message
   receive_without_send,     // the peer never sends this message
-  out_of_order,             // the peer has another message at this place of their sequence
+  out_of_order,             // the peer has another message at this position of the channel
   unequal_sizes,            // the peer sends or expects another size
   deadlock,                 // stages wait for each other in a cycle
-  deadlock_of_blocking_sends,  // they do where a send waits for its receive (rendezvous), not where it is
-                               // buffered
+  deadlock_of_blocking_sends,  // likewise, but only if sends wait for their receives (rendezvous)
 };
 
-/// The first mistake of a schedule: `step` counts within the list of `stage`, `peer` is the other stage, -1
-/// if there is none. `chunk` and `micro_batch` are those of the step.
+/// The first mistake of a schedule. `step` is an index into the list of `stage`; `peer` is the other stage,
+/// or -1. `chunk` and `micro_batch` are those of the step.
 struct finding {
   mistake kind{};
   int stage = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What can be said of each stage's list alone: every step is one of this stage, comes once and after what it
-// reads.
+// Checks of the list of a single stage: every step belongs to the stage, occurs once, and follows the steps
+// whose results it reads.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace weft::pipeline::detail {
 
-/// Walks the lists of all stages. If the schedule holds messages, inputs from other stages must have been
+/// Checks the lists of all stages. If the schedule contains messages, inputs from other stages must have been
 /// received.
 class list_checker {
  public:
@@ -77,7 +77,7 @@ class list_checker {
     done = static_cast<bits>(done | what);
     return std::nullopt;
   }
-  /// Whether what chunk `from` yields for this step is on the stage.
+  /// Whether the output of chunk `from` that this step reads is available on the stage.
   constexpr bool has_input(const step& e, int from, bits received) const {
     if (from < 0 || from >= s_.chunks()) return true;
     if (crosses(s_, e.chunk, from))

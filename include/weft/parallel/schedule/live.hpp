@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What stages hold at a time: activations, inputs of deferred weight parts, received messages, versions of
-// parameters.
+// The values that stages hold at a time: activations, inputs of deferred weight parts, received messages, and
+// versions of parameters.
 //
 //   pipeline::live(pipeline::one_f_one_b(4, 16))[1].activations     // 3
 #pragma once
@@ -11,20 +11,20 @@
 
 namespace weft::pipeline {
 
-/// The most that a stage holds at a time, counted in micro-batches of one chunk: divide by the chunks of a
-/// stage to get micro-batches of the stage.
+/// The maximum numbers of values that a stage holds at a time, in micro-batches of one chunk. Divide by the
+/// number of chunks of a stage to obtain micro-batches of the stage.
 struct live_counts {
-  int activations = 0;    // forwards whose backward, or input part, is to come
-  int weight_inputs = 0;  // input parts whose weight part is to come
-  int together = 0;       // both: what is held if the input part frees nothing
-  int versions = 1;       // of the parameters of a chunk, the newest included; more than 1 only without flush
-  int received = 0;       // activations and gradients received that no step has read; only with messages
-  std::int64_t received_size = 0;  // likewise, the sum of their sizes
+  int activations = 0;    // forward steps whose backward step or input part follows
+  int weight_inputs = 0;  // input parts whose weight part follows
+  int together = 0;       // both: values held if the input part frees nothing
+  int versions = 1;       // of a chunk's parameters, including the newest; more than 1 only without flush
+  int received = 0;       // activations and gradients received but not read yet; only with messages
+  std::int64_t received_size = 0;  // the sum of their sizes
   friend constexpr bool operator==(const live_counts&, const live_counts&) = default;
 };
 
 namespace detail {
-/// The versions of one chunk's parameters that are in use.
+/// Counts the versions of one chunk's parameters that are in use.
 class version_counter {
  public:
   constexpr explicit version_counter(int micro_batches)
@@ -41,8 +41,8 @@ class version_counter {
   constexpr int held() const { return in_use_ + (at(users_, newest_) == 0 ? 1 : 0); }
 
  private:
-  std::vector<int> users_;           // by version: forwards whose backward is to come
-  std::vector<int> of_micro_batch_;  // the version of its forward
+  std::vector<int> users_;           // by version: forward steps whose backward step follows
+  std::vector<int> of_micro_batch_;  // the version that its forward step used
   int newest_ = 0;
   int in_use_ = 0;  // versions with users
 };
@@ -74,7 +74,7 @@ class live_counter {
     }
     if (!s_.flush && e.kind == step_kind::forward) version_of(e).forward(e.micro_batch);
   }
-  /// What a step reads is held until its end.
+  /// Inputs of a step are held until its end.
   constexpr void end(const step& e) {
     if (e.kind == step_kind::backward) --now_.activations;
     if (e.kind == step_kind::backward_weight) --now_.weight_inputs;
@@ -110,8 +110,8 @@ class live_counter {
 };
 }  // namespace detail
 
-/// By stage, what the order of its steps makes it hold. Throws value_error with the finding if the schedule
-/// does not pass check. Cost: linear in steps.
+/// The maximum numbers of values that the stages hold, by stage. Throws value_error with the finding if the
+/// schedule does not pass `check`. Cost: linear in the number of steps.
 constexpr std::vector<live_counts> live(const schedule& s) {
   if (const auto f = check(s)) throw value_error("live: " + to_text(*f));
   detail::live_counter counter(s);
@@ -120,8 +120,8 @@ constexpr std::vector<live_counts> live(const schedule& s) {
   return counts;
 }
 
-/// Whether every chunk adds up the gradients of its parameters in ascending order of micro-batches, as one
-/// rank does. Such a schedule gives the bits of every other one.
+/// Whether every chunk accumulates the gradients of its parameters in ascending order of micro-batches, as a
+/// single rank does. All such schedules give bitwise equal results.
 constexpr bool ascends(const schedule& s) {
   std::vector<int> next(s.stage_of.size(), 0);
   for (const auto& list : s.steps)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Schedules with whole backwards: one after another, GPipe, 1F1B and its interleaved form, breadth-first,
+// Schedules with undivided backward steps: layer-wise, GPipe, 1F1B and its interleaved form, breadth-first,
 // PipeDream.
 //
-// Chunk c is on stage c mod stages. Every chunk computes its backwards in ascending order of micro-batches,
-// so gradients are added up in the order of one rank. Cost: linear in steps, which is what they allocate.
+// Chunk c is on stage c mod stages. Every chunk executes its backward steps in ascending order of
+// micro-batches, so gradients are accumulated in the same order as on a single rank. Cost: linear in the
+// number of steps, which is also what they allocate.
 //
-//   auto s = pipeline::interleaved_1f1b(4, 8, 2);      // 4 stages, 8 micro-batches, 2 chunks a stage
+//   auto s = pipeline::interleaved_1f1b(4, 8, 2);      // 4 stages, 8 micro-batches, 2 chunks per stage
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace detail {
   throw value_error(std::string(name) + ": " + field + " is " + std::to_string(value) + ": must be " + must);
 }
 
-/// A schedule without steps, of `chunks` chunks on each stage, round-robin or down and up again (a V).
+/// A schedule without steps, with `chunks` chunks on each stage, placed round-robin or in a V (down the
+/// stages and up again).
 enum class placement : std::uint8_t { loop, v };
 constexpr schedule empty_schedule(const char* name, int stages, int micro_batches, int chunks, placement p) {
   if (stages < 1) refuse_size(name, "stages", stages, "1 or more");
@@ -40,8 +42,8 @@ constexpr schedule empty_schedule(const char* name, int stages, int micro_batche
   return s;
 }
 
-/// 1F1B over `total` steps of each direction: `warm_up` forwards, then a forward and a backward in turn, then
-/// the backwards that are left. `f(k)` and `b(k)` are the k-th steps of their kind.
+/// 1F1B with `total` steps of each direction: `warm_up` forward steps, then forward and backward steps in
+/// turn, then the remaining backward steps. `f(k)` and `b(k)` are the k-th steps of their kind.
 constexpr void alternate(std::vector<step>& list, int total, int warm_up, auto f, auto b) {
   list.reserve(2 * static_cast<std::size_t>(total));
   warm_up = std::min(warm_up, total);
@@ -68,22 +70,22 @@ constexpr schedule in_whole_passes(const char* name, int stages, int micro_batch
 }
 }  // namespace detail
 
-/// Model parallelism without a pipeline: one micro-batch, one stage works at a time.
+/// Model parallelism without a pipeline: one micro-batch; one stage works at a time.
 constexpr schedule layer_wise(int stages) { return detail::in_whole_passes("layer_wise", stages, 1, 1); }
 
-/// GPipe (Huang et al., 2019): all forwards, then all backwards.
+/// GPipe (Huang et al., 2019): all forward steps, then all backward steps.
 constexpr schedule gpipe(int stages, int micro_batches) {
   return detail::in_whole_passes("gpipe", stages, micro_batches, 1);
 }
 
-/// Breadth-first over looped chunks (Lamy-Poirier, 2022): all micro-batches through one chunk of a stage
-/// before its next, backward in the reverse order of chunks. Takes any number of micro-batches.
+/// Breadth-first over looped chunks (Lamy-Poirier, 2022): all micro-batches pass through one chunk of a stage
+/// before the next, and in reverse order of chunks in the backward pass. Accepts any number of micro-batches.
 constexpr schedule breadth_first(int stages, int micro_batches, int chunks) {
   return detail::in_whole_passes("breadth_first", stages, micro_batches, chunks);
 }
 
-/// 1F1B without interleaving (PipeDream-flush; Narayanan et al., 2021): as GPipe, with fewer activations
-/// kept.
+/// 1F1B without interleaving (PipeDream-flush; Narayanan et al., 2021): the bubble of GPipe with fewer
+/// activations.
 constexpr schedule one_f_one_b(int stages, int micro_batches) {
   schedule s = detail::empty_schedule("one_f_one_b", stages, micro_batches, 1, detail::placement::loop);
   for (int stage = 0; stage < stages; ++stage)
@@ -94,8 +96,8 @@ constexpr schedule one_f_one_b(int stages, int micro_batches) {
   return s;
 }
 
-/// PipeDream (Narayanan et al., 2019): the order of 1F1B, with an update after each backward instead of a
-/// flush at the end; one call describes a whole run. Stage s keeps up to stages - s versions of its
+/// PipeDream (Narayanan et al., 2019): the order of 1F1B, with an update after each backward step instead of
+/// a flush at the end. One call describes a whole run. Stage s holds up to stages - s versions of its
 /// parameters.
 constexpr schedule pipedream(int stages, int micro_batches) {
   schedule s = one_f_one_b(stages, micro_batches);
@@ -103,7 +105,7 @@ constexpr schedule pipedream(int stages, int micro_batches) {
   return s;
 }
 
-/// Interleaved 1F1B (Narayanan et al., 2021): micro-batches in groups of `stages` through each chunk of a
+/// Interleaved 1F1B (Narayanan et al., 2021): groups of `stages` micro-batches pass through each chunk of a
 /// stage in turn. Throws value_error unless `stages` divides `micro_batches`.
 constexpr schedule interleaved_1f1b(int stages, int micro_batches, int chunks) {
   schedule s =

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Sends and receives of a schedule, as entries of the stages' lists.
+// Adds the sends and receives of a schedule to the lists of its stages.
 //
-// An activation goes to the stage of the next chunk, a gradient to that of the chunk before; nothing is sent
-// between chunks of one stage. The order is safe for every transport: there is one order of all steps and
-// messages of which each stage's list is a part, so no stage waits in a cycle, even if each send blocks until
-// its receive is reached.
+// Activations are sent to the stage of the next chunk, gradients to the stage of the previous chunk; nothing
+// is sent between chunks of one stage. The order is safe for every transport: the list of every stage is part
+// of one order of all steps and messages, so no stages wait in a cycle, even if each send blocks until its
+// receive is reached.
 //
 //   auto s = pipeline::with_messages(pipeline::gpipe(4, 8), {bytes, bytes, bytes});
 #pragma once
@@ -18,9 +18,9 @@
 namespace weft::pipeline {
 
 namespace detail {
-/// Executes a schedule of computing steps in rounds, in each of which every stage executes at most one step,
-/// and writes the messages where they arise: a send after its step, its receive after the step that the
-/// receiver executes in the same round.
+/// Executes a schedule of compute steps in rounds, in each of which every stage executes at most one step,
+/// and writes the messages: a send after its step, and its receive after the step that the receiver executes
+/// in the same round.
 class message_writer {
  public:
   constexpr message_writer(const schedule& s, std::span<const std::int64_t> sizes)
@@ -41,14 +41,14 @@ class message_writer {
     for (int stage = 0; stage < s_.stages(); ++stage) append_rest(stage);
     return std::move(out_);
   }
-  /// After write: whether every step got its inputs.
+  /// After write(): whether every step received its inputs.
   constexpr bool is_complete() const { return is_complete_; }
 
  private:
   enum : std::uint8_t { activation = 1, gradient = 2 };
 
-  /// One round over the stages that may go on; the others wait for them. False once there are none: all are
-  /// done, or wait in a cycle.
+  /// Executes one round over the stages that can continue. False if there are none: all have finished or wait
+  /// in a cycle.
   constexpr bool round() {
     std::vector<int> going;
     for (const int stage : awake_) {
@@ -79,7 +79,7 @@ class message_writer {
     return (arrived_[cell(s_, e.chunk, e.micro_batch)] & what) != 0;
   }
 
-  /// Hands the result of a step to the chunk that reads it.
+  /// Passes the result of a step to the chunk that reads it.
   constexpr void deliver(const step& e) {
     if (e.kind == step_kind::backward_weight) return;
     const bool up = e.kind == step_kind::forward;
@@ -100,7 +100,7 @@ class message_writer {
     return {kind, e.chunk, e.micro_batch, sizes_.empty() ? 1 : sizes_[static_cast<std::size_t>(boundary)]};
   }
 
-  /// Steps whose inputs never come, each with its messages, so that a check finds the cycle.
+  /// Appends the steps whose inputs never arrive, each with its messages, so that a check finds the cycle.
   constexpr void append_rest(int stage) {
     const auto& list = at(s_.steps, stage);
     auto& out = at(out_.steps, stage);
@@ -129,10 +129,10 @@ class message_writer {
 };
 }  // namespace detail
 
-/// `s` with its sends and receives. `sizes` has one for each boundary, between chunks 0 and 1 first; none:
-/// all are
-/// 1. Steps that wait in a cycle keep their order. Throws value_error if `s` has messages already or a
-/// mistake that shows in the list of one stage, or if `sizes` has another length. Cost: linear in steps.
+/// Returns `s` with its sends and receives. `sizes` has the size of the messages at each boundary between
+/// chunks, in order; if it is empty, all sizes are 1. Steps that wait in a cycle keep their order. Throws
+/// value_error if `s` contains messages already, if the list of one stage shows a mistake, or if `sizes` has
+/// the wrong length. Cost: linear in the number of steps.
 constexpr schedule with_messages(const schedule& s, std::span<const std::int64_t> sizes) {
   if (s.has_messages()) throw value_error("with_messages: the schedule has messages already");
   if (const auto f = detail::check_lists(s)) throw value_error("with_messages: " + to_text(*f));

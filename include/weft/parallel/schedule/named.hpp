@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Schedules by name, as programs take them from their command lines.
+// Schedules by name, for command lines.
 //
 //   auto s = pipeline::schedule_named("interleaved:2", 4, 16);
 #pragma once
@@ -11,11 +11,12 @@
 
 namespace weft::pipeline {
 
-/// The names that schedule_named knows; V is the number of chunks on a stage.
+/// The names that schedule_named() accepts; V is the number of chunks per stage.
 inline constexpr std::string_view schedule_names =
     "layer-wise, gpipe, 1f1b, interleaved:V, breadth-first:V, zb-h1, zb-v, dual-pipe-v, pipedream";
 
-/// Throws usage_error for an unknown name, and value_error for numbers that the schedule does not take.
+/// Returns the named schedule. Throws usage_error for an unknown name, and value_error for sizes that the
+/// schedule does not support.
 inline schedule schedule_named(std::string_view name, int stages, int micro_batches) {
   const auto refuse = [&](const std::string& why) {
     throw usage_error("schedule \"" + std::string(name.substr(0, 60)) + "\": " + why);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A pipeline schedule: for each stage, the steps that it executes in order, as a value.
+// Pipeline schedules: for each stage, the steps that it executes, in order, as plain data.
 //
-// The model is cut into chunks, numbered in the order of the model; each stage holds one chunk or several. A
-// step is the forward or backward of one chunk for one micro-batch. Which activations and gradients travel
-// between stages follows from that (messages.hpp); whether a schedule can run is proved from the value alone,
-// in a constant evaluation or at run time (check.hpp).
+// The model is divided into chunks, numbered in the order of the model; each stage holds one or more chunks.
+// A step is the forward or backward computation of one chunk for one micro-batch. The messages between stages
+// follow from the steps (messages.hpp). Whether a schedule can run is verified in a constant expression or at
+// run time (check.hpp).
 //
-//   pipeline::schedule s = pipeline::one_f_one_b(4, 16);     // loops.hpp, zero_bubble.hpp, or a table
+//   pipeline::schedule s = pipeline::one_f_one_b(4, 16);     // loops.hpp, zero_bubble.hpp, or your own
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace weft::pipeline {
 
-/// What a step does. `backward` computes the gradients of the chunk's input and parameters at once;
+/// The kinds of steps. `backward` computes the gradients of the chunk's input and of its parameters;
 /// `backward_input` and `backward_weight` are its two parts.
 enum class step_kind : std::uint8_t {
   forward,
@@ -36,13 +36,13 @@ constexpr bool is_message(step_kind k) { return k >= step_kind::send_activation;
 constexpr bool is_send(step_kind k) {
   return k == step_kind::send_activation || k == step_kind::send_gradient;
 }
-/// Whether the step yields the gradient of the chunk's input.
+/// Whether the step computes the gradient of the chunk's input.
 constexpr bool yields_gradient(step_kind k) {
   return k == step_kind::backward || k == step_kind::backward_input;
 }
 
-/// One entry of a stage's list. Of a message, `chunk` is the one on this stage whose output or input travels
-/// (or its gradient), and `size` how large it is, in any unit.
+/// One entry of a stage's list. For a message, `chunk` is the chunk on this stage whose output or input (or
+/// its gradient) is sent or received, and `size` is its size in any unit.
 struct step {
   step_kind kind{};
   int chunk = 0;
@@ -51,18 +51,20 @@ struct step {
   friend constexpr bool operator==(const step&, const step&) = default;
 };
 
-/// Steps by stage, and which stage holds which chunk. Plain data: a schedule of one's own is written as such.
+/// The steps of all stages, and the stage of each chunk. It is plain data: custom schedules can be written
+/// directly.
 struct schedule {
   int micro_batches = 0;
   std::vector<int> stage_of{};               // by chunk
   std::vector<std::vector<step>> steps{};    // by stage, in the order of execution
-  /// Whether parameters change only after all micro-batches. False: after each backward, in which case a
-  /// forward and its backward use the same stored version of the parameters (PipeDream).
+  /// Whether parameters are updated only after all micro-batches. If false, they are updated after each
+  /// backward step, and a forward step and its backward step use the same stored version of the parameters
+  /// (PipeDream).
   bool flush = true;
 
   constexpr int stages() const { return static_cast<int>(steps.size()); }
   constexpr int chunks() const { return static_cast<int>(stage_of.size()); }
-  /// Whether the lists hold sends and receives.
+  /// Whether the lists contain sends and receives.
   constexpr bool has_messages() const {
     for (const auto& list : steps)
       for (const step& e : list)
@@ -76,29 +78,29 @@ namespace detail {
 /// Element `i` of a vector.
 constexpr auto& at(auto& v, int i) { return v[static_cast<std::size_t>(i)]; }
 
-/// The index of a (chunk, micro-batch) in tables of all of them.
+/// The index of a (chunk, micro-batch) in tables.
 constexpr std::size_t cell(const schedule& s, int chunk, int micro_batch) {
   return static_cast<std::size_t>(chunk) * static_cast<std::size_t>(s.micro_batches) +
          static_cast<std::size_t>(micro_batch);
 }
 constexpr std::size_t cells(const schedule& s) { return cell(s, s.chunks(), 0); }
 
-/// The chunk at the other end of a message; chunks() or -1 if there is none.
+/// The chunk at the other end of a message; chunks() or -1 if it does not exist.
 constexpr int peer_chunk(const step& e) {
   const bool up = e.kind == step_kind::send_activation || e.kind == step_kind::receive_gradient;
   return up ? e.chunk + 1 : e.chunk - 1;
 }
-/// The stage at the other end of a message, -1 where there is no chunk.
+/// The stage at the other end of a message; -1 if its chunk does not exist.
 constexpr int peer_stage(const schedule& s, const step& e) {
   const int c = peer_chunk(e);
   return c >= 0 && c < s.chunks() ? at(s.stage_of, c) : -1;
 }
-/// Whether the chunks on both sides of a boundary are on different stages.
+/// Whether two consecutive chunks are on different stages.
 constexpr bool crosses(const schedule& s, int chunk, int next) {
   return next >= 0 && next < s.chunks() && at(s.stage_of, chunk) != at(s.stage_of, next);
 }
 
-/// What a step is called in text.
+/// The name of a kind of step in messages.
 constexpr const char* name_of(step_kind k) {
   switch (k) {
     case step_kind::forward: return "forward";

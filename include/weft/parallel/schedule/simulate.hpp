@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// When each step of a schedule starts and ends, and how long stages are idle.
+// Simulates a schedule: when each step starts and ends, and how long stages are idle.
 //
 //   auto r = pipeline::simulate(pipeline::one_f_one_b(4, 16), {.forward = 1, .input = 1, .weight = 1});
 //   r.bubble();       // (4 - 1) (1 + 2)
@@ -11,8 +11,8 @@
 
 namespace weft::pipeline {
 
-/// How long the steps of one chunk take, in any unit, and a message on its way. A whole backward takes input
-/// + weight. Messages travel beside computation and do not slow each other down.
+/// The duration of the steps of one chunk and of a message, in any unit. An undivided backward step takes
+/// input + weight. Messages overlap with computation and do not slow each other down.
 struct costs {
   double forward = 1, input = 1, weight = 1, send = 0;
   constexpr double of(step_kind k) const {
@@ -26,8 +26,8 @@ struct costs {
   }
 };
 
-/// A step with its times, simulated or measured. A message stands twice: as a send on its source, as a
-/// receive on its destination.
+/// A step with its times, simulated or measured. A message has two records: a send of its source and a
+/// receive of its destination.
 struct record {
   int stage = 0;
   step_kind kind{};
@@ -37,27 +37,28 @@ struct record {
   friend constexpr bool operator==(const record&, const record&) = default;
 };
 
-/// What a simulation yields. Of no steps, all times are 0.
+/// The result of a simulation. Without steps, all times are 0.
 struct timing {
   struct stage_times {
-    double busy = 0;              // computing
+    double busy = 0;              // time spent computing
     double first = 0, last = 0;   // start of the first step, end of the last
     constexpr double span() const { return last - first; }
   };
-  std::vector<record> records{};  // those of one stage in the order in which they start
+  std::vector<record> records{};  // the records of each stage are in the order of their start
   std::vector<stage_times> stages{};
   double makespan = 0;
 
-  /// How long a stage does not compute while the step runs.
+  /// The time during which a stage does not compute.
   constexpr double idle(int stage) const { return makespan - detail::at(stages, stage).busy; }
-  /// The published measure: the longest time from a stage's first start to its last end, less its work.
-  /// Equals the idle time of a stage that works from beginning to end, as stage 0 does in most schedules.
+  /// The bubble as defined in the literature: the maximum over stages of the time from the first start to the
+  /// last end, minus the time spent computing. Equals the idle time of a stage that is active from beginning
+  /// to end, such as stage 0 in most schedules.
   constexpr double bubble() const {
     double most = 0;
     for (const stage_times& t : stages) most = std::max(most, t.span() - t.busy);
     return most;
   }
-  /// Idle time of all stages over makespan times stages.
+  /// Idle time of all stages divided by (makespan * stages).
   constexpr double bubble_fraction() const {
     double busy = 0;
     for (const stage_times& t : stages) busy += t.busy;
@@ -99,13 +100,13 @@ class simulator {
     const auto& list = at(s_.steps, stage);
     for (int& next = at(next_, stage); next < static_cast<int>(list.size()); ++next) {
       const step& e = at(list, next);
-      if (is_message(e.kind)) continue;  // made anew where they arise
+      if (is_message(e.kind)) continue;  // messages are generated from the steps
       const double input = input_time(e);
       if (input == unknown) return;
       execute(stage, e, input, ready);
     }
   }
-  /// When the input of a step is on its stage.
+  /// When the input of a step is available on its stage.
   constexpr double input_time(const step& e) const {
     const std::size_t i = cell(s_, e.chunk, e.micro_batch);
     if (e.kind == step_kind::forward) return e.chunk == 0 ? 0 : activation_[i];
@@ -144,9 +145,9 @@ class simulator {
 };
 }  // namespace detail
 
-/// Executes every step as soon as its stage is free and its input has arrived. Messages start when they are
-/// computed; where the schedule's own entries put them does not matter. Throws value_error if a cost is
-/// negative, and with the finding if the schedule does not pass check. Cost: linear in steps.
+/// Executes every step as soon as its stage is free and its input has arrived. Messages start when their data
+/// is computed, regardless of their position in the schedule. Throws value_error if a cost is negative or,
+/// with the finding, if the schedule does not pass `check`. Cost: linear in the number of steps.
 constexpr timing simulate(const schedule& s, const costs& c = {}) {
   for (const double cost : {c.forward, c.input, c.weight, c.send})
     if (!(cost >= 0)) throw value_error("simulate: a cost is negative or no number");

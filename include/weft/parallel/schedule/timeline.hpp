@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A picture of a schedule in time, from simulated or measured records.
+// Timelines of schedules as SVG images, from simulated or measured records.
 //
-//   std::ofstream("timeline.svg") << pipeline::timeline_svg(pipeline::simulate(s).records, {.title =
-//   "1F1B"});
+//   const auto r = pipeline::simulate(s);
+//   std::ofstream("timeline.svg") << pipeline::timeline_svg(r.records, {.title = "1F1B"});
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@ namespace weft::pipeline {
 /// Options of `timeline_svg()`.
 struct timeline_options {
   std::string title{};
-  std::string unit{};       // of times, written at the axis: "ms"
-  double time_scale = 1;    // what times are multiplied by for the axis: 1e3 for seconds in ms
-  bool messages = true;     // draw them; without them pictures are half as large
+  std::string unit{};       // of times, printed at the axis: "ms"
+  double time_scale = 1;    // times are multiplied by this for the axis: 1e3 for seconds in ms
+  bool messages = true;     // draw messages; without them, files are half as large
 };
 
 namespace detail {
-/// Draws rows of boxes. All classes have colours for light and dark backgrounds.
+/// Draws the rows of boxes. All CSS classes have colours for light and dark backgrounds.
 class timeline_writer {
  public:
   timeline_writer(std::span<const record> records, const timeline_options& options)
@@ -45,7 +45,8 @@ class timeline_writer {
  private:
   static constexpr double left = 62, top = 34, row_height = 26, row_gap = 8, right = 14, bottom = 62;
 
-  /// The extent in time and in stages, and a scale at which the shortest usual step has room for its number.
+  /// Determines the range of times and stages, and a scale at which the shortest common step has room for its
+  /// number.
   void measure() {
     std::vector<double> lengths;
     for (const record& r : records_) {
@@ -70,7 +71,7 @@ class timeline_writer {
   static double y(int stage) { return top + stage * (row_height + row_gap); }
   double height() const { return y(stages_) + bottom; }
 
-  /// With one decimal at most; a picture holds thousands.
+  /// With at most one decimal, since a file contains thousands of numbers.
   static std::string number(double v) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f", v);
@@ -94,8 +95,7 @@ class timeline_writer {
            "</style>\n<defs>" + patterns() + "</defs>\n<rect class='page' width='100%' height='100%'/>\n";
     svg_ += "<text class='ink' x='8' y='20' font-size='14'>" + escaped(options_.title) + "</text>\n";
   }
-  /// Colours of micro-batches repeat after `hues`; kinds differ in depth, and weight parts are hatched
-  /// besides.
+  /// Hues of micro-batches repeat after `hues`. Kinds differ in lightness, and weight parts are also hatched.
   static constexpr int hues = 8;
   static std::string style() {
     std::string css =
@@ -108,7 +108,7 @@ class timeline_writer {
            ".mail{stroke:#ccc}.late{stroke:#eee}}";
     return css;
   }
-  /// The classes f0, b0, i0, w0, f1, ...: `lightness` in percent by kind.
+  /// The CSS classes f0, b0, i0, w0, f1, ...: `lightness` in percent, by kind.
   static std::string shades(const std::string& prefix, const int (&lightness)[4]) {
     std::string css;
     for (int h = 0; h < hues; ++h)
@@ -117,7 +117,7 @@ class timeline_writer {
                "{fill:" + colour(h * 360.0 / hues + 210, lightness[k]) + "}";
     return css;
   }
-  /// #rrggbb of a hue in degrees at saturation 60%, which every viewer knows.
+  /// #rrggbb of a hue in degrees at 60% saturation, a notation that every viewer supports.
   static std::string colour(double hue, int lightness) {
     const double l = lightness / 100.0, a = 0.6 * std::min(l, 1 - l);
     const auto channel = [&](double n) {
@@ -155,7 +155,7 @@ class timeline_writer {
                                             : 'w';
   }
   void box(const record& r) { box(r, x(r.start), y(r.stage), (r.end - r.start) * scale_); }
-  /// Chunks past the first on a stage are lower in the row by a line at its top.
+  /// Boxes of chunks after the first on a stage have a line at their top.
   void box(const record& r, double x0, double y0, double w) {
     rect(letter(r.kind) + std::to_string(r.micro_batch % hues), x0, y0, std::max(w - 0.6, 0.4), row_height);
     if (r.kind == step_kind::backward_weight) rect("w", x0, y0, std::max(w - 0.6, 0.4), row_height);
@@ -168,7 +168,7 @@ class timeline_writer {
     svg_ += '\n';
   }
 
-  /// A line from each send to its receive.
+  /// Draws a line from each send to its receive.
   void messages() {
     const auto sent_first = [](const record& a, const record& b) { return key(a) < key(b); };
     std::vector<record> ends;
@@ -190,7 +190,7 @@ class timeline_writer {
     bool is_receive;
     auto operator<=>(const message_key&) const = default;
   };
-  /// A boundary is named by the chunk before it.
+  /// A boundary is identified by the chunk before it.
   static message_key key(const record& r) {
     const bool gradient = r.kind == step_kind::send_gradient || r.kind == step_kind::receive_gradient;
     const bool upper = r.kind == step_kind::receive_activation || r.kind == step_kind::send_gradient;
@@ -251,11 +251,11 @@ class timeline_writer {
 };
 }  // namespace detail
 
-/// An SVG with a row for each stage and a box for each step, numbered and coloured by micro-batch: forwards
-/// light, backwards dark, weight parts hatched, idle time dotted; messages are lines, of gradients dashed.
-/// Follows the reader's light or dark theme. Records come in any order, messages as pairs of a send and a
-/// receive. Throws value_error for times that are no numbers or end before they start. Cost: n log n in
-/// records, about 200 bytes each.
+/// Returns an SVG image with a row for each stage and a box for each step, numbered and coloured by
+/// micro-batch: forward steps are light, backward steps dark, weight parts hatched, idle time dotted;
+/// messages are lines, dashed for gradients. Follows the reader's light or dark theme. Records may be in any
+/// order; a message needs both its send and its receive. Throws value_error for times that are not finite or
+/// end before they start. Cost: n log n in the number of records, about 200 bytes each.
 inline std::string timeline_svg(std::span<const record> records, const timeline_options& options = {}) {
   return detail::timeline_writer(records, options).write();
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Schedules that compute gradients of parameters apart from gradients of inputs, and fill idle time with
-// them.
+// Schedules that compute gradients of parameters separately from gradients of inputs, and use them to fill
+// idle time.
 //
-// Chunks of a V: stage s holds chunks s and 2 stages - 1 - s, so the loss is computed where the first chunk
-// is. Every chunk computes each kind of its steps in ascending order of micro-batches. Cost: linear in steps.
+// In the V placement, stage s holds chunks s and 2 stages - 1 - s, so the loss is computed on the stage of
+// the first chunk. Every chunk executes each kind of step in ascending order of micro-batches. Cost: linear
+// in the number of steps.
 #pragma once
 
 #include <weft/parallel/schedule/loops.hpp>
 
 namespace weft::pipeline {
 
-/// ZB-H1 (Qi et al., 2023): 1F1B with the memory of 1F1B; stage s defers gradients of parameters by s
+/// ZB-H1 (Qi et al., 2023): 1F1B with the same memory; stage s defers gradients of parameters by s
 /// micro-batches.
 constexpr schedule zb_h1(int stages, int micro_batches) {
   schedule s = detail::empty_schedule("zb_h1", stages, micro_batches, 1, detail::placement::loop);
@@ -31,8 +32,8 @@ constexpr schedule zb_h1(int stages, int micro_batches) {
 }
 
 namespace detail {
-/// Writes the list of a stage of a V. `half` 0 is its chunk on the way down, 1 the one on the way up; each
-/// call adds the next micro-batch of its kind.
+/// Writes the list of a stage in the V placement. `half` 0 is its chunk on the way down, 1 the chunk on the
+/// way up; each call adds the next micro-batch of its kind.
 class v_writer {
  public:
   constexpr v_writer(schedule& s, int stage)
@@ -52,8 +53,8 @@ class v_writer {
   constexpr int deferred(int half) const { return inputs_[half] - weights_[half]; }
 
  private:
-  // The fixed part of zb_v is for 2 stages - 1 micro-batches or more; of fewer it is what is left without the
-  // rest.
+  // The fixed part of zb_v assumes at least 2 stages - 1 micro-batches; with fewer, the steps of the others
+  // are omitted.
   constexpr void add(step_kind kind, int half, int micro_batch) {
     if (micro_batch < micro_batches_) list_.push_back({kind, chunk_[half], micro_batch});
   }
@@ -79,8 +80,8 @@ constexpr void write_zb_v(v_writer& w, int stages, int stage, int micro_batches)
   while (w.deferred(0) > 0) w.weight(0);
 }
 
-/// From the first backward without its gradients of parameters on, `deferred` has the halves that still owe
-/// them.
+/// After the first backward step without its weight part, `deferred` counts the pending weight parts of a
+/// half.
 constexpr void write_dual_pipe_v(v_writer& w, int stages, int stage, int micro_batches) {
   const int below = stages - 1 - stage;
   for (int k = 0; k < 2 * below; ++k) w.forward(0);
@@ -111,8 +112,8 @@ constexpr void write_dual_pipe_v(v_writer& w, int stages, int stage, int micro_b
 }
 }  // namespace detail
 
-/// ZB-V (Qi et al., 2024): no idle time between the first and last step of a stage where forward, gradients
-/// of inputs and of parameters take equal time, with the memory of 1F1B.
+/// ZB-V (Qi et al., 2024): no idle time between the first and last step of a stage if forward steps, input
+/// parts and weight parts take equal time, with the memory of 1F1B.
 constexpr schedule zb_v(int stages, int micro_batches) {
   schedule s = detail::empty_schedule("zb_v", stages, micro_batches, 2, detail::placement::v);
   for (int stage = 0; stage < stages; ++stage) {
@@ -122,8 +123,9 @@ constexpr schedule zb_v(int stages, int micro_batches) {
   return s;
 }
 
-/// DualPipeV (DeepSeek, 2025): forwards and backwards in pairs of different micro-batches, whose messages
-/// hide behind each other's computation. Throws value_error for fewer than 2 stages micro-batches.
+/// DualPipeV (DeepSeek, 2025): pairs of forward and backward steps of different micro-batches; the messages
+/// of one overlap with the computation of the other. Throws value_error for fewer than 2 stages
+/// micro-batches.
 constexpr schedule dual_pipe_v(int stages, int micro_batches) {
   schedule s = detail::empty_schedule("dual_pipe_v", stages, micro_batches, 2, detail::placement::v);
   if (micro_batches < 2 * stages)
