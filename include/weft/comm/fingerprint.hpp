@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What ranks that share no memory tell each other of an operation before data moves: collectives compare
-// words, the two sides of a message compare counts and types.
+// Descriptions of operations that ranks in different processes exchange before data is sent: collectives
+// compare their text, the two sides of a message compare count and type.
 #pragma once
 
 #include <weft/comm/operation.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks as plain processes over TCP, on Gloo's connections (Debian's libgloo-dev).
+// Communicator of processes connected over TCP, on Gloo (Debian's libgloo-dev).
 //
 //   auto store = std::make_shared<tcp_store>(address, port, token);
 //   gloo_communicator ranks(store, rank, size);
@@ -18,7 +18,7 @@ namespace weft {
 /// store.
 class gloo_communicator : public communicator {
  public:
-  /// Meets the others in `s`. Throws comm_error or timeout_error.
+  /// Connects to the other ranks, found through `s`. Throws comm_error or timeout_error.
   gloo_communicator(std::shared_ptr<store> s, int rank, int size, const gloo_network& network = {},
                     std::chrono::milliseconds limit = default_timeout)
       : group_(world(*s, rank, size, network, limit)) {}
@@ -27,7 +27,7 @@ class gloo_communicator : public communicator {
   int rank() const override { return group_->rank; }
   int size() const override { return group_->size(); }
 
-  /// Ranks only agree on who is in which group: groups use the connections that there are.
+  /// Ranks only exchange the membership: groups use the existing connections.
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
     const auto number = static_cast<std::int64_t>(rank() == 0 ? group_->mesh->new_group() : 0);
     std::vector<std::int64_t> mine{color, key, number}, all(3 * static_cast<std::size_t>(size()));

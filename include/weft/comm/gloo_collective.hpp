@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Collectives of a group over Gloo, as lists of transfers: ranks tell each other what they mean, exchange
-// parts, add what is theirs to add in the order of the tree, exchange sums.
+// Collectives of a group over Gloo, as lists of transfers. Ranks exchange descriptions of the operation, then
+// parts of the data; each rank reduces its part in the order of reduce.hpp, and the results are exchanged.
 #pragma once
 
 #include <weft/comm/fingerprint.hpp>
@@ -31,11 +31,11 @@ class gloo_collective : public gloo_operation {
  private:
   void exchange(gloo_mesh& mesh, std::uint32_t step, std::vector<transfer> transfers) {
     for (transfer& t : transfers) t.peer = group_.members[static_cast<std::size_t>(t.peer)];
-    const auto steps = static_cast<std::uint32_t>(4 * number_);  // begins anew after 2^30
+    const auto steps = static_cast<std::uint32_t>(4 * number_);  // wraps around after 2^30
     mesh.exchange(gloo_slot::of(gloo_slot::collective, group_.number, steps + step), transfers, *this);
   }
 
-  /// Each rank tells each other which operation it means.
+  /// Each rank sends a description of its operation to every other rank; all must be equal.
   void agree(gloo_mesh& mesh) {
     meant_.resize(group_.members.size());
     const auto own = static_cast<std::size_t>(group_.rank);
@@ -61,7 +61,7 @@ class gloo_collective : public gloo_operation {
     const auto part = static_cast<std::size_t>(mine) * size;
     char* const sums = allocate(part);
     add_up(mesh, shares, sums);
-    // Sums to those who want them.
+    // Send the results to the ranks that need them.
     const bool all = what_.kind == collective::all_reduce,
                wants = all || (what_.kind == collective::reduce && what_.root == group_.rank);
     char* to = static_cast<char*>(what_.out.data);
@@ -79,7 +79,7 @@ class gloo_collective : public gloo_operation {
     }
     exchange(mesh, 2, to_all);
   }
-  /// Parts to those who add them; the sums of this rank's share.
+  /// Exchanges the parts and reduces the part of this rank.
   void add_up(gloo_mesh& mesh, const rank_counts& shares, char* sums) {
     const auto size = static_cast<std::size_t>(size_of(what_.type()));
     const index_t mine = shares[static_cast<std::size_t>(group_.rank)];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// A group of ranks over Gloo: names and numbers. Its connections and threads are those of the mesh, so one
-// that is not used costs nothing.
+// A group of ranks over Gloo: an identifier and a list of members. Connections and threads belong to the
+// mesh, so an unused group costs nothing.
 #pragma once
 
 #include <weft/comm/gloo_mesh.hpp>
 
 namespace weft::detail {
 
-/// Slots of Gloo, by which both sides of a transfer find each other.
+/// Slots of Gloo, which identify a transfer on both sides.
 struct gloo_slot {
-  enum kind : std::uint64_t { collective, ready, data, start };  // of a message: ready, data
+  enum kind : std::uint64_t { collective, ready, data, start };  // messages use `ready` and `data`
   static std::uint64_t of(kind k, std::uint64_t group, std::uint32_t step_or_tag) {
     return k << 62 | group << 32 | step_or_tag;
   }
@@ -28,13 +28,13 @@ struct gloo_group {
   int own() const { return members[static_cast<std::size_t>(rank)]; }
 
   std::shared_ptr<gloo_mesh> mesh;
-  std::string id;  // the same on all members, and on no others
+  std::string id;  // the same on all members, and unique
   std::uint64_t number;  // likewise
-  std::vector<int> members;  // by their numbers in the world
+  std::vector<int> members;  // by their ranks in the world
   int rank;                  // of this process
 };
 
-/// The handle of an operation. Keeps its group, which the operation refers to until it is over.
+/// The handle of an operation. Keeps the group alive, which the operation refers to until it is complete.
 class gloo_state : public work::state {
  public:
   gloo_state(std::shared_ptr<gloo_group> g, std::shared_ptr<gloo_operation> o)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A rank's connections to all others over Gloo, which all its groups share, and the threads that perform
+// The connections of a rank to all others over Gloo, shared by all its groups, and the threads that execute
 // operations on them.
 //
-// An operation stands in a queue: one for the collectives of each group, one for the messages of each
-// (group, peer, direction, tag). Queues progress independently, each in the order of posting. A queue that
-// is not empty has a thread, which waits for transfers; whoever waits for an operation keeps the time.
-// Threads are started when there are more such queues than threads, and serve other queues later. A rank
-// that is late, or whose connection breaks, is not blamed here: the watch over all ranks finds out who is
-// gone (watch.hpp), and then all operations fail and the connections are closed.
+// Operations are queued: one queue for the collectives of each group, and one for the messages of each
+// (group, peer, direction, tag). Queues progress independently, each in the order of posting. Every non-empty
+// queue has a thread, which waits for transfers; the code that waits for an operation enforces its time
+// limit. Threads are started when there are more non-empty queues than threads, and are reused. A rank that
+// is late, or whose connection fails, is not blamed here: the watch over all ranks determines which rank
+// failed (watch.hpp); then all operations fail and the connections are closed.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ namespace weft::detail {
 
 class gloo_mesh;
 
-/// An operation that has been posted.
+/// A posted operation.
 class gloo_operation {
  public:
   using queue_key = std::array<std::int64_t, 4>;  // group, peer, direction, tag
@@ -38,27 +38,28 @@ class gloo_operation {
 
   virtual queue_key queue() const = 0;
   virtual rank_wait waits_in() const = 0;
-  virtual std::string doing() const = 0;  // for people
-  /// What doing() shows without its number.
+  virtual std::string doing() const = 0;  // for reports
+  /// doing() without the number.
   virtual std::string text() const { return doing(); }
-  /// Starts what needs no waiting, in the order of posting; under the lock of the mesh.
+  /// Starts what does not need to wait; called in the order of posting, with the lock of the mesh held.
   virtual void begin(gloo_mesh&) {}
-  /// The rest, when it is the first of its queue. Throws what Gloo throws, and comm_error where ranks
-  /// disagree. What it transfers lives as long as the operation: Gloo may write there after an exception.
+  /// Executes the rest, when the operation is the first of its queue. Throws exceptions of Gloo, and
+  /// comm_error if ranks disagree. Its buffers live as long as the operation, since Gloo may write to them
+  /// after an exception.
   virtual void perform(gloo_mesh&) = 0;
 
   int peer = 0;  // that it waits for
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers;
   std::deque<std::vector<char>> memory;
   std::atomic<bool> over = false;
-  std::optional<watch_verdict> failure;  // valid when it is over
+  std::optional<watch_verdict> failure;  // valid when `over`
 
   char* allocate(std::size_t bytes) { return memory.emplace_back(bytes).data(); }
 };
 
 class gloo_mesh : public watched_group {
  public:
-  /// Connects all ranks of `watch`, which meet in `s`. Throws the verdict if that fails.
+  /// Connects all ranks of `watch`, found through `s`. Throws the verdict if this fails.
   gloo_mesh(store& s, std::shared_ptr<rank_watch> watch, int rank, int ranks,
             std::shared_ptr<::gloo::transport::Device> device, std::chrono::milliseconds limit)
       : watch_(std::move(watch)), rank_(rank), ranks_(ranks), device_(std::move(device)) {
@@ -90,8 +91,8 @@ class gloo_mesh : public watched_group {
   int rank() const { return rank_; }
   int size() const { return ranks_; }
 
-  /// Runs f(), a part of the start in which ranks wait for each other. Throws the verdict if it fails, or if
-  /// there is one.
+  /// Executes f(), a part of the start in which ranks wait for each other. Throws the verdict if it fails or
+  /// if there is one already.
   template <class F>
   void at_start(std::chrono::milliseconds limit, F f) {
     try {
@@ -102,7 +103,7 @@ class gloo_mesh : public watched_group {
       watch_->report_late(connecting(), limit);
     } catch (const comm_error& e) {
       watch_->give_up(e.what());
-    } catch (const std::exception&) {  // Gloo does not say which rank it is about
+    } catch (const std::exception&) {  // does not say which rank failed
       watch_->report_late(connecting(), limit);
     }
     std::unique_lock lock(mutex_);
@@ -110,7 +111,7 @@ class gloo_mesh : public watched_group {
     throw_verdict(*failure_);
   }
 
-  /// A number for groups that this rank gives to those it splits, like no other of any rank.
+  /// A number for the groups of a split by this rank, unique among all ranks.
   std::uint64_t new_group() {
     const std::lock_guard lock(mutex_);
     if (++groups_ == most_splits)
@@ -118,7 +119,7 @@ class gloo_mesh : public watched_group {
                        std::to_string(most_splits) + " splits: there are no more numbers for groups");
     return static_cast<std::uint64_t>(rank_) * most_splits + groups_;
   }
-  /// A group counts its collectives from here on, until it is forgotten.
+  /// Starts counting the collectives of a group; ends with forget().
   void remember(const std::string& group) {
     const std::lock_guard lock(mutex_);
     posted_.try_emplace(group, 0);
@@ -127,10 +128,10 @@ class gloo_mesh : public watched_group {
     const std::lock_guard lock(mutex_);
     posted_.erase(group);
   }
-  /// Under the lock: the number of a collective that is posted now.
+  /// The number of a collective that is being posted. Requires the lock.
   std::uint64_t count(const std::string& group) { return static_cast<std::uint64_t>(posted_[group]++); }
 
-  /// Throws the verdict if there is one already.
+  /// Queues an operation. Throws the verdict if there is one already.
   void post(const std::shared_ptr<gloo_operation>& op) {
     const without_sigpipe quiet;
     const std::lock_guard lock(mutex_);
@@ -152,7 +153,8 @@ class gloo_mesh : public watched_group {
     work_there_.notify_one();
   }
 
-  /// Over when the operation is. After `limit` the watch finds out why it is not, and it fails.
+  /// Waits until the operation is complete. After `limit`, the watch determines the reason, and the operation
+  /// fails.
   void wait(const gloo_operation& op, std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     waiting_.push_back(&op);
@@ -167,7 +169,7 @@ class gloo_mesh : public watched_group {
     std::erase(waiting_, &op);
   }
 
-  /// Everything fails on all ranks.
+  /// Makes everything fail on all ranks.
   void give_up(const std::string& reason) {
     watch_->give_up(reason);
     std::unique_lock lock(mutex_);
@@ -180,15 +182,15 @@ class gloo_mesh : public watched_group {
     throw_verdict(why);
   }
 
-  /// Starts a transfer; the buffer is the operation's from now on.
+  /// Starts a transfer; the operation owns its buffer from then on.
   ::gloo::transport::UnboundBuffer& start(std::uint64_t slot, const transfer& t, gloo_operation& op) const {
     auto& b = *op.buffers.emplace_back(context_->createUnboundBuffer(t.data, t.bytes));
     if (t.sends) b.send(t.peer, slot);
     else b.recv(t.peer, slot);
     return b;
   }
-  /// Until a transfer is over. Throws given_up if ranks fail meanwhile. Gloo keeps no time: where it is late,
-  /// it closes all connections without a word.
+  /// Waits until a transfer is complete. Throws given_up if ranks fail meanwhile. No time limit is given to
+  /// Gloo, because it would close all connections without an explanation.
   void finish(::gloo::transport::UnboundBuffer& b, const transfer& t, gloo_operation& op) {
     op.peer = t.peer;
     const std::pair<::gloo::transport::UnboundBuffer*, bool> entry(&b, t.sends);
@@ -212,7 +214,7 @@ class gloo_mesh : public watched_group {
     forget();
     if (!done) throw given_up();
   }
-  /// Transfers side by side.
+  /// Executes transfers concurrently.
   void exchange(std::uint64_t slot, const std::vector<transfer>& transfers, gloo_operation& op) {
     for (const transfer& t : transfers) {
       op.peer = t.peer;
@@ -259,7 +261,7 @@ class gloo_mesh : public watched_group {
 
   void connect(store& s, std::chrono::milliseconds limit) {
     auto context = std::make_shared<::gloo::rendezvous::Context>(rank_, ranks_);
-    constexpr int longer = 5;  // Gloo waits so many times as long for a connection
+    constexpr int longer = 5;  // Gloo waits this many times longer for a connection
     context->setTimeout(std::max(std::min<std::chrono::milliseconds>(limit, connecting_limit) / longer,
                                  std::chrono::milliseconds(1)));
     gloo_rendezvous rendezvous(s, *watch_, limit);
@@ -268,7 +270,7 @@ class gloo_mesh : public watched_group {
     context_ = std::move(context);
   }
 
-  /// A thread: takes a queue that is not empty and performs its operations until it is.
+  /// Main function of a thread: takes a non-empty queue and executes its operations until it is empty.
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -285,7 +287,7 @@ class gloo_mesh : public watched_group {
         op->memory.clear();
         lock.lock();
         queue->second.pop_front();
-        op->over = true;  // from here on its group may be gone
+        op->over = true;  // the group may be destroyed from here on
         changed_.notify_all();
       }
       queues_.erase(queue);
@@ -302,7 +304,7 @@ class gloo_mesh : public watched_group {
       watch_->give_up(e.what());
     } catch (const std::bad_alloc&) {
       watch_->give_up("weft: rank " + std::to_string(rank_) + " gave up: no memory for " + op.doing());
-    } catch (const std::exception&) {  // of Gloo, not only gloo::Exception
+    } catch (const std::exception&) {  // from Gloo, not only gloo::Exception
       watch_->report_lost(op.peer, op.waits_in());
     }
     std::unique_lock lock(mutex_);
@@ -316,15 +318,15 @@ class gloo_mesh : public watched_group {
   std::mutex mutex_;
   std::shared_ptr<::gloo::Context> context_;  // null until all are connected
   std::condition_variable changed_, work_there_;
-  queues queues_;                          // none is empty but one that is being served
-  std::deque<queues::iterator> ready_;     // that no thread serves
+  queues queues_;                          // only those being served are empty
+  std::deque<queues::iterator> ready_;     // not served by a thread
   std::size_t idle_threads_ = 0;
   std::vector<std::thread> threads_;
   std::map<std::string, std::int64_t> posted_;  // collectives, by group
-  std::uint64_t groups_ = 0;                    // that this rank has numbered
-  std::vector<const gloo_operation*> waiting_;  // that somebody waits for
+  std::uint64_t groups_ = 0;                    // numbers given out by new_group()
+  std::vector<const gloo_operation*> waiting_;  // operations that are waited for
   std::vector<std::pair<::gloo::transport::UnboundBuffer*, bool>>
-      blocked_;  // that threads wait for, and whether it sends
+      blocked_;  // buffers that threads wait for, and whether they send
   std::shared_ptr<gloo_operation> last_;
   std::optional<watch_verdict> failure_;
   bool ending_ = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Messages between two ranks of a group over Gloo.
 //
-// The receiver tells the sender what it expects as soon as it is posted, and is ready for the data then; the
-// sender compares before it sends, so that a message of another size or type is an error and not an overflow.
-// A receive that is posted early costs the sender no round trip.
+// The receiver sends the size and type that it expects as soon as the receive is posted, and is then ready
+// for the data. The sender compares them before it sends, so that a message of another size or type is an
+// error and not an overflow. If the receive is posted early, the sender does not wait for a round trip.
 #pragma once
 
 #include <weft/comm/fingerprint.hpp>
@@ -32,7 +32,7 @@ class gloo_message : public gloo_operation {
       mesh.start(slot(gloo_slot::ready), agreement(), *this);
       if (!sends()) mesh.start(slot(gloo_slot::data), data(), *this);
     } catch (const std::exception&) {
-      closed_ = true;  // its connection, which its thread says
+      closed_ = true;  // the connection; the thread of the queue reports it
     }
   }
   void perform(gloo_mesh& mesh) override {
@@ -44,7 +44,7 @@ class gloo_message : public gloo_operation {
       mesh.start(slot(gloo_slot::data), data(), *this);
     }
     mesh.finish(*buffers[1], data(), *this);
-    if (!sends()) mesh.finish(*buffers[0], agreement(), *this);  // is over already
+    if (!sends()) mesh.finish(*buffers[0], agreement(), *this);  // is complete already
   }
 
  private:
@@ -62,7 +62,7 @@ class gloo_message : public gloo_operation {
   operation what_;
   std::string text_;
   fingerprint mine_, theirs_;
-  int other_;  // by its number in the world
+  int other_;  // the rank of the peer in the world
   bool closed_ = false;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The network that ranks over Gloo meet on: checked before Gloo sees it, as Gloo reads and leaks what
-// is not there.
+// The network for ranks over Gloo. It is checked before it is passed to Gloo, which dereferences and leaks
+// missing addresses.
 #pragma once
 
 #include <ifaddrs.h>
@@ -20,18 +20,18 @@
 
 namespace weft {
 
-/// Where a rank is reached by the others.
+/// The address at which other ranks reach a rank.
 struct gloo_network {
-  std::string address = "127.0.0.1";  // one of this machine
-  std::string interface{};            // "eth0": its address instead, if it is given
+  std::string address = "127.0.0.1";  // of this machine
+  std::string interface{};            // for example "eth0": its address is used instead of `address`
   std::string token{};                // of the job: ranks prove to each other that they know it
 };
 
 namespace detail {
 
-/// Gloo writes to connections without asking that a closed one be an error and not a signal, which
-/// would end the process. While this lives, the signal waits, in this thread and those it starts; if
-/// one came of it, it is gone afterwards.
+/// Blocks SIGPIPE during its lifetime, in this thread and in threads that it starts: Gloo writes to closed
+/// connections without suppressing the signal, which would terminate the process. A signal that arrives
+/// meanwhile is discarded.
 class without_sigpipe {
  public:
   without_sigpipe() {
@@ -56,7 +56,7 @@ class without_sigpipe {
   bool waited_;
 };
 
-/// The address of this machine on the network, as a number. Throws comm_error if there is none.
+/// The numeric address of this machine on the network. Throws comm_error if there is none.
 inline std::string address_on(const gloo_network& network) {
   if (network.interface.empty()) return network.address;
   ifaddrs* all = nullptr;
@@ -77,7 +77,7 @@ inline std::string address_on(const gloo_network& network) {
   return text;
 }
 
-/// Throws comm_error if there is no such network.
+/// Creates a device of Gloo for the network. Throws comm_error if it does not exist.
 inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& network) {
   const without_sigpipe quiet;
   const bool by_address = network.interface.empty();
@@ -88,18 +88,18 @@ inline std::shared_ptr<::gloo::transport::Device> device_on(const gloo_network& 
   };
   ::gloo::transport::tcp::attr how;
   if (by_address) {
-    addrinfo* found = nullptr;  // Gloo does not look whether there is one
+    addrinfo* found = nullptr;  // Gloo does not check whether the lookup succeeds
     if (const int failed = ::getaddrinfo(network.address.c_str(), nullptr, nullptr, &found))
       throw refuse(::gai_strerror(failed));
     ::freeaddrinfo(found);
     how.hostname = network.address;
   } else {
-    address_on(network);  // Gloo would say so too, and leak
+    address_on(network);  // Gloo would report this as well, but leak
     how.iface = network.interface;
   }
   try {
     return ::gloo::transport::tcp::CreateDevice(how);
-  } catch (const std::exception& e) {  // not all that Gloo throws is a gloo::Exception
+  } catch (const std::exception& e) {  // not all exceptions of Gloo are gloo::Exception
     throw refuse(e.what());
   }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Ranks on Gloo's connections prove who they are before anything else is sent.
+// Ranks authenticate each other on the connections of Gloo before anything else is sent.
 //
-// Gloo takes the first connection to a port for the rank that should come there, whoever it is. So each rank
-// publishes a nonce in the store, and then sends through each connection the HMAC, under the job's token, of
-// both numbers and both nonces: a stranger who has taken a rank's place cannot, and is found before any
-// tensor is sent. Who has the proofs of all is sure that all have their connections.
+// Gloo assigns the first connection to a port to the rank expected there, without checking who connects.
+// Therefore each rank publishes a nonce in the store, and sends over each connection an HMAC, with the token
+// of the job as key, of both ranks and both nonces. A stranger cannot compute it and is detected before any
+// tensor is sent. A rank that has received the proofs of all others knows that all connections are correct.
 #pragma once
 
 #include <weft/comm/gloo_group.hpp>
@@ -12,14 +12,14 @@
 
 namespace weft::detail {
 
-/// The first operation of a mesh. Throws comm_error if who is connected as a rank proves something else.
+/// The first operation of a mesh. Throws comm_error if the proof of a connected rank is wrong.
 class gloo_proof : public gloo_operation {
  public:
-  /// Before the mesh connects: publishes what this rank has drawn, for all who connect to it.
+  /// Publishes the nonce of this rank; must precede connecting the mesh.
   gloo_proof(store& s, std::string token, int rank) : token_(std::move(token)), rank_(rank) {
     s.set(key_of(rank), random_bytes(nonce_bytes));
   }
-  /// After the mesh has connected.
+  /// Reads the nonces of all ranks; called after the mesh has connected.
   void read(store& s, const gloo_mesh& mesh, std::chrono::milliseconds limit) {
     start_ = mesh.connecting();
     for (const int r : start_.members) nonces_.push_back(s.get(key_of(r), limit));
@@ -60,7 +60,7 @@ class gloo_proof : public gloo_operation {
   std::string token_;
   int rank_;
   rank_wait start_;
-  std::vector<std::string> nonces_, mine_, theirs_;  // by rank; the proofs
+  std::vector<std::string> nonces_, mine_, theirs_;  // by rank
 };
 
 }  // namespace weft::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A store in which Gloo's connections find each other.
+// The store through which the connections of Gloo find each other.
 #pragma once
 
 #include <gloo/rendezvous/store.h>
@@ -9,7 +9,7 @@
 
 namespace weft::detail {
 
-/// A store as Gloo's rendezvous asks for it. Waiting ends when the watch has a verdict.
+/// Adapts a store to the interface of Gloo's rendezvous. Waiting ends when the watch has a verdict.
 class gloo_rendezvous : public ::gloo::rendezvous::Store {
  public:
   gloo_rendezvous(store& of, const rank_watch& watch, std::chrono::milliseconds limit)
@@ -29,7 +29,7 @@ class gloo_rendezvous : public ::gloo::rendezvous::Store {
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       if (const auto v = watch_.verdict()) throw_verdict(*v);
       if (std::chrono::steady_clock::now() > until)
-        return of_.wait(keys, std::chrono::milliseconds(0));  // says which
+        return of_.wait(keys, std::chrono::milliseconds(0));  // reports the missing keys
       std::this_thread::sleep_for(pause);
     }
   }

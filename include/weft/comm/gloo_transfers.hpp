@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Operations that add nothing, as transfers between two ranks each.
+// Operations without a reduction, as lists of transfers between two ranks.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace weft::detail {
 
-/// Bytes to or from another rank.
+/// Bytes sent to or received from another rank.
 struct transfer {
   int peer;
   bool sends;
@@ -24,7 +24,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes && to != from) std::memmove(to, from, bytes);
 }
 
-/// The transfers of an operation that adds nothing; what stays on the rank is copied at once.
+/// The transfers of an operation without a reduction. Data that stays on this rank is copied immediately.
 inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
   std::vector<transfer> all;
   const auto size = static_cast<std::size_t>(size_of(o.type()));
@@ -70,7 +70,7 @@ inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
         sent += count(o.in_counts, r);
         received += count(o.out_counts, r);
         break;
-      default: break;  // a barrier, a split: all have agreed
+      default: break;  // barrier and split: the agreement is all they need
     }
   }
   return all;

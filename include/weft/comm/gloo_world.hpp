@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The ranks that a launcher's variables describe, over TCP: rank 0 serves the store, all meet in it.
+// The ranks described by the environment variables of a launcher, over TCP. Rank 0 serves the store through
+// which all ranks connect.
 //
 //   gloo_world world(launch_from_environment());
 //   communicator& ranks = world.ranks();
@@ -15,9 +16,9 @@ namespace weft {
 /// server that it needs.
 class gloo_world {
  public:
-  /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME; without the last, ranks talk
-  /// on the network on which they reach MASTER_ADDR. Throws usage_error if the first two are not set
-  /// and there is more than one rank.
+  /// Uses MASTER_ADDR, MASTER_PORT, WEFT_JOB_TOKEN and GLOO_SOCKET_IFNAME. Without GLOO_SOCKET_IFNAME, ranks
+  /// use the network on which they reach MASTER_ADDR. Throws usage_error if MASTER_ADDR or MASTER_PORT is
+  /// not set and there is more than one rank.
   explicit gloo_world(const launch& me, std::chrono::milliseconds limit = default_timeout,
                       const variable_lookup& look_up = [](const char* n) { return std::getenv(n); }) {
     const auto text = [&](const char* name) { return std::string(look_up(name) ? look_up(name) : ""); };

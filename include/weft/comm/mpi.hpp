@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Ranks as processes started by mpirun, on Boost.MPI and MPI's non-blocking collectives.
+// Communicator of processes started by mpirun, on Boost.MPI and the non-blocking collectives of MPI.
 //
 //   boost::mpi::environment mpi(boost::mpi::threading::funneled);
 //   mpi_communicator ranks(boost::mpi::communicator{});
 //
-// Before data moves, ranks tell each other which operation they mean, so that a mistake is an error
-// on every rank and no corruption. Reductions exchange parts, add them by the tree of reduce.hpp
-// and gather: the same bits as on threads. Open MPI makes no progress by itself: waiting and
-// polling move operations on, those of all groups of the process.
+// Before data is sent, ranks exchange descriptions of their operations, so that a mismatch is an error on
+// every rank instead of corrupting data. Reductions exchange parts, reduce them in the order of reduce.hpp,
+// and gather the results: they are bitwise equal to those of threads. Open MPI makes no progress in the
+// background: waiting and polling advance the operations of all groups of the process.
 #pragma once
 
 #include <mpi.h>
@@ -27,9 +27,9 @@ namespace weft {
 
 namespace detail {
 
-/// The operations of one group that are under way. Collectives go one after the other, so that all
-/// ranks give their stages to MPI in one order; messages go beside them, those of each peer, direction
-/// and tag in order.
+/// The pending operations of one group. Collectives are executed one after another, so that all ranks call
+/// MPI in the same order; messages are independent of them, and those with equal peer, direction and tag are
+/// in order.
 class mpi_queue : public mpi_watched_group {
  public:
   mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id,
@@ -105,7 +105,7 @@ class mpi_queue : public mpi_watched_group {
     if (last_) s.last = last_->doing();
   }
 
-  /// Of an operation that is not over: the verdict.
+  /// The verdict, for an operation that is not complete.
   std::exception_ptr failure(const mpi_operation& op) const {
     if (op.over() && op.failure.empty()) return nullptr;
     if (!watch_->verdict()) return nullptr;
@@ -125,7 +125,7 @@ class mpi_queue : public mpi_watched_group {
   static void withdraw(const operations& all) {
     for (const auto& op : all)
       if (!op->withdraw())
-        new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write there
+        new std::shared_ptr<mpi_operation>(op);  // a failed group: MPI may still write to its buffers
   }
   rank_wait wait_of(const mpi_operation& op) const {
     if (is_message(op.what().kind))
@@ -138,7 +138,7 @@ class mpi_queue : public mpi_watched_group {
   operations collectives_;
   std::map<std::array<int, 3>, operations> messages_;  // by direction, peer and tag
   std::shared_ptr<mpi_operation> last_;
-  const mpi_operation* waits_ = nullptr;  // that this rank waits for
+  const mpi_operation* waits_ = nullptr;  // the operation that this rank waits for
   std::uint64_t number_ = 0;
 };
 
@@ -164,7 +164,7 @@ class mpi_state : public work::state {
 /// Communicator of processes started by mpirun. MPI must be initialized, and finalized after its destruction.
 class mpi_communicator : public communicator {
  public:
-  /// Of all ranks that `world` has.
+  /// Communicator of all ranks of `world`.
   explicit mpi_communicator(const boost::mpi::communicator& world)
       : mpi_communicator(world, std::make_shared<detail::mpi_watch>(world), "world", all_of(world)) {}
 
@@ -173,7 +173,7 @@ class mpi_communicator : public communicator {
   int size() const override { return queue_->data().size(); }
 
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    barrier(std::move(o)).wait();  // what was called before is over, and all ranks mean to split
+    barrier(std::move(o)).wait();  // completes earlier operations, and all ranks call split()
     const boost::mpi::communicator part = queue_->data().split(color < 0 ? MPI_UNDEFINED : color, key);
     const int number = splits_++;
     if (color < 0) return nullptr;
@@ -190,13 +190,13 @@ class mpi_communicator : public communicator {
         std::move(in_world)));
   }
 
-  /// Ranks that wait or poll learn it at once; run_under_mpirun() ends those that do not.
+  /// Ranks that wait or poll fail immediately; run_under_mpirun() ends other ranks.
   void abort(const std::string& reason) override {
     queue_->watch()->give_up("weft: rank " + std::to_string(queue_->watch()->rank()) + " gave up: " + reason);
   }
 
-  /// Waits until all ranks have called it, and makes `code` the job's: that of a rank at fault. False after
-  /// `limit`.
+  /// Waits until all ranks have called it, and sets `code` to the exit code of the job, which is that of a
+  /// failed rank if there is one. False if this takes longer than `limit`.
   bool end_together(int& code, std::chrono::milliseconds limit) {
     return queue_->watch()->end_together(code, limit);
   }

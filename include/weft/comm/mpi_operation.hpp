@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One operation of a group under mpirun, on its way through its stages: ranks tell each other what they mean,
-// move data, and where they add, collect the sums.
+// An operation of a group under mpirun and its stages: ranks exchange descriptions of the operation, then
+// data, and reductions collect the results.
 #pragma once
 
 #include <mpi.h>
@@ -17,13 +17,13 @@
 
 namespace weft::detail {
 
-/// What the operations of a group share.
+/// Data shared by the operations of a group.
 struct mpi_channels {
-  boost::mpi::communicator data, control, headers;  // of collectives: control; of messages: headers
-  std::vector<int> members;  // by their numbers in the world
+  boost::mpi::communicator data, control, headers;  // `control` of collectives, `headers` of messages
+  std::vector<int> members;  // by their ranks in the world
 };
 
-/// One operation on its way through its stages.
+/// An operation and its stage.
 class mpi_operation {
  public:
   mpi_operation(operation o, const mpi_channels& over, std::uint64_t number)
@@ -41,16 +41,16 @@ class mpi_operation {
   mpi_operation& operator=(const mpi_operation&) = delete;
 
   bool over() const { return stage_ == stage::over; }
-  std::string failure;  // why it was refused, if it was
+  std::string failure;  // empty, or the reason for its failure
 
-  /// Moves on as far as it goes without waiting.
+  /// Advances as far as possible without waiting.
   void advance() {
     while (stage_ != stage::over && requests_done()) next_stage();
   }
-  /// A message that is to be received after it must wait: both would take the data that comes first.
+  /// Whether later receives must wait: they would take the data of this message.
   bool holds_back() const { return stage_ == stage::agree || !failure.empty(); }
 
-  /// Gives up messages that nobody will answer; false if MPI may still work in our buffers.
+  /// Cancels messages without a counterpart. False if MPI may still access the buffers.
   bool withdraw() {
     if (stage_ == stage::over || stage_ == stage::start) return true;
     if (stage_ != stage::agree && !is_message(what_.kind)) return false;
@@ -100,7 +100,7 @@ class mpi_operation {
     }
   }
 
-  /// Each rank tells each other rank which operation it means.
+  /// Each rank sends a description of its operation to every other rank.
   void begin_agreement() {
     const auto n = static_cast<std::size_t>(ranks_);
     meant_.assign(n, {});
@@ -114,7 +114,8 @@ class mpi_operation {
     }
     stage_ = stage::agree;
   }
-  /// A sender says what it sends, and sends. The receiver looks at that before it takes the data.
+  /// A sender sends its description and the data at once; the receiver checks the former before it accepts
+  /// the latter.
   void begin_send() {
     meant_.assign(1, fingerprint(what_));
     requests_.assign(2, MPI_REQUEST_NULL);
@@ -207,11 +208,11 @@ class mpi_operation {
       case collective::receive:
         MPI_Irecv(out, as_int(what_.out.count), type, what_.root, what_.tag, data_, r);
         break;
-      default: break;  // a barrier: all have agreed
+      default: break;  // barrier: the agreement is all it needs
     }
   }
 
-  /// The parts of all ranks are here: adds them up, and hands the sums on.
+  /// Called when the parts of all ranks have arrived: reduces them and sends the results.
   void begin_collect() {
     const index_t mine = sent_.count[static_cast<std::size_t>(rank_)];
     visit_type(what_.type(), [&]<class T>(T) {

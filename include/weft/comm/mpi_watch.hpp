@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Who keeps the ranks of mpirun waiting, and how they end: by messages beside those of operations.
+// Detects ranks that keep others waiting under mpirun, and coordinates the end of the job, through messages
+// of its own.
 //
-// It knows all groups of the process: whoever waits or polls in one moves the operations of all on. Only a
-// rank that waits or polls reads messages of the watch, which is what is asked: a rank that is late asks all
-// where they stand, who does not answer within a second is stopped, cut off, or at work on something else for
-// as long as the time-out, and the verdict goes to all. A rank that dies is mpirun's affair: it ends the job.
+// It knows all groups of the process: waiting or polling in one group advances the operations of all groups.
+// A rank whose wait takes too long asks all others for their state. Since only ranks that wait or poll read
+// messages of the watch, a rank that does not answer within a second is stopped, disconnected, or was busy
+// with other work for the whole time limit. The verdict is sent to all ranks. Ranks that terminate are
+// detected by mpirun, which ends the job.
 #pragma once
 
 #include <mpi.h>
@@ -23,13 +25,13 @@
 
 namespace weft::detail {
 
-/// A group of this rank.
+/// A group that this rank belongs to.
 class mpi_watched_group {
  public:
   virtual ~mpi_watched_group() = default;
-  /// Says where it stands.
+  /// Adds the state of the group to `s`.
   virtual void describe(rank_standing& s) const = 0;
-  /// Moves its operations on as far as they go without waiting.
+  /// Advances its operations as far as possible without waiting.
   virtual void advance() = 0;
 };
 
@@ -48,7 +50,7 @@ class mpi_watch {
     for (sent& s : sent_) {
       int done = 0;
       MPI_Test(&s.request, &done, MPI_STATUS_IGNORE);
-      if (!done) new std::string(std::move(s.bytes));  // to a rank that does not read: MPI may still do
+      if (!done) new std::string(std::move(s.bytes));  // pending: MPI may still read the bytes
     }
   }
 
@@ -58,7 +60,7 @@ class mpi_watch {
   void add(mpi_watched_group& g) { groups_.push_back(&g); }
   void remove(mpi_watched_group& g) { std::erase(groups_, &g); }
 
-  /// Moves all groups on, reads what has come and answers it.
+  /// Advances all groups; reads and answers messages.
   void progress() {
     for (mpi_watched_group* g : groups_) g->advance();
     for (;;) {
@@ -79,8 +81,8 @@ class mpi_watch {
     });
   }
 
-  /// Finds out who keeps this rank waiting. There is a verdict then, the same on all ranks but for such
-  /// as found it out at the same time.
+  /// Determines which rank keeps this rank waiting. Afterwards there is a verdict, which is the same on all
+  /// ranks except those that determined one at the same time.
   void report_late(const rank_wait& w, milliseconds limit) {
     std::fill(heard_.begin(), heard_.end(), std::nullopt);
     heard_[static_cast<std::size_t>(rank())] = standing();
@@ -98,10 +100,11 @@ class mpi_watch {
       if (!heard_[static_cast<std::size_t>(r)]) silent.push_back(r);
     decide({true, late_report(w, rank(), limit.count(), heard_, silent)});
   }
-  /// Everything fails on all ranks, with this reason.
+  /// Makes everything fail on all ranks, for the given reason.
   void give_up(const std::string& reason) { decide({false, reason}); }
 
-  /// Waits until all ranks have come here, and makes `code` the same on all; false after `limit`.
+  /// Waits until all ranks have called it, and sets `code` to the same value on all. False if this takes
+  /// longer than `limit`.
   bool end_together(int& code, milliseconds limit) {
     const auto until = clock::now() + limit;
     int mine = severity(code), worst = 0, done = 0;
@@ -126,7 +129,7 @@ class mpi_watch {
     MPI_Request request;
   };
 
-  /// A rank at fault comes before those that failed because of it.
+  /// Codes of ranks that failed take precedence over codes of ranks that failed because of others.
   static int severity(int code) {
     return code == exit_codes::done ? 0 : code == exit_codes::others_failed ? 1 : 2 + code;
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A program under mpirun: from MPI_Init to an exit code that says what went wrong.
+// Programs under mpirun: initializes MPI, and turns exceptions into exit codes.
 //
 //   int main(int count, char** values) {
 //     return weft::run_under_mpirun(count, values, [](communicator& ranks) { return train(ranks); }, report);
 //   }
 //
-// MPI itself ends a process whose exception passes its end, without a word of what it was.
+// MPI by itself terminates a process with an uncaught exception without printing it.
 #pragma once
 
 #include <cstdio>
@@ -14,9 +14,9 @@
 
 namespace weft {
 
-/// Runs body(communicator&) on this rank and returns the job's exit code, the same on all ranks: what
-/// `body` returns, or for an exception what report(std::exception_ptr) does, which says what it was. The
-/// others are told, and ended if they do not come to their end within two seconds.
+/// Executes body(communicator&) on this rank and returns the exit code of the job, which is the same on all
+/// ranks: the return value of `body`, or for an exception that of report(std::exception_ptr), which prints
+/// it. Other ranks are notified, and terminated if they do not finish within two seconds.
 template <class Body, class Report>
 int run_under_mpirun(int& count, char**& values, Body body, Report report) {
   constexpr bool exceptions_abort = false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What the ranks of a group of threads share: the collectives they have posted, one after the other;
-// the messages, by sender, receiver and tag; and the reports when they do not match.
+// The shared state of a group of threads: the sequence of posted collectives, the messages by sender,
+// receiver and tag, and the reports of mismatches.
 //
-// Collectives are a list of rendezvous. Each rank goes along it at its own pace, without a lock; who
-// comes last to a rendezvous has everything that is needed, and starts the work. A rank that gives up
-// before the last has come cancels the rendezvous, so that nobody works in memory that is gone.
+// Collectives form a list of rendezvous, which each rank traverses at its own pace, without a lock. The last
+// rank to arrive at a rendezvous has all arguments and starts the work. A rank that gives up before that
+// cancels the rendezvous, so that no rank accesses memory that has been freed.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class thread_group;
 struct rendezvous;
 struct message;
 
-/// What a rank waits in.
+/// The operation that a rank waits for.
 struct thread_wait {
   const thread_group* group;
   const rendezvous* in;    // or
@@ -37,23 +37,23 @@ struct thread_wait {
   int peer;
 };
 
-/// What the threads of a run share: one lock for all that is small, and the reason to give up.
+/// State shared by all threads of a run: one lock for infrequent events, and the reason to give up.
 struct thread_world {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<int> sleepers = 0;  // threads that wait for a change, or are about to
   std::exception_ptr aborted;
-  std::atomic<bool> gave_up = false;  // the same, without the lock
-  std::map<int, thread_wait> waits;   // of ranks that sleep; under the lock
+  std::atomic<bool> gave_up = false;  // the same, readable without the lock
+  std::map<int, thread_wait> waits;   // of sleeping ranks; requires the lock
 
-  /// Without the lock: wakes those who wait for something that has been set before.
+  /// Wakes threads that wait for a value that has been set before. Must not hold the lock.
   void tell() {
     if (sleepers == 0) return;
     const std::lock_guard lock(mutex);
     changed.notify_all();
   }
 
-  /// With the lock held: everything fails from now on.
+  /// Makes everything fail from now on. Requires the lock.
   template <class Error = comm_error>
   void give_up(const std::string& report) {
     if (!aborted) aborted = std::make_exception_ptr(Error(report));
@@ -62,7 +62,7 @@ struct thread_world {
   }
 };
 
-/// One collective: what each rank has posted, and the chunks of its work.
+/// One collective: the operations that the ranks have posted, and the chunks of its work.
 struct rendezvous {
   enum class stage { gathering, ready, over, refused };
 
@@ -71,7 +71,7 @@ struct rendezvous {
   static void* operator new(std::size_t bytes) { return recycled_blocks::take(bytes); }
   static void operator delete(void* memory, std::size_t bytes) { recycled_blocks::give(memory, bytes); }
 
-  /// Nobody's work begins any more; false if it has, or is about to.
+  /// Prevents the work from starting; false if it has started or is about to.
   bool cancel() {
     int before = arrived;
     while (before < static_cast<int>(posted.size()))
@@ -81,17 +81,17 @@ struct rendezvous {
   bool is_over() const { return at == stage::over; }
 
   std::uint64_t number;
-  recycled_vector<operation> posted;  // by rank, written by each
+  recycled_vector<operation> posted;  // by rank; each rank writes its own
   std::atomic<rendezvous*> next = nullptr;
-  std::atomic<int> arrived = 0;  // ranks, and whether it is cancelled
+  std::atomic<int> arrived = 0;  // number of ranks, and whether it is cancelled
   static constexpr int cancelled = 1 << 30;
-  std::atomic<int> users;  // of each rank, its place in the list and the handle of its operation
+  std::atomic<int> users;  // for each rank, its place in the list and the handle of its operation
   std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>>
-      divided;  // a split's groups, by rank; under the lock
+      divided;  // the groups of a split, by rank; requires the lock
 
   recycled_vector<chunk> chunks;  // from `ready` on
   std::atomic<std::size_t> finished = 0;
-  char apart[64];  // what waiting ranks look at is in a line of its own
+  char apart[64];  // a separate cache line for what waiting ranks poll
   std::atomic<stage> at = stage::gathering;
 };
 
@@ -100,15 +100,15 @@ struct message {
   bool sent = false, wanted = false, over = false;
   const_elements from;
   elements to;
-  std::vector<char> copy;  // of a short message, so that its sender goes on
+  std::vector<char> copy;  // of a short message, so that its sender can continue
   std::string sender, receiver;
   int sender_rank = 0, receiver_rank = 0;
 };
 
-/// The state of a group that its ranks share.
+/// The state of a group that is shared by its ranks.
 class thread_group {
  public:
-  /// Of all ranks, or of these.
+  /// A group of all ranks, or of the given ranks.
   thread_group(std::shared_ptr<thread_world> world, int ranks)
       : thread_group(std::move(world), first_ranks(ranks)) {}
   thread_group(std::shared_ptr<thread_world> world, std::vector<int> members)
@@ -123,7 +123,7 @@ class thread_group {
   thread_group& operator=(const thread_group&) = delete;
   ~thread_group() {
     for (int r = 0; r < ranks_; ++r) {
-      int uses = 1;  // where it is, its place; further on, the handle as well
+      int uses = 1;  // at its own place; further on, the handle as well
       for (rendezvous* m = at(r).place; m; uses = 2) release(*std::exchange(m, m->next.load()), uses);
     }
   }
@@ -131,7 +131,7 @@ class thread_group {
   int size() const { return ranks_; }
   thread_world& world() const { return *world_; }
 
-  /// The rendezvous for the next collective of `rank`; who posts releases it.
+  /// Returns the rendezvous of the next collective of `rank`; the caller must release it.
   rendezvous& post(int rank, operation o) {
     if (world_->gave_up) {
       const std::lock_guard lock(world_->mutex);
@@ -202,9 +202,9 @@ class thread_group {
     return m;
   }
 
-  /// Runs the chunks that nobody has taken, those of this rank first; true when the operation is over.
-  /// One that is complete is carried out even if the group has been given up: others are at work in
-  /// its buffers.
+  /// Executes the chunks that no rank has taken, starting with those of this rank. True when the operation is
+  /// complete. A complete rendezvous is executed even if the group has failed, because other ranks access its
+  /// buffers.
   bool help(rendezvous& m, int rank) {
     const rendezvous::stage now = m.at;
     if (now == rendezvous::stage::gathering) return world_->gave_up && m.cancel();
@@ -226,7 +226,7 @@ class thread_group {
     for (int i = 0; i < spins; ++i)
       if (help(m, rank)) return;
     const auto start = std::chrono::steady_clock::now(), deadline = start + limit;
-    do {  // others are often about to come: sleeping would take longer
+    do {  // others often arrive soon: sleeping would take longer
       std::this_thread::yield();
       for (int i = 0; i < spins; ++i)
         if (help(m, rank)) return;
@@ -234,7 +234,7 @@ class thread_group {
     for (;;) {
       const bool ready = m.at != rendezvous::stage::gathering;
       if (help(m, rank)) return;
-      std::unique_lock lock(world_->mutex);  // if it was ready, all that is left is in the hands of others
+      std::unique_lock lock(world_->mutex);  // if it was ready, the remaining work has been taken by others
       const sleeper asleep(*world_, in_world(rank), {this, &m, nullptr, -1});
       const bool woken = world_->changed.wait_until(lock, deadline, [&] {
         const rendezvous::stage now = m.at;
@@ -254,7 +254,7 @@ class thread_group {
     world_->give_up<timeout_error>(report_of(here, rank, limit));
   }
 
-  /// With short messages the sender's part is over when it is copied.
+  /// For short messages, the sender is done when the message has been copied.
   bool is_over(const message& m, bool sends) const {
     return m.over || (sends && !m.copy.empty()) || (sends && m.sent && m.from.count == 0);
   }
@@ -293,7 +293,7 @@ class thread_group {
         }
   }
 
-  /// The groups that a split makes, by rank.
+  /// The groups that result from a split, by rank.
   std::vector<std::pair<std::shared_ptr<thread_group>, int>> divided(const rendezvous& m) const {
     std::map<int, std::vector<std::pair<int, int>>> by_color;  // key, rank
     for (int r = 0; r < ranks_; ++r) {
@@ -313,13 +313,13 @@ class thread_group {
   }
 
  private:
-  static constexpr std::uint64_t none = static_cast<std::uint64_t>(-1);  // before the first number
+  static constexpr std::uint64_t none = static_cast<std::uint64_t>(-1);  // precedes the first number
 
-  /// What a rank is about.
+  /// The activity of a rank.
   struct alignas(64) member {
-    std::mutex guard;          // others read this for their reports
-    rendezvous* place = nullptr;  // the collective that it has posted last
-    std::string message;       // the message that it has posted since
+    std::mutex guard;          // reports of other ranks read the following
+    rendezvous* place = nullptr;  // the last collective that it has posted
+    std::string message;       // the last message that it has posted since
     std::atomic<bool> left = false;
   };
   member& at(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
@@ -331,7 +331,7 @@ class thread_group {
   int in_world(int rank) const { return in_world_[static_cast<std::size_t>(rank)]; }
   std::string name(int rank) const { return "rank " + std::to_string(in_world(rank)); }
 
-  void rethrow_aborted() const {  // with the lock held
+  void rethrow_aborted() const {  // requires the lock
     if (world_->aborted) std::rethrow_exception(world_->aborted);
   }
 
@@ -352,13 +352,13 @@ class thread_group {
     return at(rank).place->number + 1 > m.number;
   }
 
-  /// With the lock held: nobody will come for what `rank` does.
+  /// Fails because the peer of an operation of `rank` has left. Requires the lock.
   void give_up_on(int gone, int rank) {
     world_->give_up("weft: " + name(gone) + " is gone; " + name(rank) + " waits for it in " +
                     what_does(rank));
   }
 
-  /// Without the lock: all ranks are here. What is small is done at once, by who came last.
+  /// Called without the lock when all ranks have arrived. The last rank executes small operations at once.
   void begin(rendezvous& m) {
     const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
     try {
@@ -402,7 +402,7 @@ class thread_group {
     return {group, static_cast<std::int64_t>(w.in->number), w.group->in_world_, w.group->what_does(rank)};
   }
 
-  /// Where all ranks stand: what sleeping ones wait in, and how far the members of their groups have come.
+  /// The state of all ranks: the operations that sleeping ranks wait in, and the progress of their groups.
   rank_standings standings() const {
     rank_standings all(static_cast<std::size_t>(1 + *std::max_element(in_world_.begin(), in_world_.end())));
     for (const auto& [rank, w] : world_->waits)
@@ -437,8 +437,7 @@ class thread_group {
   std::vector<int> in_world_;  // by rank
   std::unique_ptr<member[]> members_;
   std::atomic<int> gone_ = 0;
-  /// Counts itself among those that `tell` must wake, before it looks whether it must wait. With the lock
-  /// held.
+  /// Registers a thread that tell() must wake, before it checks whether it must wait. Requires the lock.
   struct sleeper {
     sleeper(thread_world& w, int r, const thread_wait& in) : world(w), rank(r) {
       ++world.sleepers;
@@ -453,7 +452,7 @@ class thread_group {
     thread_world& world;
     int rank;
   };
-  static constexpr int spins = 1000;  // between two yields, which take as long as some hundred
+  static constexpr int spins = 1000;  // between two yields, which take as long as a few hundred spins
   static constexpr std::chrono::microseconds awake{50};  // longer waits sleep
   static constexpr index_t small_bytes = 1 << 16;
 

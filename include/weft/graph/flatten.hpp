@@ -4,7 +4,7 @@
 // Leaves, numbers and sizes are numbered in the order of the walk; run/bind.hpp collects their values from an
 // expression object in the same order.
 //
-//   constexpr int nodes = [] { graph g; flatten<decltype(y)>(g); return g.size(); }();
+//   constexpr int nodes = [] { compute_graph g; flatten<decltype(y)>(g); return g.size(); }();
 #pragma once
 
 #include <weft/expr/shared.hpp>
