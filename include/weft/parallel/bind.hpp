@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a model meets a strategy: one call, and the training loop by hand stays what it is.
+// Binds a model to a parallel strategy. The training loop is the same for all strategies.
 //
 //   auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
 //   for (auto [x, y] : batches) {
@@ -9,12 +9,13 @@
 //     run.step({.clip = 1.0});
 //   }
 //
-// Or a whole step in one call, with micro-batches: run.step(m, [&](index_t j) { return loss of batch j; }).
+// A whole step with micro-batches can be written in one call: run.step(m, [&](index_t j) { return loss of
+// batch j; }).
 //
-// Binding takes the parameters and buffers of rank 0. A bound model is used in expressions as before.
-// Reading `model.layer.weight` never starts a message: where ranks divide parameters it throws
-// value_error, elsewhere it gives the elements. `full` gives whole copies; all ranks call it. Buffers
-// are whole on every rank, and after every step those of rank 0.
+// Binding replaces parameters and buffers by those of rank 0. A bound model is used in expressions as before.
+// Reading the elements of `model.layer.weight` never starts a message: it throws value_error if the parameter
+// is sharded. `full` returns complete copies; all ranks must call it. Buffers are complete on every rank, and
+// after every step equal to those of rank 0.
 #pragma once
 
 #include <concepts>
@@ -34,11 +35,11 @@ namespace weft {
 
 /// Options of `bound_run::step()`.
 struct step_options {
-  double clip = 0;             // the largest norm of the gradient; 0: any
-  index_t micro_batches = 1;   // backward passes since the last step, whose mean is taken
+  double clip = 0;             // maximum norm of the gradient; 0: no limit
+  index_t micro_batches = 1;   // backward passes since the last step, over which the mean is taken
 };
 
-/// What `step(micro_batches, loss)` has computed, and what it cost this rank.
+/// The results of `step(micro_batches, loss)`, and its communication on this rank.
 struct step_result {
   double loss = 0;       // mean over all micro-batches of all ranks
   double norm = 0;       // of the gradient, before clipping
@@ -46,7 +47,7 @@ struct step_result {
   double waited_ms = 0;  // for other ranks
 };
 
-/// A context in which the parameters of a model live as a strategy says.
+/// A context for a model whose parameters are distributed by a strategy.
 template <class Optimizer, class Options = program_options<>>
 class bound_run : public context {
   static_assert(optimizer_like<Optimizer>,
@@ -75,11 +76,11 @@ class bound_run : public context {
     if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
   }
 
-  /// Changes the parameters by the mean gradient over ranks and micro-batches, which is then gone.
-  /// Returns its 2-norm before clipping: the same on all ranks, however they divide it. With local
-  /// steps gradient and norm are the rank's own. In f16 a gradient that is not finite changes nothing
-  /// but the scale of the loss. Throws value_error for a clip that is negative or NaN, usage_error if no
-  /// backward pass has come this way since the last.
+  /// Updates the parameters with the mean gradient over ranks and micro-batches, and clears the gradient.
+  /// Returns its 2-norm before clipping, which is the same on all ranks and for all strategies. With local
+  /// steps, gradient and norm are those of this rank. In f16, a gradient that is not finite only changes the
+  /// scale of the loss. Throws value_error if `clip` is negative or NaN, and usage_error if there was no
+  /// backward pass since the last step.
   double step(const step_options& o = {}) {
     check(o);
     if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
@@ -107,19 +108,18 @@ class bound_run : public context {
     return norm;
   }
 
-  /// A whole training step under any strategy: evaluates loss(j), a scalar expression, for this rank's
-  /// micro-batches j = 0, 1, ..., m - 1, runs backward through each, and changes the parameters by the mean
-  /// gradient over all micro-batches of all ranks. All ranks call it with the same m. `loss` is called once
-  /// for each j, in order. Random numbers of a micro-batch depend on `seed`, the optimizer's `steps` and
-  /// micro_batch(j, m) alone. One message more than the loop by hand: the losses of all ranks. Throws as
-  /// `step`.
-  ///   const auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip
-  ///   = 1.0});
+  /// Executes a whole training step under any strategy: evaluates loss(j), a scalar expression, for the
+  /// micro-batches j = 0, 1, ..., m - 1 of this rank, runs a backward pass for each, and updates the
+  /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m.
+  /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
+  /// optimizer's `steps` and micro_batch(j, m). Sends one message more than a loop written by hand, for the
+  /// mean loss. Throws like `step`.
+  ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
     o.micro_batches = micro_batches;
-    check(o);  // before there are gradients that nobody takes
+    check(o);  // before gradients are computed
     const traffic sent = groups().sent();
     const double waited = groups().waited_ms();
     recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * ranks_->size()), 0.0);
@@ -145,32 +145,32 @@ class bound_run : public context {
     return r;
   }
 
-  /// The 2-norm of the sum of gradients over ranks and micro-batches: after the last backward pass
-  /// of a step. Collective.
+  /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
+  /// step. Collective.
   double gradient_norm() {
     if (hooks_) parallel_.deliver_gradients();
     return parallel::norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
-  /// Their largest absolute value.
+  /// The largest absolute value of these gradients. Collective.
   double gradient_inf_norm() {
     if (hooks_) parallel_.deliver_gradients();
     return parallel::inf_norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
 
-  /// Calls f once, before the next step changes parameters or the optimiser's state.
+  /// Calls f once, before the next step changes parameters or the state of the optimizer.
   void before_update(std::function<void()> f) { before_update_.push_back(std::move(f)); }
 
-  /// How the loss is scaled in f16; part of a checkpoint.
+  /// The scale of the loss in f16, which is part of checkpoints.
   const loss_scaler& scaler() const { return scaler_; }
   void set_scaler(const loss_scaler& s) {
     scaler_ = s;
     set_scale();
   }
 
-  /// While it lives, backward passes add up gradients without sending them where the strategy
-  /// allows it; the first pass after it sends the sum. As torch's DDP.no_sync.
+  /// During its lifetime, backward passes accumulate gradients without sending them if the strategy allows
+  /// it; the first pass afterwards sends the sum. Like no_sync of torch's DistributedDataParallel.
   ///   const auto quiet = run.no_sync(micro + 1 < count);
   class no_sync_scope {
    public:
@@ -187,9 +187,9 @@ class bound_run : public context {
   };
   no_sync_scope no_sync(bool on = true) { return no_sync_scope(parallel_, on); }
 
-  /// For ranks with different numbers of batches: called before each, by all ranks until none has one
-  /// any more. Returns how many have. A rank that has none computes its last batch again, without
-  /// weight, so that it takes part in every message; the step takes the mean over those that count.
+  /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
+  /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
+  /// weight 0, so that it takes part in all messages; the step averages over the batches that count.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch) {
     std::vector<std::int32_t> having{has_batch};
@@ -199,14 +199,14 @@ class bound_run : public context {
     return having[0];
   }
 
-  /// Which of the `count` micro-batches of all ranks is this rank's `index`-th of a step. Fixed by
-  /// when gradients are reduced, so that sums are the same on any number of ranks.
+  /// The number of this rank's `index`-th micro-batch among those of all ranks in a step. Depends on when
+  /// gradients are reduced, so that sums are the same on any number of ranks.
   index_t micro_batch(index_t index, index_t per_rank) const {
     const communicator& data = groups().data();
     return options_.reduces_each() ? index * data.size() + data.rank() : data.rank() * per_rank + index;
   }
 
-  /// Whole copies of all parameters, then of all buffers, by name. Collective.
+  /// Complete copies of all parameters, then of all buffers, by name. Collective.
   state_dict_t full() {
     state_dict_t all;
     for (const auto& [name, p] : local_) all.emplace_back(name, parallel_.whole_of(name, p));
@@ -217,7 +217,7 @@ class bound_run : public context {
     return all;
   }
 
-  /// Whole copies of the optimiser's state, called "kind.parameter". Collective.
+  /// Complete copies of the state of the optimizer, named "kind.parameter". Collective.
   state_dict_t full_optimizer() {
     communicator& shards = parallel_.groups().shards();
     std::string keys;  // of the first rank, which has rows of every parameter
@@ -238,7 +238,7 @@ class bound_run : public context {
     return all;
   }
 
-  /// The elements of local parameters have been set from outside. Collective.
+  /// Must be called after other code has set elements of local parameters. Collective.
   void reload() { parallel_.parameters_changed(); }
 
   /// The parameters that this rank updates.
@@ -263,7 +263,7 @@ class bound_run : public context {
     if (scales_loss) loss_scale = scaler_.scale;
   }
   comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
-  /// The gradients that this rank counts in norms: of the rows that it updates, and no other owner does.
+  /// The gradients that this rank counts in norms: of the rows that it updates and no other owner updates.
   tensor_list owned_gradients() const {
     tensor_list all;
     for (const auto& [name, p] : local_)
@@ -290,7 +290,7 @@ class bound_run : public context {
   state_dict_t local_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
-  index_t joined_ = 0;  // micro-batches that count since the last step, if some did not
+  index_t joined_ = 0;  // micro-batches that count since the last step, if join() was used
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };
@@ -301,8 +301,8 @@ using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_ty
                                        typename Plan::strategy_type>;
 }  // namespace detail
 
-/// Binds a model and its optimiser to a strategy. All ranks call it with the same model. The model,
-/// the optimiser and the communicator must outlive the run.
+/// Binds a model and its optimizer to a strategy. All ranks must pass the same model. The model, the
+/// optimizer and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
@@ -319,7 +319,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
                                                        optimizer, {std::shared_ptr<void>(), &ranks},
                                                        chosen::options());
 }
-/// The same for a process alone.
+/// The same for a single process.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
   return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),

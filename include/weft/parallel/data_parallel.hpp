@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Data parallelism and its sharded forms: what happens to parameters and gradients around the
-// programs of a context.
+// Data parallelism, with or without sharding: gathers parameters and reduces gradients around the programs of
+// a context.
 //
-// Before a program reads a parameter that is elsewhere, its unit is gathered (gather.hpp). When
-// backward has completed the gradients of a unit, their reduction starts (reduce.hpp). Both go on
-// between the steps of the programs that follow.
+// Before a program reads a parameter whose elements are on other ranks, its unit is gathered (gather.hpp).
+// When a backward pass has completed the gradients of a unit, their reduction starts (reduce.hpp). Both make
+// progress between the steps of later programs.
 #pragma once
 
 #include <bit>
@@ -18,8 +18,8 @@ namespace weft::parallel {
 /// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
 class data_parallel_hooks : public run::execution_hooks {
  public:
-  /// Takes parameters and buffers as they are on rank 0. Parameters that have no elements yet get them: of
-  /// those that are divided each rank draws its rows. Collective.
+  /// Replaces parameters and buffers by those of rank 0. Deferred parameters are initialized; for sharded
+  /// ones, each rank draws its own rows. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where)
       : options_(o),
@@ -83,26 +83,26 @@ class data_parallel_hooks : public run::execution_hooks {
     reducer_.poll();
   }
 
-  /// Whether the backward passes to come are the last of their step: what is reduced once a step
-  /// is reduced then.
+  /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
+  /// per step.
   void synchronize(bool on) { synchronizes_ = on; }
   bool synchronizes() const { return synchronizes_; }
 
-  /// Waits until all gradients are reduced, and hands them to the local parameters.
+  /// Waits until all gradients are reduced, and stores them as gradients of the local parameters.
   void deliver_gradients() {
     if (!std::exchange(delivered_, true)) reducer_.deliver();
   }
 
-  /// The local parameters have changed: what others hold of them is old.
+  /// Called after the local parameters have changed: discards gathered copies.
   void parameters_changed() {
     delivered_ = false;
     gatherer_.invalidate();
   }
 
-  /// Every rank takes the buffers of rank 0.
+  /// Copies the buffers of rank 0 to all ranks.
   void broadcast_buffers() { take_from_first(buffers_, false); }
 
-  /// Every rank takes the mean of all ranks' parameters. Where nothing is divided.
+  /// Replaces the parameters of all ranks by their mean. Only without sharding.
   void average_parameters() {
     state_dict_t all;
     for (const unit& u : units_)
@@ -119,10 +119,10 @@ class data_parallel_hooks : public run::execution_hooks {
       for (const member& m : u.members) all[static_cast<std::size_t>(m.number)] = {m.name, m.local};
     return all;
   }
-  /// What every rank holds whole, and no optimiser changes.
+  /// Tensors that every rank holds completely and that optimizers do not change.
   const state_dict_t& buffers() const { return buffers_; }
 
-  /// A copy of the whole tensor of which each rank holds the rows `local`, those of parameter `name`.
+  /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`.
   /// Collective.
   state_ptr whole_of(const std::string& name, const state_ptr& local) {
     const member& m = member_named(name);
@@ -138,7 +138,7 @@ class data_parallel_hooks : public run::execution_hooks {
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
   }
-  /// The first row of parameter or buffer `name` that this rank holds, and the shape of the whole.
+  /// The first row of parameter or buffer `name` that this rank holds, and the shape of the complete tensor.
   std::pair<index_t, shape> place_of(const std::string& name) const {
     for (const auto& [buffer, b] : buffers_)
       if (buffer == name) return {0, in_rows(b->extents)};
@@ -158,7 +158,7 @@ class data_parallel_hooks : public run::execution_hooks {
                                                                           : m.whole->bytes());
     return n;
   }
-  /// Of the gradients that are kept until the step.
+  /// Size of the gradients that are kept until the step.
   index_t gradient_bytes() const { return reducer_.bytes(); }
 
  private:
@@ -177,8 +177,8 @@ class data_parallel_hooks : public run::execution_hooks {
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }
 
-  /// Parameters without elements are drawn as rank 0 would draw them, by each rank what it holds. Throws
-  /// usage_error on all ranks if some have elements where rank 0 has none, or the other way round.
+  /// Initializes deferred parameters with the initializers of rank 0; each rank draws the elements that it
+  /// holds. Throws usage_error on all ranks if a parameter is deferred on some ranks only.
   void agree_on_deferred(const state_dict_t& parameters) {
     constexpr std::size_t fields = 5;
     std::vector<std::int64_t> first;
@@ -189,7 +189,7 @@ class data_parallel_hooks : public run::execution_hooks {
             static_cast<std::int64_t>(p->init.stream)})
         first.push_back(field);
     groups_.data().broadcast(first, 0, groups_.labelled("initializers", true)).wait();
-    std::vector<std::int64_t> differ{0};  // one more than the first that does
+    std::vector<std::int64_t> differ{0};  // 1 + index of the first parameter that differs
     for (std::size_t i = parameters.size(); i-- > 0;)
       if (first[fields * i] != parameters[i].second->is_deferred())
         differ[0] = static_cast<std::int64_t>(i) + 1;
@@ -206,7 +206,7 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
-  /// All ranks take the elements that rank 0 has. `control`: not counted as data.
+  /// Copies elements from rank 0 to all ranks. `control`: not counted as data.
   void take_from_first(const state_dict_t& tensors, bool control) {
     if (groups_.data().size() == 1) return;
     replace(tensors, [&](elements e, const std::string& name) {
@@ -214,7 +214,7 @@ class data_parallel_hooks : public run::execution_hooks {
     });
   }
 
-  /// Replaces elements by what the operation `start`s, all under way at once.
+  /// Replaces elements by the results of the operations that `start` begins, all concurrently.
   template <class F>
   void replace(const state_dict_t& tensors, F start) {
     std::vector<std::pair<state_ptr, work>> under_way;
@@ -231,15 +231,15 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
-  /// Whether the rows of a rank are in memory of their own.
+  /// Whether the rows of a rank have memory of their own.
   bool apart() const { return options_.divide == sharding::parameters && groups_.parts() > 1; }
-  /// The elements of a parameter by part.
+  /// The number of elements of a parameter in each part.
   rank_counts counts_of(const member& m) const {
     rank_counts counts;
     for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
     return counts;
   }
-  /// The local rows of a parameter become those that rank 0 has.
+  /// Sets the local rows of a parameter to those of rank 0.
   void take_rows_from_first(const member& m) {
     const bool sends = groups_.part() == 0;
     const state_ptr whole = sends ? reachable(messages_, m.whole) : flat(messages_, 0);
@@ -250,7 +250,7 @@ class data_parallel_hooks : public run::execution_hooks {
     if (own != m.local) copy_rows(m.local, 0, own, 0, own->extents.size());
   }
 
-  /// Makes the local parameters: rows of the whole, or rows of their own, to their owner a tensor of its own.
+  /// Creates the local parameters: tensors that refer to rows of the whole, or to rows in separate memory.
   void divide(unit& u) {
     if (groups_.parts() == 1) return;
     const state_ptr rows =
@@ -278,8 +278,8 @@ class data_parallel_hooks : public run::execution_hooks {
     for (member& m : u.members) move_to(*m.local, home);
   }
 
-  /// The units that own some of these operands, with the members among them; all members of a unit
-  /// that stays.
+  /// The units that contain some of these operands, with the members among them; all members for units that
+  /// stay gathered.
   std::vector<std::pair<int, std::vector<int>>> by_unit(operands leaves) {
     std::vector<std::pair<int, std::vector<int>>> result;
     if (groups_.parts() == 1) return result;
@@ -316,7 +316,7 @@ class data_parallel_hooks : public run::execution_hooks {
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
   bool synchronizes_ = true;
-  bool delivered_ = false;  // the gradients of this step are with the local parameters
+  bool delivered_ = false;  // the gradients of this step have been stored in the local parameters
 };
 
 }  // namespace weft::parallel

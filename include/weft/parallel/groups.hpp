@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who a rank works with: those who see other data, those among whom one copy of the parameters is divided,
-// and those who hold the same part of other copies.
+// The groups of a rank: ranks that process different data, ranks that share one sharded copy of the
+// parameters, and ranks that hold the same shard of different copies.
 #pragma once
 
 #include <weft/comm/self.hpp>
@@ -11,7 +11,7 @@ namespace weft::parallel {
 /// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:
-  /// Collective. Throws usage_error if the groups do not divide the ranks.
+  /// Collective. Throws usage_error if the number of ranks is not a multiple of the group size.
   rank_groups(communicator& data, const parallel_options& o) : data_(&data), timeout_(o.timeout) {
     const int n = data.size();
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
@@ -22,13 +22,14 @@ class rank_groups {
     replicas_ = along(n / group, group, "replicas", o.hook != nullptr);
   }
 
-  /// The ranks that see different data and train the same parameters: gradients are means over all of them.
+  /// The ranks that process different data and train the same parameters: gradients are averaged over them.
   communicator& data() const { return *data_; }
-  /// Those among `data` that divide one copy of it by rows, and those that hold the rows this rank does.
+  /// The ranks of `data` that share one copy of the parameters, divided by rows; and the ranks that hold the
+  /// same rows as this rank.
   communicator& shards() const { return *shards_; }
   communicator& replicas() const { return *replicas_; }
-  /// The ranks that hold one copy of the model between them. Each row is owned by one of them, which counts
-  /// it in norms.
+  /// The ranks that together hold one copy of the model. Each row is owned by one of them, which counts it in
+  /// norms.
   communicator& owners() const { return *shards_; }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
@@ -36,10 +37,10 @@ class rank_groups {
   comm_options labelled(const std::string& label, bool control = false) const {
     return {label, timeout_, control, step_};
   }
-  /// Operations from now on are of this step.
+  /// Sets the step of subsequent operations.
   void set_step(std::int64_t step) { step_ = step; }
 
-  /// What this rank has sent, and how long it has waited, in all groups together.
+  /// Bytes sent by this rank and time spent waiting, over all groups.
   traffic sent() const {
     traffic t;
     for_each_group([&](const communicator& c) { t += c.sent(); });
@@ -59,7 +60,8 @@ class rank_groups {
       if (c != data_) f(*c);
   }
 
-  /// `apart`: a group of its own even if it has all ranks, because its messages have their own order.
+  /// `apart`: creates a separate group even if it contains all ranks, because its messages have an order of
+  /// their own.
   std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
     if (count == 1) return std::make_shared<self_communicator>();
     if (count == data_->size() && !apart) return {std::shared_ptr<void>(), data_};  // not owned

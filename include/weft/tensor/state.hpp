@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the handles of one tensor share: where its elements are, whether all of them are here, its gradient.
+// State shared by the handles of a tensor: the location of its elements, its gradient, and for sharded
+// tensors its place in the whole.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace weft {
 
-/// How the elements of a parameter are drawn.
+/// The distribution from which the elements of a parameter are drawn.
 struct initializer {
   enum class distribution : std::uint8_t { none, constant, uniform, normal };
   distribution kind = distribution::none;
@@ -21,16 +22,16 @@ struct initializer {
   std::uint64_t seed = 0, stream = 0;  // of the random numbers
 };
 
-/// Whether a value came from a statement of a tape, and whether backward may begin at it.
+/// Whether a value was computed by a tape, and whether a backward pass may start from it.
 enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed };
 
-/// What a tensor is a part of, where ranks divide it.
+/// The tensor that a shard belongs to.
 struct division {
   std::string name;  // of the parameter
   shape whole;
 };
 
-/// What the handles of one tensor share.
+/// State shared by the handles of a tensor.
 struct tensor_state {
   device where;
   buffer memory;
@@ -38,33 +39,34 @@ struct tensor_state {
   dtype type;
   tape_status on_tape = tape_status::never;
   std::uint64_t version = 0;           // counts changes in place
-  initializer init;                    // how a parameter is drawn anew
-  std::shared_ptr<tensor_state> grad;  // sum of the cotangents that tapes have delivered
+  initializer init;                    // initial values of a parameter
+  std::shared_ptr<tensor_state> grad;  // sum of the gradients of backward passes
   std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
-  std::function<void()> arrive;        // waits for elements that are on their way from other ranks
-  std::shared_ptr<const division> divided;  // among ranks; null if all elements belong here
+  std::function<void()> arrive;        // waits for elements in flight from other ranks
+  std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
 
   tensor_state(const device& d, const shape& s, dtype t)
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t))) {}
   tensor_state(const device& d, const shape& s, dtype t, buffer m)
       : where(d), memory(std::move(m)), extents(s), type(t) {}
   std::size_t bytes() const { return bytes_of(extents, type); }
-  /// The extents that handles and expressions know, of the elements of all ranks.
+  /// The extents that handles and expressions see: those of all ranks together.
   const shape& whole() const { return divided ? divided->whole : extents; }
-  /// Whether it is a parameter that gets its elements later: see device::deferred.
+  /// Whether it is a parameter without elements so far; see device::deferred.
   bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
 };
 
-/// A tensor with elements that are not set yet.
+/// A tensor with uninitialized elements.
 inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type) {
   return make_recycled<tensor_state>(where, extents, type);
 }
-/// Another handle of the same elements, with a shape, a gradient and a place of its own.
+/// A copy of the state that refers to the same elements; shape, gradient and device can be changed
+/// separately.
 inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
   return make_recycled<tensor_state>(t);
 }
 
-/// The elements of `t` from `first` on, as many as `extents` say, in its memory; a tensor of its own.
+/// The elements of `t` starting at `first`, of shape `extents`, as a separate tensor in the same memory.
 inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
   auto part = alias_of(t);
   part->extents = extents;
@@ -74,13 +76,13 @@ inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t firs
   return part;
 }
 
-/// List of handles of tensors.
+/// A list of tensor states.
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
 
 namespace detail {
-// Not templates, so that each tensor type does not bring its own text.
+// Not templates, so that their text is not instantiated for each tensor type.
 
-/// `s`, if a tensor whose type says `fixed` may have it.
+/// Returns `s`; throws shape_error if a tensor with static extents `fixed` cannot have it.
 inline const shape& checked_extents(const shape& fixed, const shape& s) {
   bool fits = s.order == fixed.order;
   for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
@@ -101,9 +103,9 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
                     " was created on a deferred device and has no elements yet: bind the model to a "
                     "strategy, or call materialize(model)");
 }
-/// Throws value_error if not all elements are here.
+/// Throws value_error if elements are missing on this rank.
 inline void require_memory(const tensor_state& t) {
-  if (const auto arrive = t.arrive) arrive();  // a copy: arriving clears it
+  if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
   if (t.divided && (!t.memory || !(t.extents == t.whole())) && t.whole().size() > 0) refuse_divided(t);
   if (t.is_deferred()) refuse_deferred(t);
 }
@@ -127,20 +129,20 @@ inline void* host_memory(const tensor_state& t) {
   throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
                     " is used before it has elements");
 }
-/// `dim` counted from the left, if a tensor of shape `s` has it.
+/// `dim` counted from the left; throws value_error if a tensor of shape `s` does not have it.
 inline int checked_dim(const shape& s, int dim) {
   if (normalized_dim(dim, s.order) == s.order)
     throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
   return normalized_dim(dim, s.order);
 }
-/// `i` along the first dim, counted from the left; negative ones count from the right.
+/// Index `i` along the first dim, counted from the left; negative indices count from the right.
 inline index_t checked_position(const shape& s, index_t i) {
   if (i < -s[0] || i >= s[0])
     throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) +
                       ", " + std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
   return i < 0 ? i + s[0] : i;
 }
-/// `t`, if a tensor with elements of `type` may be a handle of it; its type says the extents `fixed`.
+/// Returns `t`; throws value_error if it is null or its elements are not of `type`.
 inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
                                                         const std::shared_ptr<tensor_state>& t) {
   if (!t) refuse_undefined(type, fixed);
@@ -151,7 +153,7 @@ inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape&
 }
 }  // namespace detail
 
-/// Moves the elements to another device; all handles follow. Throws value_error if ranks divide them.
+/// Moves the elements to another device, for all handles. Throws value_error for sharded tensors.
 inline void move_to(tensor_state& t, const device& where) {
   if (t.where == where) return;
   detail::require_memory(t);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Tensors: leaves of expressions that own memory.
 //
-// A tensor is a handle; copies name the same elements. Its type holds element type and extents,
-// nothing about devices. A `variable` is a tensor for which tapes compute gradients, a `parameter` one that
-// belongs to a model.
+// A tensor is a handle; copies refer to the same elements. Its type contains the element type and extents,
+// but not the device. A `variable` is a tensor for which tapes compute gradients; a `parameter` is a variable
+// that belongs to a model.
 //
 //   auto x = randn<float>(extents<dyn, 784>{32, 784});
 //   float first = x.to_vector()[0];
@@ -31,15 +31,15 @@ class tensor : public expression_base {
   static constexpr long node_count = 1;
 
   tensor() = default;
-  /// A tensor with elements that are not set yet.
+  /// A tensor with uninitialized elements.
   explicit tensor(const shape& s, const device& where = default_device())
       : state_(make_state(where, checked(s), dtype_of<T>)) {}
-  /// A handle of elements that exist. Throws value_error if there are none or they are not of type T, and
-  /// shape_error if the type says other extents.
+  /// A handle of an existing tensor. Throws value_error if `state` is null or its elements are not of type T,
+  /// and shape_error if its shape does not match `Extents`.
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
     checked(detail::typed_state(dtype_of<T>, static_shape, state_)->whole());
   }
-  /// The same elements, tracked or not, with extents known more or less exactly.
+  /// A handle of the same elements with other static extents, or with gradients enabled or disabled.
   template <class E, bool G>
   explicit tensor(const tensor<T, E, G>& other) : tensor(other.state()) {}
 
@@ -53,13 +53,13 @@ class tensor : public expression_base {
   index_t size() const { return extents().size(); }
 
   /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right.
-  /// Throws value_error if there is no such index. Nothing is computed or copied before it is evaluated.
+  /// Throws value_error if the index is out of range. Nothing is computed or copied before evaluation.
   auto operator[](index_t i) const {
     static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
     return select<0>(*this, detail::checked_position(extents(), i));
   }
 
-  /// The elements in row-major order, copied to the host.
+  /// Copies the elements to the host, in row-major order.
   std::vector<T> to_vector() const {
     static_assert(!std::is_same_v<T, bool>, "weft: to_vector of bool: use copy_to");
     std::vector<T> host(static_cast<std::size_t>(size()));
@@ -69,7 +69,7 @@ class tensor : public expression_base {
   void copy_to(T* host) const {
     detail::download_to(*state(), host);
   }
-  /// Sets all elements; expressions written before refuse to be evaluated.
+  /// Sets all elements. Evaluating an expression of this tensor written before throws value_error.
   void copy_from(const T* host) {
     detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
@@ -80,7 +80,7 @@ class tensor : public expression_base {
     copy_from(host.data());
   }
 
-  /// The element of a tensor that has one.
+  /// The only element of a tensor of size 1.
   T item() const {
     detail::require_elements(*state(), "item", 1);
     T value;
@@ -88,7 +88,7 @@ class tensor : public expression_base {
     return value;
   }
 
-  /// A copy of the elements on another device; this tensor itself if it is there.
+  /// A copy of the elements on another device, or this tensor if it is on that device already.
   tensor to(const device& where) const {
     if (state()->where == where) return *this;
     tensor copy(alias_of(*state()));
@@ -96,34 +96,36 @@ class tensor : public expression_base {
     return copy;
   }
 
-  /// Host memory of the elements, to read; only on devices that share it.
+  /// Host memory of the elements, for reading. Throws device_error on devices whose memory the host cannot
+  /// access.
   const T* data() const { return static_cast<const T*>(detail::host_memory(*state())); }
-  /// The same, to write, as a change in place: expressions written before this call refuse to be evaluated,
-  /// and backward refuses to read the elements. Write before the next expression is written, not later.
+  /// The same for writing, which counts as a change in place: expressions written before this call can no
+  /// longer be evaluated, and backward passes can no longer read the elements. Complete writing before the
+  /// next expression.
   T* mutable_data() {
     T* const elements = static_cast<T*>(detail::host_memory(*state()));
     ++state()->version;
     return elements;
   }
 
-  /// The gradient that tapes have added up; not defined before the first.
+  /// The gradient accumulated by backward passes; undefined before the first.
   tensor<T, Extents> grad() const {
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
   void zero_grad() { state()->grad.reset(); }
 
-  /// Calls f(gradient) in every backward pass: for a value computed on the tape when its gradient is
-  /// complete and before it flows on, for a parameter when the pass has added all of it. `f` may
-  /// change the gradient in place.
+  /// Calls f(gradient) in every backward pass: for a value computed on the tape, when its gradient is
+  /// complete and before it propagates further; for a parameter, after the pass has added to its gradient.
+  /// `f` may change the gradient in place.
   template <class F>
   void on_gradient(F f) {
     state()->gradient_hooks.push_back(
         [f](const std::shared_ptr<tensor_state>& g) { f(tensor<T, Extents>(g)); });
   }
 
-  /// The handle as an expression keeps it: with the version it was written for.
+  /// The handle as stored in expressions, with the current version of the elements.
   tensor snapshot() const { return snapshot_of(*this); }
-  /// False if the elements have changed since the expression that holds this handle was written.
+  /// False if the elements have changed since snapshot().
   bool is_current() const { return written_for_ == any_version || written_for_ == state()->version; }
 
  protected:
@@ -141,12 +143,12 @@ class tensor : public expression_base {
   std::uint64_t written_for_ = any_version;
 };
 
-/// A tensor that tapes compute a gradient for.
+/// A tensor for which tapes compute a gradient.
 template <element T, class Extents>
 using variable = tensor<T, Extents, true>;
 
-/// A tensor that an optimiser changes: a variable that graphs know to be part of a model. Converts to the
-/// variable of the same element type and extents, and back.
+/// A variable that belongs to a model and that optimizers change. Converts to and from a variable of equal
+/// element type and extents.
 template <class Extents, element T = float>
 class parameter : public variable<T, Extents> {
   using base = variable<T, Extents>;
@@ -158,7 +160,7 @@ class parameter : public variable<T, Extents> {
   using base::base;
   parameter(const base& handle) : base(handle) {}
 
-  // As those of a variable, which would make variables.
+  // Redeclared: those of `variable` return variables.
   parameter snapshot() const { return base::snapshot_of(*this); }
   auto operator[](index_t i) const {
     static_assert(base::static_shape.order > 0, "weft: x[i]: a scalar has no dims");
