@@ -167,8 +167,12 @@ def header_page(header):
             text += ["```cpp", *paragraph, "```", ""]
         else:
             text += [escaped(paragraph), ""]
-    for kind, title in (("function", "Functions"), ("type", "Types"), ("value", "Constants and concepts")):
-        found = [e for e in entities(header) if e["kind"] == kind]
+    everything = entities(header)
+    kinds = [("function", "Functions"), ("type", "Types"), ("value", "Constants and concepts")]
+    if any(e["kind"] == "type" and e["name"] == header.stem for e in everything):
+        kinds[:2] = reversed(kinds[:2])
+    for kind, title in kinds:
+        found = [e for e in everything if e["kind"] == kind]
         if found:
             text += [f"## {title}", ""]
         for name, group in grouped(found):
@@ -217,7 +221,7 @@ def entities(header):
             scopes.append((hidden, prefix))
             comment, i = [], i + 1
             continue
-        if re.match(r"^\}\s*// namespace", line):
+        if re.match(r"^\}\s*(// namespace.*)?$", line):
             if scopes:
                 scopes.pop()
             comment, i = [], i + 1
@@ -275,6 +279,8 @@ def body_start(code, head):
 
 def described(signature, comment, members):
     signature = re.sub(r"\[\[.*?\]\] ?", "", signature)
+    if signature.count("(") > signature.count(")"):  # a lambda as the default of the last argument
+        signature = signature[:signature.rindex(" = [")] + " = ...)" if " = [" in signature else signature
     bare = without_template(signature)
     if bare.startswith(("static_assert", "friend", "using namespace", "WEFT_", "explicit ", "return", "extern")):
         return None
@@ -341,7 +347,7 @@ def documented_members(lines, private):
                 comment.append("  " + text)
             elif text and not text.startswith(("//", "}", "static_assert", "friend", "using ", "#", "static constexpr long node_count")):
                 head, end = member(lines, i)
-                if keeps(head):
+                if keeps(head) and head.count("(") == head.count(")"):
                     out += comment + ["  " + head]
                 comment, i = [], end
                 continue

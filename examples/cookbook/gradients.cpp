@@ -2,6 +2,7 @@
 // Recipes of docs/cookbook/gradients.md.
 #include <iostream>
 
+#include <weft/run/debug.hpp>
 #include <weft/train/inspect.hpp>
 #include <weft/weft.hpp>
 
@@ -100,10 +101,14 @@ int main() {
   // [/tap]
 
   section("nan");
+  // [debug]
+  debug(relu(model.output.bias));                      // file and line, type, shape, elements, to stderr
+  // [/debug]
+
   // [nan]
   model.output.weight.mutable_data()[0] = 1e30f;
-  auto found = find_non_finite(state_dict(model), default_context(), [&](context& debug) {
-    eval(sum(exp(model(x))), debug);
+  auto found = find_non_finite(state_dict(model), default_context(), [&](context& checked) {
+    eval(sum(exp(model(x))), checked);
   });
   if (found) std::cout << found->module << ": " << found->op << '\n';
   // [/nan]
