@@ -55,7 +55,8 @@ int main() {
   section("attributes");
   // [use_attributes]
   variable<double, extents<3>> x(from(extents<3>{}, std::vector<double>{1, 2, 3}));
-  std::cout << eval(power<3>(x)) << '\n' << std::boolalpha << gradcheck([&] { return sum(power<3>(x)); }, x) << '\n';
+  std::cout << eval(power<3>(x)) << '\n'
+            << std::boolalpha << gradcheck([&] { return sum(power<3>(x)); }, x) << '\n';
   // [/use_attributes]
 
   section("text");

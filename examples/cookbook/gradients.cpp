@@ -84,7 +84,9 @@ int main() {
 
   section("hook");
   // [hook]
-  model.output.bias.on_gradient([](auto gradient) { std::cout << "gradient of " << to_string(gradient.extents()) << '\n'; });
+  model.output.bias.on_gradient([](auto gradient) {
+    std::cout << "gradient of " << to_string(gradient.extents()) << '\n';
+  });
   auto h = steps.eval(model.hidden(x));
   h.on_gradient([](auto gradient) {                    // of a value: complete, before it flows on
     update(default_context(), {gradient.state()}, clamp(gradient, -0.01f, 0.01f));
@@ -96,8 +98,10 @@ int main() {
   section("tap");
   // [tap]
   context watched;
-  watched.on_tap = [](const tapped& t) { std::cout << t.name << ' ' << to_string(t.extents) << '\n'; };
-  eval(model.output(relu(tap(model.hidden(x), "before relu"))), watched);   // without on_tap: range and mean, to stderr
+  watched.on_tap = [](const tapped& t) {               // without it: range and mean, to stderr
+    std::cout << t.name << ' ' << to_string(t.extents) << '\n';
+  };
+  eval(model.output(relu(tap(model.hidden(x), "before relu"))), watched);
   // [/tap]
 
   section("nan");

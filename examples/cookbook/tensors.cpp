@@ -59,7 +59,8 @@ int main() {
   auto a = randn<float>(extents<2>{}, {.seed = 1});
   auto b = randn<float>(extents<2>{}, {.seed = 1});               // the same numbers
   auto c = randn<float>(extents<2>{}, {.seed = 1, .stream = 1});  // other ones
-  std::cout << std::boolalpha << (a.to_vector() == b.to_vector()) << ' ' << (a.to_vector() == c.to_vector()) << '\n';
+  std::cout << std::boolalpha << (a.to_vector() == b.to_vector()) << ' '
+            << (a.to_vector() == c.to_vector()) << '\n';
 
   context run;                                       // random ops draw from the context
   run.seed = 7;

@@ -20,7 +20,8 @@ struct mlp {
 // [train]
 /// Trains on this rank together with the others; returns the parameters.
 template <class Plan>
-std::vector<float> train(communicator& ranks, parallel_options options = Plan::strategy_type::options()) {
+std::vector<float> train(communicator& ranks,
+                         parallel_options options = Plan::strategy_type::options()) {
   const device where(std::make_shared<cpu::cpu_backend>(1));   // one thread for each rank
   mlp model;
   to(model, where);
@@ -37,7 +38,7 @@ std::vector<float> train(communicator& ranks, parallel_options options = Plan::s
     run.step({.clip = 1.0});
   }
   std::vector<float> all;
-  for (const auto& [name, p] : run.full())                      // whole copies: every rank calls it
+  for (const auto& [name, p] : run.full())                     // whole copies: all ranks call it
     for (float element : flat_view<float>(p).to_vector()) all.push_back(element);
   return all;
 }
@@ -72,7 +73,8 @@ int main() {
   float most = 0;
   for (std::size_t i = 0; i < one.size(); ++i)
     most = std::max({most, std::abs(one[i] - two[i]), std::abs(one[i] - three[i])});
-  std::cout << one.size() << " parameters, " << (most < 1e-4f ? "equal up to rounding" : "different") << '\n';
+  std::cout << one.size() << " parameters, "
+            << (most < 1e-4f ? "equal up to rounding" : "different") << '\n';
   // [/strategies]
 
   section("deterministic");

@@ -26,15 +26,15 @@ int main() {
   section("dynamic");
   // [dynamic]
   int rows = 2;                                     // known at run time only
-  auto f = ones<float>(extents<dyn, 3>{rows, 3});   // the dynamic extent is given, the static one may be
-  auto g = ones<float>(extents<dyn, 3>{rows});      // left out
+  auto f = ones<float>(extents<dyn, 3>{rows, 3});
+  auto g = ones<float>(extents<dyn, 3>{rows});      // static extents may be left out
   std::cout << to_string(f.extents()) << ' ' << to_string(g.extents()) << '\n';
   // [/dynamic]
 
   section("ask");
   // [ask]
-  std::cout << "extents " << to_string(a.extents()) << ", first " << a.extent(0) << ", last " << a.extent(-1)
-            << ", elements " << a.size() << '\n';
+  std::cout << "extents " << to_string(a.extents()) << ", first " << a.extent(0)
+            << ", last " << a.extent(-1) << ", elements " << a.size() << '\n';
   static_assert(decltype(a)::static_shape.order == 2);
   static_assert(std::is_same_v<decltype(a)::value_type, float>);
   // [/ask]
@@ -93,8 +93,8 @@ int main() {
 
   section("convert");
   // [convert]
-  auto exact = tensor<float, extents<3, 4>>(t);          // the same elements, with extents known more exactly
-  auto loose = tensor<float, extents<dyn, dyn>>(t);      // or less
+  auto exact = tensor<float, extents<3, 4>>(t);      // the same elements: extents known more exactly
+  auto loose = tensor<float, extents<dyn, dyn>>(t);  // or less
   std::cout << first_of_second_row(tensor<float, extents<dyn, 3>>(b)) << '\n';
   // [/convert]
 

@@ -14,7 +14,8 @@ using namespace weft;
 // [dataset]
 /// Points on two spirals, and which spiral each is on.
 struct spirals {
-  using fields = std::tuple<tensor<float, weft::extents<dyn, 2>>, tensor<std::int32_t, weft::extents<dyn>>>;
+  using fields = std::tuple<tensor<float, weft::extents<dyn, 2>>,
+                            tensor<std::int32_t, weft::extents<dyn>>>;
 
   index_t points;
   double phase = 0;
@@ -22,7 +23,8 @@ struct spirals {
   index_t size() const { return points; }
   std::array<shape, 2> extents() const { return {shape{1, {2}}, shape{}}; }   // of one sample
   void read(index_t i, float* point, std::int32_t* label) const {
-    const double turn = 9.0 * (static_cast<double>(i / 2) + phase) * 2 / static_cast<double>(points);
+    const double part = (static_cast<double>(i / 2) + phase) * 2 / static_cast<double>(points);
+    const double turn = 9.0 * part;
     const double angle = turn + (i % 2 ? 3.14159265 : 0.0);
     point[0] = static_cast<float>(turn / 3 * std::cos(angle));
     point[1] = static_cast<float>(turn / 3 * std::sin(angle));
