@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Models that no rank could hold: created without memory, each rank draws what is its own.
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include <weft/nn/clone.hpp>
+#include <weft/train/weights.hpp>
 
 #include "training.hpp"
 
@@ -150,4 +154,38 @@ TEST_CASE("ranks that have made their models in different ways are told the para
                          doctest::Contains("parameter h.1.in.bias was created on a deferred device by some"),
                          usage_error);
   });
+}
+
+TEST_CASE("weights are loaded by rows: no rank holds more of the file than what is its own") {
+  const std::string path = "/tmp/weft_weights_" + std::to_string(::getpid()) + ".safetensors";
+  const net whole = large_net(one_thread(), 9);
+  io::save(path, state_dict(whole));
+  const auto bytes = static_cast<std::size_t>(4 * parameter_count(whole));
+  for (sharding stage : stages)
+    run_ranks(3, [&](communicator& ranks) {
+      const bool divided = stage == sharding::parameters;
+      const device where(std::make_shared<small_backend>(divided ? bytes / 2 : 4 * bytes));
+      net model = large_net(where.deferred(), 7);
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, {.divide = stage});
+      load_weights(path, run);
+      check_rows(run, whole);
+      const auto read = eval(model.h.blocks[3].in.weight + 0.0f, run);
+      CHECK(read.to_vector() == whole.h.blocks[3].in.weight.to_vector());
+    });
+  run_ranks(2, [&](communicator& ranks) {
+    const auto refused = [&](net model, const char* why) {
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, {.divide = sharding::parameters});
+      CHECK_THROWS_WITH_AS(load_weights(path, run), doctest::Contains(why), io_error);
+    };
+    const device where = one_thread();
+    net other = large_net(where, 7);
+    other.last.bias = make_parameter(extents<dyn>{65}, init::constant(0), where);
+    refused(other, "tensor last.bias is f32 [64], the model wants f32 [65]");
+    other = large_net(where, 7);
+    other.h.blocks.push_back(large_net(where, 8).h.blocks[0]);
+    refused(other, "tensor h.48.norm.weight is missing");
+  });
+  std::remove(path.c_str());
 }
