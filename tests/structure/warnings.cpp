@@ -26,6 +26,7 @@
 #include <weft/train/loader.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
+#include <weft/train/weights.hpp>
 
 using namespace weft;
 
