@@ -3,7 +3,7 @@
 # Two machines on one: network namespaces weft1 and weft2 with a cable between them, and an ssh server in each. Runs a command on the
 # first. Needs root, iproute2 and openssh.
 #
-#   tests/machines.sh build/gcc/examples/launch -n 4 -H 10.77.0.1,10.77.0.2 build/gcc/examples/train_gpt --comm mpi ...
+#   tests/job/two_machines.sh build/gcc/examples/launch -n 4 -H 10.77.0.1,10.77.0.2 build/gcc/examples/train_gpt --comm mpi ...
 set -euo pipefail
 
 at=$(mktemp -d)

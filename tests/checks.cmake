@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+# Tests that read, compile or install the sources.
+
+# What must not compile, and with which words.
+file(GLOB fail_files CONFIGURE_DEPENDS fail/*.cpp)
+foreach(file ${fail_files})
+  get_filename_component(name ${file} NAME_WE)
+  weft_add_test(fail/${name} fail COMMAND ${folder}/fail/check.sh ${CMAKE_CXX_COMPILER} ${PROJECT_SOURCE_DIR}/include ${file})
+endforeach()
+
+# Headers compile alone, and together in two units; g++ takes a program with its undefined-behaviour sanitizer, for which
+# addresses of inline variables and functions are no constants to compare; no header warns, whatever a user turns on.
+set(flags "")
+list(JOIN weft_components " " components)
+if("CUDA" IN_LIST weft_components)
+  list(APPEND flags -isystem ${weft_cuda_headers})
+endif()
+foreach(directory ${MPI_CXX_INCLUDE_DIRS})
+  list(APPEND flags -isystem ${directory})
+endforeach()
+weft_add_test(structure/headers structure TIMEOUT 1800 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT "WEFT_COMPONENTS=${components}"
+  COMMAND ${folder}/structure/headers.sh ${CMAKE_CXX_COMPILER} ${WEFT_TEST_JOBS} ${flags})
+weft_add_test(structure/two_units structure COMMAND ${folder}/structure/two_units.sh ${CMAKE_CXX_COMPILER} ${scratch}/two_units)
+weft_add_test(structure/sanitized_constants structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsanitize=undefined -fsyntax-only
+  -I${PROJECT_SOURCE_DIR}/include -Wno-psabi ${PROJECT_SOURCE_DIR}/examples/train_mlp.cpp)
+set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-psabi -Werror)
+set(levels O2)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND warnings -Wrestrict)
+  list(APPEND levels O3)
+endif()
+foreach(level ${levels})
+  weft_add_test(structure/warnings_${level} structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -march=native -${level} ${warnings}
+    -I${PROJECT_SOURCE_DIR}/include -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/warnings_${level}.o)
+endforeach()
+if(weft_nvcc)
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/umbrella.cu "#include <weft/weft.hpp>\nint main() {}\n")
+  weft_add_test(structure/nvcc structure COMMAND ${weft_nvcc} -std=c++20 -I${PROJECT_SOURCE_DIR}/include
+    -c ${CMAKE_CURRENT_BINARY_DIR}/umbrella.cu -o ${CMAKE_CURRENT_BINARY_DIR}/umbrella.o)
+else()
+  weft_without(nvcc "the headers are not compiled with it")
+endif()
+
+# What gdb prints.
+weft_test_program(weft_test_gdb gdb/program.cpp)
+target_compile_options(weft_test_gdb PRIVATE -g -O0)
+weft_add_test(gdb/printers unit COMMAND ${folder}/gdb/check.sh $<TARGET_FILE:weft_test_gdb> ${PROJECT_SOURCE_DIR}/include/weft/gdb.py)
+
+foreach(way find_package add_subdirectory fetch_content plain)
+  weft_add_test(package/${way} package
+    COMMAND ${folder}/package/check.sh ${way} ${PROJECT_SOURCE_DIR} ${scratch}/package ${CMAKE_CXX_COMPILER})
+endforeach()
+
+if(NOT Python3_FOUND)
+  weft_without("Python 3" "no tests of rooms and comments, no tests docs, fuzz, random and job")
+  return()
+endif()
+weft_add_test(structure/rooms structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/rooms.py ${PROJECT_SOURCE_DIR})
+weft_add_test(structure/comments structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/comments.py ${PROJECT_SOURCE_DIR})
+
+# Bytes that are no files, requests, calls or recordings.
+set(seconds 10)
+if(WEFT_TEST_FULL)
+  set(seconds 300)
+endif()
+if(weft_fuzzing_clang)
+  foreach(target files store rpc flight)
+    weft_add_test(fuzz/${target} fuzz ENVIRONMENT PYTHON=${Python3_EXECUTABLE}
+      COMMAND ${folder}/fuzz/check.sh ${target} ${seconds} ${scratch}/fuzz_${target} ${weft_fuzzing_clang})
+  endforeach()
+else()
+  weft_without(clang "no tests fuzz")
+endif()
+
+# Programs that nobody wrote: values and derivatives against the oracle. A failure is shrunk to a few lines.
+function(weft_add_random name programs seed)
+  cmake_parse_arguments(PARSE_ARGV 3 random "" "" "OPTIONS;ENVIRONMENT")
+  weft_add_test(random/${name} random TIMEOUT 3600 PROCESSORS ${WEFT_TEST_JOBS} ENVIRONMENT ${random_ENVIRONMENT}
+    COMMAND ${Python3_EXECUTABLE} ${folder}/random/run.py --programs ${programs} --seed ${seed} --jobs ${WEFT_TEST_JOBS}
+    --build ${scratch}/random_${name} --compiler ${CMAKE_CXX_COMPILER} ${random_OPTIONS})
+  if(TEST random/${name} AND NOT random_ENVIRONMENT)  # no device beside the CPU
+    set_tests_properties(random/${name} PROPERTIES ENVIRONMENT_MODIFICATION WEFT_TEST_DEVICE=unset:)
+  endif()
+endfunction()
+set(programs 80)
+set(programs_on_opencl 20)
+if(WEFT_TEST_FULL)
+  set(programs 10000)
+  set(programs_on_opencl 500)
+  weft_add_test(random/mutations random PROCESSORS ${WEFT_TEST_JOBS}
+    COMMAND ${Python3_EXECUTABLE} ${folder}/random/mutations.py --jobs ${WEFT_TEST_JOBS} --build ${scratch}/mutations)
+  if(weft_fuzzing_clang)
+    weft_add_random(clang 300 3 OPTIONS --compiler ${weft_fuzzing_clang})
+  endif()
+endif()
+weft_add_random(programs ${programs} 1)
+if("OPENCL" IN_LIST weft_components AND weft_opencl_driver)
+  weft_add_random(opencl ${programs_on_opencl} 2 ENVIRONMENT WEFT_TEST_DEVICE=opencl
+    OPTIONS "--flags=-O0 -march=native -DWEFT_WITH_OPENCL=1" --libraries=-ldl)
+endif()

@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: MIT
+# The instruction set that every machine of the architecture has: SSE2.
+set(WEFT_NATIVE OFF CACHE BOOL "")
+include(${CMAKE_CURRENT_LIST_DIR}/o3.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)

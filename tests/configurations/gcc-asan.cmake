@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: MIT
+# g++ with its sanitizers of addresses and undefined behaviour.
+set(CMAKE_CXX_COMPILER g++ CACHE STRING "")
+set(WEFT_SANITIZE address,undefined CACHE STRING "")
+set(WEFT_BUILD_EXAMPLES OFF CACHE BOOL "")
+set(WEFT_TEST_FILTER "^[^/]*/[^/]*_(test|ranks)$|^gpu/" CACHE STRING "")
+include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Bad use is answered with one line and exit code 2.
+. "$(dirname "$0")/common.sh"
+
+run saved "$job" "${small[@]}" --steps 1 --save "$at/small.safetensors"
+while read -r bad; do
+  code=0
+  # shellcheck disable=SC2086
+  timeout 120 "$job" $bad >"$at/out" 2>&1 </dev/null || code=$?
+  if [ $code -ne 2 ] || [ "$(wc -l <"$at/out")" -ne 1 ]; then
+    echo "train_gpt $bad: exit code $code"
+    cat "$at/out"
+    exit 1
+  fi
+done <<BAD
+
+--nonsense
+--data /nonexistent
+--data /dev/null
+--data README.md --heads 3 --width 32
+--data README.md --steps x
+--data README.md --steps 0
+--data README.md --context 99999999
+--data README.md --ranks 2 --strategy single
+--data README.md --ranks 3 --strategy hybrid:2
+--data README.md --strategy zero4
+--data README.md --comm gloo --ranks 0
+--data README.md --hook powersgd
+--data README.md --precision f16 --hook bf16
+--data README.md --precision fp8
+--data README.md --memory-limit 1K
+--data README.md --memory-limit 0
+--data README.md --recompute block:9
+--data README.md --offload params
+--data README.md --strategy zero2 --hook bf16
+--data README.md --init README.md
+--data README.md --init $at/small.safetensors --width 64
+BAD

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Ranks are killed at random moments; the run ends with the losses of one that was left alone.
+#
+#   killed.sh TRAIN_GPT LAUNCH FOLDER mpi|gloo [ROUNDS]
+. "$(dirname "$0")/common.sh"
+
+comm=$4 rounds=${5:-1}
+long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 300 --lr 1e-3 --deterministic)
+train undisturbed "${long[@]}" --accumulate 8
+for ((round = 0; round < rounds; ++round)); do
+  rm -rf "$at"/supervised*
+  : >"$at/kills"
+  (
+    sleep 1.$((RANDOM % 10))
+    for _ in 1 2; do
+      pkill -9 -f "^$job.*$at/supervised.jsonl.*--comm" -n && echo killed >>"$at/kills"  # the youngest of the ranks
+      sleep 3.$((RANDOM % 10))
+    done
+  ) &
+  killer=$!
+  run supervised "$launch" -n 4 -r 100 -m 8 -c "$comm" "$job" "${long[@]}" --strategy zero2 --checkpoint "$at/supervised" \
+    --checkpoint-every 20 --log "$at/supervised.jsonl"
+  wait $killer || true
+  echo "$(wc -l <"$at/kills") ranks were killed"
+  [ -s "$at/kills" ] || { echo "the run ended before a rank was killed"; exit 1; }
+  grep "going on" "$at/supervised.out"
+  same_bits undisturbed supervised
+done

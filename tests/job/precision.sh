@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Products in halves: the same bits on ranks, and after a resume on other ranks.
+. "$(dirname "$0")/common.sh"
+
+for precision in bf16 f16; do
+  half=("${small[@]}" --steps 20 --deterministic --precision $precision)
+  train one_$precision "${half[@]}" --accumulate 4
+  train before_$precision "${half[@]}" --steps 10 --ranks 2 --accumulate 2 --strategy zero3 --checkpoint "$at/$precision"
+  train after_$precision "${half[@]}" --ranks 4 --strategy zero1 --recompute selective --checkpoint "$at/$precision" --resume
+  same_bits one_$precision before_$precision after_$precision
+done

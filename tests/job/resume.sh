@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The main job learns, resumes to the same bits, keeps two checkpoints, and does not go on from a damaged one.
+. "$(dirname "$0")/common.sh"
+
+train whole "${small[@]}" --steps 40
+train parts "${small[@]}" --steps 20 --checkpoint "$at/checkpoint"
+train parts "${small[@]}" --steps 40 --checkpoint "$at/checkpoint" --resume
+same_bits parts whole  # every step of the whole is in the parts
+kept=("$at"/checkpoint/step-*)
+[ ${#kept[@]} -eq 2 ] || { echo "--keep is not 2: ${kept[*]}"; exit 1; }
+
+cp -r "$at/checkpoint" "$at/damaged"
+: >"$at/damaged/latest"
+cp "$at/whole.jsonl" "$at/untouched.jsonl"
+code=0
+"$job" "${small[@]}" --steps 44 --checkpoint "$at/damaged" --resume --log "$at/untouched.jsonl" >"$at/damaged.out" 2>&1 || code=$?
+if [ $code -eq 0 ] || ! grep -q "damaged/latest: is damaged" "$at/damaged.out" || ! cmp "$at/whole.jsonl" "$at/untouched.jsonl"; then
+  echo "a damaged checkpoint: exit code $code"
+  cat "$at/damaged.out"
+  exit 1
+fi

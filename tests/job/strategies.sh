@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Many ranks: the same bits under every strategy, on threads, over TCP and under mpirun; a checkpoint of some ranks is resumed by others.
+. "$(dirname "$0")/common.sh"
+
+many=("${small[@]}" --steps 20 --deterministic)
+logs=()
+train one "${many[@]}" --accumulate 4
+for strategy in ddp zero1 zero2 zero3; do
+  train $strategy "${many[@]}" --ranks 2 --accumulate 2 --strategy $strategy
+  logs+=($strategy)
+done
+train hybrid "${many[@]}" --ranks 4 --strategy hybrid:2 --recompute block --offload all
+train before "${many[@]}" --steps 10 --ranks 4 --strategy zero3 --checkpoint "$at/regrouped"
+train after "${many[@]}" --ranks 2 --accumulate 2 --strategy zero1 --checkpoint "$at/regrouped" --resume
+logs+=(hybrid before after)
+for comm in ${WEFT_TEST_COMM:-}; do
+  case $comm in
+    gloo) run gloo "$launch" -n 4 "$job" "${many[@]}" --comm gloo --strategy zero3 --log "$at/gloo.jsonl" ;;
+    mpi) run mpi mpirun --oversubscribe -n 2 "$job" "${many[@]}" --comm mpi --accumulate 2 --strategy zero2 --log "$at/mpi.jsonl" ;;
+  esac
+  logs+=("$comm")
+done
+same_bits one "${logs[@]}"

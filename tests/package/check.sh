@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# A consumer finds weft in one of four ways, and gets no warnings from weft's headers whatever it turns on.
+#
+#   check.sh find_package|add_subdirectory|fetch_content|plain SOURCE FOLDER [COMPILER]
+set -euo pipefail
+way=$1 source=$2 at=$3/$1 compiler=${4:-c++}
+rm -rf "$at" && mkdir -p "$at"
+run() { "$@" >"$at/log" 2>&1 || { cat "$at/log"; return 1; }; }
+
+if [ "$way" = plain ]; then
+  flags=(-std=c++20 "-I$source/include" -Wno-psabi "$source/tests/package/consumer.cpp")
+  run "$compiler" "${flags[@]}" -o "$at/consumer"
+  "$at/consumer"
+  # What the other ways turn on would be seen here.
+  ! "$compiler" "${flags[@]}" -fsyntax-only -Weffc++ -Werror 2>"$at/log" || { echo "-Weffc++ finds nothing: choose another"; exit 1; }
+  exit
+fi
+if [ "$way" = find_package ]; then
+  run cmake -S "$source" -B "$at/installing" -DCMAKE_CXX_COMPILER="$compiler" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF \
+    -DCMAKE_INSTALL_PREFIX="$at/prefix"
+  run cmake --install "$at/installing"
+fi
+run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compiler" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
+  "-DCMAKE_PREFIX_PATH=$at/prefix"
+run cmake --build "$at/build"
+"$at/build/consumer"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+# Tests that are programs of their own, on doctest.
+
+# Their main, and what they are compared with.
+add_library(weft_test_main STATIC EXCLUDE_FROM_ALL main.cpp oracle.cpp compare.cpp)
+target_include_directories(weft_test_main SYSTEM PUBLIC ${weft_doctest_headers})
+weft_program(weft_test_main)
+target_compile_features(weft_test_main PUBLIC cxx_std_20)
+
+# One program per file, so that they compile and run side by side. Drivers of OpenCL keep memory that they do not give back.
+file(GLOB_RECURSE test_files CONFIGURE_DEPENDS unit/*_test.cpp law/*_test.cpp agree/*_test.cpp chaos/*_test.cpp)
+foreach(file ${test_files})
+  get_filename_component(name ${file} NAME_WE)
+  get_filename_component(room ${file} DIRECTORY)
+  get_filename_component(room ${room} NAME)
+  file(RELATIVE_PATH kind ${folder} ${file})
+  string(REGEX REPLACE "/.*" "" kind ${kind})
+  weft_test_program(weft_test_${room}_${name} ${file})
+  target_link_libraries(weft_test_${room}_${name} PRIVATE weft_test_main)
+  set(environment "")
+  if(name STREQUAL "device_test")
+    set(environment ASAN_OPTIONS=detect_leaks=0)
+  endif()
+  weft_add_test(${room}/${name} ${kind} COMMAND weft_test_${room}_${name} ENVIRONMENT ${environment})
+endforeach()
+find_file(weft_opencl_driver NAMES pocl.icd PATHS /etc/OpenCL/vendors NO_DEFAULT_PATH)
+if(NOT "OPENCL" IN_LIST weft_components)
+  weft_without("OpenCL's headers" "no tests on OpenCL devices")
+elseif(NOT weft_opencl_driver)
+  weft_without(PoCL "tests on OpenCL devices are skipped where no other driver is found")
+endif()
+
+# The contract of communicators on processes, and ranks that are killed, stopped and hang. WEFT_CHAOS_ROUNDS says how often.
+foreach(backend mpi gloo)
+  if(TARGET weft::${backend})
+    weft_test_program(weft_test_comm_${backend}_ranks unit/comm/${backend}_ranks.cpp)
+    target_include_directories(weft_test_comm_${backend}_ranks SYSTEM PRIVATE ${weft_doctest_headers})
+    target_link_libraries(weft_test_comm_${backend}_ranks PRIVATE weft::${backend})
+  else()
+    string(TOUPPER ${backend} name)
+    weft_without("weft::${backend} (WEFT_WITH_${name})" "no tests of ranks on it")
+  endif()
+endforeach()
+if(TARGET weft::mpi)
+  foreach(ranks 1 2 3)
+    weft_add_test(comm/mpi_${ranks}_ranks "unit;rank" TIMEOUT 300 PROCESSORS 2
+      COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:weft_test_comm_mpi_ranks> ENVIRONMENT
+      OMPI_ALLOW_RUN_AS_ROOT=1
+      OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      OMPI_MCA_rmaps_base_oversubscribe=1
+      PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+      ASAN_OPTIONS=detect_leaks=0)
+  endforeach()
+  weft_test_program(weft_test_chaos_mpi_program chaos/mpi_program.cpp)
+  target_link_libraries(weft_test_chaos_mpi_program PRIVATE weft::mpi)
+  weft_add_test(chaos/ranks_mpi "chaos;rank" TIMEOUT 3600 PROCESSORS 2 COMMAND ${folder}/chaos/ranks_mpi.sh
+    $<TARGET_FILE:weft_test_comm_mpi_ranks> $<TARGET_FILE:weft_test_chaos_mpi_program> ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
+endif()
+if(TARGET weft::gloo)
+  weft_add_test(comm/gloo_ranks "unit;rank" TIMEOUT 300 PROCESSORS 2 COMMAND weft_test_comm_gloo_ranks)
+  weft_test_program(weft_test_chaos_ranks_gloo chaos/ranks_gloo.cpp)
+  target_include_directories(weft_test_chaos_ranks_gloo SYSTEM PRIVATE ${weft_doctest_headers})
+  target_link_libraries(weft_test_chaos_ranks_gloo PRIVATE weft::gloo)
+  weft_add_test(chaos/ranks_gloo "chaos;rank" TIMEOUT 3600 PROCESSORS 2 COMMAND weft_test_chaos_ranks_gloo)
+endif()
+
+# CUDA without a GPU: a driver that computes on the CPU, a compiler and a cuBLASLt for it, found before the machine's own.
+if("CUDA" IN_LIST weft_components)
+  set(fakes ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda)
+  foreach(fake cuda.so.1 nvrtc.so.13 cublasLt.so.13)
+    string(REGEX REPLACE "\\..*" "" name ${fake})
+    string(TOLOWER fake_${name} target)
+    add_library(weft_${target} SHARED EXCLUDE_FROM_ALL gpu/${target}.cpp)
+    set_target_properties(weft_${target} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME lib${fake} LIBRARY_OUTPUT_DIRECTORY ${fakes}
+                          BUILD_RPATH ${fakes})
+    target_compile_features(weft_${target} PRIVATE cxx_std_20)
+    target_include_directories(weft_${target} SYSTEM PRIVATE ${weft_cuda_headers})
+    target_link_libraries(weft_${target} PRIVATE ${CMAKE_DL_LIBS})
+  endforeach()
+  target_compile_definitions(weft_fake_nvrtc PRIVATE FAKE_COMPILER="${CMAKE_CXX_COMPILER}")
+  target_link_libraries(weft_fake_cublaslt PRIVATE weft_fake_cuda)
+  weft_test_program(weft_test_gpu_cuda_test gpu/cuda_test.cpp)
+  target_link_libraries(weft_test_gpu_cuda_test PRIVATE weft_test_main)
+  foreach(target weft_test_gpu_cuda_test weft_test_law_device_test)
+    add_dependencies(${target} weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt)
+  endforeach()
+  weft_add_test(gpu/cuda gpu COMMAND weft_test_gpu_cuda_test ENVIRONMENT LD_LIBRARY_PATH=${fakes})
+  weft_add_test(gpu/device gpu COMMAND weft_test_law_device_test
+                ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
+  if(WEFT_TEST_FULL)
+    if(weft_nvcc)  # every kernel of the law tests as machine code of every architecture
+      execute_process(COMMAND ${weft_nvcc} --list-gpu-code OUTPUT_VARIABLE architectures)
+      string(REGEX REPLACE "[ \n]+" " " architectures "${architectures}")
+      weft_add_test(gpu/architectures gpu COMMAND weft_test_law_device_test ENVIRONMENT "WEFT_TEST_ARCHITECTURES=${architectures}")
+    endif()
+    weft_add_test(gpu/pack gpu COMMAND ${folder}/gpu/pack.sh ${fakes} ${scratch}/pack)
+  endif()
+else()
+  weft_without("CUDA's headers" "no tests gpu")
+endif()
