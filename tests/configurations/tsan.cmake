@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# clang with its thread sanitizer: ranks as threads, threads that share a device, the store. oneTBB's own threads upset it.
+# clang with its thread sanitizer: ranks as threads, threads that share a device, the store. oneTBB's own threads upset it. -O0 takes
+# less time to compile than is lost when tests run.
 set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O0 -gline-tables-only" CACHE STRING "")
 set(WEFT_SANITIZE thread CACHE STRING "")
@@ -8,5 +9,5 @@ foreach(component TBB OPENCL MPI GLOO)
   set(WEFT_WITH_${component} OFF CACHE STRING "")
 endforeach()
 set(WEFT_BUILD_EXAMPLES OFF CACHE BOOL "")
-set(WEFT_TEST_FILTER "^(comm|parallel)/|^chaos/store_test$|^gpu/cuda$" CACHE STRING "")
+set(WEFT_TEST_FILTER "^comm/|^parallel/(context|data|faults|hook|join)|^chaos/store_test$|^gpu/cuda$" CACHE STRING "")
 include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)

@@ -7,6 +7,9 @@ train whole "${small[@]}" --steps 40
 train parts "${small[@]}" --steps 20 --checkpoint "$at/checkpoint"
 train parts "${small[@]}" --steps 40 --checkpoint "$at/checkpoint" --resume
 same_bits parts whole  # every step of the whole is in the parts
+for figure in '2 "config"' '40 "loss_hex"'; do  # the second run began where the first had ended
+  [ "$(grep -c "${figure#* }" "$at/parts.jsonl")" -eq "${figure%% *}" ] || { echo "not $figure in $at/parts.jsonl"; exit 1; }
+done
 kept=("$at"/checkpoint/step-*)
 [ ${#kept[@]} -eq 2 ] || { echo "--keep is not 2: ${kept[*]}"; exit 1; }
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Every header compiles alone. Those of a library that is not here are left out, by the names of their files.
+# Headers compile alone: all, or those that users are told to include, which no header but weft.hpp includes. Those of a library
+# that is not here are left out, by the names of their files.
 #
-#   headers.sh COMPILER JOBS [FLAGS...]          WEFT_COMPONENTS holds the libraries that are here: MPI, CUDA
+#   headers.sh all|listed COMPILER JOBS [FLAGS...]          WEFT_COMPONENTS holds the libraries that are here: MPI, CUDA
 set -euo pipefail
 
 cd "$(dirname "$0")/../../include"
-compiler=$1 jobs=$2
-shift 2
+which=$1 compiler=$2 jobs=$3
+shift 3
 left_out=(-name none)
 case " ${WEFT_COMPONENTS:-} " in *" CUDA "*) ;; *) left_out+=(-o -name cuda.hpp -o -name nvrtc.hpp -o -name cublaslt.hpp) ;; esac
 case " ${WEFT_COMPONENTS:-} " in *" MPI "*) ;; *) left_out+=(-o -name 'mpi*.hpp') ;; esac
@@ -17,4 +18,11 @@ alone() {
   echo "#include <$header>" | "$@" -std=c++20 -w -fsyntax-only -I. -x c++ - || { echo "$header does not compile alone"; exit 255; }
 }
 export -f alone
-find weft -name '*.hpp' -not \( "${left_out[@]}" \) -print0 | xargs -0 -P "$jobs" -I{} bash -c 'alone "$@"' alone {} "$compiler" "$@"
+export LC_ALL=C
+headers=$(find weft -name '*.hpp' -not \( "${left_out[@]}" \) | sort)
+if [ "$which" = listed ]; then
+  included=$(find weft -mindepth 2 -name '*.hpp' -exec grep -hoE '^#include <weft/[^>]+>' {} + | sed -E 's/.*<(.*)>/\1/' | sort -u)
+  headers=$(comm -23 - <(echo "$included") <<<"$headers")
+fi
+xargs -P "$jobs" -I{} bash -c 'alone "$@"' alone {} "$compiler" "$@" <<<"$headers"
+echo "$(wc -l <<<"$headers") headers"
