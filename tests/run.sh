@@ -27,6 +27,8 @@ install_missing() {
   [ -e /usr/include/boost/mpi.hpp ] || need+=(libboost-mpi-dev libopenmpi-dev openmpi-bin)
   [ -e /usr/include/gloo/context.h ] || need+=(libgloo-dev)
   [ -e /usr/include/CL/cl.h ] || need+=(opencl-headers)
+  [ -e /usr/include/eigen3/Eigen/Dense ] || need+=(libeigen3-dev)
+  command -v gdb >/dev/null || need+=(gdb)
   compgen -G "/etc/OpenCL/vendors/*.icd" >/dev/null || need+=(pocl-opencl-icd)
   compgen -G "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan*" >/dev/null || need+=(libclang-rt-19-dev)
   if [ $full -eq 1 ]; then

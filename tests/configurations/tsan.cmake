@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# clang with its thread sanitizer: ranks as threads, threads that share a device, the store. oneTBB's own threads upset it. -O0 takes
+# clang with its thread sanitizer: ranks as threads and over TCP, threads that share a device, the store. oneTBB's own threads upset it. -O0 takes
 # less time to compile than is lost when tests run.
 set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O0 -gline-tables-only" CACHE STRING "")
 set(WEFT_SANITIZE thread CACHE STRING "")
 set(WEFT_NATIVE OFF CACHE BOOL "")
-foreach(component TBB OPENCL MPI GLOO)
+foreach(component TBB OPENCL MPI)
   set(WEFT_WITH_${component} OFF CACHE STRING "")
 endforeach()
 set(WEFT_BUILD_EXAMPLES OFF CACHE BOOL "")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Typical programs over every header that needs no library: tests/run.sh compiles them with the warnings that
-// users turn on.
+// Typical programs over every header that needs no library: the tests structure/warnings compile them with
+// the warnings that users turn on.
 #include <iostream>
 
 #include <weft/weft.hpp>
