@@ -51,7 +51,10 @@ check() {  # options stay in a folder's cache: the tiers have folders of their o
   [ $full -eq 0 ] || at=build/full/$1
   shift 2
   echo "== ${at#build/}"
-  cmake -C "tests/configurations/$configuration.cmake" -S . -B "$at" -DWEFT_TEST_JOBS="$jobs" "$@" | grep '^-- weft' || true
+  mkdir -p "$at"
+  cmake -C "tests/configurations/$configuration.cmake" -S . -B "$at" -DWEFT_TEST_JOBS="$jobs" "$@" >"$at/configure.log" 2>&1 ||
+    { tail -n 20 "$at/configure.log"; return 1; }
+  sed -n 's/^-- weft/weft/p' "$at/configure.log"
   cmake --build "$at" -j "$jobs" -- --no-print-directory >"$at/build.log" 2>&1 || { tail -n 60 "$at/build.log"; return 1; }
   WEFT_TEST_DEVICE=opencl ctest --test-dir "$at" --output-on-failure -j "$jobs"  # one that is not found is a failure
 }
