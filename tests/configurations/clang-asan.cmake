@@ -3,7 +3,7 @@
 # -O0 compiles in three fifths of the time of -O1, except for programs that compute for long. tests/run.sh --full has all of them, at -O1.
 set(CMAKE_CXX_COMPILER clang++-19 CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE -O0 CACHE STRING "")
-set(WEFT_TEST_OPTIMIZED "^device/|^io/json|^run/sizes" CACHE STRING "")
+set(WEFT_TEST_OPTIMIZED "^device/|^io/json|^run/(sizes|views)" CACHE STRING "")
 set(WEFT_SANITIZE address,undefined CACHE STRING "")
 set(WEFT_NATIVE OFF CACHE BOOL "")
 set(WEFT_BUILD_EXAMPLES OFF CACHE BOOL "")
