@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Every schedule with one entry swapped, dropped, duplicated or resized is refused, or runs on an executor
-// that shares no code with the check. WEFT_TEST_ALL: larger ones too.
+// that shares no code with the check. WEFT_TEST_LARGE: larger ones too.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -95,6 +95,6 @@ TEST_CASE(
 }
 
 TEST_CASE("mutations: 8 stages and 16 micro-batches" *
-          doctest::skip(std::getenv("WEFT_TEST_ALL") == nullptr)) {
+          doctest::skip(std::getenv("WEFT_TEST_LARGE") == nullptr)) {
   mutate_all(8, 16);
 }
