@@ -321,6 +321,7 @@ TEST_CASE("parameters that are made by default: each is drawn anew, and the same
   };
   CHECK(equal(first[0], first[1]) < 3);
   CHECK(equal(first[0], first[2]) < 3);
+}
 
 namespace {
 std::vector<leaf_role> roles_in(const graph::compute_graph& g) {
