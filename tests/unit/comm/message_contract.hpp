@@ -97,6 +97,26 @@ inline void many_tags(communicator& ranks) {
     CHECK(in[i] == letter(before, static_cast<int>(i), size_of_letter(i)));
 }
 
+/// Messages of one tag in quick succession, which arrive at any moment while their receiver polls.
+inline void bursts(communicator& ranks) {
+  const int n = ranks.size(), own = ranks.rank(), after = (own + 1) % n, before = (own + n - 1) % n;
+  bool in_order = true;
+  for (int round = 0; round < 300; ++round) {
+    float out[4], in[4] = {};
+    std::vector<work> all;
+    for (float& x : in) all.push_back(ranks.receive(elements(&x, 1, dtype::f32), before, 2, soon()));
+    for (int i = 0; i < 4; ++i) {
+      out[i] = static_cast<float>(10 * round + i);
+      all.push_back(ranks.send(const_elements(&out[i], 1, dtype::f32), after, 2, soon()));
+    }
+    for (int polls = 0; polls < 1000 && !all[3].is_completed(); ++polls) {
+    }
+    for (const work& w : all) w.wait();
+    for (int i = 0; i < 4; ++i) in_order = in_order && in[i] == static_cast<float>(10 * round + i);
+  }
+  CHECK(in_order);
+}
+
 /// Rank 0 has posted receives of all others, who send one after the other, the last first.
 inline void receives_of_all(communicator& ranks) {
   const int n = ranks.size(), own = ranks.rank();
@@ -166,6 +186,7 @@ inline void messages_of_all_kinds(communicator& ranks) {
   early_receives(ranks);
   crossing_sends(ranks);
   many_tags(ranks);
+  bursts(ranks);
   receives_of_all(ranks);
   messages_beside_collectives(ranks);
   groups_side_by_side(ranks);
