@@ -320,6 +320,15 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
                                                        optimizer, {std::shared_ptr<void>(), &ranks},
                                                        chosen::options());
 }
+/// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where. Throws
+/// usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
+template <class Plan, class Model, class Optimizer>
+  requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); }
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+  return bound_run<Optimizer, typename Plan::programs>(
+      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},
+      Plan::strategy_type::options(check_mesh(sizes, ranks.size())));
+}
 /// The same for a single process.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {

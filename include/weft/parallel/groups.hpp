@@ -18,9 +18,14 @@ class rank_groups {
     if (n % group)
       throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " +
                         std::to_string(n) + " ranks");
-    shards_ = along(group, 1, "shards", false);
-    replicas_ = along(n / group, group, "replicas", o.hook != nullptr);
+    sizes_.dp = n / group;
+    sizes_.fsdp = group;
+    shards_ = along(mesh_axis::fsdp, "shards", false);
+    replicas_ = along(mesh_axis::dp, "replicas", o.hook != nullptr);
   }
+
+  /// The mesh that the ranks form.
+  const mesh_sizes& sizes() const { return sizes_; }
 
   /// The ranks that process different data and train the same parameters: gradients are averaged over them.
   communicator& data() const { return *data_; }
@@ -62,18 +67,20 @@ class rank_groups {
 
   /// `apart`: creates a separate group even if it contains all ranks, because its messages have an order of
   /// their own.
-  std::shared_ptr<communicator> along(int count, int stride, const char* label, bool apart) const {
+  std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const {
+    const int count = sizes_.of(a), stride = sizes_.stride(a);
     if (count == 1) return std::make_shared<self_communicator>();
     if (count == data_->size() && !apart) return {std::shared_ptr<void>(), data_};  // not owned
     std::shared_ptr<communicator> group = data_->axis(count, stride, labelled(label, true));
     const int first =
-        data_->rank() - data_->rank() / stride % count * stride;  // of the group: its name on all its ranks
+        data_->rank() - sizes_.coordinate(data_->rank(), a) * stride;  // of the group: its name on all its ranks
     if (data_->recorder())
       group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
     return group;
   }
 
   communicator* data_;
+  mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_;

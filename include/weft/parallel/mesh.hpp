@@ -66,13 +66,26 @@ inline std::string to_string(const mesh_sizes& sizes) {
   return text.empty() ? "1 rank" : text;
 }
 
+/// `sizes`, if they are those of a mesh of `ranks` ranks. Throws usage_error if a size is less than 1 or the
+/// product is another number.
+inline const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
+  for (int i = 0; i < mesh_axes; ++i)
+    if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) < 1)
+      throw usage_error(std::string("weft: mesh: ") + name_of(a) + " is " + std::to_string(sizes.of(a)) +
+                        ": expected 1 or more");
+  if (sizes.ranks() != ranks)
+    throw usage_error("weft: mesh: " + weft::to_string(sizes) + " needs " + std::to_string(sizes.ranks()) +
+                      " ranks, there are " + std::to_string(ranks));
+  return sizes;
+}
+
 /// The coordinates of this rank in a mesh, and its groups. Operations in groups of one rank send nothing.
 class rank_mesh {
  public:
   /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the
   /// product of the sizes is not the number of ranks.
   rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
-      : ranks_(&ranks), sizes_(checked(sizes, ranks.size())) {
+      : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
     for (int i = 0; i < mesh_axes; ++i) groups_[static_cast<std::size_t>(i)] = group(i, i, o);
   }
 
@@ -107,17 +120,6 @@ class rank_mesh {
   }
 
  private:
-  static const mesh_sizes& checked(const mesh_sizes& sizes, int ranks) {
-    for (int i = 0; i < mesh_axes; ++i)
-      if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) < 1)
-        throw usage_error(std::string("weft: mesh: ") + name_of(a) + " is " + std::to_string(sizes.of(a)) +
-                          ": expected 1 or more");
-    if (sizes.ranks() != ranks)
-      throw usage_error("weft: mesh: " + weft::to_string(sizes) + " needs " + std::to_string(sizes.ranks()) +
-                        " ranks, there are " + std::to_string(ranks));
-    return sizes;
-  }
-
   std::shared_ptr<communicator> group(int first, int last, const comm_options& o) const {
     int count = 1;
     for (int i = first; i <= last; ++i) count *= sizes_.of(static_cast<mesh_axis>(i));

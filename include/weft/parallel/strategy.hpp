@@ -4,6 +4,7 @@
 //   using plan = policy<precision::bf16, strategy::fully_sharded<3>>;      // the one line that changes
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include <weft/comm/communicator.hpp>
 #include <weft/device/device.hpp>
+#include <weft/parallel/mesh.hpp>
 #include <weft/run/policy.hpp>
 
 namespace weft {
@@ -58,26 +60,64 @@ struct parallel_options {
   bool reduces_each() const { return divide >= sharding::gradients; }
 };
 
+// Axes of `strategy::mesh`.
+
+/// Data parallelism along an axis: its ranks hold copies, and gradients are all-reduced, as torch's
+/// DistributedDataParallel.
+struct dp {
+  static constexpr mesh_axis axis = mesh_axis::dp;
+  static constexpr sharding divide = sharding::none;
+};
+/// Fully sharded data parallelism along an axis: its ranks divide optimizer state (stage 1), gradients as well
+/// (2), parameters as well (3), as ZeRO and torch's FSDP; stage 0 divides nothing.
+template <int Stage = 3>
+struct fsdp {
+  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
+  static constexpr mesh_axis axis = mesh_axis::fsdp;
+  static constexpr sharding divide = static_cast<sharding>(Stage);
+};
+
 namespace strategy {
 
 /// No parallelism: one rank.
 struct single {
   static parallel_options options() { return {}; }
 };
-/// Data parallelism: every rank holds all parameters, and gradients are all-reduced, as torch's
-/// DistributedDataParallel.
-struct data_parallel {
-  static parallel_options options() { return {}; }
+
+/// Ranks along several axes, each with a kind of parallelism. Kinds are types, sizes are given when a model is
+/// bound, so that one program serves all sizes:
+///   using plan = policy<strategy::mesh<dp, fsdp<3>>>;
+///   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .fsdp = 4});      // 8 ranks
+template <class... Axes>
+struct mesh {
+  static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
+  static_assert((int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)}) == int{sizeof...(Axes)},
+                "weft: mesh: an axis is given once");
+
+  /// Of a mesh of one axis, along which all ranks are.
+  static parallel_options options() {
+    static_assert(sizeof...(Axes) == 1,
+                  "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
+                  "{.dp = 2, .fsdp = 2})");
+    return {.divide = std::max({Axes::divide...})};
+  }
+  /// Throws usage_error if an axis has several ranks and is not part of the mesh.
+  static parallel_options options(const mesh_sizes& sizes) {
+    for (int i = 0; i < mesh_axes; ++i)
+      if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) > 1 && !has(a))
+        throw usage_error("weft: bind: the mesh " + to_string(sizes) + " has the axis " + name_of(a) +
+                          ", which the policy has not");
+    return {.divide = std::max({Axes::divide...}), .shard_ranks = sizes.fsdp};
+  }
 };
-/// Fully sharded data parallelism: ranks divide optimizer state (stage 1), gradients as well (2), parameters
-/// as well (3), as ZeRO and torch's FSDP; stage 0 divides nothing.
+
+/// Every rank holds all parameters: `mesh<dp>`.
+using data_parallel = mesh<dp>;
+/// All ranks divide what the stage says: `mesh<fsdp<Stage>>`.
 template <int Stage = 3>
-struct fully_sharded {
-  static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
-  static parallel_options options() { return {.divide = static_cast<sharding>(Stage)}; }
-};
-/// Hybrid sharding: groups of `ShardRanks` ranks divide parameters, and the groups are replicas of each
-/// other, as FSDP's HYBRID_SHARD.
+using fully_sharded = mesh<fsdp<Stage>>;
+/// Hybrid sharding: groups of `ShardRanks` ranks divide parameters, and the groups are replicas of each other, as
+/// FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of one axis in its type.
 template <int ShardRanks>
 struct hybrid {
   static_assert(ShardRanks >= 1, "weft: hybrid: a group has at least one rank");
