@@ -90,6 +90,28 @@ int main() {
   std::cout << std::boolalpha << (bits(2, sharding::none) == bits(2, sharding::parameters)) << '\n';
   // [/deterministic]
 
+  section("mesh");
+  // [mesh]
+  using plan = policy<strategy::mesh<dp, fsdp<3>>>;             // kinds of axes are types, sizes are values
+  run_ranks(4, [](communicator& ranks) {
+    const device where(std::make_shared<cpu::cpu_backend>(1));
+    mlp model;
+    to(model, where);
+    initialize(model, 1);
+    adamw optimizer{.lr = 1e-2};
+    auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .fsdp = 2});
+    const auto batch = [&](index_t j) {                         // micro-batch j of this rank
+      const auto number = static_cast<std::uint64_t>(run.micro_batch(j, 3));
+      return randn<float>(extents<2, 16>{}, {.seed = number}, where);
+    };
+    step_result r;
+    for (int step = 0; step < 20; ++step)
+      r = run.step(3, [&](index_t j) { return mean(square(model(batch(j)) - 1.0f)); }, {.clip = 1.0});
+    const rank_mesh mesh(ranks, run.groups().sizes());          // all ranks create it together
+    if (ranks.rank() == 3) std::cout << mesh.to_string() << "loss " << r.loss << '\n';
+  });
+  // [/mesh]
+
   section("errors");
   // [errors]
   try {

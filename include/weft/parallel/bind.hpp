@@ -320,8 +320,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
                                                        optimizer, {std::shared_ptr<void>(), &ranks},
                                                        chosen::options());
 }
-/// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where. Throws
-/// usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
+/// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.
+/// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); }
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {

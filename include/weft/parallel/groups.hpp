@@ -72,8 +72,8 @@ class rank_groups {
     if (count == 1) return std::make_shared<self_communicator>();
     if (count == data_->size() && !apart) return {std::shared_ptr<void>(), data_};  // not owned
     std::shared_ptr<communicator> group = data_->axis(count, stride, labelled(label, true));
-    const int first =
-        data_->rank() - sizes_.coordinate(data_->rank(), a) * stride;  // of the group: its name on all its ranks
+    const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) *
+                                          stride;  // of the group: its name on all its ranks
     if (data_->recorder())
       group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
     return group;

@@ -68,8 +68,8 @@ struct dp {
   static constexpr mesh_axis axis = mesh_axis::dp;
   static constexpr sharding divide = sharding::none;
 };
-/// Fully sharded data parallelism along an axis: its ranks divide optimizer state (stage 1), gradients as well
-/// (2), parameters as well (3), as ZeRO and torch's FSDP; stage 0 divides nothing.
+/// Fully sharded data parallelism along an axis: its ranks divide optimizer state (stage 1), gradients as
+/// well (2), parameters as well (3), as ZeRO and torch's FSDP; stage 0 divides nothing.
 template <int Stage = 3>
 struct fsdp {
   static_assert(Stage >= 0 && Stage <= 3, "weft: fully_sharded: stages are 0, 1, 2 and 3");
@@ -84,8 +84,8 @@ struct single {
   static parallel_options options() { return {}; }
 };
 
-/// Ranks along several axes, each with a kind of parallelism. Kinds are types, sizes are given when a model is
-/// bound, so that one program serves all sizes:
+/// Ranks along several axes, each with a kind of parallelism. Kinds are types, sizes are given when a model
+/// is bound, so that one program serves all sizes:
 ///   using plan = policy<strategy::mesh<dp, fsdp<3>>>;
 ///   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .fsdp = 4});      // 8 ranks
 template <class... Axes>
@@ -116,8 +116,8 @@ using data_parallel = mesh<dp>;
 /// All ranks divide what the stage says: `mesh<fsdp<Stage>>`.
 template <int Stage = 3>
 using fully_sharded = mesh<fsdp<Stage>>;
-/// Hybrid sharding: groups of `ShardRanks` ranks divide parameters, and the groups are replicas of each other, as
-/// FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of one axis in its type.
+/// Hybrid sharding: groups of `ShardRanks` ranks divide parameters, and the groups are replicas of each
+/// other, as FSDP's HYBRID_SHARD: `mesh<dp, fsdp<3>>` with the size of one axis in its type.
 template <int ShardRanks>
 struct hybrid {
   static_assert(ShardRanks >= 1, "weft: hybrid: a group has at least one rank");
