@@ -42,8 +42,8 @@ int main(int count, char** values) {
       const double before = saves.held_up_ms();
       saves.save({2 * round + asynchronous, 0});
       const double at_save = saves.held_up_ms() - before, next = step();
-      std::printf("%s: held up %.0f ms in save, %.0f ms in the next step, which took %.0f ms\n", asynchronous ? "aside" : "at once",
-                  at_save, saves.held_up_ms() - before - at_save, next);
+      std::printf("%s: held up %.0f ms in save, %.0f ms in the next step, which took %.0f ms\n",
+                  asynchronous ? "aside" : "at once", at_save, saves.held_up_ms() - before - at_save, next);
       saves.finish();
     }
   const std::string bytes(std::size_t{1} << 28, 'x');

@@ -12,11 +12,13 @@ int main(int count, char** values) {
   const int n = count > 1 ? std::atoi(values[1]) : 2;
   run_ranks(n, [n](communicator& ranks) {
     // Threads begin on the core of who started them; mpirun binds its processes to cores of their own.
-    for (auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200);) {}
+    for (auto start = std::chrono::steady_clock::now();
+         std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200);) {}
     ranks.barrier().wait();
     for (index_t bytes = 1024; bytes <= index_t{256} << 20; bytes *= 4) {
       const index_t elements = bytes / 4 / n * n;
-      std::vector<float> whole(static_cast<std::size_t>(elements), 1.0f), part(static_cast<std::size_t>(elements / n), 1.0f);
+      std::vector<float> whole(static_cast<std::size_t>(elements), 1.0f),
+          part(static_cast<std::size_t>(elements / n), 1.0f);
       const int rounds = bytes >= 1 << 24 ? 5 : bytes >= 1 << 20 ? 30 : 300;
       const auto measure = [&](const char* name, auto collective) {
         for (int i = 0; i < 2; ++i) collective();
@@ -24,7 +26,8 @@ int main(int count, char** values) {
         const auto start = std::chrono::steady_clock::now();
         for (int i = 0; i < rounds; ++i) collective();
         const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
-        if (ranks.rank() == 0) std::printf("%s %lld %.6f\n", name, static_cast<long long>(bytes), spent.count() / rounds);
+        if (ranks.rank() == 0)
+          std::printf("%s %lld %.6f\n", name, static_cast<long long>(bytes), spent.count() / rounds);
       };
       measure("all_reduce", [&] { ranks.all_reduce(whole).wait(); });
       measure("all_gather", [&] { ranks.all_gather(part, whole).wait(); });

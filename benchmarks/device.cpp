@@ -43,7 +43,8 @@ int main(int count, char** values) try {
   const auto a = tensor<float, extents<dyn, dyn>>(shape{2, {side, side}}, where);
   for (const auto* t : {&x, &y, &a}) where->fill_zero(t->state()->memory.data(), t->state()->bytes());
   const double bytes = static_cast<double>(x.state()->bytes());
-  const double products = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side);
+  const double products =
+      2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side);
   std::vector<measurement> all{
       {"copy: x + 0", 2 * bytes, "GB/s", [&] { eval(x + 0.0f, c); }},
       {"chain: gelu(x * y + x)", 3 * bytes, "GB/s", [&] { eval(gelu(x * y + x), c); }},
@@ -62,7 +63,8 @@ int main(int count, char** values) try {
   std::printf("%s\n\n| kernel | median |\n|---|---|\n", where->description().c_str());
   for (measurement& m : all) {
     std::sort(m.seconds.begin(), m.seconds.end());
-    std::printf("| %s | %.0f %s |\n", m.what.c_str(), m.amount / m.seconds[m.seconds.size() / 2] * 1e-9, m.unit);
+    std::printf("| %s | %.0f %s |\n", m.what.c_str(), m.amount / m.seconds[m.seconds.size() / 2] * 1e-9,
+                m.unit);
   }
 } catch (const std::exception& e) {
   std::fprintf(stderr, "weft_benchmark_device: %s\n", e.what());

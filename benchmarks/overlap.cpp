@@ -38,7 +38,8 @@ struct wire {
     if (bytes_per_ms == 0) return {};
     const double ms = static_cast<double>(bytes) / bytes_per_ms;
     busy_ms += ms;
-    return free_at = std::max(free_at, steady::now()) + std::chrono::duration_cast<steady::duration>(std::chrono::duration<double, std::milli>(ms));
+    return free_at = std::max(free_at, steady::now()) + std::chrono::duration_cast<steady::duration>(
+                                                            std::chrono::duration<double, std::milli>(ms));
   }
 };
 
@@ -80,7 +81,8 @@ struct figures {
 figures measure(communicator& ranks, wire& link, double bytes_per_ms, const parallel_options& o) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   const index_t batch = 4, context = 128;
-  auto model = gpt2::model<>::create({.layers = 6, .heads = 6, .width = 384, .context = context, .vocabulary = 256}, where);
+  auto model = gpt2::model<>::create(
+      {.layers = 6, .heads = 6, .width = 384, .context = context, .vocabulary = 256}, where);
   initialize(model, 1);
   adamw optimizer;
   auto run = bind(model, optimizer, ranks, o);
@@ -116,7 +118,8 @@ void print_table(communicator& ranks, wire& link, double share) {
   };
   const row rows[] = {{"data parallel", {}},
                       {"data parallel, messages of 2 MB", {.bucket_bytes = 2 << 20}},
-                      {"data parallel, one message", {.bucket_bytes = index_t{1} << 40, .first_bucket_bytes = index_t{1} << 40}},
+                      {"data parallel, one message",
+                       {.bucket_bytes = index_t{1} << 40, .first_bucket_bytes = index_t{1} << 40}},
                       {"stage 1", {.divide = sharding::optimizer}},
                       {"stage 2", {.divide = sharding::gradients}},
                       {"stage 3", {.divide = sharding::parameters}},
@@ -128,15 +131,19 @@ void print_table(communicator& ranks, wire& link, double share) {
   std::vector<double> speed{bytes / (share * fast.step_ms)};
   ranks.broadcast(speed, 0).wait();
   if (first)
-    std::printf("%d ranks on %s, a wire of %.0f MB/s\n\n| strategy | step, no wire, ms | step, ms | on the wire, ms | more than without, ms | hidden | exposed, of the step |\n"
-                "|---|---|---|---|---|---|---|\n",
-                ranks.size(), ranks.name(), speed[0] / 1e3);
+    std::printf(
+        "%d ranks on %s, a wire of %.0f MB/s\n\n| strategy | step, no wire, ms | step, ms | on the wire, ms "
+        "| more than without, ms | hidden | exposed, of the step |\n"
+        "|---|---|---|---|---|---|---|\n",
+        ranks.size(), ranks.name(), speed[0] / 1e3);
   for (const row& r : rows) {
-    const figures without = measure(ranks, link, 0, r.options), with = measure(ranks, link, speed[0], r.options);
+    const figures without = measure(ranks, link, 0, r.options),
+                  with = measure(ranks, link, speed[0], r.options);
     const double exposed = with.step_ms - without.step_ms;
     if (first)
-      std::printf("| %s | %.1f | %.1f | %.1f | %.1f | %.0f%% | %.1f%% |\n", r.name, without.step_ms, with.step_ms, with.wire_ms, exposed,
-                  100 * (1 - exposed / with.wire_ms), 100 * exposed / with.step_ms);
+      std::printf("| %s | %.1f | %.1f | %.1f | %.1f | %.0f%% | %.1f%% |\n", r.name, without.step_ms,
+                  with.step_ms, with.wire_ms, exposed, 100 * (1 - exposed / with.wire_ms),
+                  100 * exposed / with.step_ms);
   }
 }
 

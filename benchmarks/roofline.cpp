@@ -22,7 +22,9 @@ using namespace weft;
 
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 struct figures {
   double seconds = 0, operations = 0, bytes = 0;
@@ -42,8 +44,8 @@ class timed_backend : public cpu::cpu_backend {
     for (std::size_t i = 0; i < call.instructions.size(); ++i) {
       const lower::instruction w = lower::instruction::decoded(call.instructions[i]);
       using enum lower::opcode;
-      instructions += w.op < first_opcode || w.op == fold_sum || w.op == fold_max || w.op == fold_min || w.op == column_sum ||
-                      w.op == column_max || w.op == column_min;
+      instructions += w.op < first_opcode || w.op == fold_sum || w.op == fold_max || w.op == fold_min ||
+                      w.op == column_sum || w.op == column_max || w.op == column_min;
       if (w.op == load || w.op == load_row || w.op == store || w.op == store_row) types[w.a] = w.type;
       if (w.op == constant) ++i;
     }
@@ -55,17 +57,19 @@ class timed_backend : public cpu::cpu_backend {
     }
     constexpr const char* by[] = {"elements", "rows", "columns"};
     char name[80];
-    std::snprintf(name, sizeof name, "%s, %d instructions, %.2g elements", by[static_cast<int>(call.division)], static_cast<int>(instructions), elements);
+    std::snprintf(name, sizeof name, "%s, %d instructions, %.2g elements",
+                  by[static_cast<int>(call.division)], static_cast<int>(instructions), elements);
     timed(name, instructions * elements, bytes, [&] { cpu_backend::launch(call); });
   }
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
     const int n = c.extents.order;
     const auto form = [](const strided& t) { return t.stride[t.extents.order - 1] == 1 ? "" : "^T"; };
     char name[80];
-    std::snprintf(name, sizeof name, "A%s B%s, %lld x %lld x %lld", form(a), form(b), static_cast<long long>(c.extents[n - 2]),
-                  static_cast<long long>(c.extents[n - 1]), static_cast<long long>(a.extents.last()));
-    timed(name, 2.0 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last()), bytes_of(a) + bytes_of(b) + bytes_of(c),
-          [&] { cpu_backend::multiply(code, a, b, c); });
+    std::snprintf(name, sizeof name, "A%s B%s, %lld x %lld x %lld", form(a), form(b),
+                  static_cast<long long>(c.extents[n - 2]), static_cast<long long>(c.extents[n - 1]),
+                  static_cast<long long>(a.extents.last()));
+    timed(name, 2.0 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last()),
+          bytes_of(a) + bytes_of(b) + bytes_of(c), [&] { cpu_backend::multiply(code, a, b, c); });
   }
   void copy(const strided& from, const strided& to) override {
     char name[80];
@@ -78,7 +82,8 @@ class timed_backend : public cpu::cpu_backend {
     for (const strided& t : o.out) bytes += bytes_of(t);
     const std::string name = op;
     if (name.starts_with("attention"))  // products of half a square of positions: two forward, five backward
-      operations = (name == "attention" ? 2 : 5) * static_cast<double>(o.in[0].size()) * static_cast<double>(o.in[0].extents[1]);
+      operations = (name == "attention" ? 2 : 5) * static_cast<double>(o.in[0].size()) *
+                   static_cast<double>(o.in[0].extents[1]);
     timed(name, operations, bytes, [&] { cpu_backend::call_native(op, code, o); });
   }
 
@@ -107,9 +112,11 @@ double peak_rate(executor& threads) {
       auto* p = static_cast<float*>(scratch.get(1 << 16));
       std::fill(p, p + (1 << 14), 0.5f);
       for (index_t r = 0; r < repeats; ++r)
-        cpu::detail::micro_kernel<float, B::tile_rows, B::vectors>(depth, p, depth, 1, p + 1024, B::tile_columns, p + 8192, B::tile_columns, false);
+        cpu::detail::micro_kernel<float, B::tile_rows, B::vectors>(
+            depth, p, depth, 1, p + 1024, B::tile_columns, p + 8192, B::tile_columns, false);
     });
-    best = std::max(best, 2.0 * B::tile_rows * B::tile_columns * depth * repeats * threads.threads() / (now() - start));
+    best = std::max(
+        best, 2.0 * B::tile_rows * B::tile_columns * depth * repeats * threads.threads() / (now() - start));
   }
   return best;
 }
@@ -134,29 +141,40 @@ double bandwidth(cpu::cpu_backend& where) {
 class picture {
  public:
   picture(const std::string& path, double peak, double bytes) : out_(path), peak_(peak) {
-    out_ << "<svg xmlns='http://www.w3.org/2000/svg' width='900' height='620' font-family='sans-serif' font-size='12'>\n"
+    out_ << "<svg xmlns='http://www.w3.org/2000/svg' width='900' height='620' font-family='sans-serif' "
+            "font-size='12'>\n"
             "<rect width='900' height='620' fill='white'/>\n";
     for (int e = -4; e <= 10; e += 2)
-      out_ << "<text x='" << x(std::exp2(e)) << "' y='605' text-anchor='middle'>" << std::exp2(e) << "</text>\n";
+      out_ << "<text x='" << x(std::exp2(e)) << "' y='605' text-anchor='middle'>" << std::exp2(e)
+           << "</text>\n";
     for (double rate = 1; rate < peak * 2e-9; rate *= 4)
       if (y(rate * 1e9) < 590)
-        out_ << "<text x='52' y='" << y(rate * 1e9) + 4 << "' text-anchor='end'>" << rate << "</text>\n<line x1='60' x2='880' y1='" << y(rate * 1e9)
-             << "' y2='" << y(rate * 1e9) << "' stroke='#eee'/>\n";
+        out_ << "<text x='52' y='" << y(rate * 1e9) + 4 << "' text-anchor='end'>" << rate
+             << "</text>\n<line x1='60' x2='880' y1='" << y(rate * 1e9) << "' y2='" << y(rate * 1e9)
+             << "' stroke='#eee'/>\n";
     const double knee = peak / bytes;
-    out_ << "<polyline fill='none' stroke='black' stroke-width='2' points='" << x(0.0625) << ',' << y(0.0625 * bytes) << ' ' << x(knee) << ',' << y(peak) << ' '
-         << x(1024) << ',' << y(peak) << "'/>\n<text x='" << x(1024) << "' y='" << y(peak) - 8 << "' text-anchor='end'>" << std::round(peak * 1e-9)
-         << " GFLOP/s, " << std::round(bytes * 1e-9) << " GB/s</text>\n<text x='470' y='618' text-anchor='middle'>operations a byte</text>\n"
+    out_ << "<polyline fill='none' stroke='black' stroke-width='2' points='" << x(0.0625) << ','
+         << y(0.0625 * bytes) << ' ' << x(knee) << ',' << y(peak) << ' ' << x(1024) << ',' << y(peak)
+         << "'/>\n<text x='" << x(1024) << "' y='" << y(peak) - 8 << "' text-anchor='end'>"
+         << std::round(peak * 1e-9) << " GFLOP/s, " << std::round(bytes * 1e-9)
+         << " GB/s</text>\n<text x='470' y='618' text-anchor='middle'>operations a byte</text>\n"
             "<text x='60' y='16'>GFLOP/s; areas are shares of the step's time</text>\n";
   }
   void add(int number, double intensity, double rate, double share) {
-    out_ << "<circle cx='" << x(intensity) << "' cy='" << y(rate) << "' r='" << 3 + 70 * std::sqrt(share) << "' fill='steelblue' fill-opacity='0.35'/>\n"
-         << "<text x='" << x(intensity) << "' y='" << y(rate) + 4 << "' text-anchor='middle'>" << number << "</text>\n";
+    out_ << "<circle cx='" << x(intensity) << "' cy='" << y(rate) << "' r='" << 3 + 70 * std::sqrt(share)
+         << "' fill='steelblue' fill-opacity='0.35'/>\n"
+         << "<text x='" << x(intensity) << "' y='" << y(rate) + 4 << "' text-anchor='middle'>" << number
+         << "</text>\n";
   }
   ~picture() { out_ << "</svg>\n"; }
 
  private:
-  static double x(double intensity) { return 60 + (std::log2(std::clamp(intensity, 0.0625, 1024.0)) + 4) / 14 * 820; }
-  double y(double rate) const { return 590 - (std::log2(std::max(rate / peak_, 1.0 / 1024)) + 10) / 10 * 550; }
+  static double x(double intensity) {
+    return 60 + (std::log2(std::clamp(intensity, 0.0625, 1024.0)) + 4) / 14 * 820;
+  }
+  double y(double rate) const {
+    return 590 - (std::log2(std::max(rate / peak_, 1.0 / 1024)) + 10) / 10 * 550;
+  }
   std::ofstream out_;
   double peak_;
 };
@@ -164,20 +182,27 @@ class picture {
 }  // namespace
 
 int main(int count, char** values) {
-  if (count < 2) return std::fprintf(stderr, "weft_benchmark_roofline PICTURE.svg [THREADS [LAYERS HEADS WIDTH CONTEXT BATCH]]\n"), 2;
-  const auto number = [&](int i, index_t otherwise) { return i < count ? static_cast<index_t>(std::atoll(values[i])) : otherwise; };
+  if (count < 2)
+    return std::fprintf(stderr,
+                        "weft_benchmark_roofline PICTURE.svg [THREADS [LAYERS HEADS WIDTH CONTEXT BATCH]]\n"),
+           2;
+  const auto number = [&](int i, index_t otherwise) {
+    return i < count ? static_cast<index_t>(std::atoll(values[i])) : otherwise;
+  };
   const auto backend = std::make_shared<timed_backend>(static_cast<int>(number(2, 0)));
   executor threads(backend->threads().threads());
   const double peak = peak_rate(threads), bytes = bandwidth(*backend);
   const device where(backend);
-  const gpt2::config sizes{.layers = number(3, 6), .heads = number(4, 6), .width = number(5, 384), .context = number(6, 256)};
+  const gpt2::config sizes{
+      .layers = number(3, 6), .heads = number(4, 6), .width = number(5, 384), .context = number(6, 256)};
   const index_t batch = number(7, 8);
   auto model = gpt2::model<>::create(sizes, where);
   initialize(model, 1);
   adamw optimizer;
   context c(where);
   using tokens = tensor<std::uint8_t, extents<dyn, dyn>>;
-  const tokens inputs(generate<std::uint8_t>(extents<dyn, dyn>{batch, sizes.context}, [](index_t i) { return i * 7 % 251; }, where));
+  const tokens inputs(generate<std::uint8_t>(
+      extents<dyn, dyn>{batch, sizes.context}, [](index_t i) { return i * 7 % 251; }, where));
   constexpr int warm = 2, steps = 5;
   double start = 0;
   for (int step = 0; step < warm + steps; ++step) {
@@ -192,15 +217,21 @@ int main(int count, char** values) {
   }
   const double whole = now() - start;
   std::vector<std::pair<std::string, figures>> all(backend->of.begin(), backend->of.end());
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double inside = 0, operations = 0;
   for (const auto& [name, f] : all) {
     inside += f.seconds;
     operations += f.operations;
   }
-  std::printf("%d threads: %.0f GFLOP/s, %.1f GB/s; a step of %.1f ms, %.1f%% of it in kernels, %.0f%% of the machine's rate\n\n", threads.threads(), peak * 1e-9,
-              bytes * 1e-9, 1e3 * whole / steps, 100 * inside / whole, 100 * operations / whole / peak);
-  std::printf("| | kernel | calls | ms | share | GFLOP/s | GB/s | of its limit |\n|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "%d threads: %.0f GFLOP/s, %.1f GB/s; a step of %.1f ms, %.1f%% of it in kernels, %.0f%% of the "
+      "machine's rate\n\n",
+      threads.threads(), peak * 1e-9, bytes * 1e-9, 1e3 * whole / steps, 100 * inside / whole,
+      100 * operations / whole / peak);
+  std::printf(
+      "| | kernel | calls | ms | share | GFLOP/s | GB/s | of its limit "
+      "|\n|---|---|---|---|---|---|---|---|\n");
   picture drawn(values[1], peak, bytes);
   int rank = 0;
   for (const auto& [name, f] : all) {
@@ -208,7 +239,9 @@ int main(int count, char** values) {
     if (f.operations > 0) drawn.add(++rank, f.operations / f.bytes, rate, f.seconds / whole);
     else ++rank;
     if (rank <= 24)
-      std::printf("| %d | %s | %d | %.2f | %.1f%% | %.1f | %.1f | %.0f%% |\n", rank, name.c_str(), f.calls / steps, 1e3 * f.seconds / steps, 100 * f.seconds / whole,
-                  rate * 1e-9, f.bytes / f.seconds * 1e-9, f.operations > 0 ? 100 * rate / limit : 100 * f.bytes / f.seconds / bytes);
+      std::printf("| %d | %s | %d | %.2f | %.1f%% | %.1f | %.1f | %.0f%% |\n", rank, name.c_str(),
+                  f.calls / steps, 1e3 * f.seconds / steps, 100 * f.seconds / whole, rate * 1e-9,
+                  f.bytes / f.seconds * 1e-9,
+                  f.operations > 0 ? 100 * rate / limit : 100 * f.bytes / f.seconds / bytes);
   }
 }

@@ -37,7 +37,9 @@ class arguments {
       const auto r = std::from_chars(v.data(), v.data() + v.size(), parsed);
       if (r.ec != std::errc() || r.ptr != v.data() + v.size() || !(parsed >= least))
         throw weft::usage_error("--" + n + " " + v + ": expected a number" +
-                                (least > Number{} ? " above 0" : least == Number{} ? " that is not negative" : ""));
+                                (least > Number{}    ? " above 0"
+                                 : least == Number{} ? " that is not negative"
+                                                     : ""));
       to = parsed;
     });
   }
@@ -65,7 +67,8 @@ class arguments {
       if (const auto f = flags_.find(name); f != flags_.end()) {
         *f->second = true;
       } else if (const auto l = lists_.find(name); l != lists_.end()) {
-        while (i + 1 < count && std::string(values[i + 1]).rfind("--", 0) != 0) l->second->push_back(values[++i]);
+        while (i + 1 < count && std::string(values[i + 1]).rfind("--", 0) != 0)
+          l->second->push_back(values[++i]);
       } else if (const auto h = handlers_.find(name); h != handlers_.end()) {
         if (i + 1 == count) throw weft::usage_error("--" + name + ": expected a value");
         h->second(name, values[++i]);

@@ -18,7 +18,8 @@ using plan = policy<strategy::data_parallel>;  // or strategy::fully_sharded<2>:
 constexpr int ranks_in_all = 4;
 
 // Bytes that all ranks together send in a step: every gradient is added up over them.
-constexpr index_t step_bytes = sent_by_all(collective::all_reduce, parameter_count<mlp>(), ranks_in_all) * size_of(dtype::f32);
+constexpr index_t step_bytes =
+    sent_by_all(collective::all_reduce, parameter_count<mlp>(), ranks_in_all) * size_of(dtype::f32);
 static_assert(step_bytes == 2 * (16 * 32 + 32 + 32 * 4 + 4) * 3 * 4);
 
 int main() {
@@ -33,7 +34,9 @@ int main() {
     const auto teacher = randn<float>(extents<16, 4>{}, {7, 0}, where);
     for (int step = 0; step < 200; ++step) {
       // Each rank draws samples of its own.
-      const auto x = randn<float>(extents<8, 16>{}, {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(ranks.rank())}, where);
+      const auto x =
+          randn<float>(extents<8, 16>{},
+                       {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(ranks.rank())}, where);
       const traffic before = run.groups().sent();
       tape steps(run);
       const auto loss = steps.eval(mean(square(model(x) - matmul(x, teacher))));
@@ -43,6 +46,7 @@ int main() {
       if (ranks.rank() == 0 && step % 50 == 49) std::printf("step %d  loss %.4f\n", step + 1, loss.item());
     }
   });
-  std::printf("%lld bytes sent in a step, %lld expected\n", static_cast<long long>(sent.load()), static_cast<long long>(step_bytes));
+  std::printf("%lld bytes sent in a step, %lld expected\n", static_cast<long long>(sent.load()),
+              static_cast<long long>(step_bytes));
   return sent == step_bytes ? 0 : 1;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The first model on many ranks: one process, threads, processes over TCP or mpirun, whatever starts it.
 //
-//   WEFT_RANKS=2 first_model_on_ranks      launch -n 2 first_model_on_ranks      mpirun -n 2 first_model_on_ranks
+//   WEFT_RANKS=2 first_model_on_ranks
+//   launch -n 2 first_model_on_ranks
+//   mpirun -n 2 first_model_on_ranks
 #include <cstdio>
 
 #include <weft/comm/run_world.hpp>
@@ -24,7 +26,7 @@ int main(int argc, char** argv) {
     adamw optimizer{.lr = 1e-2};
     auto run = bind<plan>(model, optimizer, ranks);
     const auto rank = static_cast<std::uint64_t>(ranks.rank());
-    auto points = randn<float>(extents<dyn, 2>{1000 / ranks.size(), 2}, {.seed = rank});  // each rank has its own
+    auto points = randn<float>(extents<dyn, 2>{1000 / ranks.size(), 2}, {.seed = rank});  // its own data
     auto inside = eval(cast<std::int32_t>(sum(square(points), dims<1>) < 1.4f), run);
     for (int step = 0; step <= 300; ++step) {
       tape steps(run);

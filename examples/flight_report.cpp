@@ -5,6 +5,8 @@
 #include <weft/comm/flight_report.hpp>
 
 int main(int count, char** values) {
-  if (count != 2) return std::fputs("flight_report FOLDER: what ranks did last, and which one others wait for\n", stderr), 2;
+  if (count != 2)
+    return std::fputs("flight_report FOLDER: what ranks did last, and which one others wait for\n", stderr),
+           2;
   std::fputs(weft::flight_report(values[1]).c_str(), stdout);
 }

@@ -13,7 +13,9 @@ int main(int count, char** values) {
   auto model = gpt2::model<>::create(sizes);
   initialize(model, 1);
   adamw optimizer{.lr = 1e-3};
-  loader batches(text_samples(read_text({count > 1 ? values[1] : "/usr/share/common-licenses/GPL-3"}), sizes.context), {.batch = 16});
+  loader batches(
+      text_samples(read_text({count > 1 ? values[1] : "/usr/share/common-licenses/GPL-3"}), sizes.context),
+      {.batch = 16});
   for (int step = 0; step < 50; ++step) {
     auto [inputs, labels] = batches.next();
     tape steps;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a pipeline schedule costs before it runs: checks it, prints bubble and live activations, draws its timeline.
+// What a pipeline schedule costs before it runs: checks it, prints bubble and live activations, draws its
+// timeline.
 //
 //   pipeline_schedule --schedule zb-h1 --stages 4 --micro-batches 8 --timeline zb_h1.svg
 //   pipeline_schedule --csv mine.csv
@@ -34,7 +35,8 @@ schedule make(const settings& chosen) {
 
 void report(const schedule& s, const timing& t) {
   std::cout << s.stages() << " stages, " << s.chunks() << " chunks, " << s.micro_batches << " micro-batches\n"
-            << "time " << t.makespan << ", bubble " << t.bubble() << ", idle " << 100 * t.bubble_fraction() << "%\n";
+            << "time " << t.makespan << ", bubble " << t.bubble() << ", idle " << 100 * t.bubble_fraction()
+            << "%\n";
   const auto held = live(s);
   for (int k = 0; k < s.stages(); ++k) {
     const live_counts& h = held[static_cast<std::size_t>(k)];

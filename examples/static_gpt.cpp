@@ -35,7 +35,8 @@ void train(const std::vector<std::string>& data, index_t steps, int threads) {
     clip_grad_norm(model, 1.0, c);
     optimizer.step(model, 1, c);
     const float value = loss.item();
-    std::printf("%.3f\n", std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    std::printf("%.3f\n",
+                std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     if (step + 1 == steps) std::fprintf(stderr, "loss %.4f\n", value);
   }
 }

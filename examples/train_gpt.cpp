@@ -31,7 +31,8 @@ int train(settings s, communicator& ranks) {
   else if (s.recompute.empty()) s.recompute = "none";
   for (const job::unit& u : job::units())
     if (u.precision == s.precision && u.recompute == s.recompute) return u.train(s, ranks);
-  throw usage_error("--precision " + s.precision + " --recompute " + s.recompute + ": this program was built without it");
+  throw usage_error("--precision " + s.precision + " --recompute " + s.recompute +
+                    ": this program was built without it");
 }
 
 /// The threads of each of the ranks on this machine: its share, and no more cores than it may use.
@@ -48,7 +49,9 @@ int report(const std::exception_ptr& what) {
 
 /// Runs `train` on all ranks and returns the worst exit code.
 int train_on_ranks(const settings& s, int& count, char**& values) {
-  const transport over = s.comm == "mpi" ? transport::mpi : s.comm == "gloo" ? transport::gloo : transport::threads;
+  const transport over = s.comm == "mpi"    ? transport::mpi
+                         : s.comm == "gloo" ? transport::gloo
+                                            : transport::threads;
   const int on_this_machine = over == transport::threads ? s.ranks : launch_from_environment().local_size;
   const auto body = [&](communicator& ranks) {
     settings own = s;
@@ -61,7 +64,8 @@ int train_on_ranks(const settings& s, int& count, char**& values) {
 }  // namespace
 
 int main(int count, char** values) {
-  for (const int asked : {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which passes on the last alone
+  for (const int asked :
+       {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which passes on the last alone
     std::signal(asked, [](int) { job::interrupted = 1; });
   std::signal(SIGPIPE, SIG_IGN);  // who reads our messages may have gone
   try {

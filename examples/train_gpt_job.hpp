@@ -47,8 +47,8 @@ inline std::vector<unit>& units() {
   return all;
 }
 
-/// `s` with the way to recompute that costs least and stays within --memory-limit on every rank. Where there is none, an
-/// error that says which other settings would fit.
+/// `s` with the way to recompute that costs least and stays within --memory-limit on every rank. Where there
+/// is none, an error that says which other settings would fit.
 settings within_memory(const settings& s, int ranks);
 
 }  // namespace job

@@ -29,15 +29,17 @@ choice tried(const settings& s, const unit& u, int ranks) {
   return c;
 }
 
-/// For each unit that was built, the least number of blocks with which it fits, all blocks where none does; or the one
-/// that --recompute asks for.
+/// For each unit that was built, the least number of blocks with which it fits, all blocks where none does;
+/// or the one that --recompute asks for.
 std::vector<choice> choices(const settings& asked, int ranks) {
   std::vector<choice> all;
   for (const unit& u : units()) {
-    if (u.precision != asked.precision || (!asked.recompute.empty() && u.recompute != asked.recompute)) continue;
+    if (u.precision != asked.precision || (!asked.recompute.empty() && u.recompute != asked.recompute))
+      continue;
     settings s = asked;
     s.recompute = u.recompute;
-    int fewest = asked.recompute_blocks, most = asked.recompute.empty() ? static_cast<int>(s.model.layers) : fewest;
+    int fewest = asked.recompute_blocks,
+        most = asked.recompute.empty() ? static_cast<int>(s.model.layers) : fewest;
     while (fewest < most) {  // each block more takes less memory
       s.recompute_blocks = (fewest + most) / 2;
       if (tried(s, u, ranks).peak <= s.memory_limit) most = s.recompute_blocks;
@@ -93,7 +95,10 @@ std::string what_would_fit(const settings& s, int ranks) {
     while (less.batch > 1) {
       less.accumulate *= 2;
       less.batch = (less.batch + 1) / 2;
-      if (consider(flags + "--batch " + std::to_string(less.batch) + " --accumulate " + std::to_string(less.accumulate), less)) return;
+      if (consider(flags + "--batch " + std::to_string(less.batch) + " --accumulate " +
+                       std::to_string(less.accumulate),
+                   less))
+        return;
     }
   };
   smaller_batches("", s);
@@ -107,10 +112,14 @@ std::string what_would_fit(const settings& s, int ranks) {
 
 settings within_memory(const settings& s, int ranks) {
   const std::vector<choice> all = choices(s, ranks);
-  if (all.empty()) throw usage_error("--precision " + s.precision + " --recompute " + s.recompute + ": this program was built without it");
+  if (all.empty())
+    throw usage_error("--precision " + s.precision + " --recompute " + s.recompute +
+                      ": this program was built without it");
   if (const choice* best = cheapest_within(all, s.memory_limit)) return best->s;
-  const auto least = std::min_element(all.begin(), all.end(), [](const choice& a, const choice& b) { return a.peak < b.peak; });
-  throw usage_error("--memory-limit " + megabytes(s.memory_limit) + ": a rank would hold " + megabytes(least->peak) + " at least" + what_would_fit(s, ranks));
+  const auto least = std::min_element(all.begin(), all.end(),
+                                      [](const choice& a, const choice& b) { return a.peak < b.peak; });
+  throw usage_error("--memory-limit " + megabytes(s.memory_limit) + ": a rank would hold " +
+                    megabytes(least->peak) + " at least" + what_would_fit(s, ranks));
 }
 
 }  // namespace job

@@ -43,7 +43,8 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] [--memory-limit BYTES, 800M, 1.5G]\n"
+    "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
+    "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch say --ranks.\n";
@@ -52,18 +53,23 @@ inline constexpr const char* usage =
 inline void set_hook(const std::string& text, weft::parallel_options& o) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const std::string name = text.substr(0, colon), value = text.substr(std::min(colon + 1, text.size()));
-  const auto fail = [&] { return weft::usage_error("--hook " + text + ": expected none, bf16, powersgd:RANK[:START], topk:SHARE or local:STEPS"); };
+  const auto fail = [&] {
+    return weft::usage_error("--hook " + text +
+                             ": expected none, bf16, powersgd:RANK[:START], topk:SHARE or local:STEPS");
+  };
   double number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
   std::int64_t start = 0;  // powersgd:4:100 sends the first 100 steps whole
   const char* const end = value.data() + value.size();
-  const bool has_start = name == "powersgd" && parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == ':' &&
-                         std::from_chars(parsed.ptr + 1, end, start).ptr == end && start >= 0;
+  const bool has_start = name == "powersgd" && parsed.ec == std::errc() && parsed.ptr != end &&
+                         *parsed.ptr == ':' && std::from_chars(parsed.ptr + 1, end, start).ptr == end &&
+                         start >= 0;
   const bool is_number = parsed.ec == std::errc() && (has_start || parsed.ptr == end);
   const bool is_count = is_number && number >= 1 && number <= 1e6 && number == std::floor(number);
   if (text == "none") return;
   if (text == "bf16") o.hook = weft::bf16_compress();
-  else if (name == "powersgd" && is_count) o.hook = weft::power_sgd({.rank = static_cast<int>(number), .start_step = start});
+  else if (name == "powersgd" && is_count)
+    o.hook = weft::power_sgd({.rank = static_cast<int>(number), .start_step = start});
   else if (name == "topk" && is_number && number > 0 && number <= 1) o.hook = weft::top_k(number);
   else if (name == "local" && is_count) o.local_steps = static_cast<int>(number);
   else throw fail();
@@ -72,7 +78,9 @@ inline void set_hook(const std::string& text, weft::parallel_options& o) {
 /// What `--recompute` says, "block:3" for example.
 inline void set_recompute(const std::string& text, settings& s) {
   const auto fail = [&] {
-    return weft::usage_error("--recompute " + text + ": expected none, selective, block or block:COUNT of at most " + std::to_string(s.model.layers));
+    return weft::usage_error("--recompute " + text +
+                             ": expected none, selective, block or block:COUNT of at most " +
+                             std::to_string(s.model.layers));
   };
   if (text.empty() || text == "none" || text == "selective") {
     s.recompute = text;
@@ -84,7 +92,9 @@ inline void set_recompute(const std::string& text, settings& s) {
   if (!text.starts_with("block:")) throw fail();
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data() + 6, end, s.recompute_blocks);
-  if (parsed.ec != std::errc() || parsed.ptr != end || s.recompute_blocks < 1 || s.recompute_blocks > s.model.layers) throw fail();
+  if (parsed.ec != std::errc() || parsed.ptr != end || s.recompute_blocks < 1 ||
+      s.recompute_blocks > s.model.layers)
+    throw fail();
 }
 
 /// What `--offload` says, to `home`.
@@ -101,7 +111,8 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   set_hook(s.hook, o);
   const std::string& name = s.strategy;
   const auto fail = [&] {
-    return weft::usage_error("--strategy " + name + ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
+    return weft::usage_error("--strategy " + name +
+                             ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
   };
   if (name.empty() || name == "single" || name == "ddp") return o;
   if (name.size() == 5 && name.starts_with("zero") && name[4] >= '1' && name[4] <= '3') {

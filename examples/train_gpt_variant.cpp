@@ -58,7 +58,8 @@ std::string json_number(double x) {
 }
 
 double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 /// Continues `prompt` by `count` bytes drawn from the model.
@@ -74,7 +75,8 @@ std::string sample(const gpt2::model<>& model, const settings& s, Run& c) {
     const float top = *std::max_element(last, last + 256);
     double total = 0, weights[256];
     for (int v = 0; v < 256; ++v) total += weights[v] = std::exp((last[v] - top) / 0.8);
-    double draw = unit_interval(philox_word(key_of(mix(s.seed, 0x5a)), static_cast<std::uint64_t>(i))) * total;
+    double draw =
+        unit_interval(philox_word(key_of(mix(s.seed, 0x5a)), static_cast<std::uint64_t>(i))) * total;
     int chosen = 0;
     while (chosen < 255 && (draw -= weights[chosen]) > 0) ++chosen;
     text += static_cast<char>(chosen);
@@ -103,7 +105,8 @@ struct non_finite_loss {
 comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
 template <class Run, class NextBatch>
-step_outcome train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step, NextBatch next_batch) {
+step_outcome train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step,
+                        NextBatch next_batch) {
   recycled_vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
   std::optional<suspect> not_finite;
   for (index_t j = 0; j < s.accumulate; ++j) {
@@ -132,7 +135,9 @@ step_outcome train_step(const gpt2::model<>& model, Run& run, const settings& s,
 int recomputed_programs(const settings& s) { return s.recompute_blocks ? 1 + s.recompute_blocks : 0; }
 
 std::string recomputed(const settings& s) {
-  if (s.recompute_blocks) return ", " + std::to_string(s.recompute_blocks) + " of " + std::to_string(s.model.layers) + " blocks recomputed";
+  if (s.recompute_blocks)
+    return ", " + std::to_string(s.recompute_blocks) + " of " + std::to_string(s.model.layers) +
+           " blocks recomputed";
   return s.recompute == "selective" ? ", norms and activations recomputed" : "";
 }
 
@@ -180,12 +185,14 @@ device home_beside(const device& where) {
 /// parameters, gradients and optimiser state: kept values, the arena, messages.
 template <class Run>
 std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms, index_t peak_bytes) {
-  std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) + ", \"world\": " + std::to_string(run.ranks().size()) +
-                  ", \"comm_bytes\": {";
-  for (collective k : {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
+  std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) +
+                  ", \"world\": " + std::to_string(run.ranks().size()) + ", \"comm_bytes\": {";
+  for (collective k :
+       {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
     if (sent.of(k)) t += std::string("\"") + name_of(k) + "\": " + std::to_string(sent.of(k)) + ", ";
   t += "\"control\": " + std::to_string(sent.control) + ", \"total\": " + std::to_string(sent.total()) + "}";
-  const index_t kept = run.parallel().parameter_bytes() + run.parallel().gradient_bytes() + run.optimizer_bytes();
+  const index_t kept =
+      run.parallel().parameter_bytes() + run.parallel().gradient_bytes() + run.optimizer_bytes();
   char text[64];
   std::snprintf(text, sizeof text, ", \"comm_exposed_ms\": %.3f", exposed_ms);
   return t + text + ", \"param_bytes\": " + std::to_string(run.parallel().parameter_bytes()) +
@@ -248,8 +255,10 @@ int train(const settings& s, communicator& ranks) {
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
   if (first && s.deterministic && !strategy.keeps_bits(ranks.size(), s.accumulate))
-    std::fprintf(stderr, "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld micro-batches each: a power "
-                         "of two is needed; the bits will be others than those of one rank\n",
+    std::fprintf(stderr,
+                 "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
+                 "micro-batches each: a power "
+                 "of two is needed; the bits will be others than those of one rank\n",
                  s.strategy.c_str(), ranks.size(), static_cast<long long>(s.accumulate));
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
@@ -261,7 +270,11 @@ int train(const settings& s, communicator& ranks) {
   initialize(model, s.seed);
   if (!s.init.empty()) io::load(s.init, state_dict(model));
   const index_t count = parameter_count(model);
-  adamw optimizer{.lr = s.lr, .beta1 = s.beta1, .beta2 = s.beta2, .eps = s.eps, .weight_decay = s.weight_decay,
+  adamw optimizer{.lr = s.lr,
+                  .beta1 = s.beta1,
+                  .beta2 = s.beta2,
+                  .eps = s.eps,
+                  .weight_decay = s.weight_decay,
                   .decay_from_order = 2};
   auto run = bind<Choices...>(model, optimizer, ranks, strategy);
   run.seed = s.seed;
@@ -287,22 +300,30 @@ int train(const settings& s, communicator& ranks) {
   on_all_ranks(ranks, for_losses(s),
                [&] { of_rank.emplace(log_of_rank(s, ranks.rank()), s.resume, goes_on); });
   json_log& log = *of_rank;
-  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(), where->holds_messages()) : forecast{};
+  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(),
+                                                                               where->holds_messages())
+                                                     : forecast{};
   if (first)
-    std::fprintf(stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
-                 static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), recomputed(s).c_str(), where->description().c_str(),
-                 threads, compiled_isa(), s.strategy.c_str(), ranks.size(), ranks.size() > 1 ? "ranks" : "rank");
-  log.line("{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
-           "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", \"comm\": \"%s\", "
-           "\"deterministic\": %s, \"precision\": \"%s\", \"recompute\": \"%s\", \"recomputed_blocks\": %d, \"memory_limit\": %.0f}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
-           "\"predicted_peak_bytes\": %zu, \"predicted_reserved_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
-           static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
-           static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
-           static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
-           static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
-           static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(), s.deterministic ? "true" : "false", s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks, s.memory_limit,
-           static_cast<long long>(count), where->name(), threads, compiled_isa(), expected.peak_bytes, expected.reserved_bytes,
-           static_cast<long long>(expected.sent_bytes));
+    std::fprintf(
+        stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
+        static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), recomputed(s).c_str(),
+        where->description().c_str(), threads, compiled_isa(), s.strategy.c_str(), ranks.size(),
+        ranks.size() > 1 ? "ranks" : "rank");
+  log.line(
+      "{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
+      "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", "
+      "\"comm\": \"%s\", "
+      "\"deterministic\": %s, \"precision\": \"%s\", \"recompute\": \"%s\", \"recomputed_blocks\": %d, "
+      "\"memory_limit\": %.0f}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
+      "\"predicted_peak_bytes\": %zu, \"predicted_reserved_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
+      static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
+      static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
+      static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
+      static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
+      static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(),
+      s.deterministic ? "true" : "false", s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks,
+      s.memory_limit, static_cast<long long>(count), where->name(), threads, compiled_isa(),
+      expected.peak_bytes, expected.reserved_bytes, static_cast<long long>(expected.sent_bytes));
   progress bar(s.steps);
   const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
   int stopped = 0;
@@ -317,18 +338,24 @@ int train(const settings& s, communicator& ranks) {
     } catch (const non_finite_loss& bad) {
       const std::string found = first_non_finite(run, s, bad.batch);
       if (!found.empty())
-        std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n", static_cast<long long>(step), found.c_str());
+        std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n",
+                     static_cast<long long>(step), found.c_str());
       return 1;
     }
     const double ms = now_ms() - start;
     const std::size_t made = allocations - allocated;
     const memory_figures memory = where.memory().figures();
-    log.line("{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %s, \"lr\": %.9g, \"tokens\": %lld, "
-             "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"reserved_bytes\": %zu, \"allocations\": %zu%s}",
-             static_cast<long long>(step), r.loss, r.loss, json_number(r.norm).c_str(), optimizer.lr, static_cast<long long>(tokens), ms,
-             1e3 * static_cast<double>(tokens) / ms, memory.peak, memory.reserved, made,
-             rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
-                          static_cast<index_t>(memory.peak)).c_str());
+    log.line(
+        "{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %s, \"lr\": %.9g, \"tokens\": "
+        "%lld, "
+        "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"reserved_bytes\": %zu, "
+        "\"allocations\": %zu%s}",
+        static_cast<long long>(step), r.loss, r.loss, json_number(r.norm).c_str(), optimizer.lr,
+        static_cast<long long>(tokens), ms, 1e3 * static_cast<double>(tokens) / ms, memory.peak,
+        memory.reserved, made,
+        rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
+                     static_cast<index_t>(memory.peak))
+            .c_str());
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
     stopped = stops(ranks, s, log.failed());
@@ -360,8 +387,9 @@ int train(const settings& s, communicator& ranks) {
 
 #define WEFT_TEXT_OF(name) #name
 #define WEFT_TEXT(name) WEFT_TEXT_OF(name)
-[[maybe_unused]] const unit& known = units().emplace_back(
-    unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE), &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
-         &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
+[[maybe_unused]] const unit& known =
+    units().emplace_back(unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE),
+                              &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
+                              &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
 
 }  // namespace

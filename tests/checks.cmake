@@ -59,6 +59,7 @@ if(NOT Python3_FOUND)
   weft_without("Python 3" "no tests of rooms and comments, no tests docs, fuzz, random and job")
   return()
 endif()
+weft_add_test(structure/columns structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/columns.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/rooms structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/rooms.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/comments structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/comments.py ${PROJECT_SOURCE_DIR})
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What memory allows: memcpy of as many bytes as a task must read and write at least, each thread a part of its own.
+// What memory allows: memcpy of as many bytes as a task must read and write at least, each thread a part of
+// its own.
 #pragma once
 
 #include <omp.h>
@@ -16,7 +17,8 @@ inline task copies(const std::string& name, double arrays, long elements) {
   return {name, [bytes, from = std::vector<char>(bytes, 1), to = std::vector<char>(bytes, 2)]() mutable {
 #pragma omp parallel
             {
-              const auto thread = static_cast<std::size_t>(omp_get_thread_num()), threads = static_cast<std::size_t>(omp_get_num_threads());
+              const auto thread = static_cast<std::size_t>(omp_get_thread_num()),
+                         threads = static_cast<std::size_t>(omp_get_num_threads());
               const std::size_t begin = bytes * thread / threads, end = bytes * (thread + 1) / threads;
               std::memcpy(to.data() + begin, from.data() + begin, end - begin);
             }

@@ -33,17 +33,23 @@ int main(int count, char** values) {
   torch::set_num_threads(static_cast<int>(threads));
   torch::manual_seed(1);
   std::vector<Tensor> decayed, free;
-  const auto normal = [&](at::IntArrayRef s) { return decayed.emplace_back((torch::randn(s) * 0.02).requires_grad_()); };
-  const auto filled = [&](long size, double x) { return free.emplace_back(torch::full({size}, x).requires_grad_()); };
+  const auto normal = [&](at::IntArrayRef s) {
+    return decayed.emplace_back((torch::randn(s) * 0.02).requires_grad_());
+  };
+  const auto filled = [&](long size, double x) {
+    return free.emplace_back(torch::full({size}, x).requires_grad_());
+  };
   const Tensor wte = normal({vocabulary, width}), wpe = normal({context, width});
   std::vector<block> blocks;
   for (long l = 0; l < layers; ++l)
     blocks.push_back({filled(width, 1), filled(width, 0), normal({width, 3 * width}), filled(3 * width, 0),
                       normal({width, width}), filled(width, 0), filled(width, 1), filled(width, 0),
-                      normal({width, 4 * width}), filled(4 * width, 0), normal({4 * width, width}), filled(width, 0)});
+                      normal({width, 4 * width}), filled(4 * width, 0), normal({4 * width, width}),
+                      filled(width, 0)});
   const Tensor last_w = filled(width, 1), last_b = filled(width, 0);
   const auto options = [](double decay) {
-    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(3e-4).betas({0.9, 0.95}).weight_decay(decay));
+    return std::make_unique<torch::optim::AdamWOptions>(
+        torch::optim::AdamWOptions(3e-4).betas({0.9, 0.95}).weight_decay(decay));
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(decayed, options(0.1));
@@ -59,10 +65,12 @@ int main(int count, char** values) {
     for (const block& b : blocks) {
       const Tensor qkv = torch::addmm(b.ba, layer_norm(x, b.w1, b.b1).view({-1, width}), b.wa)
                              .view({batch, context, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
-      const Tensor weights = torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(-1, -2)) * scale + mask, -1);
+      const Tensor weights =
+          torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(-1, -2)) * scale + mask, -1);
       const Tensor mixed = torch::matmul(weights, qkv[2]).transpose(1, 2).reshape({-1, width});
       x = x + torch::addmm(b.bp, mixed, b.wp).view({batch, context, width});
-      const Tensor hidden = torch::gelu(torch::addmm(b.bf, layer_norm(x, b.w2, b.b2).view({-1, width}), b.wf), "tanh");
+      const Tensor hidden =
+          torch::gelu(torch::addmm(b.bf, layer_norm(x, b.w2, b.b2).view({-1, width}), b.wf), "tanh");
       x = x + torch::addmm(b.bo, hidden, b.wo).view({batch, context, width});
     }
     return torch::matmul(layer_norm(x, last_w, last_b), wte.t());
@@ -75,6 +83,7 @@ int main(int count, char** values) {
     torch::nn::utils::clip_grad_norm_(all, 1.0);
     optimizer.step();
     loss.item<float>();
-    std::printf("%.3f\n", std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    std::printf("%.3f\n",
+                std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
   }
 }

@@ -21,7 +21,9 @@ struct table {
 int main(int, char** values) {
   const device where(std::make_shared<cpu::cpu_backend>(ops::threads_of(values)));
   context c(where);
-  const auto numbers = [&](index_t rows, index_t columns) { return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {}, where)); };
+  const auto numbers = [&](index_t rows, index_t columns) {
+    return matrix(randn<float>(extents<dyn, dyn>{rows, columns}, {}, where));
+  };
   // f(x) forward and backward, where the gradient of the result is another matrix.
   const auto both_ways = [&](auto f, auto x, auto g) {
     return [=, &c] {
@@ -31,17 +33,23 @@ int main(int, char** values) {
     };
   };
   std::vector<ops::task> tasks;
-  for (const auto& [name, rows, columns] : {std::tuple{"in cache", 128, 1024}, {"out of cache", 16384, 1024}}) {
+  for (const auto& [name, rows, columns] :
+       {std::tuple{"in cache", 128, 1024}, {"out of cache", 16384, 1024}}) {
     const matrix x = numbers(rows, columns);
-    const tensor<float, extents<dyn, dyn>> g(randn<float>(extents<dyn, dyn>{rows, columns}, {.stream = 1}, where));
-    const vector weight(ones<float>(extents<dyn>{columns}, where)), bias(zeros<float>(extents<dyn>{columns}, where));
+    const tensor<float, extents<dyn, dyn>> g(
+        randn<float>(extents<dyn, dyn>{rows, columns}, {.stream = 1}, where));
+    const vector weight(ones<float>(extents<dyn>{columns}, where)),
+        bias(zeros<float>(extents<dyn>{columns}, where));
     tasks.push_back({std::string("softmax, ") + name, both_ways([](auto x) { return softmax(x); }, x, g)});
-    tasks.push_back({std::string("layer_norm, ") + name, both_ways([=](auto x) { return layer_norm(x, weight, bias); }, x, g)});
-    tasks.push_back({std::string("rms_norm, ") + name, both_ways([=](auto x) { return rms_norm(x, weight); }, x, g)});
+    tasks.push_back({std::string("layer_norm, ") + name,
+                     both_ways([=](auto x) { return layer_norm(x, weight, bias); }, x, g)});
+    tasks.push_back(
+        {std::string("rms_norm, ") + name, both_ways([=](auto x) { return rms_norm(x, weight); }, x, g)});
     tasks.push_back({std::string("gelu, ") + name, both_ways([](auto x) { return gelu(x); }, x, g)});
   }
   const matrix logits = numbers(1024, 50304);
-  const tensor<std::int64_t, extents<dyn>> labels(generate<std::int64_t>(extents<dyn>{1024}, [](index_t i) { return i * 37 % 50304; }, where));
+  const tensor<std::int64_t, extents<dyn>> labels(generate<std::int64_t>(
+      extents<dyn>{1024}, [](index_t i) { return i * 37 % 50304; }, where));
   tasks.push_back({"cross_entropy, 1024 x 50304", [&] {
                      logits.state()->grad.reset();
                      tape steps(c);
@@ -50,13 +58,15 @@ int main(int, char** values) {
   for (const index_t size : {64, 128})
     for (const index_t context_size : {256, 1024, 4096}) {
       const extents<dyn, dyn, dyn, dyn> e{4096 / context_size, context_size, 768 / size, size};
-      const heads q(randn<float>(e, {.stream = 1}, where)), k(randn<float>(e, {.stream = 2}, where)), v(randn<float>(e, {.stream = 3}, where));
+      const heads q(randn<float>(e, {.stream = 1}, where)), k(randn<float>(e, {.stream = 2}, where)),
+          v(randn<float>(e, {.stream = 3}, where));
       const tensor<float, extents<dyn, dyn, dyn, dyn>> g = randn<float>(e, {.stream = 4}, where);
-      tasks.push_back({"attention, T " + std::to_string(context_size) + " D " + std::to_string(size), [=, &c] {
-                         for (const heads* x : {&q, &k, &v}) x->state()->grad.reset();
-                         tape steps(c);
-                         steps.backward(steps.eval(attention<causal>(q, k, v)), g);
-                       }});
+      tasks.push_back(
+          {"attention, T " + std::to_string(context_size) + " D " + std::to_string(size), [=, &c] {
+             for (const heads* x : {&q, &k, &v}) x->state()->grad.reset();
+             tape steps(c);
+             steps.backward(steps.eval(attention<causal>(q, k, v)), g);
+           }});
     }
   table model{make_parameter(extents<dyn, dyn>{1 << 15, 1 << 10}, init::normal(1), where)};
   adamw optimizer{.weight_decay = 0.1};

@@ -11,8 +11,10 @@ int main(int, char** values) {
     for (long i = 0; i < m.size(); ++i) m.data()[i] = ops::element(i);
     return m;
   };
-  const matrix a = filled(ops::matmul_small, ops::matmul_small), b = filled(ops::matmul_large, ops::matmul_large);
-  const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size), r = filled(ops::rows, ops::columns);
+  const matrix a = filled(ops::matmul_small, ops::matmul_small),
+               b = filled(ops::matmul_large, ops::matmul_large);
+  const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
+               r = filled(ops::rows, ops::columns);
   matrix c = a, d = b, e = x, s = r;
   ops::measure(values, {{"matmul 256", [&] { c.noalias() = a * a; }},
                         {"matmul 1536", [&] { d.noalias() = b * b; }},

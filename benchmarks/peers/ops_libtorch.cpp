@@ -11,8 +11,10 @@ int main(int, char** values) {
     for (long i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = ops::element(i);
     return t;
   };
-  const auto a = filled(ops::matmul_small, ops::matmul_small), b = filled(ops::matmul_large, ops::matmul_large);
-  const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size), r = filled(ops::rows, ops::columns);
+  const auto a = filled(ops::matmul_small, ops::matmul_small),
+             b = filled(ops::matmul_large, ops::matmul_large);
+  const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
+             r = filled(ops::rows, ops::columns);
   ops::measure(values, {{"matmul 256", [&] { torch::matmul(a, a); }},
                         {"matmul 1536", [&] { torch::matmul(b, b); }},
                         {"chain", [&] { torch::relu(torch::addcmul(x, x, y)); }},

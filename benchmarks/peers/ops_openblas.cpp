@@ -9,8 +9,10 @@ int main(int, char** values) {
     std::vector<float> a(static_cast<std::size_t>(n * n)), c(a.size());
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = ops::element(static_cast<long>(i));
     return [n = static_cast<int>(n), a, c]() mutable {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, a.data(), n, 0, c.data(), n);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, a.data(), n, 0,
+                  c.data(), n);
     };
   };
-  ops::measure(values, {{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
+  ops::measure(values,
+               {{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
 }

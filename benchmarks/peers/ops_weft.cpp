@@ -12,8 +12,10 @@ int main(int, char** values) {
   const auto filled = [&](index_t rows, index_t columns) {
     return matrix(generate<float>(extents<dyn, dyn>{rows, columns}, ops::element, where));
   };
-  const matrix a = filled(ops::matmul_small, ops::matmul_small), b = filled(ops::matmul_large, ops::matmul_large);
-  const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size), r = filled(ops::rows, ops::columns);
+  const matrix a = filled(ops::matmul_small, ops::matmul_small),
+               b = filled(ops::matmul_large, ops::matmul_large);
+  const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
+               r = filled(ops::rows, ops::columns);
   ops::measure(values, {{"matmul 256", [&] { eval(matmul(a, a), c); }},
                         {"matmul 1536", [&] { eval(matmul(b, b), c); }},
                         {"chain", [&] { eval(relu(x * y + x), c); }},

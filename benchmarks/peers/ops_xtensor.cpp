@@ -11,7 +11,8 @@ int main(int, char** values) {
     for (std::size_t i = 0; i < m.size(); ++i) m.data()[i] = ops::element(static_cast<long>(i));
     return m;
   };
-  const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size), r = filled(ops::rows, ops::columns);
+  const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
+             r = filled(ops::rows, ops::columns);
   xt::xtensor<float, 2> e = x, s = r;
   ops::measure(values, {{"chain", [&] { xt::noalias(e) = xt::maximum(x * y + x, 0.0f); }},
                         {"softmax", [&] {

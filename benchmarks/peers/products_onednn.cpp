@@ -11,8 +11,11 @@ int main(int, char** values) {
   using type = dnnl::memory::data_type;
   for (const type t : {type::f32, type::bf16}) {
     const auto filled = [&](long rows, long columns, bool transposed, type as) {
-      const dnnl::memory::desc stored({rows, columns}, as, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
-      const dnnl::memory::desc plain({rows, columns}, type::f32, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
+      const dnnl::memory::desc stored(
+          {rows, columns}, as, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
+      const dnnl::memory::desc plain(
+          {rows, columns}, type::f32,
+          transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1});
       dnnl::memory source(plain, engine), m(stored, engine);
       auto* x = static_cast<float*>(source.get_data_handle());
       for (long i = 0; i < rows * columns; ++i) x[i] = ops::element(i);
@@ -20,21 +23,24 @@ int main(int, char** values) {
       stream.wait();
       return m;
     };
-    products::measure(values, t == type::f32 ? "f32" : "bf16", [&](const products::shape& s, const products::form& f) {
-      const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), c = filled(s.m, s.n, false, type::f32);
-      dnnl::memory b = filled(s.k, s.n, f.b_transposed, t);
+    products::measure(
+        values, t == type::f32 ? "f32" : "bf16", [&](const products::shape& s, const products::form& f) {
+          const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), c = filled(s.m, s.n, false, type::f32);
+          dnnl::memory b = filled(s.k, s.n, f.b_transposed, t);
 #ifdef WEFT_PACKED
-      const dnnl::matmul::primitive_desc wished({a.get_desc(), dnnl::memory::desc({s.k, s.n}, t, dnnl::memory::format_tag::any), c.get_desc()}, engine);
-      dnnl::memory plain = b;
-      b = dnnl::memory(wished.weights_desc(), engine);
-      dnnl::reorder(plain, b).execute(stream, plain, b);
-      stream.wait();
+          const dnnl::matmul::primitive_desc wished(
+              {a.get_desc(), dnnl::memory::desc({s.k, s.n}, t, dnnl::memory::format_tag::any), c.get_desc()},
+              engine);
+          dnnl::memory plain = b;
+          b = dnnl::memory(wished.weights_desc(), engine);
+          dnnl::reorder(plain, b).execute(stream, plain, b);
+          stream.wait();
 #endif
-      const dnnl::matmul product({{a.get_desc(), b.get_desc(), c.get_desc()}, engine});
-      return [=, &stream] {
-        product.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
-        stream.wait();
-      };
-    });
+          const dnnl::matmul product({{a.get_desc(), b.get_desc(), c.get_desc()}, engine});
+          return [=, &stream] {
+            product.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
+            stream.wait();
+          };
+        });
   }
 }

@@ -17,9 +17,12 @@ void measure(char** values, const char* type, executor& threads) {
       for (std::size_t i = 0; i < v.size(); ++i) v[i] = T(ops::element(static_cast<long>(i)));
       return v;
     };
-    return [&threads, s, f, a = filled(s.m * s.k), b = filled(s.k * s.n), c = std::vector<Out>(static_cast<std::size_t>(s.m * s.n))]() mutable {
-      const cpu::matrix<T> x = f.a_transposed ? cpu::matrix<T>{a.data(), 1, s.m} : cpu::matrix<T>{a.data(), s.k, 1};
-      const cpu::matrix<T> y = f.b_transposed ? cpu::matrix<T>{b.data(), 1, s.k} : cpu::matrix<T>{b.data(), s.n, 1};
+    return [&threads, s, f, a = filled(s.m * s.k), b = filled(s.k * s.n),
+            c = std::vector<Out>(static_cast<std::size_t>(s.m * s.n))]() mutable {
+      const cpu::matrix<T> x =
+          f.a_transposed ? cpu::matrix<T>{a.data(), 1, s.m} : cpu::matrix<T>{a.data(), s.k, 1};
+      const cpu::matrix<T> y =
+          f.b_transposed ? cpu::matrix<T>{b.data(), 1, s.k} : cpu::matrix<T>{b.data(), s.n, 1};
       cpu::multiply({s.m, s.n, s.k}, x, y, cpu::result_matrix<Out>{c.data(), s.n}, threads);
     };
   });

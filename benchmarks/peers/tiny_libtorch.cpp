@@ -26,14 +26,16 @@ int main(int, char** values) {
 
   ops::measure(values, {tiny::repeated("MLP step", [&] {
                           classifier_sgd.zero_grad();
-                          auto loss = torch::nn::functional::cross_entropy(classifier->forward(images), labels);
+                          auto loss =
+                              torch::nn::functional::cross_entropy(classifier->forward(images), labels);
                           loss.backward();
                           classifier_sgd.step();
                         }),
                         tiny::repeated("LSTM, 32 steps", [&] {
                           cell_sgd.zero_grad();
                           auto h = torch::zeros({tiny::cell_batch, tiny::cell_width}), s = h;
-                          for (int i = 0; i < tiny::sequence; ++i) std::tie(h, s) = cell->forward(x, std::make_tuple(h, s));
+                          for (int i = 0; i < tiny::sequence; ++i)
+                            std::tie(h, s) = cell->forward(x, std::make_tuple(h, s));
                           (h * h).mean().backward();
                           cell_sgd.step();
                         }),

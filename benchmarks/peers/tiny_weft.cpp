@@ -29,7 +29,8 @@ int main(int, char** values) {
   to(classifier, where);
   initialize(classifier, 1);
   const auto images = filled(extents<dyn, tiny::features>{tiny::batch, tiny::features});
-  const auto labels = generate<std::int32_t>(extents<dyn>{tiny::batch}, [](index_t i) { return i % tiny::classes; }, where);
+  const auto labels = generate<std::int32_t>(
+      extents<dyn>{tiny::batch}, [](index_t i) { return i % tiny::classes; }, where);
 
   lstm cell;
   to(cell, where);
@@ -53,7 +54,9 @@ int main(int, char** values) {
                           auto s = h;
                           for (int i = 0; i < tiny::sequence; ++i) {
                             auto gates = steps.eval(cell.input(x) + cell.state(h));
-                            const auto gate = [&](int n) { return slice<1>(gates, n * tiny::cell_width, (n + 1) * tiny::cell_width); };
+                            const auto gate = [&](int n) {
+                              return slice<1>(gates, n * tiny::cell_width, (n + 1) * tiny::cell_width);
+                            };
                             s = steps.eval(sigmoid(gate(0)) * s + sigmoid(gate(1)) * tanh(gate(2)));
                             h = steps.eval(sigmoid(gate(3)) * tanh(s));
                           }

@@ -21,7 +21,8 @@ int main() {
 
   Eigen::Map<const row_major> view(t.data(), t.extent(0), t.extent(1));   // out: not copied
   row_major inverse = view.inverse();                                      // what weft does not have
-  auto product = matmul(t, from(extents<dyn, dyn>{2, 2}, std::vector<float>(inverse.data(), inverse.data() + 4)));
+  auto product =
+      matmul(t, from(extents<dyn, dyn>{2, 2}, std::vector<float>(inverse.data(), inverse.data() + 4)));
   std::cout << eval(round(product)) << '\n';
   // [/eigen]
 }

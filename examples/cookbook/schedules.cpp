@@ -11,8 +11,10 @@
 using namespace weft;
 
 // [prove]
-static_assert(pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);   // 4 stages, 16 micro-batches: it runs
-static_assert(pipeline::simulate(pipeline::zb_h1(4, 16)).bubble() == 3);  // idle time, in forwards of one chunk
+static_assert(
+    pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);  // 4 stages, 16 micro-batches: it runs
+static_assert(pipeline::simulate(pipeline::zb_h1(4, 16)).bubble() ==
+              3);  // idle time, in forwards of one chunk
 static_assert(pipeline::live(pipeline::zb_h1(4, 16))[0].together == 4);   // micro-batches that stage 0 holds
 // [/prove]
 

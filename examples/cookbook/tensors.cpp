@@ -82,7 +82,7 @@ int main() {
   section("f64");
   // [f64]
   variable<double, extents<2>> w(from(extents<2>{}, std::vector<double>{1.0 / 3, 2.0 / 3}));
-  auto as_double = cast<double>(x);                  // no silent change of type: matmul(float, double) does not compile
+  auto as_double = cast<double>(x);  // no silent change of type: matmul(float, double) does not compile
   tape steps;
   steps.backward(steps.eval(sum(log(w))));
   std::cout.precision(12);

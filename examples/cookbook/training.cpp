@@ -160,7 +160,8 @@ int main() {
 
   section("memory");
   // [peak]
-  // What a training step takes, to the byte, before any is taken: a dry run on a device that computes nothing.
+  // What a training step takes, to the byte, before any is taken: a dry run on a device that computes
+  // nothing.
   const std::size_t bytes = peak_bytes([&](const device& nowhere) {
     context c(nowhere);
     mlp there;

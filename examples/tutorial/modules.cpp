@@ -103,6 +103,7 @@ int main() {
   auto best = clone(model);     // parameters of its own
   initialize(model, 2);
   const auto first = [](const mlp& m) { return m.hidden.weight.data()[0]; };
-  std::cout << std::boolalpha << (first(same) == first(model)) << ' ' << (first(best) == first(model)) << '\n';
+  std::cout << std::boolalpha << (first(same) == first(model)) << ' ' << (first(best) == first(model))
+            << '\n';
   // [/copies]
 }

@@ -69,7 +69,8 @@ std::vector<int> blamed(const std::string& text) {
   std::smatch found;
   static const std::regex late(R"(; not there: (rank \d+(, rank \d+)*))"),
       gone(
-          R"(^weft: (rank \d+(, rank \d+)*)( is gone| does not answer| is not there|, which serves the store:))");
+          R"(^weft: (rank \d+(, rank \d+)*))"
+          R"(( is gone| does not answer| is not there|, which serves the store:))");
   if (!std::regex_search(text, found, late) && !std::regex_search(text, found, gone)) return {};
   const std::string names = found[1];
   static const std::regex number(R"(\d+)");
