@@ -26,7 +26,8 @@ std::string failure(const std::string& text) {
 
 TEST_CASE("JSON: values, keys in order, strings decoded, numbers as written") {
   const io::json j(
-      R"( {"a": [1, -0, 2.50, 1e+9, true, false, null, "x", {}, []],)" R"( "b\u00e9\n": {"c": {"d": "\ud83d\ude00\u20ac\"\\\/\b\f\r\t"}}, "": 3} )",
+      R"( {"a": [1, -0, 2.50, 1e+9, true, false, null, "x", {}, []],)"
+      R"( "b\u00e9\n": {"c": {"d": "\ud83d\ude00\u20ac\"\\\/\b\f\r\t"}}, "": 3} )",
       "test");
   std::vector<std::string> keys;
   j.root().for_each_member([&](std::string_view key, const io::json_value&) { keys.emplace_back(key); });
