@@ -2,7 +2,8 @@
 // Boundaries inside expressions, at which one program ends and another begins.
 //
 // Before an expression with a boundary is evaluated, everything below the boundary is evaluated and replaced
-// by a leaf. The rest is an ordinary expression.
+// by a leaf. The rest is an ordinary expression. Who computes the parts is an evaluator: a tape, which records
+// them, or `eval`.
 #pragma once
 
 #include <vector>
@@ -199,7 +200,18 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
 
 }  // namespace detail
 
-/// `e` with everything below its boundaries replaced by leaves, computed by evaluator.eval_program.
+/// What computes the programs of a statement, in order:
+/// - eval_program(e) returns the value of `e`, which has no boundaries, as a leaf;
+/// - sum_of_slices(x, labels, rows, f) returns the sum of f(slice of x, slice of labels) over slices of `rows`
+///   rows of the leaves x and labels, as a leaf.
+/// Checking the concept compiles the programs of a few small expressions.
+template <class E>
+concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x) {
+  { e.eval_program(x) } -> expression;
+  { e.sum_of_slices(x, x, index_t{}, [](auto a, auto) { return sum(a); }) } -> expression;
+};
+
+/// `e` with everything below its boundaries replaced by leaves, computed by `evaluator`, a program_evaluator.
 template <class Evaluator, expression E>
 auto without_boundaries(Evaluator& evaluator, const E& e) {
   detail::resolver<Evaluator> to(evaluator);
