@@ -65,7 +65,7 @@ class compile_only : public gpu::jit_backend {
   int compiled = 0;
 
  protected:
-  const char* vocabulary() const override { return gpu::cuda_dialect; }
+  const char* dialect() const override { return gpu::cuda_dialect; }
   std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
     ++compiled;
     for (const std::string& architecture : architectures_) {

@@ -2,8 +2,8 @@
 // Boundaries inside expressions, at which one program ends and another begins.
 //
 // Before an expression with a boundary is evaluated, everything below the boundary is evaluated and replaced
-// by a leaf. The rest is an ordinary expression. Who computes the parts is an evaluator: a tape, which records
-// them, or `eval`.
+// by a leaf. The rest is an ordinary expression. Who computes the parts is an evaluator: a tape, which
+// records them, or `eval`.
 #pragma once
 
 #include <vector>
@@ -202,7 +202,8 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
 
 /// What computes the programs of a statement, in order:
 /// - eval_program(e) returns the value of `e`, which has no boundaries, as a leaf;
-/// - sum_of_slices(x, labels, rows, f) returns the sum of f(slice of x, slice of labels) over slices of `rows`
+/// - sum_of_slices(x, labels, rows, f) returns the sum of f(slice of x, slice of labels) over slices of
+/// `rows`
 ///   rows of the leaves x and labels, as a leaf.
 /// Checking the concept compiles the programs of a few small expressions.
 template <class E>

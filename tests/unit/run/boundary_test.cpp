@@ -58,7 +58,8 @@ TEST_CASE("an evaluator sees what stands before a boundary, each block, and what
   const auto x = randn<float>(extents<5, 2>{});
   listing_evaluator evaluator{{default_context()}};
   const auto value = evaluator.eval(model(x));
-  CHECK(evaluator.computed == std::vector<shape>{{2, {5, 3}}, {2, {5, 3}}, {2, {5, 3}}, {2, {5, 3}}, {0, {}}});
+  CHECK(evaluator.computed ==
+        std::vector<shape>{{2, {5, 3}}, {2, {5, 3}}, {2, {5, 3}}, {2, {5, 3}}, {0, {}}});
   CHECK(value.item() == eval(model(x)).item());
   evaluator.computed.clear();
   model.blocks.blocks.clear();
