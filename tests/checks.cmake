@@ -62,6 +62,7 @@ endif()
 weft_add_test(structure/columns structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/columns.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/rooms structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/rooms.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/comments structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/comments.py ${PROJECT_SOURCE_DIR})
+weft_add_test(structure/mutations structure COMMAND ${Python3_EXECUTABLE} ${folder}/random/mutations.py --texts-only --build ${scratch}/mutation_texts)
 
 # Bytes that are no files, requests, calls or recordings.
 set(seconds 10)
