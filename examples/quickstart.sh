@@ -31,5 +31,5 @@ That text was written by the model you just trained. Next:
   cmake --build build -j 4 --target train_gpt        the whole program: bf16 and f16 too, recomputation
   build/examples/train_gpt --help                    all flags; try --width 256 --layers 6 on your own text
   examples/hand_written_loop.cpp                     the same training loop in a dozen lines
-  docs/tour.md                                       how weft is built, room by room
+  docs/tour.md                                       how weft works, folder by folder
 TEXT
