@@ -58,9 +58,9 @@ template <class M, class F>
 void for_each_gradient_of(M& m, F f) {
   tensor_list met;
   const auto visit = [&](no_path, const auto& p) {
-    using T = typename std::remove_cvref_t<decltype(p)>::value_type;
-    if constexpr (is_floating(dtype_of<T>))
-      if (p.state()->grad && is_new(met, p.state())) f(T{}, p.state()->grad);
+    using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
+    if constexpr (is_floating(dtype_of<parameter_type>))
+      if (p.state()->grad && is_new(met, p.state())) f(parameter_type{}, p.state()->grad);
   };
   walk<tensors_of::parameters>(m, no_path{}, visit);
 }

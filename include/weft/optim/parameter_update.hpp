@@ -123,9 +123,10 @@ void update_parameters(O& o, Model& model, double scale = 1, context& c = defaul
   ++o.steps;
   std::size_t next = 0;
   const auto visit = [&](detail::no_path, const auto& p) {
-    using T = typename std::remove_cvref_t<decltype(p)>::value_type;
+    using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
     const std::string& name = named[next++].first;
-    if constexpr (is_floating(dtype_of<T>)) detail::update_parameter<T>(o, name, p.state(), scale, c);
+    if constexpr (is_floating(dtype_of<parameter_type>))
+      detail::update_parameter<parameter_type>(o, name, p.state(), scale, c);
   };
   detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
 }
