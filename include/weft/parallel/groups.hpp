@@ -3,7 +3,6 @@
 // parameters, and ranks that hold the same shard of different copies.
 #pragma once
 
-#include <weft/comm/self.hpp>
 #include <weft/parallel/strategy.hpp>
 
 namespace weft::parallel {
@@ -65,17 +64,13 @@ class rank_groups {
       if (c != data_) f(*c);
   }
 
-  /// `apart`: creates a separate group even if it contains all ranks, because its messages have an order of
-  /// their own.
+  /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
   std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const {
-    const int count = sizes_.of(a), stride = sizes_.stride(a);
-    if (count == 1) return std::make_shared<self_communicator>();
-    if (count == data_->size() && !apart) return {std::shared_ptr<void>(), data_};  // not owned
-    std::shared_ptr<communicator> group = data_->axis(count, stride, labelled(label, true));
-    const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) *
-                                          stride;  // of the group: its name on all its ranks
-    if (data_->recorder())
+    std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
+    if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
+      const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);
       group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
+    }
     return group;
   }
 

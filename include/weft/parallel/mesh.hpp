@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ namespace weft {
 /// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts
 /// of the context, parts of a layer (tensor parallelism).
 enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, tp };
-inline constexpr int mesh_axes = 5;
+inline constexpr mesh_axis mesh_axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp, mesh_axis::cp,
+                                          mesh_axis::tp};
 
 constexpr const char* name_of(mesh_axis a) {
   constexpr const char* names[] = {"pp", "dp", "fsdp", "cp", "tp"};
@@ -39,14 +41,15 @@ struct mesh_sizes {
   /// The total number of ranks. Products beyond 2^31 give some number beyond 2^31.
   constexpr std::int64_t ranks() const {
     std::int64_t n = 1;
-    for (int i = 0; i < mesh_axes; ++i)
-      if (n >> 31 == 0) n *= of(static_cast<mesh_axis>(i));
+    for (const mesh_axis a : mesh_axes)
+      if (n >> 31 == 0) n *= of(a);
     return n;
   }
   /// The difference of the rank numbers of neighbours along `a`.
   constexpr int stride(mesh_axis a) const {
     int n = 1;
-    for (int i = static_cast<int>(a) + 1; i < mesh_axes; ++i) n *= of(static_cast<mesh_axis>(i));
+    for (const mesh_axis inner : mesh_axes)
+      if (inner > a) n *= of(inner);
     return n;
   }
   /// The coordinate of `rank` along `a`.
@@ -58,8 +61,7 @@ struct mesh_sizes {
 /// For example "pp 2 x dp 4". Axes with one rank are omitted; "1 rank" if all are.
 inline std::string to_string(const mesh_sizes& sizes) {
   std::string text;
-  for (int i = 0; i < mesh_axes; ++i) {
-    const auto a = static_cast<mesh_axis>(i);
+  for (const mesh_axis a : mesh_axes) {
     if (sizes.of(a) == 1) continue;
     text += (text.empty() ? "" : " x ") + std::string(name_of(a)) + " " + std::to_string(sizes.of(a));
   }
@@ -69,14 +71,28 @@ inline std::string to_string(const mesh_sizes& sizes) {
 /// `sizes`, if they are those of a mesh of `ranks` ranks. Throws usage_error if a size is less than 1 or the
 /// product is another number.
 inline const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
-  for (int i = 0; i < mesh_axes; ++i)
-    if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) < 1)
+  for (const mesh_axis a : mesh_axes)
+    if (sizes.of(a) < 1)
       throw usage_error(std::string("weft: mesh: ") + name_of(a) + " is " + std::to_string(sizes.of(a)) +
                         ": expected 1 or more");
   if (sizes.ranks() != ranks)
     throw usage_error("weft: mesh: " + weft::to_string(sizes) + " needs " + std::to_string(sizes.ranks()) +
                       " ranks, there are " + std::to_string(ranks));
   return sizes;
+}
+
+/// The ranks whose coordinates differ from those of this rank along the axes from `first` to `last` only. For
+/// one rank no messages are sent; for all ranks it is `ranks` itself, not owned, unless `apart`, because the
+/// group's messages have an order of their own. Collective.
+inline std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
+                                                 mesh_axis first, mesh_axis last, const comm_options& o = {},
+                                                 bool apart = false) {
+  int count = 1;
+  for (const mesh_axis a : mesh_axes)
+    if (a >= first && a <= last) count *= sizes.of(a);
+  if (count == 1) return std::make_shared<self_communicator>();
+  if (count == ranks.size() && !apart) return {std::shared_ptr<void>(), &ranks};
+  return ranks.axis(count, sizes.stride(last), o);
 }
 
 /// The coordinates of this rank in a mesh, and its groups. Operations in groups of one rank send nothing.
@@ -86,7 +102,8 @@ class rank_mesh {
   /// product of the sizes is not the number of ranks.
   rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
       : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
-    for (int i = 0; i < mesh_axes; ++i) groups_[static_cast<std::size_t>(i)] = group(i, i, o);
+    for (const mesh_axis a : mesh_axes)
+      groups_[static_cast<std::size_t>(a)] = group_along(ranks, sizes_, a, a, o);
   }
 
   const mesh_sizes& sizes() const { return sizes_; }
@@ -100,7 +117,7 @@ class rank_mesh {
   /// The ranks whose coordinates differ along the axes from `first` to `last` only. The ranks from dp to cp
   /// process different data. Collective; creates a new group on each call.
   std::shared_ptr<communicator> along(mesh_axis first, mesh_axis last, const comm_options& o = {}) const {
-    return group(static_cast<int>(first), static_cast<int>(last), o);
+    return group_along(*ranks_, sizes_, first, last, o);
   }
 
   /// One line for each rank, for example "rank 5: pp 1, dp 0, tp 1". Axes with one rank are omitted.
@@ -108,29 +125,19 @@ class rank_mesh {
     std::string text;
     for (int r = 0; r < ranks_->size(); ++r) {
       std::string line;
-      for (int i = 0; i < mesh_axes; ++i) {
-        const auto a = static_cast<mesh_axis>(i);
+      for (const mesh_axis a : mesh_axes)
         if (sizes_.of(a) > 1)
           line += (line.empty() ? "" : ", ") + std::string(name_of(a)) + " " +
                   std::to_string(sizes_.coordinate(r, a));
-      }
       text += "rank " + std::to_string(r) + (line.empty() ? "" : ": ") + line + "\n";
     }
     return text;
   }
 
  private:
-  std::shared_ptr<communicator> group(int first, int last, const comm_options& o) const {
-    int count = 1;
-    for (int i = first; i <= last; ++i) count *= sizes_.of(static_cast<mesh_axis>(i));
-    if (count == 1) return std::make_shared<self_communicator>();
-    if (count == ranks_->size()) return {std::shared_ptr<void>(), ranks_};  // not owned
-    return ranks_->axis(count, sizes_.stride(static_cast<mesh_axis>(last)), o);
-  }
-
   communicator* ranks_;
   mesh_sizes sizes_;
-  std::array<std::shared_ptr<communicator>, mesh_axes> groups_;
+  std::array<std::shared_ptr<communicator>, std::size(mesh_axes)> groups_;
 };
 
 }  // namespace weft

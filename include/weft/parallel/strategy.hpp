@@ -103,8 +103,8 @@ struct mesh {
   }
   /// Throws usage_error if an axis has several ranks and is not part of the mesh.
   static parallel_options options(const mesh_sizes& sizes) {
-    for (int i = 0; i < mesh_axes; ++i)
-      if (const auto a = static_cast<mesh_axis>(i); sizes.of(a) > 1 && !has(a))
+    for (const mesh_axis a : mesh_axes)
+      if (sizes.of(a) > 1 && !has(a))
         throw usage_error("weft: bind: the mesh " + to_string(sizes) + " has the axis " + name_of(a) +
                           ", which the policy has not");
     return {.divide = std::max({Axes::divide...}), .shard_ranks = sizes.fsdp};
