@@ -95,7 +95,7 @@ class planner {
       : g_(g),
         fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
         layouts_(graph::layouts_of(g)),
-        unit_of_(g.size(), -1) {}
+        step_of_(g.size(), -1) {}
 
   constexpr plan run() {
     find_units();
@@ -127,21 +127,21 @@ class planner {
 
   constexpr void find_units() {
     for (int i = 0; i < fused_.groups.size(); ++i) {
-      for (int m : fused_.groups[i].nodes) unit_of_[m] = groups_.size();
+      for (int m : fused_.groups[i].nodes) step_of_[m] = groups_.size();
       groups_.push_back({i, fused_.groups[i].nodes});
     }
     const sequence<int> step_of = steps_of_concats();
     for (int i = 0; i < g_.size(); ++i)
       if (has_step(g_[i])) {
-        int& of_step = unit_of_[step_of[i]];
+        int& of_step = step_of_[step_of[i]];
         if (of_step < 0) {
           of_step = groups_.size();
           groups_.push_back({});
         }
-        unit_of_[i] = of_step;
+        step_of_[i] = of_step;
         groups_[of_step].nodes.push_back(i);
       } else if (g_[i].op->kind == op::op_kind::result) {
-        unit_of_[i] = unit_of_[g_[i].operand[0]];
+        step_of_[i] = step_of_[g_[i].operand[0]];
       }
   }
 
@@ -165,7 +165,7 @@ class planner {
     for (int u = 0; u < count; ++u)
       for (int m : groups_[u].nodes)
         for (int k = 0; k < g_[m].operands; ++k) {
-          const int from = unit_of_[graph::detail::base_of(g_, g_[m].operand[k])];
+          const int from = step_of_[graph::detail::base_of(g_, g_[m].operand[k])];
           if (from < 0 || from == u) continue;
           readers[from].push_back(u);
           ++waits[u];
@@ -267,7 +267,7 @@ class planner {
     int count = 0;
     for (int k = 0; k < n.operands; ++k) {
       const int id = n.operand[k];
-      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && unit_of_[id] == unit_of_[of];
+      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && step_of_[id] == step_of_[of];
       if (parts) {
         count += append_operands(id);
       } else {
@@ -329,7 +329,7 @@ class planner {
   const compute_graph& g_;
   graph::fusion fused_;
   graph::view_layouts layouts_;
-  sequence<int> unit_of_;
+  sequence<int> step_of_;
   sequence<step_group> groups_;
   sequence<int> order_;
   sequence<bool> read_outside_;

@@ -28,9 +28,9 @@ class read_order {
   /// Records that a program reads `now`. Returns the reads that are expected to follow on its tape if it
   /// repeats a recorded order; valid until the next call.
   std::span<const read_event> follow(const run::purpose& why, read_event now) {
-    course& c = course_of(why.tape);
+    progress& c = progress_of(why.tape);
     if (!c.ahead || c.position >= c.ahead->size() || (*c.ahead)[c.position] != now) {
-      c.ahead = way_from(now);
+      c.ahead = order_from(now);
       c.position = 0;
     }
     if (why.tape) c.events.push_back(std::move(now));  // events without a tape would accumulate without end
@@ -41,55 +41,55 @@ class read_order {
   /// Keeps a unit gathered for the tape until let_go() or finish() of the tape. For a program without a tape:
   /// until any tape is finished.
   void hold(const run::purpose& why, int unit) {
-    course& c = course_of(why.tape);
+    progress& c = progress_of(why.tape);
     if (!c.holds(unit)) c.held.push_back(unit);
   }
-  void let_go(const run::purpose& why, int unit) { std::erase(course_of(why.tape).held, unit); }
+  void let_go(const run::purpose& why, int unit) { std::erase(progress_of(why.tape).held, unit); }
   /// Whether any tape holds the unit.
   bool held(int unit) const {
-    return std::any_of(courses_.begin(), courses_.end(), [&](const course& c) { return c.holds(unit); });
+    return std::any_of(tapes_.begin(), tapes_.end(), [&](const progress& c) { return c.holds(unit); });
   }
 
   /// Called after the backward pass through a tape: records its order of reads for later tapes.
   void finish(const run::tape_identity& tape) {
-    for (course& c : courses_) {
+    for (progress& c : tapes_) {
       if (!tape || c.tape.lock() != tape || c.events.empty()) continue;
-      if (way* known = way_from(c.events.front())) *known = std::move(c.events);
-      else ways_.push_back(std::make_unique<way>(std::move(c.events)));
+      if (order* known = order_from(c.events.front())) *known = std::move(c.events);
+      else orders_.push_back(std::make_unique<order>(std::move(c.events)));
     }
-    std::erase_if(courses_, [&](const course& c) { return c.tape.expired() || c.tape.lock() == tape; });
+    std::erase_if(tapes_, [&](const progress& c) { return c.tape.expired() || c.tape.lock() == tape; });
   }
   /// Removes all tapes. Recorded orders remain.
-  void forget_tapes() { courses_.clear(); }
+  void forget_tapes() { tapes_.clear(); }
 
  private:
-  using way = std::vector<read_event>;
+  using order = std::vector<read_event>;
 
   /// The progress of a tape.
-  struct course {
+  struct progress {
     std::weak_ptr<const void> tape;  // empty for programs without a tape
-    way events;
-    const way* ahead = nullptr;  // the recorded order that it is expected to repeat
+    order events;
+    const order* ahead = nullptr;  // the recorded order that it is expected to repeat
     std::size_t position = 0;    // in `ahead`, of the next read
     std::vector<int> held;
 
     bool holds(int unit) const { return std::find(held.begin(), held.end(), unit) != held.end(); }
   };
 
-  course& course_of(const run::tape_identity* tape) {
-    for (course& c : courses_)
+  progress& progress_of(const run::tape_identity* tape) {
+    for (progress& c : tapes_)
       if (tape ? c.tape.lock() == *tape : c.tape.expired()) return c;
-    courses_.push_back({tape ? *tape : run::tape_identity(), {}, nullptr, 0, {}});
-    return courses_.back();
+    tapes_.push_back({tape ? *tape : run::tape_identity(), {}, nullptr, 0, {}});
+    return tapes_.back();
   }
-  way* way_from(const read_event& first) {
-    for (const auto& w : ways_)
+  order* order_from(const read_event& first) {
+    for (const auto& w : orders_)
       if (w->front() == first) return w.get();
     return nullptr;
   }
 
-  std::vector<course> courses_;             // few: tapes with entries
-  std::vector<std::unique_ptr<way>> ways_;  // recorded orders, distinguished by their first event
+  std::vector<progress> tapes_;             // few: tapes with entries
+  std::vector<std::unique_ptr<order>> orders_;  // recorded orders, distinguished by their first event
 };
 
 }  // namespace weft::parallel

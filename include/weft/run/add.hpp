@@ -26,7 +26,7 @@ inline constexpr std::array scale_words{
     lower::instruction{lower::store, T, 2, 5}.encoded(),
     lower::instruction{lower::end}.encoded()};
 
-[[noreturn, gnu::cold]] inline void refuse_form(const char* what, const tensor_state& a,
+[[noreturn, gnu::cold]] inline void refuse_spec(const char* what, const tensor_state& a,
                                                 const tensor_state& b, dtype type) {
   if (b.type != type)
     throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " +
@@ -37,7 +37,7 @@ inline constexpr std::array scale_words{
 /// Throws unless `b` has dtype `type` and `size` elements.
 inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
                          index_t size) {
-  if (b.type != type || b.extents.size() != size) refuse_form(what, a, b, type);
+  if (b.type != type || b.extents.size() != size) refuse_spec(what, a, b, type);
 }
 
 /// Calls f(std::integral_constant<dtype, T>) for the floating dtype `t`; throws value_error for another.

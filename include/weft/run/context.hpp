@@ -88,9 +88,9 @@ class context {
   /// The specialization of a plan for these symbol values; made at the first request and kept.
   run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                              std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
-    auto at =
-        std::partition_point(specializations_.begin(), specializations_.end(),
-                             [&](const known_instance& i) { return std::less<>()(i.identity, identity); });
+    auto at = std::partition_point(
+        specializations_.begin(), specializations_.end(),
+        [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
     for (; at != specializations_.end() && at->identity == identity; ++at)
       if (at->made->symbols() == symbols) return *at->made;
     return *specializations_
@@ -162,11 +162,11 @@ class context {
   std::atomic<const void*> user_ = nullptr;
   bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
-  struct known_instance {
+  struct known_specialization {
     const void* identity;
     std::unique_ptr<run::specialization> made;
   };
-  std::vector<known_instance> specializations_;  // by identity
+  std::vector<known_specialization> specializations_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
 };

@@ -193,7 +193,7 @@ class basic_tape_entries {
              });
   }
 
-  context& where_played() const { return *context_; }
+  context& run_context() const { return *context_; }
 
  private:
   struct entry {
@@ -255,8 +255,8 @@ class basic_tape_entries {
       n.result->grad.reset();
       n.result->on_tape = tape_status::consumed;
       if (cotangent) run_hooks(*n.result, cotangent);
-      if (n.function) play_function(n, cotangent);
-      else if (cotangent) play_programs(n, cotangent);
+      if (n.function) run_function(n, cotangent);
+      else if (cotangent) run_programs(n, cotangent);
       if (!hooks) continue;
       recycled_vector<tensor_state*> done;
       append_gradients(n, done);
@@ -283,7 +283,7 @@ class basic_tape_entries {
     for (const auto& hook : of.gradient_hooks) hook(gradient);
   }
 
-  void play_function(const entry& n, const std::shared_ptr<tensor_state>& cotangent) {
+  void run_function(const entry& n, const std::shared_ptr<tensor_state>& cotangent) {
     tensor_list gradients = n.function->call(cotangent);
     if (gradients.size() != n.leaves.size())
       throw usage_error("weft: backward: a function gives " + std::to_string(gradients.size()) +
@@ -292,12 +292,12 @@ class basic_tape_entries {
       const std::shared_ptr<tensor_state> g = std::move(gradients[i]);
       if (!g) continue;
       if (g->type != n.leaves[i]->type || !(g->extents == n.leaves[i]->extents))
-        run::detail::refuse_form("backward", *n.leaves[i], *g, n.leaves[i]->type);
+        run::detail::refuse_spec("backward", *n.leaves[i], *g, n.leaves[i]->type);
       accumulate(n.leaves[i], g);
     }
   }
 
-  void play_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
+  void run_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
     tensor_list leaves;
     leaves.reserve(n.leaves.size() + n.saved.size() + 1);
     leaves.resize(n.leaves.size());
@@ -421,7 +421,7 @@ class tape : public tape_entries {
     if (count <= rows)
       return eval_program(f(typename slices::matrix(x.state()),
                             typename slices::row_labels(part_of(*labels.state(), 0, {1, {count}}))));
-    context& c = where_played();
+    context& c = run_context();
     // Scaled like the gradients of a mean over all rows, as f16 products expect.
     const double cotangent = c.loss_scale / static_cast<double>(count);
     tape_entries::slice_sums sums{cotangent,
