@@ -286,7 +286,8 @@ class supervisor {
         j.start(c, SIGKILL);
       }
     }
-    j.guard(o_.by_mpirun() ? SIGTERM : SIGKILL);
+    // The kernel sends mpirun its SIGTERM: at a second one it would end at once and leave its ranks behind.
+    j.guard(o_.by_mpirun() ? 0 : SIGKILL);
   }
 
   /// Until all processes have ended.

@@ -65,7 +65,8 @@ class job {
     ::setpgid(child, child);  // here and there: whoever comes first
     processes_.push_back({child, -1});
   }
-  /// To be called when all have been started.
+  /// To be called when all have been started: what their groups are sent when the launcher dies, before
+  /// SIGKILL; 0 leaves it to `when_orphaned`.
   void guard(int first) {
     guard_ = ::fork();
     if (guard_ == 0) watch_launcher(first);

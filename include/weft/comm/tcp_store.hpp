@@ -31,11 +31,12 @@ class tcp_store : public store {
         answer_limit_(std::clamp(limit, milliseconds(1'000), milliseconds(60'000))),
         socket_(io_) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
+    const milliseconds pause(20);
     for (std::string why; !joins(address, port, token, deadline, why);) {
-      if (std::chrono::steady_clock::now() > deadline)
+      if (std::chrono::steady_clock::now() + pause > deadline)
         throw timeout_error("weft: store: nobody answers at " + where_ + " within " +
                             std::to_string(limit.count()) + " ms: " + why);
-      std::this_thread::sleep_for(milliseconds(20));
+      std::this_thread::sleep_for(pause);
     }
   }
 

@@ -25,9 +25,13 @@ class watch_judge {
   int size() const { return static_cast<int>(ranks_.size()); }
   bool expects(int rank) const { return rank >= 0 && rank < size() && at(rank) == presence::expected; }
   bool all_have_come() const { return std::count(ranks_.begin(), ranks_.end(), presence::expected) == 0; }
+  /// Whether nobody is to be told the verdict any more. A rank that has not come yet may still do so, unless
+  /// the others have waited for it in vain.
   bool all_have_left() const {
-    const auto gone = [](presence p) { return p != presence::here; };
-    return std::all_of(ranks_.begin(), ranks_.end(), gone);
+    const bool some_may_come = !verdict_ || !verdict_->late;
+    return std::none_of(ranks_.begin(), ranks_.end(), [&](presence p) {
+      return p == presence::here || (p == presence::expected && some_may_come);
+    });
   }
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
   bool asks() const { return report_ && !verdict_; }

@@ -158,7 +158,7 @@ class watch_server {
   void tell() {
     if (judge_.all_have_come() && listener_) {
       listener_ = descriptor();
-      tell_all(notice(watch_notice::all_there).take());
+      if (!judge_.verdict()) tell_all(notice(watch_notice::all_there).take());
     }
     if (judge_.asks() && !std::exchange(asked_, true)) tell_all(notice(watch_notice::where_are_you).take());
     if (!judge_.verdict()) return;

@@ -188,3 +188,36 @@ TEST_CASE("ranks that do not come are named by those that do") {
   CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 2, "", 50ms), doctest::Contains("rank 0 is not there"),
                        comm_error);
 }
+
+TEST_CASE("a rank that comes after a failure at the start is told of it") {
+  watch_judge j(3);
+  j.comes(0);
+  j.comes(2);
+  j.closes(2);
+  j.leaves(0);
+  CHECK_FALSE(j.all_have_left());  // rank 1 may still come
+  j.comes(1);
+  j.leaves(1);
+  CHECK(j.all_have_left());
+
+  memory_store meet;
+  std::thread first([&] {
+    CHECK_THROWS_WITH_AS(rank_watch(meet, 0, 3, "127.0.0.1", 20s),
+                         "weft: rank 2 is gone: its process has ended", comm_error);
+  });
+  {
+    frame_reader where(meet.get("watch", 20s));
+    const std::string host = where.text(), port = where.text(), secret = where.text();
+    frame_socket rank_2(connect_to(host, port, 5s));
+    std::optional<std::string> nonce;
+    while (!(nonce = rank_2.next()) && rank_2.receive()) std::this_thread::sleep_for(1ms);
+    REQUIRE(nonce);
+    frame_reader in(*nonce);
+    in.byte();
+    rank_2.send(frame_writer().byte(0).number(2).text(watch_proof(secret, in.text(), 2)).take());
+  }  // it ends without a farewell
+  std::this_thread::sleep_for(500ms);
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 3, "", 20s), "weft: rank 2 is gone: its process has ended",
+                       comm_error);
+  first.join();
+}
