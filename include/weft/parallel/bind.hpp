@@ -21,6 +21,7 @@
 
 #include <concepts>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -60,21 +61,10 @@ class bound_run : public context {
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
             std::shared_ptr<communicator> ranks, const parallel_options& o)
-      : context(parameters.empty() ? default_device() : parameters.front().second->where),
-        options_(checked(o)),
-        ranks_(std::move(ranks)),
-        optimizer_(&optimizer),
-        parallel_(parameters, buffers, *ranks_, o, where()) {
+      : bound_run(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
+                  std::move(ranks), o) {
     if (parameters.empty()) detail::refuse_step(false);
-    if (scales_loss && o.hook)
-      throw usage_error(
-          "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
-          "f16; use bf16");
-    if (groups().data().size() > 1 || o.deterministic) hooks_ = &parallel_;
-    set_scale();
-    parallel_.groups().set_step(0);
-    local_ = parallel_.local();
-    if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
+    hold(parameters, buffers, *ranks_);
   }
 
   /// Updates the parameters with the mean gradient over ranks and micro-batches, and clears the gradient.
@@ -101,11 +91,11 @@ class bound_run : public context {
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();
-    parallel_.groups().set_step(++steps_);
+    parallel_->groups().set_step(++steps_);
     const bool meets = steps_ % options_.local_steps == 0;
-    if (local && groups().data().size() > 1 && meets) parallel_.average_parameters();
-    if (options_.broadcast_buffers && meets) parallel_.broadcast_buffers();
-    parallel_.parameters_changed();
+    if (local && groups().data().size() > 1 && meets) parallel_->average_parameters();
+    if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers();
+    parallel_->parameters_changed();
     return norm;
   }
 
@@ -149,13 +139,13 @@ class bound_run : public context {
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
   /// step. Collective.
   double gradient_norm() {
-    if (hooks_) parallel_.deliver_gradients();
+    deliver_gradients();
     return parallel::norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
   /// The largest absolute value of these gradients. Collective.
   double gradient_inf_norm() {
-    if (hooks_) parallel_.deliver_gradients();
+    deliver_gradients();
     return parallel::inf_norm_over_ranks(*this, owned_gradients(), groups().owners(), control("norm")) /
            loss_scale;
   }
@@ -186,7 +176,7 @@ class bound_run : public context {
     parallel::data_parallel_hooks& of_;
     bool before_;
   };
-  no_sync_scope no_sync(bool on = true) { return no_sync_scope(parallel_, on); }
+  no_sync_scope no_sync(bool on = true) { return no_sync_scope(*parallel_, on); }
 
   /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
@@ -210,8 +200,8 @@ class bound_run : public context {
   /// Complete copies of all parameters, then of all buffers, by name. Collective.
   state_dict_t full() {
     state_dict_t all;
-    for (const auto& [name, p] : local_) all.emplace_back(name, parallel_.whole_of(name, p));
-    for (const auto& [name, b] : parallel_.buffers()) {
+    for (const auto& [name, p] : local_) all.emplace_back(name, parallel_->whole_of(name, p));
+    for (const auto& [name, b] : parallel_->buffers()) {
       all.emplace_back(name, make_state(b->where, b->extents, b->type));
       parallel::copy_rows(all.back().second, 0, b, 0, b->extents.size());
     }
@@ -220,7 +210,7 @@ class bound_run : public context {
 
   /// Complete copies of the state of the optimizer, named "kind.parameter". Collective.
   state_dict_t full_optimizer() {
-    communicator& shards = parallel_.groups().shards();
+    communicator& shards = parallel_->groups().shards();
     std::string keys;  // of the first rank, which has rows of every parameter
     for (const auto& [key, t] : optimizer_->state.tensors()) keys += key + '\n';
     std::vector<std::int64_t> size{static_cast<std::int64_t>(keys.size())};
@@ -233,42 +223,85 @@ class bound_run : public context {
       const auto dot = std::find(at, text.end(), '.'), end = std::find(dot, text.end(), '\n');
       const std::string kind(at, dot), name(dot + 1, end);
       const auto rows = optimizer_->state.find(kind, name);
-      all.emplace_back(kind + "." + name, parallel_.whole_of(name, rows ? rows : parallel::flat(where(), 0)));
+      all.emplace_back(kind + "." + name, parallel_->whole_of(name, rows ? rows : parallel::flat(where(), 0)));
       at = end;
     }
     return all;
   }
 
   /// Must be called after other code has set elements of local parameters. Collective.
-  void reload() { parallel_.parameters_changed(); }
+  void reload() { parallel_->parameters_changed(); }
 
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }
   Optimizer& optimizer() const { return *optimizer_; }
   communicator& ranks() const { return *ranks_; }
   const parallel_options& options() const { return options_; }
-  const parallel::data_parallel_hooks& parallel() const { return parallel_; }
-  const parallel::rank_groups& groups() const { return parallel_.groups(); }
+  /// Throws usage_error if the parameters of this rank are not known yet, before the first step of a pipeline.
+  const parallel::data_parallel_hooks& parallel() const {
+    if (!parallel_) refuse_unprepared();
+    return *parallel_;
+  }
+  const parallel::rank_groups& groups() const { return parallel().groups(); }
 
   index_t optimizer_bytes() const { return static_cast<index_t>(optimizer_->state.bytes()); }
 
- private:
-  static constexpr bool scales_loss = Options::products == dtype::f16;
+ protected:
+  /// A run that holds no parameters yet; see hold().
+  bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
+            const parallel_options& o)
+      : context(where), options_(checked(o)), ranks_(std::move(ranks)), optimizer_(&optimizer) {
+    if (scales_loss && o.hook)
+      throw usage_error(
+          "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
+          "f16; use bf16");
+    set_scale();
+    if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
+  }
 
+  /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. `owners`: the
+  /// ranks that hold a copy of the model together, if other ranks hold other parameters. Collective.
+  void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
+            std::shared_ptr<communicator> owners = nullptr) {
+    parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners));
+    if (groups().data().size() > 1 || options_.deterministic) hooks_ = &*parallel_;
+    parallel_->groups().set_step(0);
+    local_ = parallel_->local();
+  }
   static void check(const step_options& o) {
     weft::detail::require_limit("step: clip", o.clip);
     if (o.micro_batches < 1)
       throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
   }
+  bool holds_parameters() const { return parallel_.has_value(); }
+
+  /// During subsequent backward passes, the gradients of these tensors are not reduced.
+  void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
+
+  /// Completes the gradients of a step.
+  virtual void deliver_gradients() {
+    if (hooks_) parallel_->deliver_gradients();
+  }
+  /// Whether norms count the gradient of this parameter on this rank.
+  virtual bool counts(const tensor_state&) const { return true; }
+
+ private:
+  static constexpr bool scales_loss = Options::products == dtype::f16;
+
+  [[noreturn, gnu::cold]] static void refuse_unprepared() {
+    throw usage_error(
+        "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, or "
+        "call run.prepare(loss, micro_batches)");
+  }
   void set_scale() {
     if (scales_loss) loss_scale = scaler_.scale;
   }
-  comm_options control(const char* label) const { return parallel_.groups().labelled(label, true); }
+  comm_options control(const char* label) const { return parallel_->groups().labelled(label, true); }
   /// The gradients that this rank counts in norms: of the rows that it updates and no other owner updates.
   tensor_list owned_gradients() const {
     tensor_list all;
     for (const auto& [name, p] : local_)
-      if (p->grad) all.push_back(p->grad);
+      if (p->grad && counts(*p)) all.push_back(p->grad);
     return all;
   }
 
@@ -287,7 +320,7 @@ class bound_run : public context {
   parallel_options options_;
   std::shared_ptr<communicator> ranks_;
   Optimizer* optimizer_;
-  parallel::data_parallel_hooks parallel_;
+  std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
@@ -323,7 +356,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
 /// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
-  requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); }
+  requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
+           (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   return bound_run<Optimizer, typename Plan::programs>(
       named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},

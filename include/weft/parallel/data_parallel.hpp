@@ -21,11 +21,12 @@ class data_parallel_hooks : public run::execution_hooks {
   /// Replaces parameters and buffers by those of rank 0. Deferred parameters are initialized; for sharded
   /// ones, each rank draws its own rows. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
-                      const parallel_options& o, const device& where)
+                      const parallel_options& o, const device& where,
+                      std::shared_ptr<communicator> owners = nullptr)
       : options_(o),
         where_(where),
         messages_(message_device(where)),
-        groups_(ranks, o),
+        groups_(ranks, o, std::move(owners)),
         units_(units_of(parameters, o, groups_.parts())),
         buffers_(std::move(buffers)),
         gatherer_(units_, groups_, o, where),
@@ -63,13 +64,13 @@ class data_parallel_hooks : public run::execution_hooks {
     for (tensor_state* leaf : all) ++uses_[leaf];
     for (unit& u : units_) {
       u.waiting = 0;
-      for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get());
+      for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get()) && !withholds(*m.whole);
     }
   }
   void after_entry(uses leaves) override {
     for (tensor_state* leaf : leaves) {
       const auto found = places_.find(leaf);
-      if (found == places_.end() || --uses_[leaf] > 0) continue;
+      if (found == places_.end() || --uses_[leaf] > 0 || withholds(*leaf)) continue;
       if (leaf->grad)
         for (const auto& hook : leaf->gradient_hooks) hook(leaf->grad);
       const int u = found->second.unit;
@@ -77,6 +78,10 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
   void after_backward(const run::tape_identity& tape) override { gatherer_.finish(tape); }
+
+  /// During subsequent backward passes, the gradients of these tensors are left where they are: another
+  /// backward pass completes them.
+  void withhold(tensor_list of) { withheld_ = std::move(of); }
 
   void poll() override {
     gatherer_.poll();
@@ -166,6 +171,9 @@ class data_parallel_hooks : public run::execution_hooks {
     int unit, member;
   };
 
+  bool withholds(const tensor_state& t) const {
+    return std::any_of(withheld_.begin(), withheld_.end(), [&](const state_ptr& w) { return w.get() == &t; });
+  }
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
 
   static void check(const std::string& name, const tensor_state& p) {
@@ -315,6 +323,7 @@ class data_parallel_hooks : public run::execution_hooks {
   std::unordered_map<tensor_state*, int> uses_;
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
+  tensor_list withheld_;
   bool synchronizes_ = true;
   bool delivered_ = false;  // the gradients of this step have been stored in the local parameters
 };

@@ -10,8 +10,10 @@ namespace weft::parallel {
 /// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:
-  /// Collective. Throws usage_error if the number of ranks is not a multiple of the group size.
-  rank_groups(communicator& data, const parallel_options& o) : data_(&data), timeout_(o.timeout) {
+  /// Collective. `owners`: see there; the ranks of `shards` unless several stages hold the model. Throws
+  /// usage_error if the number of ranks is not a multiple of the group size.
+  rank_groups(communicator& data, const parallel_options& o, std::shared_ptr<communicator> owners = nullptr)
+      : data_(&data), timeout_(o.timeout) {
     const int n = data.size();
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
     if (n % group)
@@ -21,6 +23,7 @@ class rank_groups {
     sizes_.fsdp = group;
     shards_ = along(mesh_axis::fsdp, "shards", false);
     replicas_ = along(mesh_axis::dp, "replicas", o.hook != nullptr);
+    owners_ = owners ? std::move(owners) : shards_;
   }
 
   /// The mesh that the ranks form.
@@ -34,7 +37,7 @@ class rank_groups {
   communicator& replicas() const { return *replicas_; }
   /// The ranks that together hold one copy of the model. Each row is owned by one of them, which counts it in
   /// norms.
-  communicator& owners() const { return *shards_; }
+  communicator& owners() const { return *owners_; }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
@@ -78,7 +81,7 @@ class rank_groups {
   mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
-  std::shared_ptr<communicator> shards_, replicas_;
+  std::shared_ptr<communicator> shards_, replicas_, owners_;
 };
 
 }  // namespace weft::parallel

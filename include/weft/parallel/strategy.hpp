@@ -91,7 +91,8 @@ struct single {
 template <class... Axes>
 struct mesh {
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
-  static_assert((int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)}) == int{sizeof...(Axes)},
+  static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)}) ==
+                    int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
 
   /// Of a mesh of one axis, along which all ranks are.

@@ -78,6 +78,41 @@ auto look_up(const bound<Tag, T, Extents>& b, const variables<Found, Leaf, Outer
   else return look_up(b, v.outer);
 }
 
+/// Whether an evaluator computes some of the blocks only, as a stage of a pipeline does. It has a function
+/// before_block(x), which is told the operand of each block and may replace it.
+template <class Evaluator>
+concept block_divider = Evaluator::divides_blocks;
+
+/// Whether `E` reads the variable after a boundary of `E`, rather than in the operand of its first one.
+template <class Variable, class E>
+inline constexpr bool reads_after_boundary = std::is_same_v<Variable, E>;
+template <class Variable, class Block, class X>
+inline constexpr bool reads_after_boundary<Variable, boundary_node<Block, X>> =
+    has_boundary<X>&& reads_after_boundary<Variable, X>;
+template <class Variable, class Op, class Attr, class... A>
+inline constexpr bool reads_after_boundary<Variable, node<Op, Attr, A...>> =
+    (reads_after_boundary<Variable, A> || ...);
+template <class Variable, class Op, class Attr, int Sizes, class... A>
+inline constexpr bool reads_after_boundary<Variable, sized_node<Op, Attr, Sizes, A...>> =
+    (reads_after_boundary<Variable, A> || ...);
+template <class Variable, class Tag, class Value, class Body>
+inline constexpr bool reads_after_boundary<Variable, let_node<Tag, Value, Body>> =
+    reads_after_boundary<Variable, Value> || reads_after_boundary<Variable, Body>;
+template <class Variable, class Tag, class E>
+inline constexpr bool reads_after_boundary<Variable, shared_node<Tag, E>> = reads_after_boundary<Variable, E>;
+template <class Variable, class F, class X, class Labels>
+inline constexpr bool reads_after_boundary<Variable, slices_node<F, X, Labels>> =
+    reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Labels>;
+
+/// The compile-time error for a value that stages of a pipeline would have to send around blocks.
+template <bool Holds>
+struct crossing_law {
+  static_assert(Holds,
+                "weft: pipeline: a let shares a value between what stands before a repeat and what stands "
+                "after it, which other stages compute: compute the value again after the repeat, or pass it "
+                "through the blocks");
+};
+
 /// The evaluator, and the shared values that it has computed so far.
 template <class Evaluator>
 class resolver {
@@ -140,6 +175,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_no
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
                   "weft: repeat: a block must keep the shape and dtype of its operand");
+    if constexpr (block_divider<Evaluator>) to.evaluator.before_block(x);
     x = decltype(x)(to.evaluator.eval_program(block(x)));
   }
   return x;
@@ -164,6 +200,8 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Ta
   if constexpr (has_boundary<Body>) {
     auto leaf = as_leaf(to.evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
+    constexpr bool crosses = !requires { decltype(value)::is_leaf; } && reads_after_boundary<variable, Body>;
+    (void)sizeof(crossing_law<!(block_divider<Evaluator> && crosses)>);
     const variables<variable, decltype(leaf), Variables> inside{leaf, v};
     auto body = resolve(to, inside, l.body);
     to.leave(inside.depth);

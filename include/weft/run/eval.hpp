@@ -135,6 +135,10 @@ struct row_slices {
 /// Evaluates programs without recording them on a tape.
 template <class Options>
 struct forgetful_evaluator {
+  /// The program that is executed for E.
+  template <expression E>
+  using program_of = value_program<E, Options>;
+
   context& in;
   bool check_versions = true;
 
@@ -144,7 +148,7 @@ struct forgetful_evaluator {
       return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E>();
     else
       return evaluated<E>(
-          execute_value(in, executable_of<value_program<E, Options>>(), operands_of(e, check_versions)));
+          execute_value(in, executable_of<program_of<E>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>

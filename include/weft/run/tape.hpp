@@ -61,6 +61,12 @@ class basic_tape_entries {
                         " for a value of shape " + to_string(y.extents()));
     run_backward(y.state(), seed.state());
   }
+  /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
+  void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+    if (seed->type != y->type || !(seed->extents == y->extents))
+      run::detail::refuse_spec("backward", *y, *seed, y->type);
+    run_backward(y, seed);
+  }
 
   /// Reports expressions for which no backward pass exists.
   template <expression E, class... Seed>
@@ -384,6 +390,10 @@ using tape_entries = basic_tape_entries<>;
 template <class Options = program_options<>>
 class tape : public tape_entries {
  public:
+  /// The program that is executed for E.
+  template <expression E>
+  using program_of = run::forward_program<E, Options>;
+
   explicit tape(context& c = default_context()) : tape_entries(c) {}
 
   /// Evaluates `e` and records it. The result is a variable: later expressions may use it, and gradients
@@ -401,7 +411,7 @@ class tape : public tape_entries {
       return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // checks that its ops have derivatives
-      return evaluated<E, true>(run_forward(run::executable_of<run::forward_program<E, Options>>(),
+      return evaluated<E, true>(run_forward(run::executable_of<program_of<E>>(),
                                             run::executable_of<run::backward_program<E, Options>>(),
                                             run::operands_of(e)));
     }
@@ -431,7 +441,7 @@ class tape : public tape_entries {
       sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
-      run_slice(sums, run::executable_of<run::forward_program<E, Options>>(),
+      run_slice(sums, run::executable_of<program_of<E>>(),
                 run::executable_of<run::backward_program<E, Options>>(),
                 run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });

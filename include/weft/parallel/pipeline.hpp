@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT
+// Pipeline parallelism: stages of ranks hold runs of blocks and pass micro-batches on.
+//
+//   using plan = policy<strategy::mesh<pp<pipeline::one_f_one_b>, dp>>;
+//   auto run = bind<plan>(model, optimizer, ranks, {.pp = 2, .dp = 2});
+//   auto r = run.step(8, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
+//
+// The model is unchanged: its statement is divided where it applies `repeat`s, between blocks. Every rank calls
+// the loss for all micro-batches, and executes the programs of its own chunks. Which parameters a rank holds
+// follows from the statement: it is known after the first step, or after run.prepare(statement, micro_batches).
+// The elements of all others are freed, or, on a deferred device, never created.
+#pragma once
+
+#include <weft/parallel/bind.hpp>
+#include <weft/parallel/pipeline_step.hpp>
+#include <weft/parallel/schedule/loops.hpp>
+#include <weft/parallel/stage_division.hpp>
+
+namespace weft {
+
+namespace pipeline {
+/// Interleaved 1F1B with a fixed number of chunks on each stage, for `pp`.
+template <int Chunks>
+constexpr schedule interleaved(int stages, int micro_batches) {
+  return interleaved_1f1b(stages, micro_batches, Chunks);
+}
+}  // namespace pipeline
+
+/// Pipeline parallelism along an axis of `strategy::mesh`. `Make(stages, micro_batches)` returns the schedule.
+template <auto Make = pipeline::one_f_one_b>
+struct pp {
+  static constexpr mesh_axis axis = mesh_axis::pp;
+  static constexpr sharding divide = sharding::none;
+  static pipeline::schedule make(int stages, int micro_batches) { return Make(stages, micro_batches); }
+};
+
+/// Options of a pipeline that are known at run time.
+struct pipeline_options {
+  /// Returns the schedule for a number of stages and of micro-batches; replaces the policy's. The stages of
+  /// chunks must not depend on the number of micro-batches.
+  std::function<pipeline::schedule(int stages, int micro_batches)> schedule{};
+  /// The number of blocks of each chunk; empty: such that the largest modelled cost is minimal.
+  std::vector<index_t> blocks{};
+};
+
+/// A run whose ranks hold stages of the model. Tapes written by hand and `step(options)` do not apply: a step
+/// is `step(micro_batches, loss)`.
+template <class Optimizer, class Options = program_options<>>
+class pipeline_run : public bound_run<Optimizer, Options> {
+  using base = bound_run<Optimizer, Options>;
+  template <class, class>
+  friend class parallel::pipeline_step;
+
+ public:
+  pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
+               std::shared_ptr<communicator> ranks, const mesh_sizes& sizes, const parallel_options& o,
+               pipeline_options p)
+      : base(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
+             std::move(ranks), o),
+        parameters_(parameters),
+        buffers_(buffers),
+        sizes_(sizes),
+        settings_(std::move(p)) {
+    if (parameters.empty()) weft::detail::refuse_step(false);
+    const comm_options control{.timeout = o.timeout, .control = true};
+    communicator& all = base::ranks();
+    stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
+    data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::tp, control);
+    owners_ = sizes_.dp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
+                             : all.split(sizes_.coordinate(all.rank(), mesh_axis::dp), all.rank(), control);
+  }
+
+  /// Divides the model among the stages, as the first step does: `statement` is a loss of the model, of which
+  /// nothing is computed. Call it before reading a checkpoint or exporting a model that has not been trained.
+  /// Collective. Throws usage_error if the schedule has more chunks than the statement has blocks.
+  template <expression E>
+  void prepare(const E& statement, index_t micro_batches) {
+    if (base::holds_parameters()) return;
+    use_schedule(micro_batches);
+    const std::vector<reading> readings = readings_of(statement);
+    divide(readings);
+    hold_own(readings);
+  }
+
+  /// Executes a training step; see bound_run. Every rank calls `loss` for all micro-batches.
+  template <class Loss>
+    requires std::invocable<Loss&, index_t>
+  step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
+    o.micro_batches = micro_batches;
+    base::check(o);
+    use_schedule(micro_batches);
+    parallel::pipeline_step<pipeline_run, Loss> of_step(*this, loss, schedule_);
+    if (!base::holds_parameters()) prepare(of_step.of(0), micro_batches);
+    const traffic sent = all_sent();
+    const double waited = all_waited_ms();
+    recycled_vector<double> losses(
+        static_cast<std::size_t>(micro_batches * base::groups().data().size()), 0.0);
+    number_of_step_ = static_cast<std::uint64_t>(base::optimizer().steps);
+    of_step.execute(losses);
+    records_ = of_step.records();
+    base::ranks().all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
+    step_result r;
+    for (const double l : losses) r.loss += l;
+    r.loss /= static_cast<double>(losses.size());
+    r.norm = base::step(o);
+    r.sent = all_sent() - sent;
+    r.waited_ms = all_waited_ms() - waited;
+    return r;
+  }
+
+  /// Computes `e`, a statement of the model, on the stages, and returns its value on every rank. Nothing is
+  /// recorded. Collective.
+  template <expression E>
+  evaluated<E> eval(const E& e) {
+    prepare(e, sizes_.pp);
+    parallel::stage_messages messages(*stages_, this->where());
+    const context::random_state start = this->randomness();
+    std::shared_ptr<tensor_state> value, passed;
+    for (int c = 0; c < schedule_.chunks(); ++c) {
+      if (schedule_.stage_of[static_cast<std::size_t>(c)] != stage()) continue;
+      this->set_randomness(start);
+      value = eval_chunk(e, c, messages, passed).state();
+    }
+    messages.complete();
+    const int last = schedule_.stage_of.back();
+    const parallel::state_ptr result =
+        last == stage() ? value : make_state(this->where(), value->extents, value->type);
+    if (stages_->size() > 1) share(result, last, "value");
+    return evaluated<E>(result);
+  }
+
+  /// Complete copies of all parameters, then of all buffers, by name. Collective.
+  state_dict_t full() {
+    state_dict_t all;
+    const state_dict_t own = base::full();
+    for (const auto* list : {&parameters_, &buffers_})
+      for (const auto& [name, p] : *list) {
+        const int owner = owner_of(name);
+        const auto found =
+            std::find_if(own.begin(), own.end(), [&, n = &name](const auto& o) { return o.first == *n; });
+        parallel::state_ptr whole =
+            owner == stage() ? found->second : make_state(this->where(), p->whole(), p->type);
+        share(whole, owner, name);
+        all.emplace_back(name, std::move(whole));
+      }
+    return all;
+  }
+
+  /// One line for each chunk: its stage, its blocks, its part of the modelled cost.
+  std::string to_string() const {
+    double all = 0;
+    for (const double c : costs_) all += c;
+    std::string text;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      char part[16];
+      std::snprintf(part, sizeof part, "%.1f%%", all > 0 ? 100 * costs_[c] / all : 0.0);
+      text += "chunk " + std::to_string(c) + ": stage " + std::to_string(schedule_.stage_of[c]) + ", blocks " +
+              std::to_string(chunks_[c].first) + " to " + std::to_string(chunks_[c].last - 1) + ", " + part +
+              " of the cost\n";
+    }
+    return text;
+  }
+
+  /// When this rank executed the steps of the last training step, in seconds since its begin.
+  const std::vector<pipeline::record>& records() const { return records_; }
+  /// The ranks that hold the stages of one copy of the model, in the order of stages.
+  communicator& stages() const { return *stages_; }
+  int stage() const { return stages_->rank(); }
+  /// The blocks of a chunk, in the order of evaluation.
+  const parallel::block_range& blocks_of(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)]; }
+  const mesh_sizes& sizes() const { return sizes_; }
+
+ protected:
+  void deliver_gradients() override {
+    base::deliver_gradients();
+    if (tied_) tied_->deliver(base::local(), base::groups().labelled("tied"));
+  }
+  bool counts(const tensor_state& local) const override {
+    for (const auto& [name, p] : base::local())
+      if (p.get() == &local) return !tied_->owned_elsewhere(name);
+    return true;
+  }
+
+ private:
+  /// What a program of the statement reads, and its modelled cost.
+  struct reading {
+    index_t blocks;
+    tensor_list leaves;
+    double cost;
+  };
+
+  comm_options control(const std::string& label) const {
+    return {.label = label, .timeout = base::options().timeout, .control = true};
+  }
+  traffic all_sent() const {
+    traffic t = base::groups().sent();
+    if (stages_->size() > 1) t += stages_->sent();
+    return t;
+  }
+  double all_waited_ms() const {
+    return base::groups().waited_ms() + (stages_->size() > 1 ? stages_->waited_ms() : 0.0);
+  }
+
+  void use_schedule(index_t micro_batches) {
+    if (schedule_.micro_batches == micro_batches) return;
+    pipeline::schedule s = settings_.schedule(sizes_.pp, static_cast<int>(micro_batches));
+    if (!s.has_messages()) s = pipeline::with_messages(s);
+    if (const auto mistake = pipeline::check(s))
+      throw usage_error("weft: pipeline: the schedule cannot run: " + pipeline::to_text(*mistake));
+    const auto refuse = [&](const std::string& why) {
+      throw usage_error("weft: pipeline: the schedule for " + std::to_string(sizes_.pp) + " stages and " +
+                        std::to_string(micro_batches) + " micro-batches " + why);
+    };
+    if (s.stages() != sizes_.pp || s.micro_batches != micro_batches)
+      refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
+    if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
+      refuse("puts chunks on other stages than the one before");
+    for (const auto& list : s.steps)
+      for (const pipeline::step& e : list)
+        if (e.kind == pipeline::step_kind::backward_input || e.kind == pipeline::step_kind::backward_weight)
+          refuse("divides backward steps, which is not supported yet");
+    if (!s.flush) refuse("updates parameters before its end, which is not supported yet");
+    schedule_ = std::move(s);
+  }
+
+  template <expression E>
+  std::vector<reading> readings_of(const E& statement) {
+    std::vector<reading> readings;
+    const parallel::stage_events events{
+        .visit = [&](index_t blocks, const run::operands& o, const run::plan_view& p) {
+          readings.push_back({blocks, o.leaves,
+                              parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes))});
+        }};
+    tape<Options> unused(*this);
+    parallel::stage_evaluator<tape<Options>> walk(unused, *this, parallel::no_blocks, events);
+    const context::random_state now = this->randomness();
+    walk.eval(statement);
+    this->set_randomness(now);
+    blocks_ = walk.blocks();
+    return readings;
+  }
+
+  void divide(const std::vector<reading>& readings) {
+    std::vector<double> cost(static_cast<std::size_t>(blocks_), 0.0);
+    double before = 0;
+    for (const reading& r : readings)
+      (r.blocks == 0 ? before : cost[static_cast<std::size_t>(r.blocks - 1)]) += r.cost;
+    const int chunks = schedule_.chunks();
+    chunks_ = settings_.blocks.empty() ? parallel::divided_by_cost(cost, before, chunks)
+                                       : parallel::divided_by_list(settings_.blocks, blocks_, chunks);
+    for (const parallel::block_range& c : chunks_) {
+      costs_.push_back(c.first == 0 ? before : 0.0);
+      for (index_t b = c.first; b < c.last; ++b) costs_.back() += cost[static_cast<std::size_t>(b)];
+    }
+  }
+
+  /// The chunks that read a tensor, ascending; chunk 0 if none does.
+  std::vector<int> chunks_that_read(const std::vector<reading>& readings, const tensor_state* t) const {
+    std::vector<int> found;
+    for (int c = 0; c < schedule_.chunks(); ++c)
+      if (std::any_of(readings.begin(), readings.end(), [&](const reading& r) {
+            return chunks_[static_cast<std::size_t>(c)].holds(r.blocks) &&
+                   std::any_of(r.leaves.begin(), r.leaves.end(), [&](const auto& l) { return l.get() == t; });
+          }))
+        found.push_back(c);
+    return found.empty() ? std::vector<int>{0} : found;
+  }
+
+  /// Frees what other stages hold, and divides the rest among the data-parallel ranks.
+  void hold_own(const std::vector<reading>& readings) {
+    std::vector<parallel::tied_parameter> tied;
+    state_dict_t own[2];
+    const state_dict_t* const all[] = {&parameters_, &buffers_};
+    for (int k = 0; k < 2; ++k)
+      for (const auto& [name, t] : *all[k]) {
+        const std::vector<int> chunks = chunks_that_read(readings, t.get());
+        std::vector<int> stages;
+        for (const int c : chunks)
+          if (const int s = schedule_.stage_of[static_cast<std::size_t>(c)];
+              std::find(stages.begin(), stages.end(), s) == stages.end())
+            stages.push_back(s);
+        owner_.emplace_back(name, stages[0]);
+        if (k == 0 && chunks.size() > 1) tied.push_back({name, t, chunks, stages});
+        if (std::find(stages.begin(), stages.end(), stage()) != stages.end()) own[k].emplace_back(name, t);
+        else free(name, *t);
+      }
+    base::hold(own[0], own[1], *data_, owners_);
+    tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
+                  base::options().deterministic);
+  }
+  static void free(const std::string& name, tensor_state& t) {
+    t.memory = buffer();
+    t.divided = std::make_shared<division>(division{name, t.extents});
+  }
+  int owner_of(const std::string& name) const {
+    return std::find_if(owner_.begin(), owner_.end(), [&](const auto& o) { return o.first == name; })->second;
+  }
+
+  /// Sends the elements of `t` from one stage to all.
+  void share(const parallel::state_ptr& t, int from, const std::string& label) {
+    const device messages = parallel::message_device(this->where());
+    const parallel::state_ptr message = parallel::reachable(messages, t);
+    stages_->broadcast(parallel::elements_of(*message), from, control(label)).wait();
+    if (message != t && from != stage()) parallel::copy_rows(t, 0, message, 0, t->extents.size());
+  }
+
+  /// One chunk of `e`. `passed`: the value between two chunks of this stage.
+  template <expression E>
+  evaluated<E> eval_chunk(const E& e, int c, parallel::stage_messages& messages,
+                          std::shared_ptr<tensor_state>& passed) {
+    using kind = pipeline::step_kind;
+    const auto here = [&](int chunk) { return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage(); };
+    const parallel::stage_events events{
+        .enter =
+            [&](const shape& extents, dtype type) {
+              if (here(c - 1)) return std::exchange(passed, nullptr);
+              const pipeline::step step{kind::receive_activation, c, 0};
+              messages.receive(schedule_, step, extents, type, control(""));
+              return messages.take(step);
+            },
+        .leave =
+            [&](const std::shared_ptr<tensor_state>& x) {
+              if (here(c + 1)) passed = x;
+              else messages.send(schedule_, {kind::send_activation, c, 0}, x, control(""));
+            }};
+    run::forgetful_evaluator<Options> inner{*this};
+    return parallel::stage_evaluator<run::forgetful_evaluator<Options>>(
+               inner, *this, chunks_[static_cast<std::size_t>(c)], events)
+        .eval(e);
+  }
+
+  // For pipeline_step.
+  void begin_this(int micro_batch, int count) {
+    this->begin_micro_batch(number_of_step_,
+                            static_cast<std::uint64_t>(base::micro_batch(micro_batch, count)));
+  }
+  void before_backward(int chunk, int micro_batch) {
+    base::withhold(tied_->before_backward(chunk, micro_batch, base::groups().labelled("")));
+  }
+  void after_backward(int chunk, int micro_batch) {
+    tied_->after_backward(chunk, micro_batch, base::groups().labelled(""));
+  }
+
+  state_dict_t parameters_, buffers_;  // of the whole model
+  mesh_sizes sizes_;
+  pipeline_options settings_;
+  std::shared_ptr<communicator> stages_, data_, owners_;
+  pipeline::schedule schedule_;
+  index_t blocks_ = 0;
+  std::vector<parallel::block_range> chunks_;
+  std::vector<double> costs_;  // modelled, by chunk
+  std::vector<std::pair<std::string, int>> owner_;  // the stage that counts and exports a tensor
+  std::optional<parallel::tied_gradients> tied_;
+  std::vector<pipeline::record> records_;
+  std::uint64_t number_of_step_ = 0;
+};
+
+/// The value of a statement of a pipelined model, on every rank. Collective.
+template <expression E, class Optimizer, class Options>
+evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options>& run) {
+  return run.eval(e);
+}
+
+namespace detail {
+/// The axis `pp` of a mesh.
+template <class Axis, class... Axes>
+struct pipeline_axis : pipeline_axis<Axes...> {};
+template <auto Make, class... Axes>
+struct pipeline_axis<pp<Make>, Axes...> {
+  using type = pp<Make>;
+};
+template <class Strategy>
+struct pipeline_axis_of;
+template <class... Axes>
+struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
+}  // namespace detail
+
+/// Binds a model to a mesh with the axis pp; see bind of a mesh.
+template <class Plan, class Model, class Optimizer>
+  requires(Plan::strategy_type::has(mesh_axis::pp))
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          pipeline_options o = {}) {
+  if (!o.schedule) o.schedule = detail::pipeline_axis_of<typename Plan::strategy_type>::type::make;
+  return pipeline_run<Optimizer, typename Plan::programs>(
+      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, sizes,
+      Plan::strategy_type::options(check_mesh(sizes, ranks.size())), std::move(o));
+}
+
+}  // namespace weft

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+// One training step of a stage: executes the stage's list of a schedule.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <weft/parallel/schedule/simulate.hpp>
+#include <weft/parallel/stage_evaluator.hpp>
+#include <weft/parallel/stage_messages.hpp>
+#include <weft/parallel/tied_gradients.hpp>
+
+namespace weft::parallel {
+
+/// The steps of one stage for the micro-batches of one training step. `Run` is a pipeline_run, `Loss` a
+/// function of the micro-batch's number that returns the statement.
+template <class Run, class Loss>
+class pipeline_step {
+  using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
+  using tape_type = tape<typename Run::programs>;
+  using loss_type = variable<typename statement::value_type, extents<>>;
+
+ public:
+  pipeline_step(Run& run, Loss& loss, const pipeline::schedule& s)
+      : run_(run),
+        loss_(loss),
+        schedule_(s),
+        list_(s.steps[static_cast<std::size_t>(run.stage())]),
+        statements_(static_cast<std::size_t>(s.micro_batches)),
+        cells_(pipeline::detail::cells(s)),
+        forwards_left_(statements_.size(), 0),
+        backwards_left_(static_cast<std::size_t>(s.chunks()), 0),
+        messages_(run.stages(), run.where()),
+        begin_(clock::now()) {
+    for (const pipeline::step& e : list_) {
+      if (e.kind == kind::forward) ++forwards_left_[static_cast<std::size_t>(e.micro_batch)];
+      if (e.kind == kind::backward) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
+    }
+  }
+
+  /// The statement of micro-batch j. The loss is called once for each micro-batch, in order.
+  const statement& of(int j) {
+    for (; called_ <= j; ++called_) statements_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
+    return *statements_[static_cast<std::size_t>(j)];
+  }
+
+  /// Executes the list. `losses`: by number of the micro-batch among those of all ranks; set by the stage that
+  /// computes them.
+  void execute(std::span<double> losses) {
+    losses_ = losses;
+    for (std::size_t k = 0; k < list_.size(); ++k) {
+      const pipeline::step& e = list_[k];
+      if (e.kind == kind::receive_activation || e.kind == kind::receive_gradient) begin_receive(e);
+      if (e.kind == kind::send_activation) messages_.send(schedule_, e, cell(e).out, options());
+      if (e.kind == kind::send_gradient) send_gradient(e);
+      if (e.kind != kind::forward && e.kind != kind::backward) continue;
+      begin_receives_after(k);
+      const double start = seconds();
+      e.kind == kind::forward ? forward(e) : backward(e);
+      records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, start, seconds()});
+    }
+    messages_.complete();
+  }
+
+  /// When this stage executed what, in seconds since the step began.
+  const std::vector<pipeline::record>& records() const { return records_; }
+
+ private:
+  using kind = pipeline::step_kind;
+  using clock = std::chrono::steady_clock;
+
+  /// What a chunk keeps of a micro-batch between its steps.
+  struct saved {
+    std::unique_ptr<tape_type> recorded;
+    state_ptr in, out;     // operand of its first block; value after its last one, or the loss
+    shape in_extents;      // known before `in` arrives
+    state_ptr gradient;    // of `in`, until it is sent
+  };
+
+  saved& cell(const pipeline::step& e) { return cells_[pipeline::detail::cell(schedule_, e.chunk, e.micro_batch)]; }
+  saved& cell(int chunk, int j) { return cells_[pipeline::detail::cell(schedule_, chunk, j)]; }
+  bool on_this_stage(int chunk) const {
+    return schedule_.stage_of[static_cast<std::size_t>(chunk)] == run_.stage();
+  }
+  bool is_last(int chunk) const { return chunk + 1 == schedule_.chunks(); }
+  comm_options options() const { return run_.groups().labelled(""); }
+  double seconds() const { return std::chrono::duration<double>(clock::now() - begin_).count(); }
+
+  /// The receives that follow step k up to the next computation begin before it, so that they overlap.
+  void begin_receives_after(std::size_t k) {
+    for (++k; k < list_.size(); ++k) {
+      const pipeline::step& e = list_[k];
+      if (e.kind == kind::forward || e.kind == kind::backward) return;
+      if (e.kind == kind::receive_activation || (e.kind == kind::receive_gradient && cell(e).out))
+        begin_receive(e);
+    }
+  }
+  void begin_receive(const pipeline::step& e) {
+    if (messages_.has(e)) return;
+    if (e.kind == kind::receive_gradient)
+      return messages_.receive(schedule_, e, cell(e).out->extents, cell(e).out->type, options());
+    shape extents;
+    dtype type = dtype::f32;
+    walk(e, {.enter = [&](const shape& s, dtype t) {
+      extents = s;
+      type = t;
+      return detail::absent_value(run_.where(), s, t);
+    }});
+    messages_.receive(schedule_, e, extents, type, options());
+  }
+  /// A walk over the statement of a step that executes nothing.
+  void walk(const pipeline::step& e, const stage_events& events) {
+    const context::random_state now = run_.randomness();
+    const block_range at_entry{run_.blocks_of(e.chunk).first, run_.blocks_of(e.chunk).first};
+    tape_type unused(run_);
+    stage_evaluator<tape_type>(unused, run_, at_entry, events).eval(of(e.micro_batch));
+    run_.set_randomness(now);
+  }
+
+  void forward(const pipeline::step& e) {
+    run_.begin_this(e.micro_batch, schedule_.micro_batches);
+    saved& s = cell(e);
+    s.recorded = std::make_unique<tape_type>(run_);
+    const stage_events events{.enter = [&](const shape&, dtype) { return s.in = input_of(e); },
+                              .leave = [&](const state_ptr& out) { s.out = out; }};
+    const auto value =
+        stage_evaluator<tape_type>(*s.recorded, run_, run_.blocks_of(e.chunk), events).eval(of(e.micro_batch));
+    static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
+                  "weft: step: the loss must be a scalar");
+    if (is_last(e.chunk)) {
+      s.out = value.state();
+      losses_[static_cast<std::size_t>(run_.micro_batch(e.micro_batch, schedule_.micro_batches))] =
+          static_cast<double>(value.item());
+    }
+    const auto j = static_cast<std::size_t>(e.micro_batch);
+    if (--forwards_left_[j] == 0) statements_[j].reset();
+  }
+  state_ptr input_of(const pipeline::step& e) {
+    if (!on_this_stage(e.chunk - 1)) return messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
+    const state_ptr& before = cell(e.chunk - 1, e.micro_batch).out;
+    return part_of(*before, 0, before->extents);  // with a gradient of its own
+  }
+
+  void backward(const pipeline::step& e) {
+    saved& s = cell(e);
+    const auto quiet = run_.no_sync(--backwards_left_[static_cast<std::size_t>(e.chunk)] > 0);
+    run_.before_backward(e.chunk, e.micro_batch);
+    if (is_last(e.chunk)) {
+      s.recorded->backward(loss_type(s.out));
+    } else {
+      const state_ptr seed = on_this_stage(e.chunk + 1)
+                                 ? std::exchange(cell(e.chunk + 1, e.micro_batch).gradient, nullptr)
+                                 : messages_.take({kind::receive_gradient, e.chunk, e.micro_batch});
+      s.recorded->backward(s.out, seed);
+    }
+    run_.after_backward(e.chunk, e.micro_batch);
+    if (s.in) s.gradient = s.in->grad ? s.in->grad : zeros_like(*s.in);
+    s.recorded.reset();
+    s.in.reset();
+    s.out.reset();
+  }
+  void send_gradient(const pipeline::step& e) {
+    messages_.send(schedule_, e, std::exchange(cell(e).gradient, nullptr), options());
+  }
+  static state_ptr zeros_like(const tensor_state& t) {
+    const state_ptr z = make_state(t.where, t.extents, t.type);
+    t.where->fill_zero(z->memory.data(), z->bytes());
+    return z;
+  }
+
+  Run& run_;
+  Loss& loss_;
+  const pipeline::schedule& schedule_;
+  const std::vector<pipeline::step>& list_;
+  std::vector<std::optional<statement>> statements_;
+  index_t called_ = 0;
+  std::vector<saved> cells_;
+  std::vector<int> forwards_left_, backwards_left_;  // by micro-batch; by chunk
+  std::span<double> losses_;
+  std::vector<pipeline::record> records_;
+  stage_messages messages_;
+  clock::time_point begin_;
+};
+
+}  // namespace weft::parallel

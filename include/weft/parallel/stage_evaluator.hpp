@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Evaluates the part of a statement that belongs to one chunk of a pipeline.
+//
+// The blocks of all repeats of a statement are numbered in the order of evaluation. A chunk computes a run of
+// blocks; the first chunk also what stands before them, the last chunk what stands after them, and a program
+// between two repeats belongs to the chunk of the block before it. Other programs are not executed: their
+// values are absent, and only their extents are known.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <weft/run/tape.hpp>
+
+namespace weft::parallel {
+
+/// A run of blocks: [first, last) in the order of evaluation. The chunk with first = 0 also computes what
+/// stands before the blocks.
+struct block_range {
+  index_t first = 0, last = 0;
+
+  /// Whether a program after `blocks` blocks belongs to the chunk; a block counts as one of them.
+  bool holds(index_t blocks) const { return (blocks > first || first == 0) && blocks <= last; }
+  bool operator==(const block_range&) const = default;
+};
+/// No program at all.
+inline constexpr block_range no_blocks{1, 0};
+
+/// What a walk over a statement reports. Empty functions are not called.
+struct stage_events {
+  /// Called for every program, computed or not: how many blocks have been passed (including this one), what it
+  /// reads, and the plan of its value.
+  std::function<void(index_t blocks, const run::operands&, const run::plan_view&)> visit{};
+  /// Returns the operand of the chunk's first block, of the given spec; called if the chunk does not compute
+  /// it.
+  std::function<std::shared_ptr<tensor_state>(const shape&, dtype)> enter{};
+  /// Called with the operand of the block that follows the chunk.
+  std::function<void(const std::shared_ptr<tensor_state>&)> leave{};
+};
+
+namespace detail {
+/// The value of output 0 of a plan for operands with these symbol values.
+inline shape output_extents(const run::plan_view& p, const run::symbol_values& symbols) {
+  shape s = p.values[static_cast<std::size_t>(p.outputs[0])].result.extents;
+  for (int d = 0; d < s.order; ++d) s[d] = run::detail::number_of(symbols, s[d]);
+  return s;
+}
+/// A value that another stage computes: it has extents and no memory.
+inline std::shared_ptr<tensor_state> absent_value(const device& where, const shape& extents, dtype type) {
+  auto state = make_recycled<tensor_state>(where, extents, type, buffer());
+  state->divided = std::make_shared<division>(division{"of another stage of the pipeline", extents});
+  return state;
+}
+[[noreturn, gnu::cold]] inline void refuse_absent(const tensor_state& value, index_t blocks) {
+  throw usage_error("weft: pipeline: the program after " + std::to_string(blocks) +
+                    " blocks reads a value of shape " + to_string(value.extents) +
+                    " that another stage computes: values pass from one block to the next only; compute it "
+                    "again there, or pass it through the blocks");
+}
+}  // namespace detail
+
+/// A program_evaluator that executes the programs of one chunk by `Inner`, a tape or a forgetful_evaluator.
+template <class Inner>
+class stage_evaluator {
+ public:
+  static constexpr bool divides_blocks = true;
+
+  /// All objects must outlive the evaluator.
+  stage_evaluator(Inner& inner, context& c, block_range mine, const stage_events& events)
+      : inner_(inner), context_(c), mine_(mine), events_(events) {}
+
+  /// Walks over a statement. Returns its value, which is absent unless this chunk computes it.
+  template <expression E>
+  auto eval(const E& e) {
+    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
+    else return eval_program(e);
+  }
+
+  template <expression E>
+  auto eval_program(const E& e) {
+    using result = decltype(inner_.eval_program(e));
+    const run::operands o = run::operands_of(e);
+    constexpr run::plan_view plan = Inner::template program_of<E>::plan;
+    if (events_.visit) events_.visit(blocks_, o, plan);
+    if (computes()) {
+      check_present(o.leaves);
+      return inner_.eval_program(e);
+    }
+    context_.next_random();  // as if it had been executed
+    return absent<result>(detail::output_extents(plan, run::resolve_symbols(plan, o.leaves, o.sizes)));
+  }
+
+  template <class X, class Labels, class F>
+  auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
+    using slices = run::row_slices<X, Labels>;
+    using result = decltype(inner_.sum_of_slices(x, labels, rows, f));
+    const auto whole = f(typename slices::matrix(x.state()), typename slices::row_labels(labels.state()));
+    const run::operands o = run::operands_of(whole);
+    if (events_.visit) events_.visit(blocks_, o, Inner::template program_of<decltype(whole)>::plan);
+    if (computes()) {
+      check_present(o.leaves);
+      return inner_.sum_of_slices(x, labels, rows, f);
+    }
+    return absent<result>({});
+  }
+
+  /// Called before each block with its operand.
+  template <class X>
+  void before_block(X& x) {
+    if (blocks_ == mine_.first && mine_.first > 0 && events_.enter)
+      x = X(events_.enter(x.extents(), dtype_of<typename X::value_type>));
+    if (blocks_ == mine_.last && mine_.last > mine_.first) {
+      if (events_.leave) events_.leave(x.state());
+      x = absent<X>(x.extents());
+    }
+    ++blocks_;
+  }
+
+  /// The number of blocks so far.
+  index_t blocks() const { return blocks_; }
+
+ private:
+  bool computes() const { return mine_.holds(blocks_); }
+
+  template <class Result>
+  Result absent(const shape& extents) {
+    absent_.push_back(detail::absent_value(context_.where(), extents, dtype_of<typename Result::value_type>));
+    return Result(absent_.back());
+  }
+  /// Throws usage_error if a program of this chunk reads a value of another one.
+  void check_present(const tensor_list& leaves) const {
+    for (const auto& leaf : leaves)
+      if (std::find(absent_.begin(), absent_.end(), leaf) != absent_.end()) detail::refuse_absent(*leaf, blocks_);
+  }
+
+  Inner& inner_;
+  context& context_;
+  block_range mine_;
+  const stage_events& events_;
+  index_t blocks_ = 0;
+  tensor_list absent_;
+};
+
+}  // namespace weft::parallel
