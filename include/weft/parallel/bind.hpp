@@ -37,8 +37,8 @@ namespace weft {
 
 /// Options of `bound_run::step()`.
 struct step_options {
-  double clip = 0;             // maximum norm of the gradient; 0: no limit
-  index_t micro_batches = 1;   // backward passes since the last step, over which the mean is taken
+  double clip = 0;            // maximum norm of the gradient; 0: no limit
+  index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
 };
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.
@@ -64,6 +64,9 @@ class bound_run : public context {
       : bound_run(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
                   std::move(ranks), o) {
     if (parameters.empty()) detail::refuse_step(false);
+    if (o.stages > 1)
+      throw usage_error("weft: bind: " + std::to_string(o.stages) +
+                        " stages need a policy with the axis pp (parallel/pipeline.hpp)");
     hold(parameters, buffers, *ranks_);
   }
 
@@ -223,7 +226,8 @@ class bound_run : public context {
       const auto dot = std::find(at, text.end(), '.'), end = std::find(dot, text.end(), '\n');
       const std::string kind(at, dot), name(dot + 1, end);
       const auto rows = optimizer_->state.find(kind, name);
-      all.emplace_back(kind + "." + name, parallel_->whole_of(name, rows ? rows : parallel::flat(where(), 0)));
+      all.emplace_back(kind + "." + name,
+                       parallel_->whole_of(name, rows ? rows : parallel::flat(where(), 0)));
       at = end;
     }
     return all;
@@ -237,7 +241,8 @@ class bound_run : public context {
   Optimizer& optimizer() const { return *optimizer_; }
   communicator& ranks() const { return *ranks_; }
   const parallel_options& options() const { return options_; }
-  /// Throws usage_error if the parameters of this rank are not known yet, before the first step of a pipeline.
+  /// Throws usage_error if the parameters of this rank are not known yet, before the first step of a
+  /// pipeline.
   const parallel::data_parallel_hooks& parallel() const {
     if (!parallel_) refuse_unprepared();
     return *parallel_;
@@ -259,11 +264,12 @@ class bound_run : public context {
     if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
   }
 
-  /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. `owners`: the
-  /// ranks that hold a copy of the model together, if other ranks hold other parameters. Collective.
+  /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
+  /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
+  /// which chunk reads it. Collective.
   void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
-            std::shared_ptr<communicator> owners = nullptr) {
-    parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners));
+            std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {}) {
+    parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks);
     if (groups().data().size() > 1 || options_.deterministic) hooks_ = &*parallel_;
     parallel_->groups().set_step(0);
     local_ = parallel_->local();
@@ -290,7 +296,8 @@ class bound_run : public context {
 
   [[noreturn, gnu::cold]] static void refuse_unprepared() {
     throw usage_error(
-        "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, or "
+        "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, "
+        "or "
         "call run.prepare(loss, micro_batches)");
   }
   void set_scale() {
@@ -310,6 +317,7 @@ class bound_run : public context {
       if (!holds) throw usage_error(std::string("weft: bind: ") + field + " is " + std::to_string(value));
     };
     require(o.local_steps >= 1, "local_steps", o.local_steps);
+    require(o.stages >= 1, "stages", o.stages);
     require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
     require(o.prefetch >= 0, "prefetch", o.prefetch);
     require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
@@ -324,7 +332,7 @@ class bound_run : public context {
   state_dict_t local_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
-  index_t joined_ = 0;  // micro-batches that count since the last step, if join() was used
+  index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };

@@ -18,16 +18,17 @@ namespace weft::parallel {
 /// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
 class data_parallel_hooks : public run::execution_hooks {
  public:
+  /// `owners` and `chunks`: see rank_groups and divided_into_units.
   /// Replaces parameters and buffers by those of rank 0. Deferred parameters are initialized; for sharded
   /// ones, each rank draws its own rows. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where,
-                      std::shared_ptr<communicator> owners = nullptr)
+                      std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {})
       : options_(o),
         where_(where),
         messages_(message_device(where)),
         groups_(ranks, o, std::move(owners)),
-        units_(units_of(parameters, o, groups_.parts())),
+        units_(units_of(parameters, o, groups_.parts(), chunks)),
         buffers_(std::move(buffers)),
         gatherer_(units_, groups_, o, where),
         reducer_(units_, groups_, o, where) {
@@ -74,7 +75,7 @@ class data_parallel_hooks : public run::execution_hooks {
       if (leaf->grad)
         for (const auto& hook : leaf->gradient_hooks) hook(leaf->grad);
       const int u = found->second.unit;
-      if (--unit_at(u).waiting == 0) reducer_.take(u, synchronizes_);
+      if (--unit_at(u).waiting == 0) take(u);
     }
   }
   void after_backward(const run::tape_identity& tape) override { gatherer_.finish(tape); }
@@ -171,6 +172,13 @@ class data_parallel_hooks : public run::execution_hooks {
     int unit, member;
   };
 
+  /// Reduces the gradients of a unit, except those that are withheld.
+  void take(int u) {
+    tensor_list kept;
+    for (const state_ptr& w : withheld_) kept.push_back(std::exchange(w->grad, nullptr));
+    reducer_.take(u, synchronizes_);
+    for (std::size_t i = 0; i < kept.size(); ++i) withheld_[i]->grad = std::move(kept[i]);
+  }
   bool withholds(const tensor_state& t) const {
     return std::any_of(withheld_.begin(), withheld_.end(), [&](const state_ptr& w) { return w.get() == &t; });
   }

@@ -5,10 +5,10 @@
 //   auto run = bind<plan>(model, optimizer, ranks, {.pp = 2, .dp = 2});
 //   auto r = run.step(8, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
 //
-// The model is unchanged: its statement is divided where it applies `repeat`s, between blocks. Every rank calls
-// the loss for all micro-batches, and executes the programs of its own chunks. Which parameters a rank holds
-// follows from the statement: it is known after the first step, or after run.prepare(statement, micro_batches).
-// The elements of all others are freed, or, on a deferred device, never created.
+// The model is unchanged: its statement is divided where it applies `repeat`s, between blocks. Every rank
+// calls the loss for all micro-batches, and executes the programs of its own chunks. Which parameters a rank
+// holds follows from the statement: it is known after the first step, or after run.prepare(statement,
+// micro_batches). The elements of all others are freed, or, on a deferred device, never created.
 #pragma once
 
 #include <weft/parallel/bind.hpp>
@@ -26,7 +26,8 @@ constexpr schedule interleaved(int stages, int micro_batches) {
 }
 }  // namespace pipeline
 
-/// Pipeline parallelism along an axis of `strategy::mesh`. `Make(stages, micro_batches)` returns the schedule.
+/// Pipeline parallelism along an axis of `strategy::mesh`. `Make(stages, micro_batches)` returns the
+/// schedule.
 template <auto Make = pipeline::one_f_one_b>
 struct pp {
   static constexpr mesh_axis axis = mesh_axis::pp;
@@ -53,13 +54,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
  public:
   pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
-               std::shared_ptr<communicator> ranks, const mesh_sizes& sizes, const parallel_options& o,
-               pipeline_options p)
+               std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p)
       : base(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
              std::move(ranks), o),
         parameters_(parameters),
         buffers_(buffers),
-        sizes_(sizes),
+        sizes_(mesh_of(o, base::ranks().size())),
         settings_(std::move(p)) {
     if (parameters.empty()) weft::detail::refuse_step(false);
     const comm_options control{.timeout = o.timeout, .control = true};
@@ -93,8 +93,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     if (!base::holds_parameters()) prepare(of_step.of(0), micro_batches);
     const traffic sent = all_sent();
     const double waited = all_waited_ms();
-    recycled_vector<double> losses(
-        static_cast<std::size_t>(micro_batches * base::groups().data().size()), 0.0);
+    recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * base::groups().data().size()),
+                                   0.0);
     number_of_step_ = static_cast<std::uint64_t>(base::optimizer().steps);
     of_step.execute(losses);
     records_ = of_step.records();
@@ -117,7 +117,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     const context::random_state start = this->randomness();
     std::shared_ptr<tensor_state> value, passed;
     for (int c = 0; c < schedule_.chunks(); ++c) {
-      if (schedule_.stage_of[static_cast<std::size_t>(c)] != stage()) continue;
+      if (!on_this_stage(c)) continue;
       this->set_randomness(start);
       value = eval_chunk(e, c, messages, passed).state();
     }
@@ -154,9 +154,9 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       char part[16];
       std::snprintf(part, sizeof part, "%.1f%%", all > 0 ? 100 * costs_[c] / all : 0.0);
-      text += "chunk " + std::to_string(c) + ": stage " + std::to_string(schedule_.stage_of[c]) + ", blocks " +
-              std::to_string(chunks_[c].first) + " to " + std::to_string(chunks_[c].last - 1) + ", " + part +
-              " of the cost\n";
+      text += "chunk " + std::to_string(c) + ": stage " + std::to_string(schedule_.stage_of[c]) +
+              ", blocks " + std::to_string(chunks_[c].first) + " to " + std::to_string(chunks_[c].last - 1) +
+              ", " + part + " of the cost\n";
     }
     return text;
   }
@@ -201,6 +201,17 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return base::groups().waited_ms() + (stages_->size() > 1 ? stages_->waited_ms() : 0.0);
   }
 
+  static mesh_sizes mesh_of(const parallel_options& o, int ranks) {
+    mesh_sizes sizes{.pp = o.stages};
+    if (o.stages < 1 || ranks % o.stages)
+      throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " +
+                        std::to_string(ranks) + " ranks");
+    const int data = ranks / o.stages;
+    sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
+    sizes.dp = std::max(1, data / sizes.fsdp);
+    return check_mesh(sizes, ranks);
+  }
+
   void use_schedule(index_t micro_batches) {
     if (schedule_.micro_batches == micro_batches) return;
     pipeline::schedule s = settings_.schedule(sizes_.pp, static_cast<int>(micro_batches));
@@ -223,13 +234,17 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     schedule_ = std::move(s);
   }
 
+  bool on_this_stage(int chunk) const {
+    return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage();
+  }
+
   template <expression E>
   std::vector<reading> readings_of(const E& statement) {
     std::vector<reading> readings;
     const parallel::stage_events events{
         .visit = [&](index_t blocks, const run::operands& o, const run::plan_view& p) {
-          readings.push_back({blocks, o.leaves,
-                              parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes))});
+          readings.push_back(
+              {blocks, o.leaves, parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes))});
         }};
     tape<Options> unused(*this);
     parallel::stage_evaluator<tape<Options>> walk(unused, *this, parallel::no_blocks, events);
@@ -270,6 +285,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   void hold_own(const std::vector<reading>& readings) {
     std::vector<parallel::tied_parameter> tied;
     state_dict_t own[2];
+    std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
     const state_dict_t* const all[] = {&parameters_, &buffers_};
     for (int k = 0; k < 2; ++k)
       for (const auto& [name, t] : *all[k]) {
@@ -281,10 +297,15 @@ class pipeline_run : public bound_run<Optimizer, Options> {
             stages.push_back(s);
         owner_.emplace_back(name, stages[0]);
         if (k == 0 && chunks.size() > 1) tied.push_back({name, t, chunks, stages});
-        if (std::find(stages.begin(), stages.end(), stage()) != stages.end()) own[k].emplace_back(name, t);
-        else free(name, *t);
+        const auto here = std::find_if(chunks.begin(), chunks.end(), [&](int c) { return on_this_stage(c); });
+        if (here == chunks.end()) {
+          free(name, *t);
+          continue;
+        }
+        own[k].emplace_back(name, t);
+        if (k == 0) chunk_of.push_back(*here);
       }
-    base::hold(own[0], own[1], *data_, owners_);
+    base::hold(own[0], own[1], *data_, owners_, chunk_of);
     tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
                   base::options().deterministic);
   }
@@ -309,20 +330,20 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   evaluated<E> eval_chunk(const E& e, int c, parallel::stage_messages& messages,
                           std::shared_ptr<tensor_state>& passed) {
     using kind = pipeline::step_kind;
-    const auto here = [&](int chunk) { return schedule_.stage_of[static_cast<std::size_t>(chunk)] == stage(); };
-    const parallel::stage_events events{
-        .enter =
-            [&](const shape& extents, dtype type) {
-              if (here(c - 1)) return std::exchange(passed, nullptr);
-              const pipeline::step step{kind::receive_activation, c, 0};
-              messages.receive(schedule_, step, extents, type, control(""));
-              return messages.take(step);
-            },
-        .leave =
-            [&](const std::shared_ptr<tensor_state>& x) {
-              if (here(c + 1)) passed = x;
-              else messages.send(schedule_, {kind::send_activation, c, 0}, x, control(""));
-            }};
+    const parallel::stage_events events{.enter =
+                                            [&](const shape& extents, dtype type) {
+                                              if (on_this_stage(c - 1)) return std::exchange(passed, nullptr);
+                                              const pipeline::step step{kind::receive_activation, c, 0};
+                                              messages.receive(schedule_, step, extents, type, control(""));
+                                              return messages.take(step);
+                                            },
+                                        .leave =
+                                            [&](const std::shared_ptr<tensor_state>& x) {
+                                              if (on_this_stage(c + 1)) passed = x;
+                                              else
+                                                messages.send(schedule_, {kind::send_activation, c, 0}, x,
+                                                              control(""));
+                                            }};
     run::forgetful_evaluator<Options> inner{*this};
     return parallel::stage_evaluator<run::forgetful_evaluator<Options>>(
                inner, *this, chunks_[static_cast<std::size_t>(c)], events)
@@ -348,7 +369,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   pipeline::schedule schedule_;
   index_t blocks_ = 0;
   std::vector<parallel::block_range> chunks_;
-  std::vector<double> costs_;  // modelled, by chunk
+  std::vector<double> costs_;                       // modelled, by chunk
   std::vector<std::pair<std::string, int>> owner_;  // the stage that counts and exports a tensor
   std::optional<parallel::tied_gradients> tied_;
   std::vector<pipeline::record> records_;
@@ -378,12 +399,19 @@ struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
 /// Binds a model to a mesh with the axis pp; see bind of a mesh.
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
+          pipeline_options p = {}) {
+  if (!p.schedule) p.schedule = detail::pipeline_axis_of<typename Plan::strategy_type>::type::make;
+  return pipeline_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
+                                                          optimizer, {std::shared_ptr<void>(), &ranks}, o,
+                                                          std::move(p));
+}
+template <class Plan, class Model, class Optimizer>
+  requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
-          pipeline_options o = {}) {
-  if (!o.schedule) o.schedule = detail::pipeline_axis_of<typename Plan::strategy_type>::type::make;
-  return pipeline_run<Optimizer, typename Plan::programs>(
-      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, sizes,
-      Plan::strategy_type::options(check_mesh(sizes, ranks.size())), std::move(o));
+          pipeline_options p = {}) {
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
+                    std::move(p));
 }
 
 }  // namespace weft

@@ -44,8 +44,8 @@ class pipeline_step {
     return *statements_[static_cast<std::size_t>(j)];
   }
 
-  /// Executes the list. `losses`: by number of the micro-batch among those of all ranks; set by the stage that
-  /// computes them.
+  /// Executes the list. `losses`: by number of the micro-batch among those of all ranks; set by the stage
+  /// that computes them.
   void execute(std::span<double> losses) {
     losses_ = losses;
     for (std::size_t k = 0; k < list_.size(); ++k) {
@@ -72,12 +72,14 @@ class pipeline_step {
   /// What a chunk keeps of a micro-batch between its steps.
   struct saved {
     std::unique_ptr<tape_type> recorded;
-    state_ptr in, out;     // operand of its first block; value after its last one, or the loss
-    shape in_extents;      // known before `in` arrives
-    state_ptr gradient;    // of `in`, until it is sent
+    state_ptr in, out;   // operand of its first block; value after its last one, or the loss
+    shape in_extents;    // known before `in` arrives
+    state_ptr gradient;  // of `in`, until it is sent
   };
 
-  saved& cell(const pipeline::step& e) { return cells_[pipeline::detail::cell(schedule_, e.chunk, e.micro_batch)]; }
+  saved& cell(const pipeline::step& e) {
+    return cells_[pipeline::detail::cell(schedule_, e.chunk, e.micro_batch)];
+  }
   saved& cell(int chunk, int j) { return cells_[pipeline::detail::cell(schedule_, chunk, j)]; }
   bool on_this_stage(int chunk) const {
     return schedule_.stage_of[static_cast<std::size_t>(chunk)] == run_.stage();
@@ -102,10 +104,10 @@ class pipeline_step {
     shape extents;
     dtype type = dtype::f32;
     walk(e, {.enter = [&](const shape& s, dtype t) {
-      extents = s;
-      type = t;
-      return detail::absent_value(run_.where(), s, t);
-    }});
+           extents = s;
+           type = t;
+           return detail::absent_value(run_.where(), s, t);
+         }});
     messages_.receive(schedule_, e, extents, type, options());
   }
   /// A walk over the statement of a step that executes nothing.
@@ -123,8 +125,8 @@ class pipeline_step {
     s.recorded = std::make_unique<tape_type>(run_);
     const stage_events events{.enter = [&](const shape&, dtype) { return s.in = input_of(e); },
                               .leave = [&](const state_ptr& out) { s.out = out; }};
-    const auto value =
-        stage_evaluator<tape_type>(*s.recorded, run_, run_.blocks_of(e.chunk), events).eval(of(e.micro_batch));
+    const auto value = stage_evaluator<tape_type>(*s.recorded, run_, run_.blocks_of(e.chunk), events)
+                           .eval(of(e.micro_batch));
     static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
                   "weft: step: the loss must be a scalar");
     if (is_last(e.chunk)) {
@@ -136,7 +138,8 @@ class pipeline_step {
     if (--forwards_left_[j] == 0) statements_[j].reset();
   }
   state_ptr input_of(const pipeline::step& e) {
-    if (!on_this_stage(e.chunk - 1)) return messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
+    if (!on_this_stage(e.chunk - 1))
+      return messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
     const state_ptr& before = cell(e.chunk - 1, e.micro_batch).out;
     return part_of(*before, 0, before->extents);  // with a gradient of its own
   }

@@ -34,17 +34,18 @@ inline double modelled_cost(const run::plan_view& p, const run::symbol_values& s
     for (int i = 0; i < s.inputs + s.outputs; ++i) cost += flop_per_element * elements(i);
     if (s.kind != lower::step_kind::contraction) continue;
     const run::plan_view& plan = p;
-    const shape& a = plan.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])]
-                         .result.extents;
-    cost += 2 * elements(s.inputs) *
-            static_cast<double>(run::detail::number_of(symbols, a[a.order - 1]));
+    const shape& a =
+        plan.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])]
+            .result.extents;
+    cost += 2 * elements(s.inputs) * static_cast<double>(run::detail::number_of(symbols, a[a.order - 1]));
   }
   return cost;
 }
 
 /// Runs of `count[c]` blocks for the chunks c. Throws usage_error unless they are positive numbers, one for
 /// each of `chunks` chunks, whose sum is `blocks`.
-inline std::vector<block_range> divided_by_list(const std::vector<index_t>& count, index_t blocks, int chunks) {
+inline std::vector<block_range> divided_by_list(const std::vector<index_t>& count, index_t blocks,
+                                                int chunks) {
   std::vector<block_range> ranges;
   index_t at = 0;
   bool positive = true;

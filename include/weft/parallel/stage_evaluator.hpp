@@ -29,8 +29,8 @@ inline constexpr block_range no_blocks{1, 0};
 
 /// What a walk over a statement reports. Empty functions are not called.
 struct stage_events {
-  /// Called for every program, computed or not: how many blocks have been passed (including this one), what it
-  /// reads, and the plan of its value.
+  /// Called for every program, computed or not: how many blocks have been passed (including this one), what
+  /// it reads, and the plan of its value.
   std::function<void(index_t blocks, const run::operands&, const run::plan_view&)> visit{};
   /// Returns the operand of the chunk's first block, of the given spec; called if the chunk does not compute
   /// it.
@@ -131,7 +131,8 @@ class stage_evaluator {
   /// Throws usage_error if a program of this chunk reads a value of another one.
   void check_present(const tensor_list& leaves) const {
     for (const auto& leaf : leaves)
-      if (std::find(absent_.begin(), absent_.end(), leaf) != absent_.end()) detail::refuse_absent(*leaf, blocks_);
+      if (std::find(absent_.begin(), absent_.end(), leaf) != absent_.end())
+        detail::refuse_absent(*leaf, blocks_);
   }
 
   Inner& inner_;

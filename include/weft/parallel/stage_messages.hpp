@@ -29,8 +29,8 @@ class stage_messages {
     while (!sent_.empty() && sent_.front().second.is_completed()) pop();
     const state_ptr message = reachable(messages_, value);
     sent_.emplace_back(message, work());
-    sent_.back().second =
-        stages_->send(elements_of(*message), pipeline::detail::peer_stage(s, e), tag(e), labelled(e, std::move(o)));
+    sent_.back().second = stages_->send(elements_of(*message), pipeline::detail::peer_stage(s, e), tag(e),
+                                        labelled(e, std::move(o)));
   }
 
   /// Starts to receive the message that the step describes, unless that has begun.
@@ -39,8 +39,8 @@ class stage_messages {
     if (has(e)) return;
     const state_ptr message = make_state(messages_, extents, type);
     coming_.emplace(key(e), arrival{message, work()});
-    coming_.at(key(e)).message_in_flight =
-        stages_->receive(elements_of(*message), pipeline::detail::peer_stage(s, e), tag(e), labelled(e, std::move(o)));
+    coming_.at(key(e)).message_in_flight = stages_->receive(
+        elements_of(*message), pipeline::detail::peer_stage(s, e), tag(e), labelled(e, std::move(o)));
   }
   bool has(const pipeline::step& e) const { return coming_.contains(key(e)); }
 
@@ -76,8 +76,8 @@ class stage_messages {
   /// Equal on both sides: of the boundary between two chunks, and of the direction.
   static int tag(const pipeline::step& e) {
     const int lower = std::min(e.chunk, pipeline::detail::peer_chunk(e));
-    const bool up = e.kind == pipeline::step_kind::send_activation ||
-                    e.kind == pipeline::step_kind::receive_activation;
+    const bool up =
+        e.kind == pipeline::step_kind::send_activation || e.kind == pipeline::step_kind::receive_activation;
     return 2 * lower + (up ? 0 : 1);
   }
   /// With a label that is equal on both sides.

@@ -29,16 +29,17 @@ using gradient_hook = std::function<next_message(const gradient_bucket&)>;
 struct parallel_options {
   sharding divide = sharding::none;
   int shard_ranks = 0;         // ranks that together hold one copy; 0: all of them. Fewer: hybrid
+  int stages = 1;              // of a pipeline, each with an equal share of the ranks
   bool deterministic = false;  // the same bits for every division of a step among ranks and micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
   bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0
-  int prefetch = 1;            // gathers that are started ahead of their use
+  int prefetch = 1;                   // gathers that are started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // size of the messages of parameters
   dtype param_dtype = dtype::f32;   // in which parameters are gathered: bf16 and f16 round them
   dtype reduce_dtype = dtype::f32;  // of gradients in messages; sums are f32, rounded once
   std::optional<device>
       offload_parameters{};  // where this rank's rows are kept between steps, if parameters are sharded
-  std::optional<device> offload_optimizer{};   // where optimizer state is kept between updates
+  std::optional<device> offload_optimizer{};  // where optimizer state is kept between updates
   /// The name of the unit in which a parameter is sent; by default by block, or by size if nothing is
   /// gathered.
   std::function<std::string(const std::string& parameter)> unit{};
@@ -108,7 +109,7 @@ struct mesh {
       if (sizes.of(a) > 1 && !has(a))
         throw usage_error("weft: bind: the mesh " + to_string(sizes) + " has the axis " + name_of(a) +
                           ", which the policy has not");
-    return {.divide = std::max({Axes::divide...}), .shard_ranks = sizes.fsdp};
+    return {.divide = std::max({Axes::divide...}), .shard_ranks = sizes.fsdp, .stages = sizes.pp};
   }
 };
 

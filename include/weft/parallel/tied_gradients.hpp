@@ -30,8 +30,8 @@ class tied_gradients {
  public:
   /// `first_tag`: messages have this tag and the next ones, one for each parameter. All stages must pass the
   /// same list.
-  tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages, int first_tag,
-                 bool deterministic)
+  tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages,
+                 int first_tag, bool deterministic)
       : all_(std::move(all)),
         stage_of_(std::move(stage_of)),
         stages_(&stages),

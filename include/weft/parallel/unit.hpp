@@ -26,10 +26,10 @@ inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shap
 /// One parameter of a unit.
 struct member {
   std::string name;
-  int number = 0;               // among all parameters
-  state_ptr whole;              // what the model holds
-  state_ptr local;              // the rows that this rank updates; `whole` itself if nothing is divided
-  bool seen = false;            // has had a gradient since the last step
+  int number = 0;     // among all parameters
+  state_ptr whole;    // what the model holds
+  state_ptr local;    // the rows that this rank updates; `whole` itself if nothing is divided
+  bool seen = false;  // has had a gradient since the last step
 
   index_t rows() const { return in_rows(whole->extents)[0]; }
   index_t row_size() const { return rows() > 0 ? whole->extents.size() / rows() : 0; }
@@ -146,19 +146,22 @@ inline std::string block_of(const std::string& name) {
   return "";
 }
 
-/// The parameter numbers of each unit, units in the order in which backward completes them.
+/// The parameter numbers of each unit, units in the order in which backward completes them. `chunks`: of a
+/// pipeline, by parameter; a unit has parameters of one chunk. Empty: one for all.
 inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
-                                                        const parallel_options& o) {
+                                                        const parallel_options& o,
+                                                        const std::vector<int>& chunks) {
   std::vector<std::vector<int>> units;
   const bool by_size = !o.unit && o.divide <= sharding::optimizer;
-  std::vector<std::string> names;
+  std::vector<std::pair<std::string, int>> names;
   index_t bytes = 0;
+  const auto chunk = [&](int i) { return chunks.empty() ? 0 : chunks[static_cast<std::size_t>(i)]; };
   for (int i = static_cast<int>(parameters.size()); i-- > 0;) {
     const auto& [name, p] = parameters[static_cast<std::size_t>(i)];
     const auto own = static_cast<index_t>(p->bytes());
     if (by_size) {
       const index_t limit = units.size() <= 1 ? o.first_bucket_bytes : o.bucket_bytes;
-      if (units.empty() || (bytes > 0 && bytes + own > limit)) {
+      if (units.empty() || chunk(i) != chunk(units.back().back()) || (bytes > 0 && bytes + own > limit)) {
         units.emplace_back();
         bytes = 0;
       }
@@ -166,7 +169,7 @@ inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& para
       bytes += own;
       continue;
     }
-    const std::string unit = o.unit ? o.unit(name) : block_of(name);
+    const std::pair unit(o.unit ? o.unit(name) : block_of(name), chunk(i));
     const auto found = std::find(names.begin(), names.end(), unit);
     if (found == names.end()) {
       names.push_back(unit);
@@ -181,9 +184,10 @@ inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& para
 
 /// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
 /// parameters.
-inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts) {
+inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
+                                  const std::vector<int>& chunks = {}) {
   std::vector<unit> units;
-  for (const std::vector<int>& numbers : divided_into_units(parameters, o)) {
+  for (const std::vector<int>& numbers : divided_into_units(parameters, o, chunks)) {
     std::vector<member> members;
     std::vector<int> all;
     for (int i : numbers) {

@@ -88,7 +88,7 @@ template <class Variable, class E>
 inline constexpr bool reads_after_boundary = std::is_same_v<Variable, E>;
 template <class Variable, class Block, class X>
 inline constexpr bool reads_after_boundary<Variable, boundary_node<Block, X>> =
-    has_boundary<X>&& reads_after_boundary<Variable, X>;
+    has_boundary<X> && reads_after_boundary<Variable, X>;
 template <class Variable, class Op, class Attr, class... A>
 inline constexpr bool reads_after_boundary<Variable, node<Op, Attr, A...>> =
     (reads_after_boundary<Variable, A> || ...);
@@ -151,9 +151,7 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e);
 template <class Evaluator, class Variables, class Op, class Attr, class... A>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const node<Op, Attr, A...>& n) {
   return std::apply(
-      [&](const auto&... a) {
-        return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...};
-      },
+      [&](const auto&... a) { return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...}; },
       n.operands);
 }
 
@@ -161,8 +159,7 @@ template <class Evaluator, class Variables, class Op, class Attr, int Sizes, cla
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
   return std::apply(
       [&](const auto&... a) {
-        return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(
-            n.sizes, resolve(to, v, a)...);
+        return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
       },
       n.operands);
 }
@@ -191,7 +188,7 @@ auto as_leaf(Evaluator& evaluator, const E& e) {
 template <class Evaluator, class Variables, class F, class X, class Labels>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const slices_node<F, X, Labels>& n) {
   return to.evaluator.sum_of_slices(as_leaf(to.evaluator, resolve(to, v, n.operand)),
-                                 as_leaf(to.evaluator, resolve(to, v, n.labels)), n.rows, n.f);
+                                    as_leaf(to.evaluator, resolve(to, v, n.labels)), n.rows, n.f);
 }
 
 template <class Evaluator, class Variables, class Tag, class Value, class Body>
@@ -247,7 +244,9 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
 template <class E>
 concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x) {
   { e.eval_program(x) } -> expression;
-  { e.sum_of_slices(x, x, index_t{}, [](auto a, auto) { return sum(a); }) } -> expression;
+  {
+    e.sum_of_slices(x, x, index_t{}, [](auto a, auto) { return sum(a); })
+  } -> expression;
 };
 
 /// `e` with everything below its boundaries replaced by leaves, computed by `evaluator`, a program_evaluator.

@@ -145,10 +145,9 @@ struct forgetful_evaluator {
   template <expression E>
   evaluated<E> eval_program(const E& e) {
     if constexpr (!can_be_compiled<E>(most_operands))
-      return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E>();
+      return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E>();
     else
-      return evaluated<E>(
-          execute_value(in, executable_of<program_of<E>>(), operands_of(e, check_versions)));
+      return evaluated<E>(execute_value(in, executable_of<program_of<E>>(), operands_of(e, check_versions)));
   }
 
   template <expression E>

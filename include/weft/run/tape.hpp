@@ -105,8 +105,7 @@ class basic_tape_entries {
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
     if (value->on_tape == tape_status::recorded)
-      throw usage_error("weft: a tape holds the value of shape " + to_string(value->extents) +
-                        " already");
+      throw usage_error("weft: a tape holds the value of shape " + to_string(value->extents) + " already");
     value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return;
     entry n;
@@ -119,7 +118,7 @@ class basic_tape_entries {
  protected:
   /// Executes `forward` and records how to execute `backward`.
   std::shared_ptr<tensor_state> run_forward(const run::executable& forward, const run::executable& backward,
-                                             run::operands o) {
+                                            run::operands o) {
     const context::use own(*context_);
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
@@ -146,7 +145,7 @@ class basic_tape_entries {
     double cotangent;
     std::shared_ptr<tensor_state> seed;  // contains `cotangent`
     std::shared_ptr<tensor_state> value{};
-    tensor_list leaves{}, gradients{};   // the first of each has all rows
+    tensor_list leaves{}, gradients{};  // the first of each has all rows
   };
 
   /// Executes the forward and backward pass of a slice, which starts at element `first` of all rows. No
@@ -204,13 +203,13 @@ class basic_tape_entries {
  private:
   struct entry {
     run::executable forward, backward;
-    context::random_state randomness;         // of the forward pass
+    context::random_state randomness;  // of the forward pass
     run::symbol_values symbols;
     recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // of the operands, when the forward pass read them
     recycled_vector<char> read;               // whether the backward pass reads an operand
-    tensor_list saved;                         // that the backward pass reads
+    tensor_list saved;                        // that the backward pass reads
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
     std::shared_ptr<run::backward_function> function;  // instead of programs
@@ -311,8 +310,7 @@ class basic_tape_entries {
       if (!n.read[i]) continue;
       if (n.leaves[i]->version != n.versions[i])
         throw value_error("weft: backward: operand " + std::to_string(i) + " of shape " +
-                          to_string(n.leaves[i]->extents) +
-                          " was changed in place after forward read it");
+                          to_string(n.leaves[i]->extents) + " was changed in place after forward read it");
       leaves[i] = n.leaves[i];
     }
     if (n.recomputes) recompute(n);
@@ -408,7 +406,7 @@ class tape : public tape_entries {
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {
     if constexpr (!can_be_compiled<E>(most_operands_to_differentiate))
-      return (void)sizeof(written_out_law<sizeof(E) == 0>), evaluated<E, true>();
+      return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // checks that its ops have derivatives
       return evaluated<E, true>(run_forward(run::executable_of<program_of<E>>(),
