@@ -71,9 +71,9 @@ class gloo_communicator : public communicator {
     const auto device = detail::device_on(network);
     const auto watch =
         std::make_shared<detail::rank_watch>(s, rank, size, detail::address_on(network), limit);
-    const auto proof = std::make_shared<detail::gloo_proof>(s, network.token, rank);
     const auto mesh = std::make_shared<detail::gloo_mesh>(s, watch, rank, size, device, limit);
-    mesh->at_start(limit, [&] { proof->read(s, *mesh, limit); });
+    const auto proof = std::make_shared<detail::gloo_proof>(network.token, rank);
+    mesh->at_start(limit, [&] { proof->exchange_nonces(s, *mesh, limit); });
     const auto world =
         std::make_shared<detail::gloo_group>(mesh, "world", 0, mesh->connecting().members, rank);
     mesh->post(proof);

@@ -48,7 +48,7 @@ class gloo_operation {
   /// after an exception.
   virtual void perform(gloo_mesh&) = 0;
 
-  int peer = 0;  // that it waits for
+  std::atomic<int> peer = -1;  // that it waits for
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers;
   std::deque<std::vector<char>> memory;
   std::atomic<bool> over = false;
@@ -101,8 +101,8 @@ class gloo_mesh : public watched_group {
       if (!failure_) return;
     } catch (const timeout_error&) {
       watch_->report_late(connecting(), limit);
-    } catch (const comm_error& e) {
-      watch_->give_up(e.what());
+    } catch (const comm_error&) {  // the verdict, or the connection to the store, which rank 0 serves
+      watch_->report_lost(0, connecting());
     } catch (const std::exception&) {  // does not say which rank failed
       watch_->report_late(connecting(), limit);
     }

@@ -4,7 +4,8 @@
 // Gloo assigns the first connection to a port to the rank expected there, without checking who connects.
 // Therefore each rank publishes a nonce in the store, and sends over each connection an HMAC, with the token
 // of the job as key, of both ranks and both nonces. A stranger cannot compute it and is detected before any
-// tensor is sent. A rank that has received the proofs of all others knows that all connections are correct.
+// tensor is sent; one that sends nothing, when the time limit of the start is over. A rank that has received
+// the proofs of all others knows that all connections are correct.
 #pragma once
 
 #include <weft/comm/gloo_group.hpp>
@@ -15,19 +16,22 @@ namespace weft::detail {
 /// The first operation of a mesh. Throws comm_error if the proof of a connected rank is wrong.
 class gloo_proof : public gloo_operation {
  public:
-  /// Publishes the nonce of this rank; must precede connecting the mesh.
-  gloo_proof(store& s, std::string token, int rank) : token_(std::move(token)), rank_(rank) {
-    s.set(key_of(rank), random_bytes(nonce_bytes));
-  }
-  /// Reads the nonces of all ranks; called after the mesh has connected.
-  void read(store& s, const gloo_mesh& mesh, std::chrono::milliseconds limit) {
+  gloo_proof(std::string token, int rank) : token_(std::move(token)), rank_(rank) {}
+  /// Publishes the nonce of this rank and reads those of all others.
+  void exchange_nonces(store& s, const gloo_mesh& mesh, std::chrono::milliseconds limit) {
+    s.set(key_of(rank_), random_bytes(nonce_bytes));
     start_ = mesh.connecting();
     for (const int r : start_.members) nonces_.push_back(s.get(key_of(r), limit));
   }
 
   queue_key queue() const override { return {-1, -1, 0, 0}; }
-  std::string doing() const override { return start_.doing; }
-  rank_wait waits_in() const override { return start_; }
+  std::string doing() const override { return waits_in().doing; }
+  std::string text() const override { return start_.doing; }
+  rank_wait waits_in() const override {
+    rank_wait w = start_;
+    if (peer >= 0) w.doing += ", for the proof of rank " + std::to_string(peer);
+    return w;
+  }
 
   void perform(gloo_mesh& mesh) override {
     mine_.resize(nonces_.size());

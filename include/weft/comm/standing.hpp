@@ -80,6 +80,13 @@ inline std::string names_of(const std::vector<int>& ranks) {
   return t;
 }
 
+/// What keeps ranks apart that all answer. After the start each connection is known to lead to its rank.
+inline std::string apart(const rank_wait& w) {
+  return w.number == rank_wait::connecting
+             ? "the network between them, or a stranger who came first to a port of a rank"
+             : "the network between them";
+}
+
 /// The report of `rank`, which has waited for `limit` ms in `w`. `silent`: ranks that did not report their
 /// standing; if there are any, they are the cause.
 inline std::string late_report(const rank_wait& w, int rank, std::int64_t limit, const rank_standings& all,
@@ -87,10 +94,7 @@ inline std::string late_report(const rank_wait& w, int rank, std::int64_t limit,
   std::string text =
       "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit) + " ms in " + w.doing;
   const std::vector<int> missing = silent.empty() ? keep_waiting(w, rank, all) : silent;
-  if (missing.empty())
-    text +=
-        "; all ranks are there, the data is not: the network between them, or somebody in the place of a "
-        "rank";
+  if (missing.empty()) text += "; all ranks are there, the data is not: " + apart(w);
   else text += "; not there: " + names_of(missing);
   if (!silent.empty())
     text += silent.size() > 1 ? ", which do not answer: stopped or cut off"

@@ -141,9 +141,18 @@ class rank_watch {
   void leave() {
     if (size_ > 1 && !left_.exchange(true)) send(report(watch_report::leave).take());
   }
+  /// Sends a frame, or holds it back until rank 0, which ends the connections of strangers, knows who this is.
   void send(const std::string& frame) {
     const std::lock_guard lock(sending_);
-    socket_->send(frame);
+    if (introduced_) socket_->send(frame);
+    else held_.push_back(frame);
+  }
+  void introduce(const std::string& nonce) {
+    const std::lock_guard lock(sending_);
+    socket_->send(report(watch_report::come).number(rank_).text(watch_proof(secret_, nonce, rank_)).take());
+    for (const std::string& frame : held_) socket_->send(frame);
+    held_.clear();
+    introduced_ = true;
   }
 
   /// Sends a report, with the conclusions for the case that rank 0 does not answer, and that it has left.
@@ -207,8 +216,7 @@ class rank_watch {
       if (what == watch_notice::all_there) all_there_ = true;
     }
     changed_.notify_all();
-    if (what == watch_notice::nonce)
-      send(report(watch_report::come).number(rank_).text(watch_proof(secret_, in.text(), rank_)).take());
+    if (what == watch_notice::nonce) introduce(in.text());
     if (what == watch_notice::verdict) {
       const bool late = in.byte();
       decide({late, in.text()});
@@ -260,6 +268,8 @@ class rank_watch {
   std::unique_ptr<frame_socket> socket_;
   wake_up wake_;
   std::mutex groups_mutex_, sending_;
+  bool introduced_ = false;  // this and the next are guarded by sending_
+  std::vector<std::string> held_;
   mutable std::mutex mutex_;  // locked after groups_mutex_
   std::condition_variable changed_;
   std::vector<watched_group*> groups_;

@@ -111,7 +111,9 @@ class watch_judge {
                                       : "weft: " + names_of(silent) + (silent.size() > 1 ? " do" : " does") +
                                             " not answer: stopped or cut off; " + who +
                                             " has lost its connection to " + name(report_->peer);
-    decide({false, text + ", in " + report_->in.doing}, silent);
+    text += ", in " + report_->in.doing;
+    if (silent.empty() && report_->in.number == rank_wait::connecting) text += ": " + apart(report_->in);
+    decide({false, text}, silent);
   }
 
   std::string late_text(const std::vector<int>& missing, const std::vector<int>& silent) const {

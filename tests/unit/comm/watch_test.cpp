@@ -189,6 +189,29 @@ TEST_CASE("ranks that do not come are named by those that do") {
                        comm_error);
 }
 
+TEST_CASE("a rank says who it is before it reports, however late it is asked") {
+  memory_store meet;
+  int port = 0;
+  const descriptor door = listen_on("127.0.0.1", port);
+  meet.set("watch", frame_writer().text("127.0.0.1").text(std::to_string(port)).text("secret").take());
+  std::thread late([&] {
+    CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 2, "", 10ms), "the verdict", timeout_error);
+  });
+  pollfd knocks{door.number(), POLLIN, 0};
+  REQUIRE(::poll(&knocks, 1, 60'000) == 1);
+  frame_socket rank_1(descriptor(::accept4(door.number(), nullptr, nullptr, SOCK_CLOEXEC)));
+  std::this_thread::sleep_for(100ms);  // it waits in vain, and reports
+  rank_1.send(frame_writer().byte(0).text("nonce").take());
+  for (const int wanted : {0, 3}) {  // come, late
+    std::optional<std::string> said;
+    while (!(said = rank_1.next()) && rank_1.receive()) std::this_thread::sleep_for(1ms);
+    REQUIRE(said);
+    CHECK(frame_reader(*said).byte() == wanted);
+  }
+  rank_1.send(frame_writer().byte(3).byte(1).text("the verdict").take());
+  late.join();
+}
+
 TEST_CASE("a rank that comes after a failure at the start is told of it") {
   watch_judge j(3);
   j.comes(0);
