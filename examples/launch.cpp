@@ -215,7 +215,7 @@ class supervisor {
       start(now, restart > 0);
       watch(now);
       const int code = now.code();
-      if (growing_ && code == interrupted && !told_to_end_) {
+      if (growing_ && code != done && now.lost() == 0 && !told_to_end_) {
         say("a place is back; going on with more than " + std::to_string(ranks_) + " ranks");
         --restart;  // nothing was lost
         continue;
@@ -277,6 +277,9 @@ class supervisor {
         words.insert(words.end(),
                      {"--host", list, "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "WEFT_JOB_TOKEN"});
       c.words.insert(c.words.begin(), words.begin(), words.end());
+      // hwloc's plugin for OpenCL brings drivers into mpirun; PoCL's LLVM takes SIGUSR1 for itself.
+      const std::string before = variable_or("HWLOC_COMPONENTS", "");
+      c.variables.emplace_back("HWLOC_COMPONENTS", before + (before.empty() ? "-opencl" : ",-opencl"));
       j.start(c, SIGTERM);
     } else {
       c.variables.insert(c.variables.end(),

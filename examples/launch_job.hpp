@@ -121,10 +121,10 @@ class job {
     if (own != codes_.end()) return *own;
     return failed() ? others_failed : done;
   }
-  /// Processes that failed on their own account.
+  /// Processes that failed on their own account. One that is asked before it listens ends by the signal.
   int lost() const {
-    return static_cast<int>(std::count_if(codes_.begin(), codes_.end(), [](int c) {
-      return c != done && c != others_failed && c != interrupted;
+    return static_cast<int>(std::count_if(codes_.begin(), codes_.end(), [this](int c) {
+      return c != done && c != others_failed && c != interrupted && !(asked_ && c == 128 + polite_);
     }));
   }
   /// All have failed in the same way, and none because of a signal: it is the program, and no rank is lost.

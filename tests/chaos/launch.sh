@@ -18,9 +18,9 @@ expect() {  # WHAT WANTED GOT
 new() { rm -rf "$at/case" && mkdir "$at/case" && cd "$at/case" || exit 1; }
 # A rank: says who it is, and then does what the shell commands say.
 rank() { printf '%s\n' 'echo $$ >>pids; echo $$ >>'"$at"'/all_pids; echo "$WORLD_SIZE $RANK $*" >>ranks' "$1" >rank.sh; }
-left() {  # processes of the case that live, after some time
+left() {  # processes of the case that live, after a minute at most
   local pid n=0
-  for _ in 1 2 3 4 5 6 7 8 9 10; do
+  for ((i = 0; i < 200; ++i)); do
     n=0
     while read -r pid; do kill -0 "$pid" 2>/dev/null && n=$((n + 1)); done <pids
     [ $n -eq 0 ] && break
@@ -28,7 +28,9 @@ left() {  # processes of the case that live, after some time
   done
   echo $n
 }
-started() { until [ -e pids ] && [ "$(wc -l <pids)" -ge "$1" ]; do sleep 0.05; done; }
+# Ranks say `ready` when signals find what they have set for them.
+ready='echo >>ready'
+started() { until [ -e ready ] && [ "$(wc -l <ready)" -ge "$1" ]; do sleep 0.05; done; }
 
 new && rank 'echo $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR >>local; [ -n "$MASTER_PORT" ] && [ ${#WEFT_JOB_TOKEN} = 32 ]'
 "$launch" -n 3 bash rank.sh a b
@@ -58,40 +60,47 @@ new && rank '[ $RANK = 1 ] && kill -STOP $$; [ $RANK = 0 ] && exit 3; trap "" TE
 expect "stopped ranks, and such as ignore SIGTERM, are ended" 143 $?
 expect "and nobody is left" 0 "$(left)"
 
-new && rank 'trap "echo saved >>saved; exit 130" TERM; sleep 1000 & wait'
+new && rank "trap 'echo saved >>saved; exit 130' TERM; $ready; sleep 1000 & wait"
 "$launch" -n 3 bash rank.sh &
 job=$!
-started 3 && sleep 0.2 && kill -TERM $job
+started 3 && kill -TERM $job
 wait $job
 expect "asked to end" 130 $?
 expect "ranks save" 3 "$(wc -l <saved)"
 
-new && rank 'trap "" TERM INT; while :; do sleep 0.1; done'
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if command -v mpirun >/dev/null; then
+  new && rank "trap 'echo saved >>saved; exit 130' USR1; $ready; sleep 1000 & wait"
+  "$launch" -n 1 -c mpi bash rank.sh 2>log &
+  job=$!
+  started 1 && kill -TERM $job
+  wait $job
+  expect "asked to end through mpirun" "130 saved" "$? $(cat saved)"
+fi
+
+new && rank "trap '' TERM INT; $ready; while :; do sleep 0.1; done"
 "$launch" -n 2 -g 1 bash rank.sh &
 job=$!
-started 2 && sleep 0.2 && kill -INT $job
+started 2 && kill -INT $job
 wait $job
 expect "ranks that do not end are killed" 137 $?
 
 for how in direct mpi; do  # what a rank has started ends, too
-  new && rank 'sleep 1000 & echo $! >>pids; trap "" TERM; wait; wait'
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  new && rank "sleep 1000 & echo \$! >>pids; trap '' TERM; $ready; wait; wait"
   if [ $how = mpi ]; then
     command -v mpirun >/dev/null || continue
-    rank 'sleep 1000'
+    rank "$ready; sleep 1000"
     "$launch" -n 2 -c mpi bash rank.sh &
   else
     "$launch" -n 2 bash rank.sh &
   fi
   job=$!
-  started 2 && sleep 0.3 && kill -KILL $job
+  started 2 && kill -KILL $job
   wait $job 2>/dev/null
-  [ $how = mpi ] && sleep 5
   expect "nobody is left when the launcher is killed: $how" 0 "$(left)"
 done
 
-new && rank 'n=$(sort -u attempts 2>/dev/null | wc -l); echo $PPID.$WORLD_SIZE >>attempts.$RANK
-trap "exit 130" TERM
+new && rank '[ $RANK = 1 ] || trap "sleep 0.3; exit 130" TERM  # rank 1 does not hear yet that it is asked
 [ -e died ] || { [ $RANK = 3 ] && { : >died; kill -9 $$; }; exit 3; }
 [ $WORLD_SIZE = 4 ] && exit 0
 sleep 1000 & wait'
@@ -112,10 +121,10 @@ new && rank '[ $RANK = 1 ] && exit 1; exit 3'
 "$launch" -n 2 -r 2 bash rank.sh --checkpoint run 2>log
 expect "restarts are bounded" "3 2" "$? $(grep -c "going on" log)"
 
-new && rank 'trap "exit 130" TERM; sleep 1000 & wait'
+new && rank "trap 'exit 130' TERM; $ready; sleep 1000 & wait"
 "$launch" -n 2 -r 5 bash rank.sh --checkpoint run &
 job=$!
-started 2 && sleep 0.2 && kill -TERM $job
+started 2 && kill -TERM $job
 wait $job
 expect "a supervised job that is asked to end" "130 2" "$? $(wc -l <ranks)"
 
