@@ -141,7 +141,7 @@ class rank_watch {
   void leave() {
     if (size_ > 1 && !left_.exchange(true)) send(report(watch_report::leave).take());
   }
-  /// Sends a frame, or holds it back until rank 0, which ends the connections of strangers, knows who this is.
+  /// Sends a frame, or holds it back until rank 0 knows who this is: it ends connections of strangers.
   void send(const std::string& frame) {
     const std::lock_guard lock(sending_);
     if (introduced_) socket_->send(frame);

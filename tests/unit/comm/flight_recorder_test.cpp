@@ -36,7 +36,10 @@ TEST_CASE("a recording survives the process, and names the rank that is behind")
         for (int i = 0; i < 2000; ++i)
           ranks.all_reduce(x, reduction::sum, {.label = "warm up"}).wait();  // more than the ring holds
         if (ranks.rank() == 1) {
-          std::this_thread::sleep_for(200ms);
+          const auto begun = [&](const std::string& rank) {
+            return has(flight_report(f.path.string()), rank + ": waits in world #2001");
+          };
+          while (!begun("rank 0") || !begun("rank 2")) std::this_thread::sleep_for(10ms);
           ::kill(::getpid(), SIGKILL);  // nobody gets to say anything
         }
         ranks.all_gather(std::span(x).first(1), std::span(x).first(3), {}, {.label = "h.7"}).wait();
@@ -82,6 +85,7 @@ TEST_CASE("room is reserved: a disk that is full is an error at the beginning, n
   struct stat is {};
   REQUIRE(::stat((f.path / "rank-1.flight").c_str(), &is) == 0);
   CHECK(static_cast<std::size_t>(is.st_blocks) * 512 >= sizeof(detail::flight_file));  // not sparse
+  CHECK((is.st_mode & 0777) == 0600);
   ::mkfifo((f.path / "rank-2.flight").c_str(), 0600);
   CHECK(has(flight_report(f.path.string()), "rank-2.flight: is no recording"));
 }

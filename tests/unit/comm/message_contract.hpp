@@ -195,11 +195,11 @@ inline void messages_of_all_kinds(communicator& ranks) {
 /// What a rank learns of a message of rank 0 to rank 1, in a group in reverse order, whose sides differ.
 /// `how`: 0: it is shorter than what is expected, 1: longer, 2: of another type. After it nothing goes on.
 inline std::string wrong_message(communicator& ranks, int how) {
-  const auto reversed = ranks.split(0, -ranks.rank());
   std::vector<float> sent(above_64k), received(how == 0 ? above_64k + 1 : above_64k - 1);
   std::vector<std::int32_t> integers(above_64k);
   const int sender = ranks.size() - 1, receiver = sender - 1;  // of the group: ranks 0 and 1 of the world
-  try {
+  try {  // who is still in the split learns of it there
+    const auto reversed = ranks.split(0, -ranks.rank());
     if (reversed->rank() == sender) reversed->send(sent, receiver, 17, soon()).wait();
     if (reversed->rank() == receiver)
       reversed->receive(how == 2 ? elements(integers) : elements(received), sender, 17, soon()).wait();

@@ -29,7 +29,8 @@ void check_calls(const rpc_agent::connect& connect) {
     return v;
   });
   one.serve("fails", [](int) -> int { throw value_error("out of range"); });
-  one.serve("slow", [] { std::this_thread::sleep_for(300ms); });
+  std::atomic<bool> late = false;
+  one.serve("slow", [&late] { late.wait(false); });
   one.serve("throws 7", [] { throw 7; });
   one.serve("not", [](bool b) { return !b; });
   one.serve("asks back", [&one] { return one.call<int>(0, "ask back").get() + 1; });
@@ -67,6 +68,8 @@ void check_calls(const rpc_agent::connect& connect) {
                        comm_error);
   CHECK_THROWS_WITH_AS(zero.call_within<void>(30ms, 1, "slow").get(),
                        doctest::Contains("rank 1 has not answered slow within 30 ms"), timeout_error);
+  late = true;
+  late.notify_all();
   CHECK_THROWS_AS(zero.call<int>(2, "add", 1, 2), value_error);
 }
 
@@ -105,8 +108,11 @@ TEST_CASE("an agent that is not called asks nothing, and leaves nothing in the s
   const auto all = std::make_shared<counting_store>();
   {
     rpc_agent zero([&] { return all; }, 0, 2), one([&] { return all; }, 1, 2);
-    one.serve("slow", [] { std::this_thread::sleep_for(100ms); });
+    std::atomic<bool> late = false;
+    one.serve("slow", [&late] { late.wait(false); });
     CHECK_THROWS_AS(zero.call_within<void>(1ms, 1, "slow").get(), timeout_error);
+    late = true;
+    late.notify_all();
     zero.call<void>(1, "slow").get();  // after the answer that came too late
     while (all->asked < 12) std::this_thread::sleep_for(1ms);  // 4 first pops, and 4 for each call
     std::this_thread::sleep_for(300ms);
@@ -124,7 +130,8 @@ TEST_CASE("no call ends the process that serves it") {
   rpc_agent zero(connect, 0, 2), one(connect, 1, 2);
   one.serve("text", [](int n) { return std::string(static_cast<std::size_t>(n), 'x'); });
   one.serve("long error", []() -> int { throw std::runtime_error(std::string(1 << 23, 'e')); });
-  one.serve("wait", [] { std::this_thread::sleep_for(1s); });
+  std::atomic<bool> lost = false;
+  one.serve("wait", [&lost] { lost.wait(false); });
   const auto works = [&] { return zero.call<std::string>(1, "text", 3).get() == "xxx"; };
 
   CHECK_THROWS_WITH_AS(zero.call<std::string>(1, "text", 4 << 20).get(),
@@ -149,6 +156,8 @@ TEST_CASE("no call ends the process that serves it") {
   server.reset();
   CHECK_THROWS_WITH_AS(waiting.get(), doctest::Contains("is lost"), comm_error);
   CHECK_THROWS_WITH_AS(zero.call<void>(1, "wait").get(), doctest::Contains("is lost"), comm_error);
+  lost = true;
+  lost.notify_all();
 }
 
 TEST_CASE("calls without an answer fail when their agent ends") {

@@ -57,11 +57,11 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
   using namespace std::chrono_literals;
   const std::int64_t before = here.num_keys();
   here.set("a", "one");
-  CHECK(there.get("a", 1s) == "one");
+  CHECK(there.get("a", 60s) == "one");
   there.set("a", std::string("two\0three", 9));  // any bytes
-  CHECK(here.get("a", 1s) == std::string("two\0three", 9));
+  CHECK(here.get("a", 60s) == std::string("two\0three", 9));
   here.set("empty", "");
-  CHECK(there.get("empty", 1s).empty());
+  CHECK(there.get("empty", 60s).empty());
   CHECK(here.check({"a", "empty"}));
   CHECK_FALSE(there.check({"a", "b"}));
   CHECK(here.num_keys() == before + 2);
@@ -71,7 +71,7 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
 
   CHECK(here.add("n", 5) == 5);
   CHECK(there.add("n", -7) == -2);
-  CHECK(here.get("n", 1s) == "-2");
+  CHECK(here.get("n", 60s) == "-2");
   CHECK_THROWS_AS(here.add("a", 1), value_error);
   here.set("most", std::to_string(std::numeric_limits<std::int64_t>::max()));
   CHECK_THROWS_WITH_AS(there.add("most", 1), doctest::Contains("overflows"), value_error);
@@ -92,8 +92,8 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
     there.set("odd key/with: all sorts\n", "late");
     there.set("second", "");
   });
-  CHECK(here.get("odd key/with: all sorts\n", 5s) == "late");
-  here.wait({"odd key/with: all sorts\n", "second"}, 5s);
+  CHECK(here.get("odd key/with: all sorts\n", 60s) == "late");
+  here.wait({"odd key/with: all sorts\n", "second"}, 60s);
   other.join();
 
   std::vector<std::thread> many;

@@ -38,6 +38,29 @@ std::vector<std::string> failures(int n, F f) {
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
+/// How many threads have come to a point, for others to wait for.
+class counter {
+ public:
+  void operator++() {
+    ++count_;
+    count_.notify_all();
+  }
+  void wait_for(int n) const {
+    for (int now; (now = count_) < n;) count_.wait(now);
+  }
+
+ private:
+  std::atomic<int> count_ = 0;
+};
+/// Counts at the end of a block, by an exception too.
+struct at_end {
+  explicit at_end(counter& c) : count(c) {}
+  at_end(const at_end&) = delete;
+  at_end& operator=(const at_end&) = delete;
+  ~at_end() { ++count; }
+  counter& count;
+};
+
 }  // namespace
 
 TEST_CASE("the contract of communicators: one rank alone") {
@@ -110,12 +133,19 @@ TEST_CASE("a message whose sides differ is an error on all ranks that names both
 }
 
 TEST_CASE("a rank that does not come: a time-out names it and what it did last") {
-  const auto texts = failures(3, [](communicator& ranks) {
+  counter posted, told;
+  const auto texts = failures(3, [&](communicator& ranks) {
     std::vector<float> x(4);
     ranks.all_reduce(x, reduction::sum, {.label = "h.0"}).wait();
-    if (ranks.rank() == 2) std::this_thread::sleep_for(400ms);
-    else ranks.all_reduce(x, reduction::sum, {.label = "h.1", .timeout = 100ms}).wait();
-    if (ranks.rank() == 2) ranks.barrier().wait();
+    if (ranks.rank() == 2) {
+      told.wait_for(2);
+      ranks.barrier().wait();
+    }
+    const at_end told_now(told);
+    const work w = ranks.all_reduce(x, reduction::sum, {.label = "h.1", .timeout = 100ms});
+    ++posted;
+    posted.wait_for(2);
+    w.wait();
   });
   CHECK(has(texts[0], "not there: rank 2"));
   CHECK(has(texts[0], "rank 2: #0 all_reduce(sum, f32 x 4) for h.0"));
@@ -124,10 +154,12 @@ TEST_CASE("a rank that does not come: a time-out names it and what it did last")
 }
 
 TEST_CASE("a message that nobody receives times out; a rank that ends early is named") {
-  const auto lonely = failures(2, [](communicator& ranks) {
+  counter told;
+  const auto lonely = failures(2, [&](communicator& ranks) {
     std::vector<float> x(100'000);
-    if (ranks.rank() == 0) ranks.send(x, 1, 7, {.timeout = 50ms}).wait();
-    else std::this_thread::sleep_for(200ms);
+    if (ranks.rank() == 1) return told.wait_for(1);
+    const at_end told_now(told);
+    ranks.send(x, 1, 7, {.timeout = 50ms}).wait();
   });
   CHECK(has(lonely[0], "tag 7"));
   const auto left = failures(3, [](communicator& ranks) {
@@ -181,22 +213,36 @@ TEST_CASE("a group that is given up fails everywhere, subgroups too") {
 }
 
 TEST_CASE("a rank that hangs is named by those who wait for others, in other groups too") {
-  const auto texts = failures(4, [](communicator& ranks) {
+  counter in_pair, posted, told;
+  const auto texts = failures(4, [&](communicator& ranks) {
     const auto pair = ranks.split(ranks.rank() / 2);  // 0 and 1, 2 and 3
     std::vector<float> x(4);
-    if (ranks.rank() == 3) std::this_thread::sleep_for(600ms);
-    if (ranks.rank() == 2) pair->all_reduce(x).wait();  // waits for rank 3, and is waited for
-    ranks.all_reduce(x, reduction::sum, {.timeout = 200ms}).wait();
+    const at_end told_now(told);
+    if (ranks.rank() == 3) told.wait_for(3);
+    if (ranks.rank() == 2) {  // waits for rank 3, and is waited for
+      const work w = pair->all_reduce(x);
+      ++in_pair;
+      w.wait();
+    }
+    const work w = ranks.all_reduce(x, reduction::sum, {.timeout = 1s});
+    if (ranks.rank() < 2) {
+      ++posted;
+      posted.wait_for(2);
+      in_pair.wait_for(1);
+    }
+    w.wait();
   });
   for (const std::string& t : texts) CHECK(has(t, "; not there: rank 3\n"));
 }
 
 TEST_CASE("ranks of a subgroup are named by their numbers in the world") {
-  const auto texts = failures(4, [](communicator& ranks) {
+  counter told;
+  const auto texts = failures(4, [&](communicator& ranks) {
     const auto upper = ranks.split(ranks.rank() >= 2);
     std::vector<float> x(4);
-    if (ranks.rank() != 3) upper->all_reduce(x, reduction::sum, {.timeout = 100ms}).wait();
-    else std::this_thread::sleep_for(300ms);
+    const at_end told_now(told);
+    if (ranks.rank() == 3) told.wait_for(1);
+    if (ranks.rank() == 2) upper->all_reduce(x, reduction::sum, {.timeout = 100ms}).wait();
     ranks.barrier().wait();
   });
   CHECK(has(texts[2], "rank 2 waited 100 ms"));

@@ -37,7 +37,7 @@ struct listener : watched_group {
   }
   std::string wait() {
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, 20s, [&] { return !told.empty(); });
+    changed.wait_for(lock, 60s, [&] { return !told.empty(); });
     return told;
   }
 };
@@ -153,24 +153,25 @@ TEST_CASE("strangers at the door of the watch change nothing; one verdict reache
   std::vector<std::unique_ptr<rank_watch>> watches(3);
   std::vector<listener> groups(3);
   std::vector<std::thread> ranks;
-  ranks.emplace_back([&] { watches[0] = std::make_unique<rank_watch>(meet, 0, 3, "127.0.0.1", 20s); });
-  frame_reader where(meet.get("watch", 20s));
+  ranks.emplace_back([&] { watches[0] = std::make_unique<rank_watch>(meet, 0, 3, "127.0.0.1", 60s); });
+  frame_reader where(meet.get("watch", 60s));
   where.text();
   const std::string port = where.text();
+  CHECK_THROWS_AS(connect_to("127.0.0.2", port, 60s), comm_error);  // it listens on its address alone
   std::vector<frame_socket> strangers;
   const auto come = [](int rank, const std::string& proof) {
     return frame_writer().byte(0).number(rank).text(proof).take();
   };
   for (const std::string& says : {std::string("x"), std::string(300, 'x'), come(1, std::string(32, '\0')),
                                   come(1, ""), come(-1, ""), come(99, "x"), std::string()}) {
-    strangers.emplace_back(connect_to("127.0.0.1", port, 5s));
+    strangers.emplace_back(connect_to("127.0.0.1", port, 60s));
     strangers.back().send(says);
   }
   for (int i = 0; i < 100; ++i)
-    strangers.emplace_back(connect_to("127.0.0.1", port, 5s));  // that say nothing
+    strangers.emplace_back(connect_to("127.0.0.1", port, 60s));  // that say nothing
   for (const int r : {1, 2})
     ranks.emplace_back(
-        [&, r] { watches[static_cast<std::size_t>(r)] = std::make_unique<rank_watch>(meet, r, 3, "", 20s); });
+        [&, r] { watches[static_cast<std::size_t>(r)] = std::make_unique<rank_watch>(meet, r, 3, "", 60s); });
   for (std::thread& t : ranks) t.join();
   for (std::size_t r = 0; r < 3; ++r) watches[r]->add(groups[r]);
   watches[1]->report_late(in_group("world", 1, {0, 1, 2}), 10ms);
@@ -225,13 +226,13 @@ TEST_CASE("a rank that comes after a failure at the start is told of it") {
 
   memory_store meet;
   std::thread first([&] {
-    CHECK_THROWS_WITH_AS(rank_watch(meet, 0, 3, "127.0.0.1", 20s),
+    CHECK_THROWS_WITH_AS(rank_watch(meet, 0, 3, "127.0.0.1", 60s),
                          "weft: rank 2 is gone: its process has ended", comm_error);
   });
   {
-    frame_reader where(meet.get("watch", 20s));
+    frame_reader where(meet.get("watch", 60s));
     const std::string host = where.text(), port = where.text(), secret = where.text();
-    frame_socket rank_2(connect_to(host, port, 5s));
+    frame_socket rank_2(connect_to(host, port, 60s));
     std::optional<std::string> nonce;
     while (!(nonce = rank_2.next()) && rank_2.receive()) std::this_thread::sleep_for(1ms);
     REQUIRE(nonce);
@@ -240,7 +241,7 @@ TEST_CASE("a rank that comes after a failure at the start is told of it") {
     rank_2.send(frame_writer().byte(0).number(2).text(watch_proof(secret, in.text(), 2)).take());
   }  // it ends without a farewell
   std::this_thread::sleep_for(500ms);
-  CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 3, "", 20s), "weft: rank 2 is gone: its process has ended",
+  CHECK_THROWS_WITH_AS(rank_watch(meet, 1, 3, "", 60s), "weft: rank 2 is gone: its process has ended",
                        comm_error);
   first.join();
 }
