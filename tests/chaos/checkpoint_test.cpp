@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -133,6 +134,55 @@ int exit_code_of(const std::function<std::string()>& f) {
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
+
+/// Its process is killed at one of the calls that change files, while the other rank's go on.
+class dies_at : public io::file_calls {
+ public:
+  enum moment { before, after, halfway };  // halfway: through what is written
+  dies_at(int call, moment when) : call_(call), when_(when) {}
+  int done() const { return done_; }
+
+  int create(const std::string& path) override {
+    return at([&] { return file_calls::create(path); });
+  }
+  ssize_t write(int file, const char* from, std::size_t bytes) override {
+    const bool now = ++done_ == call_;
+    if (now && when_ == before) die();
+    const ssize_t n = file_calls::write(file, from, now && when_ == halfway ? bytes / 2 : bytes);
+    if (now) die();
+    return n;
+  }
+  int make_folder(const std::string& path) override {
+    return at([&] { return file_calls::make_folder(path); });
+  }
+  int rename(const std::string& from, const std::string& to) override {
+    return at([&] { return file_calls::rename(from, to); });
+  }
+  int remove(const std::string& path) override {
+    return at([&] { return file_calls::remove(path); });
+  }
+  int remove_folder(const std::string& path) override {
+    return at([&] { return file_calls::remove_folder(path); });
+  }
+
+ private:
+  template <class Call>
+  int at(Call does) {
+    const bool now = ++done_ == call_;
+    if (now && when_ == before) die();
+    const int result = does();
+    if (now) die();
+    return result;
+  }
+  [[noreturn]] static void die() {
+    ::kill(::getpid(), SIGKILL);
+    for (;;) ::pause();
+  }
+
+  int call_;
+  moment when_;
+  std::atomic<int> done_ = 0;
+};
 
 /// A disk that is full for some files.
 struct full_disk : io::file_calls {
@@ -375,6 +425,7 @@ TEST_CASE("one job at a time: a second is told, and has the folder as soon as th
   CHECK(!fs::exists("/tmp/weft-elsewhere"));
 }
 
+// Where the others learn of it by the time-out alone, this test runs into that of CTest.
 TEST_CASE(
     "a disk that is full for one rank, at any file: all ranks know, what was there stays, and the run goes "
     "on if it may") {
@@ -385,10 +436,9 @@ TEST_CASE(
       const test::folder f("weft-chaos-full");
       full_disk disk;
       disk.part = part;
-      const auto start = std::chrono::steady_clock::now();
       run_ranks(2, [&](communicator& ranks) {
         bound_net n(ranks);
-        checkpoint_options o{.asynchronous = asynchronous, .calls = &disk};
+        checkpoint_options o{.asynchronous = asynchronous, .timeout = 1h, .calls = &disk};
         std::string said;
         {
           checkpointer saves(f.name(), n.run, o);
@@ -423,23 +473,20 @@ TEST_CASE(
         CHECK(saves.last_failure() == "");
         CHECK(saves.load()->step == 4);
       });
-      CHECK(std::chrono::steady_clock::now() - start < 10s);  // not the time-out
     }
 }
 
 TEST_CASE("a rank that is lost during a save: the others end, and do not wait for its file") {
   const test::folder f("weft-chaos-lost");
   const auto values = saved(f.name(), 1);
-  const auto start = std::chrono::steady_clock::now();
   CHECK_THROWS(run_ranks(2, [&](communicator& ranks) {
     bound_net n(ranks);
-    checkpointer saves(f.name(), n.run, {.timeout = 600s});
+    checkpointer saves(f.name(), n.run, {.timeout = 1h});
     n.train(2);
     if (ranks.rank() == 1) throw std::runtime_error("lost");
     saves.save({2, 20});
     saves.finish();
   }));
-  CHECK(std::chrono::steady_clock::now() - start < 60s);
   loader_of load(f.name());
   CHECK(load.load() == "");
   CHECK(load.step == 1);
@@ -481,34 +528,33 @@ TEST_CASE("a file system that is full") {
 }
 
 TEST_CASE(
-    "killed at random moments, also while it writes the same steps anew: a resumed run has the bits of one "
-    "that was not") {
+    "killed at any call that changes files, also while it writes the same steps anew: a resumed run has the "
+    "bits of one that was not") {
   const test::folder undisturbed("weft-chaos-undisturbed"), f("weft-chaos-killed");
-  const auto start = std::chrono::steady_clock::now();
-  const std::vector<std::vector<float>> values[] = {saved(undisturbed.name(), 12),
-                                                    saved(undisturbed.name(), 12, {}, false, 4)};
-  const auto whole =
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start)
-          .count() /
-      2;
-  std::mt19937 random(std::random_device{}());
+  dies_at never(INT_MAX, dies_at::before);
+  const std::vector<std::vector<float>> values[] = {
+      saved(undisturbed.name(), 12, {.calls = &never}), saved(undisturbed.name(), 12, {}, false, 4)};
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
   int kills = 0, resumed = 0;
   loader_of load(f.name());
   for (int round = 0; round < (large ? 500 : 25);
        ++round) {  // other values every round, so that no mix goes unseen
     std::fflush(nullptr);
+    const int call = 1 + static_cast<int>(random() % static_cast<unsigned>(never.done()));
+    const auto when = static_cast<dies_at::moment>(random() % 3);
     const pid_t child = ::fork();
     if (child == 0) {
       try {
-        saved(f.name(), 12, {.asynchronous = round % 3 == 0}, false,
+        dies_at calls(call, when);
+        saved(f.name(), 12, {.asynchronous = round % 3 == 0, .calls = &calls}, false,
               static_cast<std::uint64_t>(3 + round % 2));
       } catch (...) {
         ::_exit(3);
       }
       ::_exit(0);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(whole)));
-    ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
     kills += WIFSIGNALED(status);
