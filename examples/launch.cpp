@@ -167,19 +167,30 @@ std::vector<host> reachable(const std::vector<host>& hosts) {
   return there;
 }
 
-/// A port of this machine that is free now.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  const bool good = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0 &&
-                    ::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0;
-  if (fd >= 0) ::close(fd);
-  if (!good) throw std::runtime_error(std::string("no port is free: ") + std::strerror(errno));
-  return ntohs(at.sin_port);
-}
+/// A port of this machine that the system gives to nobody else meanwhile: bound, and not listened on, so that
+/// rank 0 can, with SO_REUSEADDR.
+class kept_port {
+ public:
+  kept_port() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    const int on = 1;
+    if (::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        ::bind(fd_, reinterpret_cast<sockaddr*>(&at), size) != 0 ||
+        ::getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
+      throw std::runtime_error(std::string("no port is free: ") + std::strerror(errno));
+    number_ = ntohs(at.sin_port);
+  }
+  kept_port(const kept_port&) = delete;
+  kept_port& operator=(const kept_port&) = delete;
+  ~kept_port() { ::close(fd_); }
+  int number() const { return number_; }
+
+ private:
+  int fd_, number_ = 0;
+};
 
 std::string variable_or(const char* name, const std::string& otherwise) {
   const char* const value = std::getenv(name);
@@ -258,12 +269,10 @@ class supervisor {
       c.words.insert(c.words.end(), {"--comm", o_.comm, "--accumulate", each});
       if (again) c.words.emplace_back("--resume");
     }
-    c.variables.emplace_back(
-        "MASTER_PORT",
-        variable_or(
-            "MASTER_PORT",
-            std::to_string(o_.hosts.empty() ? free_port()
-                                            : 20'000 + static_cast<int>(std::random_device()() % 20'000))));
+    port_.reset();
+    if (o_.hosts.empty()) port_.emplace();
+    const int port = port_ ? port_->number() : 20'000 + static_cast<int>(std::random_device()() % 20'000);
+    c.variables.emplace_back("MASTER_PORT", variable_or("MASTER_PORT", std::to_string(port)));
     c.variables.emplace_back("MASTER_ADDR",
                              variable_or("MASTER_ADDR", hosts_.empty() ? "127.0.0.1" : hosts_[0].name));
     const std::string n = std::to_string(ranks_);
@@ -320,6 +329,7 @@ class supervisor {
   const options& o_;
   std::string token_;
   std::vector<host> hosts_;
+  std::optional<kept_port> port_;  // of this run
   sigset_t signals_;
   std::vector<clock::time_point> losses_;
   int ranks_ = 0;

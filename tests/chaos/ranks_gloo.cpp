@@ -26,11 +26,22 @@ double now_ms() {
       .count();
 }
 
-int free_port() {
-  int port = 0;
-  const descriptor probe = detail::listen_on("127.0.0.1", port);
-  return port;
-}
+/// A port that the system gives to nobody else: bound, and not listened on, so that rank 0 can.
+struct kept_port {
+  descriptor held{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  int number = 0;
+  kept_port() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    const int on = 1;
+    REQUIRE(::setsockopt(held.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    REQUIRE(::bind(held.number(), reinterpret_cast<sockaddr*>(&at), size) == 0);
+    REQUIRE(::getsockname(held.number(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+    number = ntohs(at.sin_port);
+  }
+};
 
 struct round {
   int ranks, victim;
@@ -119,9 +130,9 @@ struct outcome {
 };
 
 outcome play(const round& r) {
-  const int port = free_port();
+  const kept_port port;
   std::vector<child> children;
-  for (int rank = 0; rank < r.ranks; ++rank) children.push_back(fork_rank(r, rank, port));
+  for (int rank = 0; rank < r.ranks; ++rank) children.push_back(fork_rank(r, rank, port.number));
   const child victim = children[static_cast<std::size_t>(r.victim)];
   double fault_ms = now_ms() + r.after_ms;
   if (r.what == fault::killed || r.what == fault::stopped) {
