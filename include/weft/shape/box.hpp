@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Boxes: parts of a tensor, given by an offset and an extent in every dim, such as a run of rows or of
+// columns.
+//
+//   const box rows{{2, {4, 0}}, {2, {2, 8}}};      // rows 4 and 5 of a tensor [10, 8]
+//   for_each_run(rows, whole_of({2, {10, 8}}), [](index_t at, index_t in_whole, index_t count) { ... });
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+/// A box; offset and extents have the same order. Its elements, if stored on their own, are row-major.
+struct box {
+  shape offset, extents;
+
+  constexpr bool operator==(const box&) const = default;
+  constexpr index_t size() const { return extents.size(); }
+};
+
+/// The box of all elements.
+constexpr box whole_of(const shape& s) { return {{s.order, {}}, s}; }
+
+/// Whether all of `b` is inside a tensor of shape `whole`. Offsets and extents may be any numbers.
+constexpr bool is_within(const box& b, const shape& whole) {
+  if (b.offset.order != whole.order || b.extents.order != whole.order) return false;
+  for (int d = 0; d < whole.order; ++d)
+    if (b.offset[d] < 0 || b.extents[d] < 0 || b.extents[d] > whole[d] ||
+        b.offset[d] > whole[d] - b.extents[d])
+      return false;
+  return true;
+}
+
+/// The elements that are in both boxes of one tensor; of size 0 if there are none.
+constexpr box intersection(const box& a, const box& b) {
+  box c = a;
+  for (int d = 0; d < a.offset.order; ++d) {
+    const index_t end = std::min(a.offset[d] + a.extents[d], b.offset[d] + b.extents[d]);
+    c.offset[d] = std::max(a.offset[d], b.offset[d]);
+    c.extents[d] = std::max<index_t>(end - c.offset[d], 0);
+  }
+  return c;
+}
+
+/// "[4:6, 0:8]", first index and the index after the last in every dim.
+[[gnu::cold]] inline std::string to_string(const box& b) {
+  std::string text = "[";
+  for (int d = 0; d < b.offset.order; ++d)
+    text += std::string(d ? ", " : "") + std::to_string(b.offset[d]) + ":" +
+            std::to_string(b.offset[d] + b.extents[d]);
+  return text + "]";
+}
+
+/// Calls f(index in a, index in b, count) for the elements that are in both boxes, in ascending order: runs
+/// that are contiguous in each of them, stored on their own.
+template <class F>
+void for_each_run(const box& a, const box& b, F f) {
+  const box both = intersection(a, b);
+  if (both.size() == 0) return;
+  int outer = both.offset.order;  // dims from `outer` on form a run
+  index_t count = 1;
+  for (bool whole = true; whole && outer > 0;) {
+    --outer;
+    count *= both.extents[outer];
+    whole = both.extents[outer] == a.extents[outer] && both.extents[outer] == b.extents[outer];
+  }
+  const auto index_in = [&](const box& in, const shape& at) {
+    index_t i = 0;
+    for (int d = 0; d < at.order; ++d) i = i * in.extents[d] + (both.offset[d] + at[d] - in.offset[d]);
+    return i;
+  };
+  shape at{both.offset.order, {}};
+  for (int d = 0; d >= 0;) {
+    f(index_in(a, at), index_in(b, at), count);
+    for (d = outer - 1; d >= 0 && ++at[d] == both.extents[d]; --d) at[d] = 0;
+  }
+}
+
+/// Calls f(box) for boxes that together are a tensor of shape `whole`, in the order of its elements. Each has
+/// at most `most` elements, at least 1, and is contiguous in the tensor.
+template <class F>
+void for_each_slab(const shape& whole, index_t most, F f) {
+  if (whole.size() == 0) return;
+  int along = whole.order;  // the dim that is divided; those before have extent 1 in a slab
+  index_t row = 1;
+  while (along > 0 && row * whole[along - 1] <= most) row *= whole[--along];
+  if (along == 0) return f(whole_of(whole));
+  --along;
+  const index_t rows = most / row;
+  box slab = whole_of(whole);
+  for (int d = 0; d < along; ++d) slab.extents[d] = 1;
+  for (int d = along; d >= 0;) {
+    slab.extents[along] = std::min(rows, whole[along] - slab.offset[along]);
+    f(slab);
+    slab.offset[along] += slab.extents[along];
+    for (d = along; d >= 0 && slab.offset[d] == whole[d]; --d) {
+      slab.offset[d] = 0;
+      if (d > 0) ++slab.offset[d - 1];
+    }
+  }
+}
+
+/// Why boxes are no tiling: elements that are in none of them, or in two.
+struct tiling_fault {
+  box where;
+  bool missing = false;
+  std::size_t first = 0, second = 0;  // the two boxes, by index, unless elements are missing
+};
+
+namespace detail {
+/// Appends boxes that together are `from` without `hole`, which is inside of it.
+inline void append_rest(box from, const box& hole, std::vector<box>& to) {
+  for (int d = 0; d < from.offset.order; ++d) {
+    const index_t begin = from.offset[d], end = begin + from.extents[d];
+    const index_t hole_end = hole.offset[d] + hole.extents[d];
+    from.offset[d] = hole_end, from.extents[d] = end - hole_end;
+    if (from.extents[d] > 0) to.push_back(from);
+    from.offset[d] = begin, from.extents[d] = hole.offset[d] - begin;
+    if (from.extents[d] > 0) to.push_back(from);
+    from.offset[d] = hole.offset[d], from.extents[d] = hole.extents[d];
+  }
+}
+inline bool begins_before(const box& a, const box& b) {
+  return std::lexicographical_compare(a.offset.extent, a.offset.extent + max_order, b.offset.extent,
+                                      b.offset.extent + max_order);
+}
+}  // namespace detail
+
+/// The first fault if `boxes`, which are within `whole`, do not have each element exactly once. Boxes of size
+/// 0 do not count. Linear in the number of boxes, besides sorting, if they form a grid.
+inline std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& boxes, const shape& whole) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < boxes.size(); ++i)
+    if (boxes[i].size() > 0) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) {
+    return detail::begins_before(boxes[i], boxes[j]);
+  });
+  std::vector<box> left, rest;  // what no box has so far
+  if (whole.size() > 0) left.push_back(whole_of(whole));
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    const box& b = boxes[order[n]];
+    index_t found = 0;
+    rest.clear();
+    for (const box& l : left) {
+      const box common = intersection(l, b);
+      if (common.size() == 0) rest.push_back(l);
+      else detail::append_rest(l, common, rest);
+      found += common.size();
+    }
+    left.swap(rest);
+    if (found == b.size()) continue;
+    for (std::size_t m = 0; m < n; ++m)
+      if (const box common = intersection(boxes[order[m]], b); common.size() > 0)
+        return tiling_fault{common, false, order[m], order[n]};
+  }
+  if (left.empty()) return {};
+  return tiling_fault{*std::min_element(left.begin(), left.end(), detail::begins_before), true};
+}
+
+}  // namespace weft
