@@ -330,19 +330,28 @@ TEST_CASE(
   };
   const auto none = [](io::stored_tensors&) {};
   // Part 0 has rows 0 and 1 of the table, part 1 has row 2.
-  refused("rank-1.safetensors: tensor model.table: rows 1 to 2 are in two shards", 1,
-          [&](auto& t) { note(t, [](auto& n) { n.first_row = 1; }); });
-  refused("rank-0.safetensors: tensor model.table: rows 0 to 1 are missing", 0,
-          [&](auto& t) { note(t, [](auto& n) { n.first_row = 1; }); });
-  refused("rank-0.safetensors: tensor model.table: rows 2 to 3 are missing", 1,
+  refused("rank-0.safetensors: tensor model.table: [1:2, 0:2] is also in " + d.latest + "rank-1.safetensors",
+          1, [&](auto& t) { note(t, [](auto& n) { n.offset[0] = 1; }); });
+  refused(": tensor model.table: [2:3, 0:2] of [3, 2] is in no shard", 1,
           [&](auto& t) { t.tensors.erase("model.table"); });
-  refused("rank-1.safetensors: tensor model.table: [1, 2] from row 3 is outside of 3 rows", 1,
-          [&](auto& t) { note(t, [](auto& n) { n.first_row = 3; }); });
-  refused("rank-1.safetensors: tensor model.table is a piece of f32 [4, 2], in ", 1,
-          [&](auto& t) { note(t, [](auto& n) { n.rows = 4; }); });
-  refused("rank-1.safetensors: tensor model.table: does not say which rows it has", 1,
-          [&](auto& t) { t.metadata["model.table"] = "0/3 12"; });
-  refused("rank-1.safetensors: tensor model.table: does not say which rows it has", 1,
+  refused("rank-1.safetensors: tensor model.table: [3:4, 0:2] is outside of [3, 2]", 1,
+          [&](auto& t) { note(t, [](auto& n) { n.offset[0] = 3; }); });
+  refused("rank-1.safetensors: tensor model.table: is a piece of f32 [4, 2], in ", 1,
+          [&](auto& t) { note(t, [](auto& n) { n.whole[0] = 4; }); });
+  refused("rank-1.safetensors: tensor model.table: [2:3, 1:3] is outside of [3, 2]", 1,
+          [&](auto& t) { note(t, [](auto& n) { n.offset = {2, {2, 1}}, n.whole = {2, {3, 2}}; }); });
+  refused("rank-1.safetensors: tensor model.table: the size of [9007199254740992, 9007199254740992] overflows",
+          1, [&](auto& t) {
+            note(t, [](auto& n) {
+              n.offset = {2, {2, 0}}, n.whole = {2, {detail::max_count, detail::max_count}};
+            });
+          });
+  for (const char* bad : {"0/3 12", "0/3", "/ 0123456789abcdef", "0,0/3 0123456789abcdef", "0,/3,2 0123456789abcdef",
+                          "0,0,0/3,2,1 0123456789abcdef", "0/3 0123456789abcdef 0123456789abcdef",
+                          "0/3 0123456789abcdef ", "0/3  123456789abcdef"})
+    refused("rank-1.safetensors: tensor model.table: does not say which part of the whole it is", 1,
+            [&](auto& t) { t.metadata["model.table"] = bad; });
+  refused("rank-1.safetensors: tensor model.table: does not say which part of the whole it is", 1,
           [&](auto& t) { t.metadata.erase("model.table"); });
   refused("rank-1.safetensors: is part 0/2, not 1/2", 1, [](auto& t) { t.metadata["weft.part"] = "0/2"; });
   refused("rank-1.safetensors: is of another checkpoint: no checkpoint", 1,
@@ -365,7 +374,7 @@ TEST_CASE(
     for (const char* value : {"-70", "9007199254740993", "99999999999999999999999", "1.0", "1e2", "null"})
       number(key, value);
   refused("index.json: was written by an earlier version of weft: format 1", 0, none,
-          [](std::string text) { return text.replace(text.find("\"version\": 2") + 11, 1, "1"); });
+          [](std::string text) { return text.replace(text.find("\"version\": 3") + 11, 1, "1"); });
   refused("index.json: has no samples", 0, none,
           [](std::string text) { return text.replace(text.find("samples"), 7, "sampels"); });
   refused("duplicate key \"step\"", 0, none, [](const std::string& text) { return text + ", \"step\": 2"; });

@@ -63,10 +63,15 @@ void read_as_shard(const std::string& bytes) {
         weft::io::parse_safetensors_header(std::string_view(bytes).substr(0, static_cast<std::size_t>(data)),
                                            bytes.size(), "fuzz"));
   c.require_whole();
-  for (const auto& [key, t] : c.tensors())
-    for (const auto& p : t.pieces)
-      require(p.first_row >= 0 && p.first_row + p.rows <= t.whole.extents[0] &&
-              p.at + p.bytes <= bytes.size());
+  for (const auto& [key, t] : c.tensors()) {
+    weft::index_t elements = 0;
+    for (const auto& p : t.pieces) {
+      require(is_within(p.where, t.whole.extents) && p.at + p.bytes <= bytes.size());
+      require(p.bytes == weft::bytes_of(p.where.extents, t.whole.type) && !p.sums.empty());
+      elements += p.where.size();
+    }
+    require(elements == t.whole.extents.size());
+  }
 }
 
 void read_as_idx(const std::string& bytes) {

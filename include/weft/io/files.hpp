@@ -94,32 +94,50 @@ inline std::string parent_of(const std::string& path) {
   return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// A new file, written piece by piece. It is removed again unless `finish` was reached.
+class new_file {
+ public:
+  /// Throws io_error if the name exists.
+  new_file(file_calls& calls, std::string path) : calls_(&calls), path_(std::move(path)) {
+    file_ = calls.create(path_);
+    if (file_ < 0) fail_at(path_, "cannot be written");
+  }
+  new_file(const new_file&) = delete;
+  new_file& operator=(const new_file&) = delete;
+  ~new_file() {
+    if (finished_) return;
+    if (file_ >= 0) calls_->close(file_);
+    calls_->remove(path_);
+  }
+
+  void append(std::string_view part) {
+    while (!part.empty()) {
+      const ssize_t n =
+          calls_->write(file_, part.data(), std::min<std::size_t>(part.size(), std::size_t{1} << 30));
+      if (n < 0 && errno != EINTR) fail_at(path_, "writing failed");
+      if (n > 0) part.remove_prefix(static_cast<std::size_t>(n));
+    }
+  }
+  /// The content is on the disk when this returns; the name is after the folder is synced.
+  void finish() {
+    if (calls_->sync(file_) != 0) fail_at(path_, "writing failed");
+    if (calls_->close(std::exchange(file_, -1)) != 0) fail_at(path_, "writing failed");
+    finished_ = true;
+  }
+
+ private:
+  file_calls* calls_;
+  std::string path_;
+  int file_;
+  bool finished_ = false;
+};
+
 /// Writes a new file, whose content is on the disk when this returns; its name is after the folder is synced.
 /// Throws io_error, with the file removed, if writing fails or the name exists.
 inline void write_new_file(file_calls& calls, const std::string& path, const file_parts& parts) {
-  const int file = calls.create(path);
-  if (file < 0) fail_at(path, "cannot be written");
-  const auto give_up = [&] {
-    const int reason = errno;
-    calls.close(file);
-    calls.remove(path);
-    errno = reason;
-    fail_at(path, "writing failed");
-  };
-  for (std::string_view part : parts)
-    while (!part.empty()) {
-      const ssize_t n =
-          calls.write(file, part.data(), std::min<std::size_t>(part.size(), std::size_t{1} << 30));
-      if (n < 0 && errno != EINTR) give_up();
-      if (n > 0) part.remove_prefix(static_cast<std::size_t>(n));
-    }
-  if (calls.sync(file) != 0) give_up();
-  if (calls.close(file) != 0) {
-    const int reason = errno;
-    calls.remove(path);
-    errno = reason;
-    fail_at(path, "writing failed");
-  }
+  new_file file(calls, path);
+  for (const std::string_view part : parts) file.append(part);
+  file.finish();
 }
 
 /// Returns when the directory entries of a folder are on the disk; throws io_error on failure.
@@ -128,23 +146,48 @@ inline void sync_folder(file_calls& calls, const std::string& path) {
 }
 
 /// Replaces a file atomically: at any moment, even after a power failure, `path` has the whole old or the
-/// whole new content. The temporary file is `path`.partial. Throws io_error on failure, or if `path` is not a
-/// regular file.
-inline void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {
-  struct stat is{};
-  if (::lstat(path.c_str(), &is) == 0)
-    if (const char* other = kind_other_than_file(is.st_mode))
-      throw io_error("weft: " + path + ": is " + other + ", not a file that could be replaced");
-  const std::string partial = path + ".partial";
-  if (calls.remove(partial) != 0 && errno != ENOENT) fail_at(partial, "is in the way");
-  write_new_file(calls, partial, parts);
-  if (calls.rename(partial, path) != 0) {
-    const int reason = errno;
-    calls.remove(partial);
-    errno = reason;
-    fail_at(path, "cannot be replaced");
+/// whole new content. The temporary file is `path`.partial; it is removed unless `finish` is reached.
+class replacement_file {
+ public:
+  /// Throws io_error if `path` is not a regular file, or the temporary file cannot be written.
+  replacement_file(file_calls& calls, std::string path)
+      : calls_(&calls), path_(std::move(path)), file_(calls, cleared(calls, path_)) {}
+
+  void append(std::string_view part) { file_.append(part); }
+  void finish() {
+    const std::string partial = partial_of(path_);
+    file_.finish();
+    if (calls_->rename(partial, path_) != 0) {
+      const int reason = errno;
+      calls_->remove(partial);
+      errno = reason;
+      fail_at(path_, "cannot be replaced");
+    }
+    sync_folder(*calls_, parent_of(path_));
   }
-  sync_folder(calls, parent_of(path));
+
+ private:
+  static std::string partial_of(const std::string& path) { return path + ".partial"; }
+  /// The name of the temporary file, under which there is no file any more.
+  static std::string cleared(file_calls& calls, const std::string& path) {
+    struct stat is{};
+    if (::lstat(path.c_str(), &is) == 0)
+      if (const char* other = kind_other_than_file(is.st_mode))
+        throw io_error("weft: " + path + ": is " + other + ", not a file that could be replaced");
+    if (calls.remove(partial_of(path)) != 0 && errno != ENOENT) fail_at(partial_of(path), "is in the way");
+    return partial_of(path);
+  }
+
+  file_calls* calls_;
+  std::string path_;
+  new_file file_;
+};
+
+/// Replaces a file atomically by these parts; see replacement_file. Throws io_error on failure.
+inline void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {
+  replacement_file file(calls, path);
+  for (const std::string_view part : parts) file.append(part);
+  file.finish();
 }
 
 /// Creates a folder and its parents; no error if it exists. Throws io_error if it cannot be created.

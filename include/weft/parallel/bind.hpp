@@ -236,6 +236,8 @@ class bound_run : public context {
   /// Must be called after other code has set elements of local parameters. Collective.
   void reload() { parallel_->parameters_changed(); }
 
+  /// What this rank holds of each parameter and buffer of the model.
+  std::vector<held_tensor> held_tensors() const { return parallel_.held_tensors(); }
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }
   Optimizer& optimizer() const { return *optimizer_; }

@@ -144,13 +144,24 @@ class data_parallel_hooks : public run::execution_hooks {
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
     return copy;
   }
-  /// The first row of parameter or buffer `name` that this rank holds, and the shape of the complete tensor.
-  std::pair<index_t, shape> place_of(const std::string& name) const {
-    for (const auto& [buffer, b] : buffers_)
-      if (buffer == name) return {0, in_rows(b->extents)};
-    const member& m = member_named(name);
-    return {m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0,
-            in_rows(m.whole->extents)};
+  /// What this rank holds of parameters and buffers.
+  std::vector<held_tensor> held_tensors() const {
+    std::vector<held_tensor> all(places_.size());
+    for (const unit& u : units_)
+      for (const member& m : u.members) {
+        box part = whole_box(in_rows(m.local->extents));
+        part.offset[0] = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
+        all[static_cast<std::size_t>(m.number)] = {
+            m.name, {m.whole->type, m.whole->extents}, part, m.local, groups_.replicas().rank() == 0, false};
+      }
+    for (const auto& [name, b] : buffers_)
+      all.push_back({name,
+                     {b->type, b->extents},
+                     whole_box(in_rows(b->extents)),
+                     b,
+                     groups_.data().rank() == 0,
+                     true});
+    return all;
   }
 
   const rank_groups& groups() const { return groups_; }

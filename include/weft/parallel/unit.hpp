@@ -11,6 +11,7 @@
 
 #include <weft/comm/traffic.hpp>
 #include <weft/device/counting.hpp>
+#include <weft/parallel/held_tensor.hpp>
 #include <weft/parallel/strategy.hpp>
 #include <weft/nn/module.hpp>
 #include <weft/run/convert.hpp>
@@ -19,9 +20,6 @@ namespace weft::parallel {
 
 /// A shared tensor.
 using state_ptr = std::shared_ptr<tensor_state>;
-
-/// The shape of a tensor as divided into rows: a scalar is one row of one element.
-inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
 
 /// One parameter of a unit.
 struct member {

@@ -3,7 +3,7 @@
 // columns.
 //
 //   const box rows{{2, {4, 0}}, {2, {2, 8}}};      // rows 4 and 5 of a tensor [10, 8]
-//   for_each_run(rows, whole_of({2, {10, 8}}), [](index_t at, index_t in_whole, index_t count) { ... });
+//   for_each_run(rows, whole_box({2, {10, 8}}), [](index_t at, index_t in_whole, index_t count) { ... });
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct box {
 };
 
 /// The box of all elements.
-constexpr box whole_of(const shape& s) { return {{s.order, {}}, s}; }
+constexpr box whole_box(const shape& s) { return {{s.order, {}}, s}; }
 
 /// Whether all of `b` is inside a tensor of shape `whole`. Offsets and extents may be any numbers.
 constexpr bool is_within(const box& b, const shape& whole) {
@@ -88,10 +88,10 @@ void for_each_slab(const shape& whole, index_t most, F f) {
   int along = whole.order;  // the dim that is divided; those before have extent 1 in a slab
   index_t row = 1;
   while (along > 0 && row * whole[along - 1] <= most) row *= whole[--along];
-  if (along == 0) return f(whole_of(whole));
+  if (along == 0) return f(whole_box(whole));
   --along;
   const index_t rows = most / row;
-  box slab = whole_of(whole);
+  box slab = whole_box(whole);
   for (int d = 0; d < along; ++d) slab.extents[d] = 1;
   for (int d = along; d >= 0;) {
     slab.extents[along] = std::min(rows, whole[along] - slab.offset[along]);
@@ -140,7 +140,7 @@ inline std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& box
     return detail::begins_before(boxes[i], boxes[j]);
   });
   std::vector<box> left, rest;  // what no box has so far
-  if (whole.size() > 0) left.push_back(whole_of(whole));
+  if (whole.size() > 0) left.push_back(whole_box(whole));
   for (std::size_t n = 0; n < order.size(); ++n) {
     const box& b = boxes[order[n]];
     index_t found = 0;

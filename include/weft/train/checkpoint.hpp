@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a run: each rank writes the rows it holds, and any number of ranks with any strategy can
+// Checkpoints of a run: each rank writes the boxes it holds, and any number of ranks with any strategy can
 // read them.
 //
 //   checkpointer saves("runs/a", run);
@@ -225,37 +225,43 @@ class checkpointer {
     });
   }
 
-  /// Records which tensors and rows this rank holds, and copies those in device memory. Reuses the memory of
-  /// the previous copy, as copying into new memory takes twice as long.
+  /// Records which boxes this rank holds, and copies those in device memory. Reuses the memory of the
+  /// previous copy, as copying into new memory takes twice as long.
   void describe() {
     rest_.clear();
     copy_.metadata.clear();
     std::map<std::string, io::stored_tensor> before = std::move(copy_.tensors);
     copy_.tensors.clear();
-    const auto put = [&](const std::string& key, const std::string& name,
-                         const std::shared_ptr<tensor_state>& t, bool later) {
-      const auto [first, whole] = run_->parallel().place_of(name);
+    const auto put = [&](const std::string& key, const held_tensor& of,
+                         const std::shared_ptr<tensor_state>& t) {
       if (auto again = before.extract(key)) copy_.tensors.insert(std::move(again));
       io::stored_tensor& s = copy_.tensors[key];
-      if (later && t->where->host_accessible()) {
+      if (!of.is_buffer && t->where->host_accessible()) {  // a forward pass can change buffers
         io::store_form(*t, s);
         rest_.push_back({key, t, t->version, &s});
       } else {
         io::store(*t, s);
       }
-      if (s.extents.order == 0) s.extents = {1, {1}};
-      copy_.metadata[key] =
-          detail::piece_note{first, detail::rows_of(whole), 0}.text();  // its sum when it is written
+      s.extents = of.part.extents;
+      copy_.metadata[key] = detail::note_of(of).text();  // sums are added when it is written
     };
-    for (const auto& [name, p] : run_->local()) put("model." + name, name, p, true);
+    std::map<std::string, const held_tensor*> model;
+    const std::vector<held_tensor> held = run_->held_tensors();
+    for (const held_tensor& of : held) {
+      if (!of.saves || !of.local) continue;
+      model[of.name] = &of;
+      put("model." + of.name, of, of.local);
+    }
     for (const auto& [key, t] : run_->optimizer().state.tensors())
-      put("optimizer." + key, key.substr(key.find('.') + 1), t, true);
-    if (run_->groups().part() == 0)  // at once: a forward pass can change them
-      for (const auto& [name, b] : run_->parallel().buffers()) put("model." + name, name, b, false);
+      if (const auto of = model.find(key.substr(key.find('.') + 1)); of != model.end())
+        put("optimizer." + key, *of->second, t);
     copy_.metadata["weft.checkpoint"] = id_.text();
-    copy_.metadata["weft.part"] =
-        std::to_string(run_->groups().part()) + "/" + std::to_string(run_->groups().parts());
+    copy_.metadata["weft.part"] = std::to_string(part()) + "/" + std::to_string(parts());
   }
+
+  /// The number of this rank's shard, and of all shards.
+  int part() const { return run_->groups().owners().rank(); }
+  int parts() const { return run_->groups().owners().size(); }
 
   void copy_rest() {
     for (const to_copy& c : rest_) {
@@ -269,22 +275,18 @@ class checkpointer {
 
   /// Runs on the writing thread; communicates with other ranks through files only.
   void write(saving& s, const detail::checkpoint_index& index) {
-    const int part = run_->groups().part(), parts = run_->groups().parts();
     try {
-      for (const auto& [key, stored] : copy_.tensors) {
-        detail::piece_note note = *detail::piece_note::parsed(copy_.metadata[key]);
-        note.sum = xxh64({stored.bytes.data(), stored.bytes.size()});
-        copy_.metadata[key] = note.text();
-      }
+      for (const auto& [key, stored] : copy_.tensors)
+        copy_.metadata[key] += detail::text_of_sums(io::block_sums({stored.bytes.data(), stored.bytes.size()}));
       folder_.begin(index.id.name);
       io::detail::as_safetensors(
-          copy_, [&](const io::file_parts& all) { folder_.write_shard(index.id.name, part, all); });
+          copy_, [&](const io::file_parts& all) { folder_.write_shard(index.id.name, part(), all); });
       s.written.set_value();
     } catch (...) {
       return s.written.set_exception(std::current_exception());
     }
-    if (part != 0) return;
-    for (int p = 1; p < parts; ++p)
+    if (part() != 0) return;
+    for (int p = 1; p < parts(); ++p)
       while (!folder_.has_shard(index.id.name, p)) {
         if (s.given_up) return;
         if (s.is_late())
@@ -293,7 +295,7 @@ class checkpointer {
               ": is not there");
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-    if (!s.given_up) folder_.commit(index, parts, options_.keep);
+    if (!s.given_up) folder_.commit(index, parts(), options_.keep);
   }
 
   detail::checkpoint_index index_at(const run_position& at) const {

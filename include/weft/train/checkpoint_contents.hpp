@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The tensors of a checkpoint: which rows of each are in which shard.
+// The tensors of a checkpoint: which box of each is in which shard.
 //
 //   checkpoint_contents all;
-//   for (...) all.add(path, part, header);
-//   all.require_whole();     // every row of every tensor exactly once
+//   for (...) all.add(path, part, parts, id, header);
+//   all.require_whole();     // every element of every tensor exactly once
 #pragma once
 
 #include <algorithm>
@@ -11,23 +11,23 @@
 #include <string>
 #include <vector>
 
+#include <weft/io/box_file.hpp>
 #include <weft/io/safetensors_header.hpp>
 #include <weft/train/checkpoint_format.hpp>
 
 namespace weft::detail {
 
-inline index_t rows_of(const shape& s) { return s.order > 0 ? s[0] : 1; }
-
-/// Rows of a tensor that a shard holds.
+/// A box of a tensor in a shard.
 struct checkpoint_piece {
   int part = 0;
-  index_t first_row = 0, rows = 0;
-  std::uint64_t at = 0, bytes = 0, sum = 0;  // position and size in the file, XXH64 of the bytes
+  box where;
+  std::uint64_t at = 0, bytes = 0;  // position and size in the file
+  std::vector<std::uint64_t> sums;  // of its blocks
 };
 
 struct checkpoint_tensor {
-  tensor_spec whole;
-  std::vector<checkpoint_piece> pieces;  // in the order of rows, after require_whole
+  tensor_spec whole;  // a scalar is of shape [1]
+  std::vector<checkpoint_piece> pieces;
 };
 
 class checkpoint_contents {
@@ -51,21 +51,19 @@ class checkpoint_contents {
     for (const io::tensor_entry& t : header.tensors) add_piece(path, part, header, t);
   }
 
-  /// Throws io_error if rows of a tensor are missing or duplicated.
-  void require_whole() {
-    for (auto& [key, t] : tensors_) {
-      std::sort(t.pieces.begin(), t.pieces.end(), [](const checkpoint_piece& a, const checkpoint_piece& b) {
-        return std::pair(a.first_row, a.rows) < std::pair(b.first_row, b.rows);
-      });
-      index_t next = 0;
-      for (const checkpoint_piece& p : t.pieces) {
-        if (p.first_row > next) refuse_rows(p.part, key, next, p.first_row, "are missing");
-        if (p.rows > 0 && p.first_row < next)
-          refuse_rows(p.part, key, p.first_row, next, "are in two shards");
-        next = std::max(next, p.first_row + p.rows);
-      }
-      if (next != rows_of(t.whole.extents))
-        refuse_rows(t.pieces.back().part, key, next, rows_of(t.whole.extents), "are missing");
+  /// Throws io_error if elements of a tensor are missing or in two pieces.
+  void require_whole() const {
+    for (const auto& [key, t] : tensors_) {
+      std::vector<box> boxes;
+      for (const checkpoint_piece& p : t.pieces) boxes.push_back(p.where);
+      const auto fault = find_tiling_fault(boxes, t.whole.extents);
+      if (!fault) continue;
+      const std::string where = "tensor " + key + ": " + to_string(fault->where);
+      if (fault->missing)
+        throw io_error("weft: " + io::parent_of(paths_.front()) + ": " + where + " of " +
+                       to_string(t.whole.extents) + " is in no shard");
+      throw io_error("weft: " + path_of(t.pieces[fault->first]) + ": " + where + " is also in " +
+                     path_of(t.pieces[fault->second]));
     }
   }
 
@@ -75,30 +73,42 @@ class checkpoint_contents {
  private:
   void add_piece(const std::string& path, int part, const io::safetensors_header& header,
                  const io::tensor_entry& t) {
+    const auto fail = [&](const std::string& why) {
+      throw io_error("weft: " + path + ": tensor " + t.name + ": " + why);
+    };
     const auto text = header.metadata.find(t.name);
     const auto note = text == header.metadata.end() ? std::nullopt : piece_note::parsed(text->second);
-    if (!note) throw io_error("weft: " + path + ": tensor " + t.name + ": does not say which rows it has");
-    const index_t rows = rows_of(t.extents);
-    if (t.extents.order < 1 || rows > note->rows || note->first_row > note->rows - rows)
-      throw io_error("weft: " + path + ": tensor " + t.name + ": " + to_string(t.extents) + " from row " +
-                     std::to_string(note->first_row) + " is outside of " + std::to_string(note->rows) +
-                     " rows");
+    const std::uint64_t bytes = t.end - t.begin;
+    if (!note || note->offset.order > t.extents.order ||
+        (note->sums.size() != 1 && note->sums.size() != (bytes + io::block_bytes - 1) / io::block_bytes))
+      fail("does not say which part of the whole it is");
+    box where{{t.extents.order, {}}, t.extents};
     tensor_spec whole{t.type, t.extents};
-    whole.extents[0] = note->rows;
+    for (int d = 0; d < note->offset.order; ++d) {
+      where.offset[d] = note->offset[d];
+      whole.extents[d] = note->whole[d];
+    }
+    if (!is_within(where, whole.extents))
+      fail(to_string(where) + " is outside of " + to_string(whole.extents));
+    if (!fits(whole)) fail("the size of " + to_string(whole.extents) + " overflows");
     checkpoint_tensor& to = tensors_[t.name];
     if (!to.pieces.empty() && !(to.whole == whole))
-      throw io_error("weft: " + path + ": tensor " + t.name + " is a piece of " + name_of(whole.type) + " " +
-                     to_string(whole.extents) + ", in " +
-                     paths_[static_cast<std::size_t>(to.pieces.front().part)] + " of " +
-                     name_of(to.whole.type) + " " + to_string(to.whole.extents));
+      fail("is a piece of " + std::string(name_of(whole.type)) + " " + to_string(whole.extents) + ", in " +
+           path_of(to.pieces.front()) + " of " + name_of(to.whole.type) + " " + to_string(to.whole.extents));
     to.whole = whole;
-    to.pieces.push_back({part, note->first_row, rows, header.data + t.begin, t.end - t.begin, note->sum});
+    to.pieces.push_back({part, where, header.data + t.begin, bytes, note->sums});
   }
 
-  [[noreturn]] void refuse_rows(int part, const std::string& key, index_t from, index_t to,
-                                const char* why) const {
-    throw io_error("weft: " + paths_[static_cast<std::size_t>(part)] + ": tensor " + key + ": rows " +
-                   std::to_string(from) + " to " + std::to_string(to) + " " + why);
+  static bool fits(const tensor_spec& t) {
+    try {
+      bytes_of(t.extents, t.type);
+      return true;
+    } catch (const shape_error&) {
+      return false;
+    }
+  }
+  const std::string& path_of(const checkpoint_piece& p) const {
+    return paths_[static_cast<std::size_t>(p.part)];
   }
 
   std::map<std::string, checkpoint_tensor> tensors_;

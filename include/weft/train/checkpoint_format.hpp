@@ -14,10 +14,13 @@
 
 #include <weft/base/xxh64.hpp>
 #include <weft/io/json.hpp>
+#include <weft/shape/shape.hpp>
 
 namespace weft::detail {
 
-inline constexpr std::int64_t checkpoint_version = 2;
+/// The version of what is written, and the oldest that is read. Version 2 has boxes of rows only, and one
+/// checksum for each.
+inline constexpr std::int64_t checkpoint_version = 3, oldest_checkpoint_version = 2;
 /// The largest number in a checkpoint, which every JSON reader represents exactly.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 53;
 inline constexpr std::int64_t max_parts = 1 << 20;
@@ -143,10 +146,11 @@ struct checkpoint_index {
     const io::json json = unsealed(text, path);
     const io::json_value root = json.root();
     const std::int64_t version = number_of(root, "version", path);
-    if (version != checkpoint_version)
+    if (version < oldest_checkpoint_version || version > checkpoint_version)
       throw io_error("weft: " + path + ": was written by " +
                      (version > checkpoint_version ? "a later" : "an earlier") + " version of weft: format " +
-                     std::to_string(version) + ", this one reads " + std::to_string(checkpoint_version));
+                     std::to_string(version) + ", this one reads " +
+                     std::to_string(oldest_checkpoint_version) + " to " + std::to_string(checkpoint_version));
     checkpoint_index i;
     i.id = {sum_of(root, "run", path),
             sum_of(root, "attempt", path),
@@ -182,24 +186,53 @@ struct latest_checkpoint {
   }
 };
 
-/// The note on a tensor in the header of a shard, "3/11 0123456789abcdef": first row in the shard, rows of
-/// the whole tensor, and XXH64 of the bytes.
-struct piece_note {
-  std::int64_t first_row = 0, rows = 0;
-  std::uint64_t sum = 0;
+/// A space and 16 digits for each sum.
+inline std::string text_of_sums(const std::vector<std::uint64_t>& sums) {
+  std::string t;
+  for (const std::uint64_t sum : sums) t += " " + hex_of(sum);
+  return t;
+}
 
-  std::string text() const {
-    return std::to_string(first_row) + "/" + std::to_string(rows) + " " + hex_of(sum);
-  }
+/// The note on a tensor in the header of a shard, "3,0/11,8 0123456789abcdef ...": the offset of the box in
+/// the shard, the extents of the whole tensor, and XXH64 of each block (io::block_sums) of its bytes. In the
+/// dims after those listed, of which there is at least one, the box is whole.
+struct piece_note {
+  shape offset, whole;
+  std::vector<std::uint64_t> sums;
+
+  std::string text() const { return text_of(offset) + "/" + text_of(whole) + text_of_sums(sums); }
   static std::optional<piece_note> parsed(std::string_view text) {
     const std::size_t slash = std::min(text.find('/'), text.size()),
                       space = std::min(text.find(' '), text.size());
-    if (slash >= space || space == text.size()) return {};
-    const auto first = parse_count(text.substr(0, slash)),
-               rows = parse_count(text.substr(slash + 1, space - slash - 1));
-    const auto sum = parse_hex(text.substr(space + 1));
-    if (!first || !rows || !sum) return {};
-    return piece_note{*first, *rows, *sum};
+    if (slash >= space || (text.size() - space) % 17 || space == text.size()) return {};
+    const auto offset = numbers_in(text.substr(0, slash)),
+               whole = numbers_in(text.substr(slash + 1, space - slash - 1));
+    if (!offset || !whole || offset->order != whole->order) return {};
+    piece_note note{*offset, *whole, {}};
+    for (std::size_t at = space; at < text.size(); at += 17) {
+      const auto sum = parse_hex(text.substr(at + 1, 16));
+      if (text[at] != ' ' || !sum) return {};
+      note.sums.push_back(*sum);
+    }
+    return note;
+  }
+
+ private:
+  static std::string text_of(const shape& s) {
+    std::string t;
+    for (int d = 0; d < s.order; ++d) t += (d ? "," : "") + std::to_string(s[d]);
+    return t;
+  }
+  static std::optional<shape> numbers_in(std::string_view text) {
+    shape s;
+    while (true) {
+      const std::size_t comma = std::min(text.find(','), text.size());
+      const auto n = parse_count(text.substr(0, comma));
+      if (!n || s.order == max_order) return {};
+      s.append(*n);
+      if (comma == text.size()) return s;
+      text.remove_prefix(comma + 1);
+    }
   }
 };
 

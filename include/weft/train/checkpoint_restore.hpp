@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: MIT
-// Restoring a rank from a checkpoint: of each tensor the rows that the rank holds, whichever rank wrote them.
+// Restoring a rank from a checkpoint: of each tensor the box that the rank holds, whichever ranks wrote it.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <weft/parallel/bind.hpp>
 #include <weft/train/checkpoint_folder.hpp>
 
 namespace weft::detail {
+
+/// The note on what a rank holds of a tensor, without checksums.
+inline piece_note note_of(const held_tensor& t) {
+  piece_note note{t.part.offset, parallel::in_rows(t.whole.extents), {}};
+  const auto is_whole = [&](int d) { return t.part.extents[d] == note.whole[d]; };
+  while (note.whole.order > 1 && is_whole(note.whole.order - 1))
+    note.whole[--note.whole.order] = 0, note.offset[--note.offset.order] = 0;
+  return note;
+}
 
 template <class Run>
 class checkpoint_restorer {
@@ -25,17 +35,21 @@ class checkpoint_restorer {
   /// then.
   void restore(checkpoint_index& index) const {
     const checkpoint_contents contents = read_contents(from_, index, static_cast<int>(index.shards.size()));
+    const std::vector<held_tensor> held = run_->held_tensors();
+    std::map<std::string_view, const held_tensor*> model;
+    for (const held_tensor& t : held) model[t.name] = &t;
     std::size_t of_model = 0;
     for (const auto& [key, t] : contents.tensors()) of_model += key.starts_with("model.");
-    const std::size_t expected = run_->local().size() + run_->parallel().buffers().size();
-    if (of_model != expected)
+    if (of_model != model.size())
       throw io_error("weft: " + from_ + ": is of another model: it has " + std::to_string(of_model) +
-                     " parameters and buffers, this one has " + std::to_string(expected));
+                     " parameters and buffers, this one has " + std::to_string(model.size()));
     run_->optimizer().state.clear();
     for (const auto& [key, t] : contents.tensors()) {
-      const std::optional<wanted> w = wanted_as(key);
-      if (!w) throw io_error("weft: " + from_ + ": is of another model: this one has no " + key);
-      fill(*w, key, t);
+      const key_parts k = parts_of(key);
+      const auto found = model.find(k.name);
+      if (found == model.end() || (!k.kind.empty() && found->second->is_buffer))
+        throw io_error("weft: " + from_ + ": is of another model: this one has no " + key);
+      restore_tensor(*found->second, k, key, t);
     }
     run_->optimizer().steps = index.optimizer_steps;
     loss_scaler scaler = run_->scaler();
@@ -45,63 +59,39 @@ class checkpoint_restorer {
   }
 
  private:
-  /// A local tensor to be filled, from row `first_row` of the whole.
-  struct wanted {
-    std::shared_ptr<tensor_state> to;
-    index_t first_row;
+  /// The key of a tensor of the checkpoint: "model.NAME" or "optimizer.KIND.NAME".
+  struct key_parts {
+    std::string_view kind, name;  // `kind` of optimizer state; empty for the model
   };
-
-  /// The local tensor for the key `key` of a checkpoint: a parameter, a buffer, or new optimizer state; none
-  /// if the model has no such tensor.
-  std::optional<wanted> wanted_as(const std::string& key) const {
-    const auto named = [&](const state_dict_t& all,
-                           const std::string& name) -> std::shared_ptr<tensor_state> {
-      const auto found = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
-      return found == all.end() ? nullptr : found->second;
-    };
-    if (key.starts_with("model.")) {
-      const std::string name = key.substr(6);
-      auto t = named(run_->local(), name);
-      if (!t) t = named(run_->parallel().buffers(), name);
-      if (!t) return {};
-      return wanted{t, run_->parallel().place_of(name).first};
-    }
-    const std::size_t dot = key.find('.', 10);
-    if (!key.starts_with("optimizer.") || dot == key.npos)
+  key_parts parts_of(const std::string& key) const {
+    const std::string_view all = key;
+    if (all.starts_with("model.")) return {{}, all.substr(6)};
+    const std::size_t dot = all.find('.', 10);
+    if (!all.starts_with("optimizer.") || dot == all.npos || dot == 10)
       throw io_error("weft: " + from_ + ": holds " + key + ", which is no tensor of a run");
-    const std::string kind = key.substr(10, dot - 10), name = key.substr(dot + 1);
-    const auto p = named(run_->local(), name);
-    if (!p) return {};
-    auto t = make_state(p->where, p->extents, p->type);
-    run_->optimizer().state.set(kind, name, t);
-    return wanted{t, run_->parallel().place_of(name).first};
+    return {all.substr(10, dot - 10), all.substr(dot + 1)};
   }
 
-  /// Copies the rows of this rank, after verifying the checksums of the tensors in the shards.
-  void fill(const wanted& w, const std::string& key, const checkpoint_tensor& t) const {
-    const std::string name = key.starts_with("model.") ? key.substr(6) : key.substr(key.find('.', 10) + 1);
-    const shape whole = run_->parallel().place_of(name).second;
-    if (!(t.whole == tensor_spec{w.to->type, whole}))
+  /// Sets what this rank holds of a parameter or buffer, or of new optimizer state of the same parts, from
+  /// the pieces that have elements of it.
+  void restore_tensor(const held_tensor& of, const key_parts& k, const std::string& key,
+                      const checkpoint_tensor& t) const {
+    const tensor_spec expected{of.whole.type, parallel::in_rows(of.whole.extents)};
+    if (!(t.whole == expected))
       throw io_error("weft: " + from_ + ": is of another model: tensor " + key + " is of " +
                      name_of(t.whole.type) + " " + to_string(t.whole.extents) + ", the model wants " +
-                     name_of(w.to->type) + " " + to_string(whole));
-    const index_t last = w.first_row + rows_of(w.to->extents);
-    std::vector<char> bytes;
-    for (const checkpoint_piece& p : t.pieces) {
-      const index_t begin = std::max(p.first_row, w.first_row), end = std::min(p.first_row + p.rows, last);
-      if (begin >= end) continue;
-      const io::input_file file(checkpoint_folder::shard(from_, p.part));
-      bytes.resize(static_cast<std::size_t>(p.bytes));
-      file.read(p.at, bytes.data(), bytes.size());
-      if (xxh64({bytes.data(), bytes.size()}) != p.sum)
-        throw io_error("weft: " + file.path() + ": tensor " + key + " is damaged: its checksum is another");
-      const auto row = bytes.size() / static_cast<std::size_t>(p.rows);
-      w.to->where->upload(
-          static_cast<char*>(w.to->memory.data()) + static_cast<std::size_t>(begin - w.first_row) * row,
-          bytes.data() + static_cast<std::size_t>(begin - p.first_row) * row,
-          static_cast<std::size_t>(end - begin) * row);
+                     name_of(expected.type) + " " + to_string(expected.extents));
+    if (!of.local) return;
+    std::shared_ptr<tensor_state> to = of.local;
+    if (!k.kind.empty()) {
+      to = make_state(to->where, to->extents, to->type);
+      run_->optimizer().state.set(k.kind, k.name, to);
     }
-    ++w.to->version;
+    for (const checkpoint_piece& p : t.pieces) {
+      if (intersection(p.where, of.part).size() == 0) continue;
+      const io::input_file file(checkpoint_folder::shard(from_, p.part));
+      io::read_shared({file, p.at, p.where, p.sums, key}, of.part, *to);
+    }
   }
 
   Run* run_;

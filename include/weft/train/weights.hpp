@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
-// Weights from safetensors into a run: each rank reads the rows that it holds, and no others.
+// Weights of a run from and to safetensors: each rank reads and sends the boxes that it holds, and no rank
+// holds more of another's than 1 MiB.
 //
 //   auto model = gpt::create(config, where.deferred());
 //   auto run = bind<plan>(model, optimizer, ranks);
 //   load_weights("model.safetensors", run);
+//   ...
+//   save_weights("trained.safetensors", run);
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <weft/io/box_file.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/train/agreement.hpp>
@@ -18,65 +24,55 @@
 namespace weft {
 
 namespace detail {
-/// A tensor of a rank, and where its elements are in a file.
-struct file_rows {
-  const std::string* name;
-  tensor_state* to;
-  std::uint64_t at;
+
+/// A tensor of a rank, and the file that holds the whole.
+struct tensor_in_file {
+  const held_tensor* to;
+  io::box_in_file from;
 };
 
-/// Where `local`, rows of a parameter or a whole buffer, is in the file. Throws io_error, naming file and
-/// tensor, if it is not there or has another type or shape.
-template <class Run>
-std::vector<file_rows> rows_in_file(const io::safetensors_header& header, const std::string& path,
-                                    const state_dict_t& local, const Run& run) {
-  std::vector<file_rows> all;
-  for (const auto& [name, t] : local) {
-    const auto found = std::find_if(header.tensors.begin(), header.tensors.end(),
-                                    [&, n = &name](const io::tensor_entry& e) { return e.name == *n; });
-    if (found == header.tensors.end())
-      throw io_error("weft: " + path + ": tensor " + name + " is missing");
-    const auto [first_row, whole] = run.parallel().place_of(name);
-    if (found->type != t->type || !(parallel::in_rows(found->extents) == whole))
-      throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(found->type) + " " +
-                     to_string(found->extents) + ", the model wants " + name_of(t->type) + " " +
-                     to_string(whole));
-    const auto rows = static_cast<std::uint64_t>(std::max<index_t>(whole[0], 1));
-    all.push_back({&name, t.get(),
-                   header.data + found->begin +
-                       (found->end - found->begin) / rows * static_cast<std::uint64_t>(first_row)});
+/// Where the tensors of a run are in a file. Throws io_error, naming file and tensor, if one is not there or
+/// has another type or shape.
+inline std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header,
+                                                   const io::input_file& file,
+                                                   const std::vector<held_tensor>& held) {
+  std::map<std::string_view, const io::tensor_entry*> entries;
+  for (const io::tensor_entry& e : header.tensors) entries[e.name] = &e;
+  std::vector<tensor_in_file> all;
+  for (const held_tensor& t : held) {
+    const auto found = entries.find(t.name);
+    if (found == entries.end())
+      throw io_error("weft: " + file.path() + ": tensor " + t.name + " is missing");
+    const io::tensor_entry& e = *found->second;
+    if (e.type != t.whole.type || !(parallel::in_rows(e.extents) == parallel::in_rows(t.whole.extents)))
+      throw io_error("weft: " + file.path() + ": tensor " + t.name + " is " + name_of(e.type) + " " +
+                     to_string(e.extents) + ", the model wants " + name_of(t.whole.type) + " " +
+                     to_string(t.whole.extents));
+    const box whole = whole_box(parallel::in_rows(e.extents));
+    if (t.local) all.push_back({&t, {file, header.data + e.begin, whole, {}, t.name}});
   }
   return all;
 }
+
 }  // namespace detail
 
 /// Sets parameters and buffers of a bound model from the file, which may hold more and must be readable by
-/// all ranks. A rank reads its rows of what is divided; memory for the largest of them is all it needs.
-/// Throws io_error on all ranks, with nothing changed, if a tensor is missing or has another type or shape.
-/// Collective.
+/// all ranks. A rank reads the boxes that it holds, through a buffer of 1 MiB. Throws io_error on all ranks,
+/// with nothing changed, if a tensor is missing or has another type or shape. Collective.
 template <class Run>
 void load_weights(const std::string& path, Run& run) {
   const comm_options o = run.groups().labelled("weights", true);
-  std::vector<detail::file_rows> wanted;
+  const std::vector<held_tensor> held = run.held_tensors();
+  std::vector<detail::tensor_in_file> wanted;
   std::optional<io::input_file> file;
   on_all_ranks(run.ranks(), o, [&] {
     file.emplace(path);
     const io::safetensors_header header =
         io::parse_safetensors_header(io::safetensors_beginning(*file), file->size(), path);
-    for (const state_dict_t* some : {&run.local(), &run.parallel().buffers()}) {
-      const auto rows = detail::rows_in_file(header, path, *some, run);
-      wanted.insert(wanted.end(), rows.begin(), rows.end());
-    }
+    wanted = detail::tensors_in_file(header, *file, held);
   });
   on_all_ranks(run.ranks(), o, [&] {
-    io::stored_tensor rows;
-    for (const detail::file_rows& w : wanted) {
-      rows.type = w.to->type;
-      rows.extents = w.to->extents;
-      rows.bytes.resize(w.to->bytes());
-      file->read(w.at, rows.bytes.data(), rows.bytes.size());
-      io::restore(path, *w.name, rows, *w.to);
-    }
+    for (const detail::tensor_in_file& w : wanted) io::read_shared(w.from, w.to->part, *w.to->local);
   });
   run.reload();
 }

@@ -54,11 +54,14 @@ bool same_bits(const void* a, const void* b, std::size_t bytes) {
 template <class Run>
 void check_rows(const Run& run, const net& whole) {
   const auto all = named_parameters(whole);
-  REQUIRE(run.local().size() == all.size());
+  const std::vector<held_tensor> held = run.held_tensors();
+  REQUIRE(held.size() == all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     const tensor_state &own = *run.local()[i].second, &w = *all[i].second;
+    REQUIRE(held[i].name == all[i].first);
+    CHECK(held[i].local == run.local()[i].second);
     const index_t row = w.extents.size() / parallel::in_rows(w.extents)[0];
-    const index_t first = run.parallel().place_of(all[i].first).first * row;
+    const index_t first = held[i].part.offset[0] * row;
     INFO(all[i].first);
     CHECK(same_bits(own.memory.data(), static_cast<const float*>(w.memory.data()) + first, own.bytes()));
   }

@@ -23,7 +23,7 @@ shape random_shape(random_source& random) {
   return s;
 }
 box random_box(random_source& random, const shape& whole) {
-  box b = whole_of(whole);
+  box b = whole_box(whole);
   for (int d = 0; d < whole.order; ++d) {
     if (below(random, 2)) continue;  // whole in this dim
     b.offset[d] = below(random, whole[d] + 1);
@@ -87,7 +87,7 @@ TEST_CASE("runs visit the elements that two boxes share, in order, and as few ru
     CHECK(intersection(a, b).size() == static_cast<index_t>(expected.size()));
     // Runs can meet where a dim of extent 1 hides that both boxes are whole in it.
     CHECK(runs >= fewest);
-    if (a == whole_of(whole) && b == a) CHECK(runs == (whole.size() > 0));
+    if (a == whole_box(whole) && b == a) CHECK(runs == (whole.size() > 0));
   }
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("slabs are contiguous, in order, together the tensor, and as large as 
       found.insert(found.end(), in.begin(), in.end());
       slabs.push_back(slab);
     });
-    CHECK(found == elements_of(whole_of(whole), whole));
+    CHECK(found == elements_of(whole_box(whole), whole));
     if (whole.size() > 0 && whole.size() <= most) CHECK(slabs.size() == 1);
     if (most >= 7 && whole.order == 1) CHECK(slabs.size() <= 1);
   }
@@ -121,7 +121,7 @@ TEST_CASE("a tiling has each element once; what is missing or there twice is fou
   for (int round = 0; round < 4000; ++round) {
     const shape whole = random_shape(random);
     std::vector<box> boxes;
-    cut(random, whole_of(whole), static_cast<int>(below(random, 4)), boxes);
+    cut(random, whole_box(whole), static_cast<int>(below(random, 4)), boxes);
     std::shuffle(boxes.begin(), boxes.end(), random);
     for (index_t damage = below(random, 3); damage > 0; --damage) {
       box& b = boxes[static_cast<std::size_t>(below(random, static_cast<index_t>(boxes.size())))];
