@@ -7,9 +7,9 @@
 // progress between the steps of later programs.
 #pragma once
 
-#include <bit>
 #include <unordered_map>
 
+#include <weft/parallel/first_values.hpp>
 #include <weft/parallel/gather.hpp>
 #include <weft/parallel/reduce.hpp>
 
@@ -18,9 +18,9 @@ namespace weft::parallel {
 /// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
 class data_parallel_hooks : public run::execution_hooks {
  public:
-  /// `owners` and `chunks`: see rank_groups and divided_into_units.
-  /// Replaces parameters and buffers by those of rank 0. Deferred parameters are initialized; for sharded
-  /// ones, each rank draws its own rows. Collective.
+  /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
+  /// are initialized; for sharded ones, each rank draws its own rows. `owners` and `chunks`: see rank_groups
+  /// and divided_into_units. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where,
                       std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {})
@@ -33,10 +33,11 @@ class data_parallel_hooks : public run::execution_hooks {
         gatherer_(units_, groups_, o, where),
         reducer_(units_, groups_, o, where) {
     for (const auto& p : parameters) check(p.first, *p.second);
-    agree_on_deferred(parameters);
-    for (const auto& p : parameters)
-      if (!p.second->is_deferred() && !apart()) take_from_first({p}, true);  // one by one: they may be large
-    take_from_first(buffers_, true);
+    state_dict_t all = parameters;
+    all.insert(all.end(), buffers_.begin(), buffers_.end());
+    begin_as_first(groups_, messages_, all);
+    if (!apart())
+      for (const auto& p : parameters) weft::detail::materialize_state<float>(*p.second);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
         places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
@@ -106,7 +107,12 @@ class data_parallel_hooks : public run::execution_hooks {
   }
 
   /// Copies the buffers of rank 0 to all ranks.
-  void broadcast_buffers() { take_from_first(buffers_, false); }
+  void broadcast_buffers() {
+    if (groups_.data().size() == 1) return;
+    replace(buffers_, [&](elements e, const std::string& name) {
+      return groups_.data().broadcast(e, 0, groups_.labelled(name));
+    });
+  }
 
   /// Replaces the parameters of all ranks by their mean. Only without sharding.
   void average_parameters() {
@@ -204,43 +210,6 @@ class data_parallel_hooks : public run::execution_hooks {
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }
 
-  /// Initializes deferred parameters with the initializers of rank 0; each rank draws the elements that it
-  /// holds. Throws usage_error on all ranks if a parameter is deferred on some ranks only.
-  void agree_on_deferred(const state_dict_t& parameters) {
-    constexpr std::size_t fields = 5;
-    std::vector<std::int64_t> first;
-    for (const auto& [name, p] : parameters)
-      for (const std::int64_t field :
-           {std::int64_t{p->is_deferred()}, static_cast<std::int64_t>(p->init.kind),
-            std::bit_cast<std::int64_t>(p->init.scale), static_cast<std::int64_t>(p->init.seed),
-            static_cast<std::int64_t>(p->init.stream)})
-        first.push_back(field);
-    groups_.data().broadcast(first, 0, groups_.labelled("initializers", true)).wait();
-    std::vector<std::int64_t> differ{0};  // 1 + index of the first parameter that differs
-    for (std::size_t i = parameters.size(); i-- > 0;)
-      if (first[fields * i] != parameters[i].second->is_deferred())
-        differ[0] = static_cast<std::int64_t>(i) + 1;
-    groups_.data().all_reduce(differ, reduction::maximum, groups_.labelled("initializers", true)).wait();
-    if (differ[0] > 0)
-      throw usage_error("weft: bind: parameter " + parameters[static_cast<std::size_t>(differ[0]) - 1].first +
-                        " was created on a deferred device by some ranks, and with elements by others");
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (first[fields * i] == 0) continue;
-      const std::int64_t* const f = &first[fields * i];
-      parameters[i].second->init = {static_cast<initializer::distribution>(f[1]), std::bit_cast<double>(f[2]),
-                                    static_cast<std::uint64_t>(f[3]), static_cast<std::uint64_t>(f[4])};
-      if (!apart()) detail::materialize_state<float>(*parameters[i].second);
-    }
-  }
-
-  /// Copies elements from rank 0 to all ranks. `control`: not counted as data.
-  void take_from_first(const state_dict_t& tensors, bool control) {
-    if (groups_.data().size() == 1) return;
-    replace(tensors, [&](elements e, const std::string& name) {
-      return groups_.data().broadcast(e, 0, groups_.labelled(name, control));
-    });
-  }
-
   /// Replaces elements by the results of the operations that `start` begins, all concurrently.
   template <class F>
   void replace(const state_dict_t& tensors, F start) {
@@ -266,16 +235,6 @@ class data_parallel_hooks : public run::execution_hooks {
     for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
     return counts;
   }
-  /// Sets the local rows of a parameter to those of rank 0.
-  void take_rows_from_first(const member& m) {
-    const bool sends = groups_.part() == 0;
-    const state_ptr whole = sends ? reachable(messages_, m.whole) : flat(messages_, 0);
-    const state_ptr own = reachable(messages_, m.local);
-    const comm_options o = groups_.labelled(m.name, true);
-    groups_.shards().scatter(elements_of(*whole), elements_of(*own), 0, counts_of(m), o).wait();
-    groups_.replicas().broadcast(elements_of(*own), 0, o).wait();
-    if (own != m.local) copy_rows(m.local, 0, own, 0, own->extents.size());
-  }
 
   /// Creates the local parameters: tensors that refer to rows of the whole, or to rows in separate memory.
   void divide(unit& u) {
@@ -293,8 +252,8 @@ class data_parallel_hooks : public run::execution_hooks {
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
       if (!apart()) continue;
       if (m.whole->is_deferred())
-        detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
-      else take_rows_from_first(m);
+        weft::detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
+      else copy_rows(m.local, 0, m.whole, p.at, p.count);
       m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents});
     }
   }

@@ -10,10 +10,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <weft/io/box_file.hpp>
@@ -54,7 +56,137 @@ inline std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header&
   return all;
 }
 
+/// Writes the tensors of a run to one file of rank 0 of the owners: in slabs of at most 1 MiB, of which each
+/// owner sends what it holds.
+class weights_writer {
+ public:
+  weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held, comm_options o)
+      : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
+    std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
+      return std::pair(io::detail::rank_of(b.whole.type), std::string_view(a.name)) <
+             std::pair(io::detail::rank_of(a.whole.type), std::string_view(b.name));
+    });
+  }
+
+  /// Throws io_error on rank 0 if the file cannot be written.
+  void open() {
+    for (const held_tensor& t : held_)
+      if (t.local) t.local->where->synchronize();
+    if (owners_.rank() != 0) return;
+    std::vector<io::tensor_entry> entries;
+    for (const held_tensor& t : held_) entries.push_back({t.name, t.whole.type, t.whole.extents, 0, 0});
+    file_.emplace(io::system_calls(), path_);
+    file_->append(io::safetensors_beginning(entries, {{"format", "pt"}}));
+  }
+  /// Sends and writes all elements. Returns what failed on this rank, which takes part in all messages
+  /// nevertheless.
+  std::string write() {
+    gather_boxes();
+    std::string failure;
+    const auto attempt = [&](auto f) {
+      if (failure.empty()) failure = message_of(f);
+    };
+    for (std::size_t t = 0; t < held_.size(); ++t) {
+      const index_t size = size_of(held_[t].whole.type);
+      const index_t most = static_cast<index_t>(io::block_bytes) / size;
+      for_each_slab(parallel::in_rows(held_[t].whole.extents), most, [&](const box& slab) {
+        attempt([&] { take_own(held_[t], slab); });
+        if (owners_.rank() != 0) return send(slab, t);
+        slab_.resize(static_cast<std::size_t>(slab.size() * size));
+        place(intersection(slab, held_[t].part), slab, size);
+        for (int r = 1; r < owners_.size(); ++r) receive(r, slab, t);
+        attempt([&] { file_->append({slab_.data(), slab_.size()}); });
+      });
+    }
+    if (file_) attempt([&] { file_->finish(); });
+    return failure;
+  }
+
+ private:
+  static constexpr std::size_t numbers_of_box = 2 * max_order;
+
+  /// Sends the boxes of all tensors to rank 0. What a rank has no part in, or does not save, is empty.
+  void gather_boxes() {
+    std::vector<std::int64_t> own;
+    for (held_tensor& t : held_) {
+      if (!t.saves || !t.local) t.part = box{t.part.offset, shape{parallel::in_rows(t.whole.extents).order, {}}};
+      for (const shape* s : {&t.part.offset, &t.part.extents})
+        own.insert(own.end(), s->extent, s->extent + max_order);
+    }
+    boxes_.resize(owners_.rank() == 0 ? own.size() * static_cast<std::size_t>(owners_.size()) : 0);
+    const rank_counts counts(static_cast<std::size_t>(owners_.size()), static_cast<index_t>(own.size()));
+    owners_.gather(own, boxes_, 0, counts, options_).wait();
+  }
+  /// The part of tensor `t` that `rank` holds.
+  box part_of_rank(int rank, std::size_t t) const {
+    const int order = held_[t].part.extents.order;
+    box b{{order, {}}, {order, {}}};
+    const std::int64_t* const from =
+        &boxes_[(static_cast<std::size_t>(rank) * held_.size() + t) * numbers_of_box];
+    for (int d = 0; d < order; ++d) b.offset[d] = from[d], b.extents[d] = from[max_order + d];
+    return b;
+  }
+
+  /// Copies what this rank has of a slab to `message_`.
+  void take_own(const held_tensor& t, const box& slab) {
+    const box common = intersection(slab, t.part);
+    const index_t size = size_of(t.whole.type);
+    message_.resize(static_cast<std::size_t>(common.size() * size));
+    for_each_run(common, t.part, [&](index_t to, index_t from, index_t count) {
+      t.local->where->download(message_.data() + to * size,
+                               static_cast<const char*>(t.local->memory.data()) + from * size,
+                               static_cast<std::size_t>(count * size));
+    });
+  }
+  void send(const box& slab, std::size_t t) {
+    message_.resize(bytes_of(intersection(slab, held_[t].part).extents, held_[t].whole.type));
+    if (!message_.empty()) owners_.send(bytes_in(message_), 0, 0, options_).wait();
+  }
+  void receive(int rank, const box& slab, std::size_t t) {
+    const box common = intersection(slab, part_of_rank(rank, t));
+    message_.resize(bytes_of(common.extents, held_[t].whole.type));
+    if (message_.empty()) return;
+    owners_.receive(bytes_in(message_), rank, 0, options_).wait();
+    place(common, slab, size_of(held_[t].whole.type));
+  }
+  /// Copies `message_`, the elements of `common`, to their places in the slab.
+  void place(const box& common, const box& slab, index_t size) {
+    for_each_run(common, slab, [&](index_t from, index_t to, index_t count) {
+      std::memcpy(slab_.data() + to * size, message_.data() + from * size,
+                  static_cast<std::size_t>(count * size));
+    });
+  }
+  static elements bytes_in(std::vector<char>& v) {
+    return {v.data(), static_cast<index_t>(v.size()), dtype::u8};
+  }
+
+  std::string path_;
+  communicator& owners_;
+  comm_options options_;
+  std::vector<held_tensor> held_;
+  std::optional<io::replacement_file> file_;  // on rank 0
+  std::vector<std::int64_t> boxes_;           // of all ranks, on rank 0
+  std::vector<char> slab_, message_;
+};
+
 }  // namespace detail
+
+/// Writes parameters and buffers of a bound model to one safetensors file, which `io::load`, load_weights,
+/// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
+/// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. Throws io_error on all
+/// ranks if it cannot be written. Collective.
+template <class Run>
+void save_weights(const std::string& path, Run& run) {
+  const comm_options o = run.groups().labelled("weights", true);
+  std::optional<detail::weights_writer> writer;
+  on_all_ranks(run.ranks(), o, [&] {
+    if (run.groups().replicas().rank() != 0) return;  // holds copies
+    writer.emplace(path, run.groups().owners(), run.held_tensors(), o);
+    writer->open();
+  });
+  const std::string failure = detail::agree(run.ranks(), writer ? writer->write() : "", o);
+  if (!failure.empty()) throw io_error(failure);
+}
 
 /// Sets parameters and buffers of a bound model from the file, which may hold more and must be readable by
 /// all ranks. A rank reads the boxes that it holds, through a buffer of 1 MiB. Throws io_error on all ranks,
