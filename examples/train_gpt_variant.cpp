@@ -15,6 +15,7 @@
 #include <weft/train/line_log.hpp>
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
+#include <weft/train/weights.hpp>
 #include <weft/weft.hpp>
 
 #include "train_gpt_job.hpp"
@@ -374,10 +375,7 @@ int train(const settings& s, communicator& ranks) {
     else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
                       static_cast<long long>(at.step), s.checkpoint.c_str());
   }
-  if (!s.save.empty()) {
-    const state_dict_t whole = run.full();
-    if (first) io::save(s.save, whole);
-  }
+  if (!s.save.empty()) save_weights(s.save, run);
   if (s.sample > 0) {
     const std::string text = sample(model, s, run);
     if (first) std::printf("%s\n", text.c_str());

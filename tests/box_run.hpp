@@ -34,15 +34,17 @@ struct box_model {
                                dtype::i32, dtype::i64, dtype::u8,   dtype::boolean};
     box_model m;
     for (int i = 0; i < tensors + buffers; ++i) {
-      entry e{"t" + std::to_string(i) + ".weight", {types[below(random, 8)], random_shape(random)}, i >= tensors,
-              false, {}};
+      entry e{"t" + std::to_string(i) + ".weight",
+              {types[below(random, 8)], random_shape(random)},
+              i >= tensors,
+              false,
+              {}};
       e.has_state = !e.is_buffer && e.whole.extents.size() > 0 && below(random, 3) > 0;
       for (const char* kind : {"", "exp_avg", "exp_avg_sq"}) {
         if (*kind && !e.has_state) continue;
         std::string& all = e.bytes[kind];
         all.resize(bytes_of(e.whole.extents, e.whole.type));
-        for (char& c : all)
-          c = static_cast<char>(e.whole.type == dtype::boolean ? random() % 2 : random());
+        for (char& c : all) c = static_cast<char>(e.whole.type == dtype::boolean ? random() % 2 : random());
       }
       m.tensors.push_back(std::move(e));
     }

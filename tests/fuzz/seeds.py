@@ -44,7 +44,7 @@ files = {
     "safetensors": safetensors(b"\6", 96, b'{"__metadata__":{"format":"pt"},' + W),
     "idx": b"\0\0\0\x08\1\0\0\0\2\7\3",
     "json": b'\1{"a": [1, -2.5e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {"c": {}}}',
-    "index": b'\2, "version": 2, "run": ' + SUM + b', "attempt": ' + SUM + b', "step": 1, "serial": 2, "samples": 3, '
+    "index": b'\2, "version": 3, "run": ' + SUM + b', "attempt": ' + SUM + b', "step": 1, "serial": 2, "samples": 3, '
              b'"optimizer_steps": 1, "loss_scale_log2": 16, "growth_tracker": 0, "shards": [{"bytes": 9, "header_xxh64": ' + SUM + b"}]",
     "latest": b'\4, "folder": "step-1.2", "index_xxh64": ' + SUM,
     "shard": safetensors(b"\5", 200, b'{"__metadata__":{"weft.checkpoint":"0000000000000000 0000000000000000 step-0.0",'

@@ -83,7 +83,8 @@ class tensor_writer {
   tensor_writer(tensor_state& to, const box_in_file& from) : to_(to), from_(from) {}
 
   void put(std::uint64_t at, std::string_view bytes) {
-    if (to_.type == dtype::boolean && !std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; }))
+    if (to_.type == dtype::boolean &&
+        !std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; }))
       throw io_error("weft: " + from_.file.path() + ": tensor " + from_.name +
                      " is bool, and has bytes other than 0 and 1");
     if (to_.where->host_accessible()) return upload(at, bytes);
@@ -111,8 +112,8 @@ class tensor_writer {
 
 /// Sets the elements of `to`, which holds the box `wanted` of a tensor, to those that are also in `from`.
 /// Throws io_error, naming file and tensor, if a checksum is wrong or a bool other than 0 and 1; elements
-/// before it have been set then. `to` is of the type in the file. Reads and allocates at most 1 MiB at a time,
-/// or the whole of `from` if one checksum covers more.
+/// before it have been set then. `to` is of the type in the file. Reads and allocates at most 1 MiB at a
+/// time, or the whole of `from` if one checksum covers more.
 inline void read_shared(const box_in_file& from, const box& wanted, tensor_state& to) {
   const auto size = static_cast<std::uint64_t>(size_of(to.type));
   std::uint64_t needed_end = 0;

@@ -12,8 +12,9 @@
 // A whole step with micro-batches can be written in one call: run.step(m, [&](index_t j) { return loss of
 // batch j; }).
 //
-// Binding replaces parameters and buffers by those of rank 0; parameters that have no memory yet
-// (device::deferred) are initialized, by each rank the rows that it holds. A bound model is used in
+// Binding replaces parameters and buffers by those of rank 0, which sends only what differs (digests are
+// compared); parameters that have no memory yet (device::deferred) are initialized, by each rank the rows
+// that it holds. A bound model is used in
 // expressions as before. Reading the elements of `model.layer.weight` never starts a message: it throws
 // value_error if the parameter is sharded. `full` returns complete copies; all ranks must call it. Buffers
 // are complete on every rank, and after every step equal to those of rank 0.

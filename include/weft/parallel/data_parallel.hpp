@@ -157,16 +157,12 @@ class data_parallel_hooks : public run::execution_hooks {
       for (const member& m : u.members) {
         box part = whole_box(in_rows(m.local->extents));
         part.offset[0] = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
-        all[static_cast<std::size_t>(m.number)] = {
-            m.name, {m.whole->type, m.whole->extents}, part, m.local, groups_.replicas().rank() == 0, false};
+        all[static_cast<std::size_t>(m.number)] = {m.name,  {m.whole->type, m.whole->extents}, part,
+                                                   m.local, groups_.replicas().rank() == 0,    false};
       }
     for (const auto& [name, b] : buffers_)
-      all.push_back({name,
-                     {b->type, b->extents},
-                     whole_box(in_rows(b->extents)),
-                     b,
-                     groups_.data().rank() == 0,
-                     true});
+      all.push_back(
+          {name, {b->type, b->extents}, whole_box(in_rows(b->extents)), b, groups_.data().rank() == 0, true});
     return all;
   }
 

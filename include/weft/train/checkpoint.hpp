@@ -218,9 +218,7 @@ class checkpointer {
           ~signal() { to.set_value(); }
         } when_copied{s->copied};
         copy_rest();
-      } catch (...) {
-        return s->written.set_exception(std::current_exception());
-      }
+      } catch (...) { return s->written.set_exception(std::current_exception()); }
       write(*s, index);
     });
   }
@@ -277,14 +275,13 @@ class checkpointer {
   void write(saving& s, const detail::checkpoint_index& index) {
     try {
       for (const auto& [key, stored] : copy_.tensors)
-        copy_.metadata[key] += detail::text_of_sums(io::block_sums({stored.bytes.data(), stored.bytes.size()}));
+        copy_.metadata[key] +=
+            detail::text_of_sums(io::block_sums({stored.bytes.data(), stored.bytes.size()}));
       folder_.begin(index.id.name);
       io::detail::as_safetensors(
           copy_, [&](const io::file_parts& all) { folder_.write_shard(index.id.name, part(), all); });
       s.written.set_value();
-    } catch (...) {
-      return s.written.set_exception(std::current_exception());
-    }
+    } catch (...) { return s.written.set_exception(std::current_exception()); }
     if (part() != 0) return;
     for (int p = 1; p < parts(); ++p)
       while (!folder_.has_shard(index.id.name, p)) {

@@ -103,9 +103,7 @@ class checkpoint_contents {
     try {
       bytes_of(t.extents, t.type);
       return true;
-    } catch (const shape_error&) {
-      return false;
-    }
+    } catch (const shape_error&) { return false; }
   }
   const std::string& path_of(const checkpoint_piece& p) const {
     return paths_[static_cast<std::size_t>(p.part)];

@@ -43,8 +43,7 @@ inline std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header&
   std::vector<tensor_in_file> all;
   for (const held_tensor& t : held) {
     const auto found = entries.find(t.name);
-    if (found == entries.end())
-      throw io_error("weft: " + file.path() + ": tensor " + t.name + " is missing");
+    if (found == entries.end()) throw io_error("weft: " + file.path() + ": tensor " + t.name + " is missing");
     const io::tensor_entry& e = *found->second;
     if (e.type != t.whole.type || !(parallel::in_rows(e.extents) == parallel::in_rows(t.whole.extents)))
       throw io_error("weft: " + file.path() + ": tensor " + t.name + " is " + name_of(e.type) + " " +
@@ -109,7 +108,8 @@ class weights_writer {
   void gather_boxes() {
     std::vector<std::int64_t> own;
     for (held_tensor& t : held_) {
-      if (!t.saves || !t.local) t.part = box{t.part.offset, shape{parallel::in_rows(t.whole.extents).order, {}}};
+      if (!t.saves || !t.local)
+        t.part = box{t.part.offset, shape{parallel::in_rows(t.whole.extents).order, {}}};
       for (const shape* s : {&t.part.offset, &t.part.extents})
         own.insert(own.end(), s->extent, s->extent + max_order);
     }

@@ -104,9 +104,9 @@ TEST_CASE("only blocks with elements that are needed are read, and each is check
     return std::string(static_cast<const char*>(to->memory.data()), to->bytes()) ==
            chosen(all, wanted, whole, dtype::f32);
   };
-  const box rows{{2, {300, 0}}, {2, {400, 1024}}};          // of blocks 1 and 2
-  const box columns{{2, {0, 1000}}, {2, {1200, 24}}};       // of all
-  const box corner{{2, {1100, 512}}, {2, {100, 512}}};      // of block 4
+  const box rows{{2, {300, 0}}, {2, {400, 1024}}};      // of blocks 1 and 2
+  const box columns{{2, {0, 1000}}, {2, {1200, 24}}};   // of all
+  const box corner{{2, {1100, 512}}, {2, {100, 512}}};  // of block 4
   for (const box& b : {rows, columns, corner}) {
     CHECK(read(b, sums));
     CHECK(read(b, {}));

@@ -18,7 +18,8 @@ TEST_CASE("random tensors from random meshes of writers to random meshes of read
   for (int round = 0; round < 60; ++round) {
     const box_model m = box_model::random(random, 8, 2);
     fs::remove_all(f.path);
-    const int owners = 1 + static_cast<int>(below(random, 6)), copies = 1 + static_cast<int>(below(random, 2));
+    const int owners = 1 + static_cast<int>(below(random, 6)),
+              copies = 1 + static_cast<int>(below(random, 2));
     const box_plan plan = random_plan(random, m, owners);
     run_ranks(owners * copies, [&](communicator& ranks) {
       box_run run(ranks, copies, m, plan, true, one_thread());
@@ -28,7 +29,8 @@ TEST_CASE("random tensors from random meshes of writers to random meshes of read
       saves.finish();
     });
     for (int again = 0; again < 2; ++again) {
-      const int readers = 1 + static_cast<int>(below(random, 6)), sets = 1 + static_cast<int>(below(random, 2));
+      const int readers = 1 + static_cast<int>(below(random, 6)),
+                sets = 1 + static_cast<int>(below(random, 2));
       const box_plan other = random_plan(random, m, readers);
       run_ranks(readers * sets, [&](communicator& ranks) {
         INFO("round " << round << ": " << owners << " ranks to " << readers << ", rank " << ranks.rank());
@@ -90,8 +92,7 @@ TEST_CASE("boxes that do not tile are refused when they are written, by name") {
   CHECK(has(said({{{0, columns(0, 3)}, {1, columns(2, 4)}}}, 2),
             "rank-0.safetensors: tensor model.w: [0:4, 2:3] is also in "));
   CHECK(has(said({{{0, rows(0, 2)}, {1, rows(2, 2)}, {2, columns(5, 1)}}}, 3),
-            "rank-2.safetensors: tensor model.w: [0:2, 5:6] is also in ") ==
-        false);  // rank 0 comes first
+            "rank-2.safetensors: tensor model.w: [0:2, 5:6] is also in ") == false);  // rank 0 comes first
   CHECK(has(said({{{0, rows(0, 2)}, {1, rows(2, 2)}, {2, columns(5, 1)}}}, 3),
             "rank-0.safetensors: tensor model.w: [0:2, 5:6] is also in "));
 }
@@ -105,7 +106,8 @@ TEST_CASE("checkpoints of another model are refused by tensor") {
   };
   const auto with = [&](const box_model& m, auto use) {
     self_communicator alone;
-    box_run run(alone, 1, m, {{{0, whole_box(parallel::in_rows(m.tensors[0].whole.extents))}}}, true, one_thread());
+    box_run run(alone, 1, m, {{{0, whole_box(parallel::in_rows(m.tensors[0].whole.extents))}}}, true,
+                one_thread());
     use(run);
   };
   with(of("w", {dtype::f32, {2, {4, 6}}}), [&](box_run& run) {
@@ -119,7 +121,8 @@ TEST_CASE("checkpoints of another model are refused by tensor") {
                            io_error);
     });
   };
-  refused(of("w", {dtype::bf16, {2, {4, 6}}}), "tensor model.w is of f32 [4, 6], the model wants bf16 [4, 6]");
+  refused(of("w", {dtype::bf16, {2, {4, 6}}}),
+          "tensor model.w is of f32 [4, 6], the model wants bf16 [4, 6]");
   refused(of("w", {dtype::f32, {2, {6, 4}}}), "tensor model.w is of f32 [4, 6], the model wants f32 [6, 4]");
   refused(of("v", {dtype::f32, {2, {4, 6}}}), "this one has no model.w");
 }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// What ranks send when they bind a model: digests, and the elements of rank 0 where others differ.
+#include <atomic>
+#include <cstring>
+
+#include "training.hpp"
+
+using namespace training;
+
+namespace {
+
+/// Memory that the host copies to and from, and messages cannot use.
+struct far_backend : cpu::cpu_backend {
+  far_backend() : cpu_backend(1) {}
+  bool host_accessible() const override { return false; }
+  void upload(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+};
+
+struct table {
+  parameter<extents<dyn, dyn>> weight, other;
+  tensor<float, extents<dyn>> seen;
+};
+table table_of(index_t rows, std::uint64_t seed, const device& where) {
+  table t{make_parameter(extents<dyn, dyn>{rows, 1024}, init::normal(1), where),
+          make_parameter(extents<dyn, dyn>{3, 5}, init::normal(1), where),
+          full<float>(extents<dyn>{7}, 1.0f, where)};
+  initialize(t, seed);
+  return t;
+}
+
+const parallel_options strategies[] = {{},
+                                       {.divide = sharding::optimizer},
+                                       {.divide = sharding::gradients},
+                                       {.divide = sharding::parameters},
+                                       {.divide = sharding::parameters, .shard_ranks = 2}};
+
+/// Bytes that 4 ranks together send when they bind what `make` makes; the models, which are then checked.
+template <class Make, class Check>
+index_t sent_at_bind(const parallel_options& o, Make make, Check check) {
+  std::atomic<index_t> sent = 0;
+  run_ranks(4, [&](communicator& ranks) {
+    auto model = make(ranks.rank());
+    sgd optimizer;
+    auto run = bind(model, optimizer, ranks, o);
+    sent += run.groups().sent().total();
+    check(run.full());
+  });
+  return sent;
+}
+
+}  // namespace
+
+TEST_CASE("models that all ranks have made alike are not sent: two numbers for each tensor are") {
+  const auto expected = elements_of(state_dict(table_of(64, 5, one_thread())));
+  for (const parallel_options& o : strategies)
+    for (const bool deferred : {false, true}) {
+      const index_t sent = sent_at_bind(
+          o, [&](int) { return table_of(64, 5, deferred ? one_thread().deferred() : one_thread()); },
+          [&](const state_dict_t& all) { CHECK(elements_of(all) == expected); });
+      CHECK(sent == 2 * (4 - 1) * 2 * 3 * 8);  // all_reduce of two numbers for three tensors
+    }
+}
+
+TEST_CASE("what differs on one rank is sent, by rank 0, in messages of at most 1 MiB, and nothing else") {
+  const auto expected = elements_of(state_dict(table_of(700, 5, one_thread())));
+  for (const bool far : {false, true})
+    for (const parallel_options& o : strategies)
+      for (const bool first : {false, true}) {
+        const device where = far ? device(std::make_shared<far_backend>()) : one_thread();
+        const index_t sent = sent_at_bind(
+            o,
+            [&](int rank) {
+              table t = table_of(700, 5, where);
+              auto v = t.weight.to_vector();
+              if (first && rank == 0) t.other.copy_from(std::vector<float>(15, 0.0f));
+              v[699 * 1024 + 1000] = 0;  // one element, in the last of three messages
+              if (!first && rank == 3) t.weight.copy_from(v);
+              return t;
+            },
+            [&](const state_dict_t& all) {
+              auto e = expected;
+              if (first) std::fill_n(e.begin() + 700 * 1024, 15, 0.0f);
+              CHECK(elements_of(all) == e);
+            });
+        const index_t elements = first ? 15 * 4 : 700 * 1024 * 4;
+        CHECK(sent == 2 * 3 * 2 * 3 * 8 + 2 * 3 * 2 * 8 + 3 * elements);
+      }
+}
+
+TEST_CASE("initializers of deferred parameters that differ are taken from rank 0, without elements") {
+  const auto expected = elements_of(state_dict(table_of(64, 5, one_thread())));
+  for (const parallel_options& o : strategies) {
+    const index_t sent = sent_at_bind(
+        o, [&](int rank) { return table_of(64, rank == 2 ? 6 : 5, one_thread().deferred()); },
+        [&](const state_dict_t& all) { CHECK(elements_of(all) == expected); });
+    CHECK(sent == 2 * 3 * 2 * 3 * 8 + 2 * 3 * 2 * 2 * 8 + 3 * 2 * 4 * 8);
+  }
+}
+
+TEST_CASE("ranks with parameters of other shapes are told which") {
+  run_ranks(2, [](communicator& ranks) {
+    table t = table_of(ranks.rank() ? 8 : 9, 5, one_thread());
+    sgd optimizer;
+    CHECK_THROWS_WITH_AS(bind<policy<strategy::data_parallel>>(t, optimizer, ranks),
+                         doctest::Contains("weight"), comm_error);
+  });
+}

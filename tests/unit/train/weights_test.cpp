@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// Weight files of divided models: written and read part by part, from any ranks to any others. Every operator
+// new of this program is counted, so that a whole copy anywhere would be seen.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "../../box_run.hpp"
+#include "../../checkpoints.hpp"
+
+namespace {
+std::atomic<long long> in_use = 0, peak = 0;
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  alignment = std::max<std::size_t>(alignment, 64);
+  const std::size_t all = (bytes + 2 * alignment - 1) / alignment * alignment + alignment;
+  char* const p = static_cast<char*>(std::aligned_alloc(alignment, all));
+  if (!p) throw std::bad_alloc();
+  reinterpret_cast<std::size_t*>(p + alignment)[-1] = bytes;
+  reinterpret_cast<std::size_t*>(p + alignment)[-2] = alignment;
+  const long long now = in_use += static_cast<long long>(bytes);
+  for (long long most = peak; now > most && !peak.compare_exchange_weak(most, now);) {}
+  return p + alignment;
+}
+void release(void* p) {
+  if (!p) return;
+  char* const at = static_cast<char*>(p);
+  in_use -= static_cast<long long>(reinterpret_cast<std::size_t*>(at)[-1]);
+  std::free(at - reinterpret_cast<std::size_t*>(at)[-2]);
+}
+}  // namespace
+
+// Not inlined, or g++ 12 sees new and free meet.
+[[gnu::noinline]] void* operator new(std::size_t n) { return counted(n, 1); }
+[[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a) {
+  return counted(n, static_cast<std::size_t>(a));
+}
+[[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return counted(n, static_cast<std::size_t>(a));
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { release(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { release(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { release(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
+
+/// Memory of at most so many bytes.
+class small_backend : public cpu::cpu_backend {
+ public:
+  explicit small_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
+  void* allocate(std::size_t bytes) override {
+    if (bytes > left_) throw out_of_memory_error("weft: the small device is full");
+    left_ -= bytes;
+    return cpu_backend::allocate(bytes);
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept override {
+    left_ += bytes;
+    cpu_backend::deallocate(p, bytes);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+};
+
+constexpr index_t rows = 3001, width = 512;  // 6 MB; eight of them
+
+struct large_net {
+  std::vector<parameter<extents<dyn, dyn>>> tables;
+  parameter<extents<>> scale;
+  tensor<float, extents<dyn>> seen;
+};
+large_net made(const device& where, std::uint64_t seed) {
+  large_net n{
+      {}, make_parameter(extents<>{}, init::constant(2), where), full<float>(extents<dyn>{3}, 4.0f, where)};
+  for (int i = 0; i < 8; ++i)
+    n.tables.push_back(make_parameter(extents<dyn, dyn>{rows, width}, init::normal(1), where));
+  initialize(n, seed);
+  return n;
+}
+constexpr long long whole_bytes = 8LL * rows * width * 4;
+
+}  // namespace
+
+TEST_CASE(
+    "a model that no rank could hold: from 4 ranks to a file, from the file to 3, no rank with more than its "
+    "part") {
+  const test::folder f("weft-weights");
+  fs::create_directories(f.path);
+  const std::string path = f.name() + "/model.safetensors";
+  run_ranks(4, [&](communicator& ranks) {
+    const device where(std::make_shared<small_backend>(whole_bytes * 3 / 10));
+    auto model = made(where.deferred(), 5);
+    sgd optimizer;
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    ranks.barrier().wait();
+    const long long before = in_use;
+    if (ranks.rank() == 0) peak = before;
+    ranks.barrier().wait();
+    save_weights(path, run);
+    ranks.barrier().wait();
+    CHECK(peak - before <
+          (7 << 20));  // of four ranks together: two buffers of 1 MiB on rank 0, one on others
+    ranks.barrier().wait();
+  });
+  run_ranks(3, [&](communicator& ranks) {
+    const device where(std::make_shared<small_backend>(whole_bytes * 4 / 10));
+    auto model = made(where.deferred(), 6);
+    sgd optimizer;
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    ranks.barrier().wait();
+    const long long before = in_use;
+    if (ranks.rank() == 0) peak = before;
+    ranks.barrier().wait();
+    load_weights(path, run);
+    ranks.barrier().wait();
+    CHECK(peak - before < (5 << 20));  // a buffer of 1 MiB on each of three ranks
+    ranks.barrier().wait();
+    save_weights(path + ".again", run);
+  });
+  auto whole = made(one_thread(), 5);
+  io::save(path + ".whole", state_dict(whole));
+  CHECK(bytes_of_file(path) == bytes_of_file(path + ".whole"));
+  CHECK(bytes_of_file(path + ".again") == bytes_of_file(path + ".whole"));
+}
+
+TEST_CASE("random tensors from random boxes to a file and from the file to random boxes") {
+  random_source random(4);
+  const test::folder f("weft-weights-boxes");
+  fs::create_directories(f.path);
+  const std::string path = f.name() + "/model.safetensors";
+  for (int round = 0; round < 60; ++round) {
+    const box_model m = box_model::random(random, 8, 2);
+    const int owners = 1 + static_cast<int>(below(random, 6)),
+              copies = 1 + static_cast<int>(below(random, 2));
+    const box_plan plan = random_plan(random, m, owners);
+    run_ranks(owners * copies, [&](communicator& ranks) {
+      box_run run(ranks, copies, m, plan, true, one_thread());
+      save_weights(path, run);
+    });
+    const io::stored_tensors file = io::read_safetensors(path);
+    REQUIRE(file.tensors.size() == m.tensors.size());
+    for (const box_model::entry& e : m.tensors) {
+      const io::stored_tensor& t = file.tensors.at(e.name);
+      CHECK(t.extents == e.whole.extents);
+      CHECK(t.type == e.whole.type);
+      CHECK(std::string(t.bytes.begin(), t.bytes.end()) == e.bytes.at(""));
+    }
+    const int readers = 1 + static_cast<int>(below(random, 6));
+    const box_plan other = random_plan(random, m, readers);
+    run_ranks(readers, [&](communicator& ranks) {
+      box_run run(ranks, 1, m, other, false, one_thread());
+      load_weights(path, run);
+      CHECK(run.has(m, false));
+    });
+  }
+}
+
+TEST_CASE("slabs of a tensor whose columns are on several ranks, larger than a slab") {
+  random_source random(5);
+  box_model m;
+  m.tensors.push_back({"w", {dtype::f64, {3, {7, 300, 401}}}, false, false, {}});
+  std::string& all = m.tensors[0].bytes[""];
+  all.resize(7 * 300 * 401 * 8);
+  for (char& c : all) c = static_cast<char>(random());
+  const box_plan plan{{{0, {{3, {0, 0, 0}}, {3, {7, 300, 100}}}},
+                       {1, {{3, {0, 0, 100}}, {3, {7, 299, 301}}}},
+                       {2, {{3, {0, 299, 100}}, {3, {7, 1, 301}}}}}};
+  const test::folder f("weft-weights-columns");
+  fs::create_directories(f.path);
+  run_ranks(3, [&](communicator& ranks) {
+    box_run run(ranks, 1, m, plan, true, one_thread());
+    save_weights(f.name() + "/w", run);
+    box_run again(ranks, 1, m, plan, false, one_thread());
+    load_weights(f.name() + "/w", again);
+    CHECK(again.has(m, false));
+  });
+  const auto bytes = io::read_safetensors(f.name() + "/w").tensors.at("w").bytes;
+  CHECK(std::string(bytes.begin(), bytes.end()) == all);
+}
+
+TEST_CASE("a file that cannot be written is an error on all ranks, and what was there stays") {
+  const test::folder f("weft-weights-bad");
+  fs::create_directories(f.path);
+  write_bytes(f.path / "old", "something");
+  run_ranks(3, [&](communicator& ranks) {
+    bound_net n(ranks);
+    CHECK_THROWS_WITH_AS(save_weights(f.name() + "/none/w", n.run), doctest::Contains("cannot be written"),
+                         io_error);
+    CHECK_THROWS_WITH_AS(save_weights(f.name(), n.run), doctest::Contains("is a folder, not a file"),
+                         io_error);
+    n.train(1);  // and the run goes on
+  });
+  CHECK(bytes_of_file(f.path / "old") == "something");
+}
