@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 
+#include "../box_run.hpp"
 #include "../checkpoints.hpp"
 #include "../skip.hpp"
 
@@ -61,9 +62,7 @@ struct loader_of {
       if (at) step = at->step;
       if (at) CHECK(at->samples == 10 * at->step);
       return "";
-    } catch (const io_error& e) {
-      return e.what();
-    }
+    } catch (const io_error& e) { return e.what(); }
   }
 };
 
@@ -236,6 +235,52 @@ TEST_CASE("a flipped bit anywhere is found, or changes nothing") {
   CHECK(found > 100);
 }
 
+TEST_CASE("a flipped bit anywhere in a checkpoint of boxes is found") {
+  std::mt19937 random(7);
+  box_model m;
+  m.tensors.push_back({"w", {dtype::f32, {2, {3, 4}}}, false, true, {}});
+  m.tensors.push_back({"v", {dtype::bf16, {3, {2, 3, 2}}}, false, false, {}});
+  for (box_model::entry& e : m.tensors)
+    for (const char* kind : {"", "exp_avg", "exp_avg_sq"}) {
+      e.bytes[kind].resize(bytes_of(e.whole.extents, e.whole.type));
+      for (char& c : e.bytes[kind]) c = static_cast<char>(random());
+    }
+  const box_plan plan{
+      {{0, {{2, {0, 0}}, {2, {3, 1}}}}, {1, {{2, {0, 1}}, {2, {1, 3}}}}, {2, {{2, {1, 1}}, {2, {2, 3}}}}},
+      {{2, {{3, {0, 0, 0}}, {3, {2, 3, 1}}}}, {0, {{3, {0, 0, 1}}, {3, {2, 3, 1}}}}}};
+  box_plan everything;
+  for (const box_model::entry& e : m.tensors) everything.push_back({{0, whole_box(e.whole.extents)}});
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  const test::folder f("weft-chaos-boxes");
+  run_ranks(3, [&](communicator& ranks) {
+    box_run run(ranks, 1, m, plan, true, where);
+    checkpointer saves(f.name(), run);
+    saves.save({1, 10});
+    saves.finish();
+  });
+  self_communicator alone;
+  box_run run(alone, 1, m, everything, false, where);
+  int tries = 0;
+  for (const auto& [path, bytes] : files_in(f.path)) {
+    if (fs::path(path).filename() == "lock") continue;
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      for (int bit = 0; bit < 8; ++bit) {
+        if (!large && random() % 32) continue;
+        std::string flipped = bytes;
+        flipped[i] = static_cast<char>(flipped[i] ^ 1 << bit);
+        write_bytes(path, flipped);
+        CHECK_THROWS_WITH_AS(checkpointer(f.name(), run, {.read_only = true}).load(),
+                             doctest::Contains(path.c_str()), io_error);
+        ++tries;
+      }
+    write_bytes(path, bytes);
+  }
+  MESSAGE(tries, " bits flipped");
+  CHECK(tries > 300);
+  CHECK(checkpointer(f.name(), run, {.read_only = true}).load()->samples == 10);
+  CHECK(run.has(m, true));
+}
+
 TEST_CASE("files cut, grown, emptied, deleted, exchanged or of another kind are named, or change nothing") {
   damaged d;
   std::mt19937 random(2);
@@ -270,10 +315,8 @@ TEST_CASE("files cut, grown, emptied, deleted, exchanged or of another kind are 
       write_bytes(other, bytes);
       const std::string error = d.load.load();
       INFO(path << " and " << other << ": " << error);
-      if (error.empty())
-        CHECK(d.load.n.values() == d.values[1]);
-      else
-        CHECK((has(error, path) || has(error, other)));
+      if (error.empty()) CHECK(d.load.n.values() == d.values[1]);
+      else CHECK((has(error, path) || has(error, other)));
       d.restore();
     }
   }
@@ -340,15 +383,16 @@ TEST_CASE(
           [&](auto& t) { note(t, [](auto& n) { n.whole[0] = 4; }); });
   refused("rank-1.safetensors: tensor model.table: [2:3, 1:3] is outside of [3, 2]", 1,
           [&](auto& t) { note(t, [](auto& n) { n.offset = {2, {2, 1}}, n.whole = {2, {3, 2}}; }); });
-  refused("rank-1.safetensors: tensor model.table: the size of [9007199254740992, 9007199254740992] overflows",
-          1, [&](auto& t) {
-            note(t, [](auto& n) {
-              n.offset = {2, {2, 0}}, n.whole = {2, {detail::max_count, detail::max_count}};
-            });
-          });
-  for (const char* bad : {"0/3 12", "0/3", "/ 0123456789abcdef", "0,0/3 0123456789abcdef", "0,/3,2 0123456789abcdef",
-                          "0,0,0/3,2,1 0123456789abcdef", "0/3 0123456789abcdef 0123456789abcdef",
-                          "0/3 0123456789abcdef ", "0/3  123456789abcdef"})
+  refused(
+      "rank-1.safetensors: tensor model.table: the size of [9007199254740992, 9007199254740992] overflows", 1,
+      [&](auto& t) {
+        note(t,
+             [](auto& n) { n.offset = {2, {2, 0}}, n.whole = {2, {detail::max_count, detail::max_count}}; });
+      });
+  for (const char* bad :
+       {"0/3 12", "0/3", "/ 0123456789abcdef", "0,0/3 0123456789abcdef", "0,/3,2 0123456789abcdef",
+        "0,0,0/3,2,1 0123456789abcdef", "0/3 0123456789abcdef 0123456789abcdef", "0/3 0123456789abcdef ",
+        "0/3  123456789abcdef"})
     refused("rank-1.safetensors: tensor model.table: does not say which part of the whole it is", 1,
             [&](auto& t) { t.metadata["model.table"] = bad; });
   refused("rank-1.safetensors: tensor model.table: does not say which part of the whole it is", 1,
@@ -405,9 +449,7 @@ TEST_CASE("one job at a time: a second is told, and has the folder as soon as th
     std::string said;
     try {
       checkpointer saves(f.name(), n.run, impatient);
-    } catch (const io_error& e) {
-      said = e.what();
-    }
+    } catch (const io_error& e) { said = e.what(); }
     CHECK(has(said, f.name() + ": is in use by process " + std::to_string(child) + " on "));
   });
   ::kill(child, SIGKILL);
@@ -461,9 +503,7 @@ TEST_CASE(
             saves.save({2, 20});
             n.train(1);
             saves.finish();
-          } catch (const io_error& e) {
-            said = e.what();
-          }
+          } catch (const io_error& e) { said = e.what(); }
           CHECK(has(said, "No space left on device; is the disk full?"));
           CHECK(has(said, part));
         }
@@ -530,10 +570,8 @@ TEST_CASE("a file system that is full") {
     }
     return "the disk was never full";
   });
-  if (code == skipped)
-    skip("root", "a file system of its own cannot be mounted");
-  else
-    CHECK(code == 0);
+  if (code == skipped) skip("root", "a file system of its own cannot be mounted");
+  else CHECK(code == 0);
 }
 
 TEST_CASE(
@@ -559,9 +597,7 @@ TEST_CASE(
         dies_at calls(call, when);
         saved(f.name(), 12, {.asynchronous = round % 3 == 0, .calls = &calls}, false,
               static_cast<std::uint64_t>(3 + round % 2));
-      } catch (...) {
-        ::_exit(3);
-      }
+      } catch (...) { ::_exit(3); }
       ::_exit(0);
     }
     int status = 0;

@@ -27,6 +27,7 @@ class device {
   /// is theirs when a model is bound to a strategy, or by `materialize`. For models that are larger than what
   /// a device holds.
   ///   auto model = gpt::create(config, where.deferred());
+  ///   auto fixed = create<mlp>(where.deferred());       // sizes are in the type
   device deferred() const {
     device d = *this;
     d.defers_ = true;

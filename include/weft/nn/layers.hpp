@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Layers with PyTorch's layouts and initial values.
 //
-// Sizes are template arguments; where one is dyn the layer is made by `create`.
+// Sizes are template arguments; where one is dyn the layer is made by its `create`. Layers with static sizes
+// are default-constructed, on another device than the default one by create<Model>(device) of module.hpp.
 //
 //   struct mlp { linear<784, 128> hidden; linear<128, 10> output; ... };
 //   auto wide = linear<>::create(768, 3072);

@@ -8,10 +8,12 @@
 //   for_each_parameter(model, [](const std::string& name, auto& parameter) { ... });
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <weft/device/cpu/random.hpp>
@@ -220,12 +222,25 @@ inline random_key next_parameter_key() {
   thread_local std::uint64_t made = 0;
   return {0, made++};
 }
+/// The device that `create` on this thread has been given; null outside of it. Of the thread, because default
+/// member initializers have no arguments.
+inline const device*& created_on() {
+  thread_local const device* where = nullptr;
+  return where;
+}
 }  // namespace detail
+
+/// Where parameters are made if no device is given: the device of the `create` that is in progress on this
+/// thread, otherwise default_device().
+inline const device& parameter_device() {
+  const device* const where = detail::created_on();
+  return where ? *where : default_device();
+}
 
 /// A parameter with elements drawn at once, unless `where` defers them; `initialize` draws them again by
 /// name.
 template <element T = float, class Extents>
-parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = default_device()) {
+parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = parameter_device()) {
   parameter<Extents, T> p = [&] {
     if (!where.defers_parameters()) return parameter<Extents, T>(static_cast<shape>(e), where);
     return parameter<Extents, T>(
@@ -234,6 +249,29 @@ parameter<Extents, T> make_parameter(Extents e, initializer init, const device& 
   p.state()->init = init;
   draw<T>(*p.state(), detail::next_parameter_key());
   return p;
+}
+
+/// A Model as its default constructor makes it, on `where`: its parameters are created there, or without
+/// memory if `where` is deferred; its buffers are moved there. For models whose extents are static; those
+/// with a dyn extent have functions of their own that take a device.
+///   auto model = create<mlp>(where.deferred());
+template <class Model>
+  requires std::default_initializable<Model>
+Model create(const device& where) {
+  struct scope {
+    explicit scope(const device& d) : before(std::exchange(detail::created_on(), &d)) {}
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() { detail::created_on() = before; }
+    const device* before;
+  };
+  Model m = [&] {
+    const scope here(where);
+    return Model{};
+  }();
+  const auto move = [&](detail::no_path, const auto& t) { move_to(*t.state(), where); };
+  detail::walk<detail::tensors_of::buffers>(m, detail::no_path{}, move);
+  return m;
 }
 
 /// Prints a table of the parameters of a module and, if it has any, of its buffers: name, shape, number of

@@ -2,6 +2,7 @@
 // Models that no rank could hold: created without memory, each rank draws what is its own.
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -19,8 +20,9 @@ class small_backend : public cpu::cpu_backend {
  public:
   explicit small_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
   void* allocate(std::size_t bytes) override {
-    if (bytes > left_) throw out_of_memory_error("weft: the small device has " + std::to_string(left_) +
-                                                 " bytes left, not " + std::to_string(bytes));
+    if (bytes > left_)
+      throw out_of_memory_error("weft: the small device has " + std::to_string(left_) + " bytes left, not " +
+                                std::to_string(bytes));
     left_ -= bytes;
     return cpu_backend::allocate(bytes);
   }
@@ -116,11 +118,10 @@ TEST_CASE("deferred parameters have the bits of others under every stage, and al
 TEST_CASE("all ranks begin with what rank 0 has, whatever others have, with elements and without") {
   const net whole = large_net(one_thread(), 7);
   for (const bool deferred : {false, true})
-    for (const parallel_options& o :
-         {parallel_options{}, parallel_options{.divide = sharding::optimizer},
-          parallel_options{.divide = sharding::parameters},
-          parallel_options{.divide = sharding::parameters, .shard_ranks = 2},
-          parallel_options{.divide = sharding::parameters, .shard_ranks = 1}})
+    for (const parallel_options& o : {parallel_options{}, parallel_options{.divide = sharding::optimizer},
+                                      parallel_options{.divide = sharding::parameters},
+                                      parallel_options{.divide = sharding::parameters, .shard_ranks = 2},
+                                      parallel_options{.divide = sharding::parameters, .shard_ranks = 1}})
       run_ranks(4, [&](communicator& ranks) {
         INFO("stage " << static_cast<int>(o.divide) << ", groups of " << o.shard_ranks);
         const device where = deferred ? one_thread().deferred() : one_thread();
@@ -129,6 +130,84 @@ TEST_CASE("all ranks begin with what rank 0 has, whatever others have, with elem
         auto run = bind(model, optimizer, ranks, o);
         check_rows(run, whole);
       });
+}
+
+namespace {
+/// Sizes in the type, parameters by default: nothing here knows of devices.
+struct fixed_block {
+  layer_normalization<64> norm;
+  linear<64, 128> in;
+  linear<128, 64> out;
+  auto operator()(expression auto x) const {
+    return let(x, [&](auto x) { return x + out(gelu(in(norm(x)))); });
+  }
+};
+struct fixed_net {
+  embedding_table<64, 64> table;
+  std::array<fixed_block, 24> blocks;
+  parameter<extents<64>> scale = make_parameter(extents<64>{}, init::constant(2));
+  tensor<float, extents<3>> seen = full<float>(extents<3>{}, 4.0f);
+  auto operator()(expression auto tokens) const {
+    return matmul(blocks[23](blocks[0](table(tokens))) * scale, transpose(table.weight));
+  }
+};
+tensor<float, extents<3>> refused() { throw value_error("made"); }
+struct throws_when_made {
+  parameter<extents<2>> p = make_parameter(extents<2>{}, init::constant(1));
+  tensor<float, extents<3>> seen = refused();
+};
+}  // namespace
+
+TEST_CASE("a model whose sizes are in its type is created without memory, and each rank draws its part") {
+  fixed_net whole;
+  initialize(whole, 5);
+  const auto bytes = static_cast<std::size_t>(4 * parameter_count(whole));
+  const std::size_t by_default = default_device().memory().figures().in_use;
+  run_ranks(4, [&](communicator& ranks) {
+    const device where(std::make_shared<small_backend>(bytes * 4 / 5));
+    CHECK_THROWS_AS(create<fixed_net>(where), out_of_memory_error);
+    where.memory().reset_peak();
+    auto model = create<fixed_net>(where.deferred());
+    CHECK(where.memory().figures().in_use == 64);  // the buffer
+    CHECK(model.seen.to_vector() == std::vector<float>(3, 4.0f));
+    initialize(model, 5);
+    sgd optimizer{.lr = 1e-2};
+    auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
+    CHECK(where.memory().figures().peak < bytes / 4 + bytes / 16);
+    const std::vector<held_tensor> held = run.held_tensors();
+    const auto all = state_dict(whole);
+    REQUIRE(held.size() == all.size());
+    for (const held_tensor& h : held) {
+      const auto& w =
+          *std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == h.name; })->second;
+      const index_t first = h.part.offset[0] * (w.extents.size() / w.extents[0]);
+      CHECK(same_bits(h.local->memory.data(), static_cast<const float*>(w.memory.data()) + first,
+                      h.local->bytes()));
+    }
+    tape steps(run);
+    const auto loss = steps.eval(cross_entropy(model(batch_of(1, where, 0)), batch_of(1, where, 1)));
+    steps.backward(loss);
+    run.step();
+    CHECK(std::isfinite(loss.item()));
+  });
+  CHECK(default_device().memory().figures().in_use == by_default);
+}
+
+TEST_CASE("creation on a device is for the models made by it alone") {
+  const device where = one_thread();
+  CHECK_THROWS_AS(create<throws_when_made>(where.deferred()), value_error);
+  linear<3, 2> by_default;  // after an exception
+  CHECK(by_default.weight.state()->where == default_device());
+  CHECK(!by_default.weight.state()->is_deferred());
+  const auto there = create<linear<3, 2>>(where);
+  CHECK(there.weight.state()->where == where);
+  CHECK(there.weight.to_vector().size() == 6);
+  auto deferred = create<linear<3, 2>>(where.deferred());
+  CHECK(deferred.weight.state()->is_deferred());
+  initialize(deferred, 3);
+  materialize(deferred);
+  initialize(by_default, 3);
+  CHECK(deferred.weight.to_vector() == by_default.weight.to_vector());
 }
 
 TEST_CASE("a parameter that has no elements yet says so") {
