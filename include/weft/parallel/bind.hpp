@@ -238,7 +238,7 @@ class bound_run : public context {
   void reload() { parallel_->parameters_changed(); }
 
   /// What this rank holds of each parameter and buffer of the model.
-  std::vector<held_tensor> held_tensors() const { return parallel_.held_tensors(); }
+  virtual std::vector<held_tensor> held_tensors() const { return parallel().held_tensors(); }
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }
   Optimizer& optimizer() const { return *optimizer_; }

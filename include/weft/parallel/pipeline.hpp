@@ -11,6 +11,8 @@
 // micro_batches). The elements of all others are freed, or, on a deferred device, never created.
 #pragma once
 
+#include <unordered_map>
+
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/pipeline_step.hpp>
 #include <weft/parallel/schedule/loops.hpp>
@@ -143,6 +145,25 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         share(whole, owner, name);
         all.emplace_back(name, std::move(whole));
       }
+    return all;
+  }
+
+  /// What this rank holds of the whole model: nothing of tensors that other stages hold. Of tied parameters
+  /// one stage saves its copy.
+  std::vector<held_tensor> held_tensors() const override {
+    std::unordered_map<std::string, held_tensor> own;
+    for (held_tensor& t : base::held_tensors()) own.emplace(t.name, std::move(t));
+    std::vector<held_tensor> all;
+    for (const auto& [name, owner] : owner_) {  // in the order of the model
+      const bool is_buffer = all.size() >= parameters_.size();
+      const state_dict_t& list = is_buffer ? buffers_ : parameters_;
+      const tensor_state& t = *list[all.size() - (is_buffer ? parameters_.size() : 0)].second;
+      const auto here = own.find(name);
+      all.push_back(here != own.end()
+                        ? here->second
+                        : held_tensor{name, {t.type, t.whole()}, {}, nullptr, false, is_buffer});
+      all.back().saves = all.back().saves && owner == stage();
+    }
     return all;
   }
 

@@ -108,8 +108,8 @@ class weights_writer {
   void gather_boxes() {
     std::vector<std::int64_t> own;
     for (held_tensor& t : held_) {
-      if (!t.saves || !t.local)
-        t.part = box{t.part.offset, shape{parallel::in_rows(t.whole.extents).order, {}}};
+      const shape nothing{parallel::in_rows(t.whole.extents).order, {}};
+      if (!t.saves || !t.local) t.part = {nothing, nothing};
       for (const shape* s : {&t.part.offset, &t.part.extents})
         own.insert(own.end(), s->extent, s->extent + max_order);
     }
