@@ -173,8 +173,8 @@ class weights_writer {
 
 /// Writes parameters and buffers of a bound model to one safetensors file, which `io::load`, load_weights,
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
-/// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. Throws io_error on all
-/// ranks if it cannot be written. Collective.
+/// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. The run's time-out must
+/// be longer than this takes. Throws io_error on all ranks if it cannot be written. Collective.
 template <class Run>
 void save_weights(const std::string& path, Run& run) {
   const comm_options o = run.groups().labelled("weights", true);
