@@ -68,13 +68,13 @@ class weights_writer {
   }
 
   /// Throws io_error on rank 0 if the file cannot be written.
-  void open() {
+  void open(io::file_calls& calls) {
     for (const held_tensor& t : held_)
       if (t.local) t.local->where->synchronize();
     if (owners_.rank() != 0) return;
     std::vector<io::tensor_entry> entries;
     for (const held_tensor& t : held_) entries.push_back({t.name, t.whole.type, t.whole.extents, 0, 0});
-    file_.emplace(io::system_calls(), path_);
+    file_.emplace(calls, path_);
     file_->append(io::safetensors_beginning(entries, {{"format", "pt"}}));
   }
   /// Sends and writes all elements. Returns what failed on this rank, which takes part in all messages
@@ -89,10 +89,12 @@ class weights_writer {
       const index_t size = size_of(held_[t].whole.type);
       const index_t most = static_cast<index_t>(io::block_bytes) / size;
       for_each_slab(parallel::in_rows(held_[t].whole.extents), most, [&](const box& slab) {
-        attempt([&] { take_own(held_[t], slab); });
-        if (owners_.rank() != 0) return send(slab, t);
+        const box own = intersection(slab, held_[t].part);
+        message_.resize(static_cast<std::size_t>(own.size() * size));
+        attempt([&] { copy_own(held_[t], own); });
+        if (owners_.rank() != 0) return send();
         slab_.resize(static_cast<std::size_t>(slab.size() * size));
-        place(intersection(slab, held_[t].part), slab, size);
+        place(own, slab, size);
         for (int r = 1; r < owners_.size(); ++r) receive(r, slab, t);
         attempt([&] { file_->append({slab_.data(), slab_.size()}); });
       });
@@ -127,19 +129,16 @@ class weights_writer {
     return b;
   }
 
-  /// Copies what this rank has of a slab to `message_`.
-  void take_own(const held_tensor& t, const box& slab) {
-    const box common = intersection(slab, t.part);
+  /// Copies the elements of `own`, which this rank holds, to `message_`.
+  void copy_own(const held_tensor& t, const box& own) {
     const index_t size = size_of(t.whole.type);
-    message_.resize(static_cast<std::size_t>(common.size() * size));
-    for_each_run(common, t.part, [&](index_t to, index_t from, index_t count) {
+    for_each_run(own, t.part, [&](index_t to, index_t from, index_t count) {
       t.local->where->download(message_.data() + to * size,
                                static_cast<const char*>(t.local->memory.data()) + from * size,
                                static_cast<std::size_t>(count * size));
     });
   }
-  void send(const box& slab, std::size_t t) {
-    message_.resize(bytes_of(intersection(slab, held_[t].part).extents, held_[t].whole.type));
+  void send() {
     if (!message_.empty()) owners_.send(bytes_in(message_), 0, 0, options_).wait();
   }
   void receive(int rank, const box& slab, std::size_t t) {
@@ -174,15 +173,16 @@ class weights_writer {
 /// Writes parameters and buffers of a bound model to one safetensors file, which `io::load`, load_weights,
 /// torch and safetensors read; an existing file is replaced atomically. Rank 0 writes it; the others send it
 /// what they hold, in pieces of at most 1 MiB, so that no rank needs memory for more. The run's time-out must
-/// be longer than this takes. Throws io_error on all ranks if it cannot be written. Collective.
+/// be longer than this takes. `calls` are replaced in tests. Throws io_error on all ranks if it cannot be
+/// written. Collective.
 template <class Run>
-void save_weights(const std::string& path, Run& run) {
+void save_weights(const std::string& path, Run& run, io::file_calls& calls = io::system_calls()) {
   const comm_options o = run.groups().labelled("weights", true);
   std::optional<detail::weights_writer> writer;
   on_all_ranks(run.ranks(), o, [&] {
     if (run.groups().replicas().rank() != 0) return;  // holds copies
     writer.emplace(path, run.groups().owners(), run.held_tensors(), o);
-    writer->open();
+    writer->open(calls);
   });
   const std::string failure = detail::agree(run.ranks(), writer ? writer->write() : "", o);
   if (!failure.empty()) throw io_error(failure);

@@ -198,6 +198,44 @@ TEST_CASE("slabs of a tensor whose columns are on several ranks, larger than a s
   CHECK(std::string(bytes.begin(), bytes.end()) == all);
 }
 
+namespace {
+/// A disk that is full after so many calls of write.
+struct full_disk : io::file_calls {
+  std::atomic<int> left;
+  explicit full_disk(int writes) : left(writes) {}
+  ssize_t write(int file, const char* from, std::size_t bytes) override {
+    if (left-- > 0) return file_calls::write(file, from, bytes);
+    errno = ENOSPC;
+    return -1;
+  }
+};
+}  // namespace
+
+TEST_CASE("a disk that is full in between is an error on all ranks, after which they go on") {
+  const test::folder f("weft-weights-full");
+  fs::create_directories(f.path);
+  write_bytes(f.path / "w", "what was there");
+  random_source random(6);
+  const box_model m = box_model::random(random, 9, 1);
+  const box_plan plan = random_plan(random, m, 3);
+  for (int writes = 0; writes < 8; ++writes) {
+    full_disk disk(writes);
+    run_ranks(3, [&](communicator& ranks) {
+      box_run run(ranks, 1, m, plan, true, one_thread());
+      CHECK_THROWS_WITH_AS(save_weights(f.name() + "/w", run, disk),
+                           doctest::Contains(("rank 0: " + f.name() + "/w.partial: writing failed").c_str()),
+                           io_error);
+    });
+    CHECK(bytes_of_file(f.path / "w") == "what was there");
+    CHECK(!fs::exists(f.path / "w.partial"));
+  }
+  run_ranks(3, [&](communicator& ranks) {
+    box_run run(ranks, 1, m, plan, true, one_thread());
+    save_weights(f.name() + "/w", run);
+  });
+  CHECK(io::read_safetensors(f.name() + "/w").tensors.size() == m.tensors.size());
+}
+
 TEST_CASE("a file that cannot be written is an error on all ranks, and what was there stays") {
   const test::folder f("weft-weights-bad");
   fs::create_directories(f.path);
