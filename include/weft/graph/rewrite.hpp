@@ -64,8 +64,15 @@ constexpr compute_graph with_canonical_extents(const compute_graph& g) {
   return canonical;
 }
 
+/// Whether a formula is left that is to be expanded: formulas may be written in terms of others.
+constexpr bool holds_formulas(const compute_graph& g) {
+  for (int i = 0; i < g.size(); ++i)
+    if (g[i].op->kind == op::op_kind::composed) return true;
+  return false;
+}
+
 /// `g` with composed ops expanded to their formulas and without ops that matter for differentiation only.
-/// Repeated if derivatives or formulas have unified extents of earlier nodes.
+/// Repeated if formulas hold others, or derivatives or formulas have unified extents of earlier nodes.
 constexpr compute_graph expanded(const compute_graph& g) {
   compute_graph formulas = rewritten(g, [](compute_graph& to, const node& n) {
     if (n.op == &info_of<op::detach>) return n.operand[0];
@@ -75,8 +82,9 @@ constexpr compute_graph expanded(const compute_graph& g) {
     }
     return cast_to({&to, n.op->expand(to, n)}, n.result.type).id;
   });
-  if (formulas.dims.unified) return expanded(with_canonical_extents(formulas));
-  return formulas;
+  if (formulas.dims.unified) formulas = with_canonical_extents(formulas);
+  else if (!holds_formulas(formulas)) return formulas;
+  return expanded(formulas);
 }
 
 }  // namespace weft::graph

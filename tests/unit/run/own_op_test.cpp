@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Ops added outside of the library, in one place each: docs/adding_an_op.md.
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include <weft/gpu/open.hpp>
@@ -20,6 +22,25 @@ struct squash_by_rule : weft::op::elementwise<1> {
   static constexpr auto name = "squash_by_rule";
   static constexpr auto value(auto x) { return x / (1 + abs(x)); }
   static constexpr auto vjp(auto g, auto, auto x) { return g / square(1 + abs(x)); }
+};
+
+/// A formula of a function that has a rule of its own, and of another such op.
+struct mish : weft::op::elementwise<1> {
+  static constexpr auto name = "mish";
+  static constexpr auto value(auto x) { return x * tanh(softplus(x)); }
+  static constexpr auto vjp(auto g, auto, auto x) {
+    auto t = tanh(softplus(x));
+    return g * (t + x * sigmoid(x) * (1 - t * t));
+  }
+};
+struct mish_of_squash : weft::op::elementwise<1> {
+  static constexpr auto name = "mish_of_squash";
+  static constexpr auto value(auto x) { return weft::apply<mish>(weft::apply<squash_by_rule>(x)); }
+  static constexpr auto vjp(auto g, auto, auto x) {
+    auto s = 1 + abs(x), u = x / s;
+    auto t = tanh(softplus(u));
+    return g * (t + u * sigmoid(u) * (1 - t * t)) / (s * s);
+  }
 };
 
 /// Opaque: the sums of the elements up to each one, or from each one on.
@@ -104,6 +125,22 @@ TEST_CASE("an op by formula is fused and differentiated, once and twice") {
   CHECK(gradcheck([&] { return sum(grad([](auto v) { return sum(apply<squash>(v) * v); }, x) * x); }, x));
   using program = run::value_program<decltype(exp(apply<squash>(x) * 2.0) + 1.0)>;
   CHECK(program::plan.steps.size() == 1);
+}
+
+TEST_CASE("formulas with rules may be written in terms of others") {
+  auto x = from(extents<5>{}, std::vector<double>{-2, -0.5, 0, 1, 30});
+  const auto mish_at = [](double v) { return v * std::tanh(std::log1p(std::exp(v))); };
+  const auto one = eval(apply<mish>(x)).to_vector(), two = eval(apply<mish_of_squash>(x)).to_vector();
+  for (std::size_t i = 0; i < 5; ++i) {
+    const double v = x.data()[i];
+    CHECK(one[i] == doctest::Approx(mish_at(v)));
+    CHECK(two[i] == doctest::Approx(mish_at(v / (1 + std::abs(v)))));
+  }
+  variable<double, extents<4>> z(from(extents<4>{}, std::vector<double>{-2, -0.5, 0.5, 2}));
+  CHECK(gradcheck([&] { return sum(apply<mish>(z)); }, z));
+  CHECK(gradcheck([&] { return sum(apply<mish_of_squash>(z) * z); }, z));
+  auto half = eval(cast<bfloat16>(x));  // computed in f32 and rounded once
+  CHECK(eval(apply<mish>(half) - cast<bfloat16>(apply<mish>(cast<float>(half)))).to_vector()[1] == bfloat16(0.0f));
 }
 
 TEST_CASE("an opaque op has a loop of its own and a derivative") {
