@@ -47,10 +47,10 @@ struct attention {
   index_t heads;
 
   auto operator()(expression auto x_BTC) const {
-    return c_proj(let(c_attn(x_BTC), [heads = heads](auto qkv) {
-      return weft::flatten<2, 3>(weft::attention<causal>(by_head(weft::chunk<-1, 3, 0>(qkv), heads),
-                                                         by_head(weft::chunk<-1, 3, 1>(qkv), heads),
-                                                         by_head(weft::chunk<-1, 3, 2>(qkv), heads)));
+    return c_proj(let(c_attn(x_BTC), [n = heads](auto qkv) {
+      return weft::flatten<2, 3>(weft::attention<causal>(by_head(weft::chunk<-1, 3, 0>(qkv), n),
+                                                         by_head(weft::chunk<-1, 3, 1>(qkv), n),
+                                                         by_head(weft::chunk<-1, 3, 2>(qkv), n)));
     }));
   }
 

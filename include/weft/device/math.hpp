@@ -131,7 +131,10 @@ WEFT_INLINE V sqrt(V x) {
 #if __has_builtin(__builtin_elementwise_sqrt)
   if constexpr (!std::is_integral_v<lane<V>>) return __builtin_elementwise_sqrt(x);
 #else
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__clang__)  // up to 17
+  if constexpr (std::is_same_v<V, vec<float, 16>>) return __builtin_ia32_sqrtps512(x, 4);
+  if constexpr (std::is_same_v<V, vec<double, 8>>) return __builtin_ia32_sqrtpd512(x, 4);
+#elif defined(__AVX512F__)
   if constexpr (std::is_same_v<V, vec<float, 16>>)
     return __builtin_ia32_sqrtps512_mask(x, x, static_cast<short>(-1), 4);
   if constexpr (std::is_same_v<V, vec<double, 8>>)

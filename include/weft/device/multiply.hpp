@@ -48,8 +48,13 @@ WEFT_INLINE V fused(V a, V b, V c) {
 #elif defined(__FMA__)
 #if defined(__AVX512F__)
   constexpr int current_rounding = 4;
+#if defined(__clang__)
+  constexpr unsigned short all = 0xffff;
+#else
+  constexpr short all = -1;
+#endif
   if constexpr (std::is_same_v<V, vec<float, 16>>)
-    return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<short>(-1), current_rounding);
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, all, current_rounding);
   if constexpr (std::is_same_v<V, vec<double, 8>>)
     return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<unsigned char>(0xff), current_rounding);
 #endif

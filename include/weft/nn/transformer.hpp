@@ -26,10 +26,10 @@ struct causal_self_attention {
   }
 
   auto operator()(expression auto x_BTC) const {
-    return out(let(qkv(x_BTC), [heads = heads](auto all) {
-      return flatten<2, 3>(attention<causal>(unflatten<-1>(chunk<-1, 3, 0>(all), heads),
-                                             unflatten<-1>(chunk<-1, 3, 1>(all), heads),
-                                             unflatten<-1>(chunk<-1, 3, 2>(all), heads)));
+    return out(let(qkv(x_BTC), [n = heads](auto all) {
+      return flatten<2, 3>(attention<causal>(unflatten<-1>(chunk<-1, 3, 0>(all), n),
+                                             unflatten<-1>(chunk<-1, 3, 1>(all), n),
+                                             unflatten<-1>(chunk<-1, 3, 2>(all), n)));
     }));
   }
 };

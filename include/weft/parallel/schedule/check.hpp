@@ -58,8 +58,11 @@ class message_checker {
     for (int stage = 0; stage < s_.stages(); ++stage) {
       const auto& list = at(s_.steps, stage);
       for (const step& e : list)
-        if (is_message(e.kind))
-          (is_send(e.kind) ? pair_of(e).sent : pair_of(e).received) = {at(places, channel(e))++, e.size};
+        if (is_message(e.kind)) {
+          end& one = is_send(e.kind) ? pair_of(e).sent : pair_of(e).received;
+          one.place = at(places, channel(e))++;
+          one.size = e.size;
+        }
       for (const step& e : list)
         if (is_message(e.kind)) at(places, channel(e)) = 0;
     }
