@@ -56,11 +56,11 @@ foreach(way find_package add_subdirectory fetch_content plain)
 endforeach()
 
 if(NOT Python3_FOUND)
-  weft_without("Python 3" "no tests of rooms and comments, no tests docs, fuzz, random and job")
+  weft_without("Python 3" "no tests of layers and comments, no tests docs, fuzz, random and job")
   return()
 endif()
 weft_add_test(structure/columns structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/columns.py ${PROJECT_SOURCE_DIR})
-weft_add_test(structure/rooms structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/rooms.py ${PROJECT_SOURCE_DIR})
+weft_add_test(structure/layers structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/layers.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/comments structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/comments.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/mutations structure COMMAND ${Python3_EXECUTABLE} ${folder}/random/mutations.py --texts-only --build ${scratch}/mutation_texts)
 

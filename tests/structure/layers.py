@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Proves that rooms include only what they declare and that no file is in an include cycle.
+"""Proves that the folders of include/weft are layers: each includes only the folders that it declares, no folders
+are in a cycle, and no files are in an include cycle.
 
-A room declares what it may include in its README: a line "May include: base, shape".
+A folder declares what it may include in its README: a line "May include: base, shape".
 """
 import pathlib
 import re
@@ -17,30 +18,30 @@ for f, targets in includes.items():
     errors += [f"{f}: includes {t}, which does not exist" for t in targets if t not in files]
 
 may = {}
-for room in sorted(p for p in root.iterdir() if p.is_dir()):
-    readme = room / "README.md"
+for folder in sorted(p for p in root.iterdir() if p.is_dir()):
+    readme = folder / "README.md"
     line = re.search(r"^May include: (.*)$", readme.read_text(), re.M) if readme.exists() else None
     if not line:
-        errors.append(f"{room.name}: its README must have a line 'May include: ...'")
+        errors.append(f"{folder.name}: its README must have a line 'May include: ...'")
         continue
-    may[room.name] = {r.strip() for r in line.group(1).rstrip(".").split(",")} - {"nothing"}
+    may[folder.name] = {r.strip() for r in line.group(1).rstrip(".").split(",")} - {"nothing"}
 
-def reach(room, seen):
-    for r in may.get(room, ()):
+def reach(folder, seen):
+    for r in may.get(folder, ()):
         if r not in seen:
             seen.add(r)
             reach(r, seen)
     return seen
 
-for room in may:
-    if room in reach(room, set()):
-        errors.append(f"{room}: is in a cycle of rooms")
+for folder in may:
+    if folder in reach(folder, set()):
+        errors.append(f"{folder}: is in a cycle of folders")
 for f, targets in includes.items():
-    room = f.split("/")[0]
+    folder = f.split("/")[0]
     for t in targets:
         other = t.split("/")[0]
-        if "/" in f and "/" in t and other != room and other not in may.get(room, ()):
-            errors.append(f"{f}: includes {t}, but {room} may not include {other}")
+        if "/" in f and "/" in t and other != folder and other not in may.get(folder, ()):
+            errors.append(f"{f}: includes {t}, but {folder} may not include {other}")
 
 state = {}
 def visit(f, path):
