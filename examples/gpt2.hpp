@@ -20,16 +20,17 @@ using weft::expression;
 using weft::extents;
 using weft::index_t;
 using weft::parameter;
+namespace divided = weft::divided;
 
 struct config {
   index_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256;
 };
 
-/// x W + b with W [In, Out], the layout that GPT-2's files have.
-template <index_t In, index_t Out>
+/// x W + b with W [In, Out], the layout that GPT-2's files have. `Division`: how ranks may divide it.
+template <index_t In, index_t Out, class Division>
 struct projection {
-  parameter<extents<In, Out>> weight;
-  parameter<extents<Out>> bias;
+  parameter<extents<In, Out>, float, typename Division::template weight<1, 0>> weight;
+  parameter<extents<Out>, float, typename Division::bias> bias;
 
   static projection create(index_t in, index_t out, double deviation, const device& where) {
     return {weft::make_parameter(extents<In, Out>{in, out}, weft::init::normal(deviation), where),
@@ -42,8 +43,8 @@ constexpr index_t times(index_t n, index_t width) { return width == dyn ? dyn : 
 
 template <index_t C, index_t Heads>
 struct attention {
-  projection<C, times(3, C)> c_attn;
-  projection<C, C> c_proj;
+  projection<C, times(3, C), divided::columns<3>> c_attn;
+  projection<C, C, divided::rows<>> c_proj;
   index_t heads;
 
   auto operator()(expression auto x_BTC) const {
@@ -64,8 +65,8 @@ struct attention {
 
 template <index_t C>
 struct mlp {
-  projection<C, times(4, C)> c_fc;
-  projection<times(4, C), C> c_proj;
+  projection<C, times(4, C), divided::columns<>> c_fc;
+  projection<times(4, C), C, divided::rows<>> c_proj;
   auto operator()(expression auto x) const { return c_proj(gelu_tanh(c_fc(x))); }
 };
 
@@ -83,7 +84,7 @@ struct block {
 
 template <index_t C = dyn, index_t Heads = dyn, index_t V = dyn, index_t T = dyn>
 struct model {
-  weft::embedding_table<V, C> wte;
+  weft::embedding_table<V, C, divided::vocabulary> wte;
   weft::embedding_table<T, C> wpe;
   weft::repeat<block<C, Heads>> h;
   weft::layer_normalization<C> ln_f;
@@ -91,7 +92,7 @@ struct model {
   static model create(const config& c, const device& where = weft::default_device()) {
     const double deviation = 0.02;
     const double residual = deviation / std::sqrt(2.0 * static_cast<double>(c.layers));
-    model m{weft::embedding_table<V, C>::create(c.vocabulary, c.width, where),
+    model m{decltype(wte)::create(c.vocabulary, c.width, where),
             weft::embedding_table<T, C>::create(c.context, c.width, where),
             {},
             weft::layer_normalization<C>::create(c.width, where)};
@@ -101,11 +102,11 @@ struct model {
     for (index_t l = 0; l < c.layers; ++l)
       m.h.blocks.push_back(
           {weft::layer_normalization<C>::create(w, where),
-           {projection<C, times(3, C)>::create(w, 3 * w, deviation, where),
-            projection<C, C>::create(w, w, residual, where), c.heads},
+           {decltype(attention<C, Heads>::c_attn)::create(w, 3 * w, deviation, where),
+            decltype(attention<C, Heads>::c_proj)::create(w, w, residual, where), c.heads},
            weft::layer_normalization<C>::create(w, where),
-           {projection<C, times(4, C)>::create(w, 4 * w, deviation, where),
-            projection<times(4, C), C>::create(4 * w, w, residual, where)}});
+           {decltype(gpt2::mlp<C>::c_fc)::create(w, 4 * w, deviation, where),
+            decltype(gpt2::mlp<C>::c_proj)::create(4 * w, w, residual, where)}});
     return m;
   }
 

@@ -11,12 +11,13 @@
 
 namespace weft::graph {
 
-constexpr value compute_graph::leaf(tensor_spec f, leaf_role role) {
+constexpr value compute_graph::leaf(tensor_spec f, leaf_role role, const placement& may_be) {
   for (int i = 0; i < f.extents.order; ++i)
     if (f.extents[i] < 0) f.extents[i] = dims.leaf_extent(leaves, i);
   node n;
   n.op = &info_of<op::leaf>;
   n.at = {{leaves++}, 1};
+  if (may_be.is_divided()) n.at = {{n.at[0], may_be.dim, may_be.groups, may_be.unit}, 4};
   n.result = f;
   n.role = role;
   n.needs_gradient = role != leaf_role::untracked && is_floating(f.type);

@@ -28,7 +28,10 @@ constexpr value flatten_in(compute_graph& g, scope& s) {
 template <expression E>
   requires E::is_leaf
 struct flattener<E> {
-  static constexpr value run(compute_graph& g, scope&) { return g.leaf(spec_of<E>, E::role); }
+  static constexpr value run(compute_graph& g, scope&) {
+    if constexpr (requires { E::division::value; }) return g.leaf(spec_of<E>, E::role, E::division::value);
+    else return g.leaf(spec_of<E>, E::role);
+  }
 };
 
 template <class T>

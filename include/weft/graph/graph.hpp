@@ -15,6 +15,7 @@
 #include <weft/base/sequence.hpp>
 #include <weft/device/native.hpp>
 #include <weft/op/all.hpp>
+#include <weft/shape/placement.hpp>
 #include <weft/shape/symbols.hpp>
 
 namespace weft::graph {
@@ -57,6 +58,8 @@ struct op_info {
   unsigned extents;
   /// The functions of a native op per device, see device/native.hpp.
   const native_code* native;
+  /// Which dims ranks may divide, see op/rule.hpp; null: none.
+  const char* divides;
 };
 
 /// The op_info of `Op`; defined in graph/op_info.hpp.
@@ -125,8 +128,8 @@ class compute_graph {
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }
 
-  /// Appends a tensor operand; its dynamic extents become symbols.
-  constexpr value leaf(tensor_spec f, leaf_role role);
+  /// Appends a tensor operand; its dynamic extents become symbols. `may_be`: how ranks may divide it.
+  constexpr value leaf(tensor_spec f, leaf_role role, const placement& may_be = {});
   /// Appends a number given at run time.
   constexpr value argument(dtype t);
   /// Appends the number `x` as a constant of dtype `t`.

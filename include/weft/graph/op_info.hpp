@@ -100,6 +100,7 @@ constexpr op_info make_info() {
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
     if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
+    if constexpr (requires { Op::divides; }) info.divides = Op::divides;
     if constexpr (Op::results > 1) info.result_spec = &Op::result_spec;
   }
   return info;

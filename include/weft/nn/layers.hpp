@@ -25,18 +25,20 @@ inline initializer constant(double value) { return {initializer::distribution::c
 namespace detail {
 /// A parameter if all extents are static, else an undefined one: `create` makes it.
 template <index_t... E>
-parameter<extents<E...>> parameter_if_static(initializer how) {
+variable<float, extents<E...>> parameter_if_static(initializer how) {
   if constexpr (extents<E...>::dynamic_count == 0) return make_parameter(extents<E...>{}, how);
   else return {};
 }
 }  // namespace detail
 
 /// x W^T + b: [..., In] -> [..., Out], with W [Out, In] and b [Out]. Elements start uniform in +-1 /
-/// sqrt(In), as in torch.nn.Linear.
-template <index_t In = dyn, index_t Out = dyn>
+/// sqrt(In), as in torch.nn.Linear. `Division`: divided::columns<> or divided::rows<> if ranks may divide it.
+template <index_t In = dyn, index_t Out = dyn, class Division = divided::nowhere>
 struct linear {
-  parameter<extents<Out, In>> weight = detail::parameter_if_static<Out, In>(starting(In));
-  parameter<extents<Out>> bias = detail::parameter_if_static<Out>(starting(In));
+  parameter<extents<Out, In>, float, typename Division::template weight<0, 1>> weight =
+      detail::parameter_if_static<Out, In>(starting(In));
+  parameter<extents<Out>, float, typename Division::bias> bias =
+      detail::parameter_if_static<Out>(starting(In));
 
   static linear create(index_t in, index_t out, const device& where = default_device()) {
     return {make_parameter(extents<Out, In>{out, in}, starting(in), where),
@@ -50,10 +52,12 @@ struct linear {
 };
 
 /// Rows of a table [Rows, Features] by index: [...] -> [..., Features]. Elements start standard normal, as in
-/// torch.nn.Embedding. An index outside [0, Rows) throws value_error at evaluation.
-template <index_t Rows = dyn, index_t Features = dyn>
+/// torch.nn.Embedding. An index outside [0, Rows) throws value_error at evaluation. `Division`:
+/// divided::vocabulary if ranks may divide the rows.
+template <index_t Rows = dyn, index_t Features = dyn, class Division = divided::nowhere>
 struct embedding_table {
-  parameter<extents<Rows, Features>> weight = detail::parameter_if_static<Rows, Features>(init::normal(1));
+  parameter<extents<Rows, Features>, float, Division> weight =
+      detail::parameter_if_static<Rows, Features>(init::normal(1));
 
   static embedding_table create(index_t rows, index_t features, const device& where = default_device()) {
     return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};

@@ -7,12 +7,12 @@
 namespace weft {
 
 /// Causal self-attention with `heads` heads: each position attends to itself and earlier ones. One linear map
-/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C].
+/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C]. Ranks may divide the heads.
 template <index_t C = dyn>
 struct causal_self_attention {
   static constexpr index_t three = C == dyn ? dyn : 3 * C;
-  linear<C, three> qkv;
-  linear<C, C> out;
+  linear<C, three, divided::columns<3>> qkv;
+  linear<C, C, divided::rows<>> out;
   index_t heads = 1;
 
   /// Throws value_error unless `heads` divides `features`.
@@ -21,8 +21,8 @@ struct causal_self_attention {
     if (heads < 1 || features % heads)
       throw value_error("weft: causal_self_attention: " + std::to_string(heads) + " heads do not divide " +
                         std::to_string(features) + " features");
-    return {linear<C, three>::create(features, 3 * features, where),
-            linear<C, C>::create(features, features, where), heads};
+    return {decltype(qkv)::create(features, 3 * features, where),
+            decltype(out)::create(features, features, where), heads};
   }
 
   auto operator()(expression auto x_BTC) const {
@@ -35,14 +35,14 @@ struct causal_self_attention {
 };
 
 /// Two linear maps with a GELU between them, applied to each position. [..., C] -> [..., C].
+/// Ranks may divide the hidden features.
 template <index_t C = dyn, index_t Hidden = dyn>
 struct feed_forward {
-  linear<C, Hidden> in;
-  linear<Hidden, C> out;
+  linear<C, Hidden, divided::columns<>> in;
+  linear<Hidden, C, divided::rows<>> out;
 
   static feed_forward create(index_t features, index_t hidden, const device& where = default_device()) {
-    return {linear<C, Hidden>::create(features, hidden, where),
-            linear<Hidden, C>::create(hidden, features, where)};
+    return {decltype(in)::create(features, hidden, where), decltype(out)::create(hidden, features, where)};
   }
   auto operator()(expression auto x) const { return out(gelu(in(x))); }
 };

@@ -44,8 +44,8 @@ template <class T>
 inline constexpr bool is_tensor = false;
 template <class T, class Extents, bool Tracked>
 inline constexpr bool is_tensor<tensor<T, Extents, Tracked>> = true;
-template <class Extents, class T>
-inline constexpr bool is_tensor<parameter<Extents, T>> = true;
+template <class Extents, class T, class Division>
+inline constexpr bool is_tensor<parameter<Extents, T, Division>> = true;
 
 template <class T>
 inline constexpr bool is_tuple = false;

@@ -110,6 +110,7 @@ void by_type(const native_call& call) {
 struct attention_backward : rule<6> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention_backward";
+  static constexpr auto divides = "b.h. b.h. b.h. b.h. bh. b.h. -> b.h. b.h. b.h.";
   static constexpr int results = 3;
   static constexpr native_code code{
       &detail::by_type<&cpu::attention_backward<float>, &cpu::attention_backward<double>>,
@@ -127,6 +128,7 @@ struct attention_backward : rule<6> {
 struct attention : rule<3> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "attention";
+  static constexpr auto divides = "b.h. b.h. b.h. -> b.h. bh.";
   static constexpr int results = 2;
   static constexpr native_code code{
       &detail::by_type<&cpu::attention<float>, &cpu::attention<double>>, detail::attention_text,

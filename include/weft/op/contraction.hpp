@@ -28,6 +28,7 @@ struct matmul_type_law {
 struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
+  static constexpr auto divides = "Bmk Bkn -> Bmn";
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);

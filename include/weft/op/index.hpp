@@ -34,6 +34,7 @@ struct checked_index : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr unsigned extents = 0b1;
   static constexpr auto name = "checked_index";
+  static constexpr auto divides = "A -> A";
   static constexpr native_code code{&cpu::checked_index, R"(
     long index = in0_load(in0_offset(item));
     int skips = attribute(3) && index == attribute(2);
@@ -56,6 +57,7 @@ struct index_add : rule<2> {
   static constexpr unsigned extents = 0b1;
   static constexpr bool widens = true;
   static constexpr auto name = "index_add";
+  static constexpr auto divides = "I IR -> vR";
   static constexpr native_code code{
       &cpu::index_add,
       R"(
@@ -88,6 +90,7 @@ struct index_add : rule<2> {
 struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "index_select";
+  static constexpr auto divides = "vR I -> IR";
   static constexpr native_code code{&cpu::index_select, R"(
     long size = 1;
     for (int d = 1; d < in0_order; ++d) size *= in0_extent(d);
@@ -133,6 +136,7 @@ struct scatter_sum : rule<2> {
   static constexpr unsigned extents = 0b10;
   static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
+  static constexpr auto divides = "A! A! -> A!";
   static constexpr native_code code{&cpu::scatter_add, R"(
     int dim = (int)attribute(0);
     long rest = item, index_at = 0, source_at = 0, out_at = 0;
@@ -171,6 +175,7 @@ struct scatter_sum : rule<2> {
 struct gather : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "gather";
+  static constexpr auto divides = "A! A! -> A!";
   static constexpr native_code code{&cpu::gather, R"(
     int dim = (int)attribute(0);
     long index = in1_load(in1_offset(item)), rest = item, at = 0;
@@ -254,6 +259,7 @@ struct arg_extremum : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr const char* names[] = {"argmax", "argmin"};
   static constexpr auto name = "arg_extremum";
+  static constexpr auto divides = "A! -> A-";
   static constexpr native_code code{&cpu::arg_extremum, R"(
     int dim = (int)attribute(0);
     long rest = item, at = 0, best = 0;

@@ -17,6 +17,7 @@ namespace weft::op {
 struct uniform_like : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
+  static constexpr auto divides = "A -> A";
   static constexpr native_code code{&cpu::uniform, R"(
     uint bits = philox_word(mix(random, attribute(0)), item);
     out0_store(item, (float)(bits >> 8) * 5.9604644775390625e-8f);)"};
@@ -46,6 +47,7 @@ struct checked_probability : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr const char* names[] = {"bernoulli"};
   static constexpr auto name = "checked_probability";
+  static constexpr auto divides = "A -> A";
   static constexpr native_code code{&cpu::checked_probability, R"(
     in0_t p = in0_load(in0_offset(item));
     if (!(p >= 0 && p <= 1)) { fault(); continue; }

@@ -67,6 +67,9 @@ struct rule {
   /// and f16 are widened to f32, those of u8 and (except in formulas) bool to i32, and the result is
   /// converted to its type at the end.
   static constexpr bool widens = false;
+  // An op of kind native may state which dims ranks can divide (placement/shared_dims.hpp), as in einsum:
+  //   static constexpr auto divides = "b.h. b.h. -> b.h.";      // batch elements or heads, nothing else
+  // Each rank then computes the op on its parts. Without it, every rank computes it on whole operands.
   template <bool Holds, class... Extents>
   using law = broadcast_law<Holds, Extents...>;
   template <bool Holds, class... Types>

@@ -7,7 +7,8 @@
 
 namespace weft::op {
 
-/// A tensor named in the expression; v0 is its number in order of occurrence.
+/// A tensor named in the expression; v0 is its number in order of occurrence. v1 to v3, if present: the dim
+/// that ranks may divide, its groups and units (shape/placement.hpp).
 struct leaf : rule<0> {
   static constexpr auto kind = op_kind::leaf;
   static constexpr auto name = "leaf";

@@ -16,6 +16,7 @@ struct tap : rule<1> {
   static constexpr unsigned extents = 0b1;  // the address of the name, given at run time
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "tap";
+  static constexpr auto divides = "A -> A";
   static constexpr native_code code{};  // executed by the engine: run/specialization.hpp
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <weft/lower/plan.hpp>
+#include <weft/shape/placement.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft::run {

@@ -49,13 +49,15 @@ enum class symbol_kind : std::uint8_t {
   subtract,
   multiply,
   divide,  // exact; a remainder is an error when the value is known
-  divide_up
+  divide_up,
+  part,       // of `a` units those of this rank (shape/placement.hpp)
+  part_first  // the first of them
 };
 
 /// An unknown extent: a formula over leaves, given sizes and other extents.
 struct symbol {
   symbol_kind kind{};
-  index_t a = 0, b = 0;  // leaf and dim; number of the given size; or two extents
+  index_t a = 0, b = 0;  // leaf and dim; number of the given size; or one or two extents
   int law = -1;          // of a quotient: the applied op, for messages
 
   /// Whether both have the same formula.
@@ -114,6 +116,11 @@ class symbol_table {
     return intern({symbol_kind::leaf_extent, leaf, dim});
   }
   constexpr index_t given(int number) { return intern({symbol_kind::given, number, 0}); }
+  /// How many of `units` this rank has where ranks divide layers, and the first of them.
+  constexpr index_t part(index_t units) { return intern({symbol_kind::part, canonical(units), 0}); }
+  constexpr index_t part_first(index_t units) {
+    return intern({symbol_kind::part_first, canonical(units), 0});
+  }
 
   /// Follows unifications to the extent that represents `e`.
   constexpr index_t canonical(index_t e) const {

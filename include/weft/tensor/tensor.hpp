@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <weft/expr/apply.hpp>
+#include <weft/shape/placement.hpp>
 #include <weft/tensor/state.hpp>
 
 namespace weft {
@@ -148,13 +149,17 @@ template <element T, class Extents>
 using variable = tensor<T, Extents, true>;
 
 /// A variable that belongs to a model and that optimizers change. Converts to and from a variable of equal
-/// element type and extents.
-template <class Extents, element T = float>
+/// element type and extents. `Division`: the dim that ranks may divide, divided::along<...>, if a policy
+/// divides layers.
+template <class Extents, element T = float, class Division = divided::nowhere>
 class parameter : public variable<T, Extents> {
   using base = variable<T, Extents>;
+  static_assert(!Division::value.is_divided() || Division::value.dim < Extents::order,
+                "weft: parameter: the dim that may be divided is out of range");
 
  public:
   static constexpr leaf_role role = leaf_role::parameter;
+  using division = Division;
 
   parameter() = default;
   using base::base;

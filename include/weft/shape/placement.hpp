@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// Placements: which elements of a value a rank has, where ranks divide layers among themselves (tensor
+// parallelism), and which dim of a parameter may be divided, which is part of the parameter's type.
+//
+//   placement p = divided_along(1, 3);                              // of [C, 3 C]: a part of q, of k and of v
+//   parameter<extents<In, Out>, float, divided::along<1>> weight;   // without effect unless a policy divides
+#pragma once
+
+#include <string>
+
+#include <weft/shape/shape.hpp>
+
+namespace weft {
+
+/// What of a value a rank has, as torch's DTensor: Replicate, Shard, Partial("sum"), Partial("max").
+enum class placed : std::uint8_t {
+  whole,    // all elements
+  divided,  // of one dim a part
+  sum,      // a summand: the value is the sum over the ranks
+  maximum   // the value is the largest over the ranks
+};
+
+/// A placement over the ranks that divide layers. If divided, dim `dim` is `groups` equal groups one after the
+/// other, and each rank has of every group a part of whole units of `unit` indices: the first ranks one unit
+/// more if the number of ranks does not divide. Groups and unit are numbers, or symbols in a graph.
+struct placement {
+  placed kind = placed::whole;
+  int dim = 0;
+  index_t groups = 1, unit = 1;
+
+  constexpr bool operator==(const placement&) const = default;
+  constexpr bool is_divided() const { return kind == placed::divided; }
+  constexpr bool is_partial() const { return kind == placed::sum || kind == placed::maximum; }
+};
+
+/// The placement of a value whose dim `dim` is divided.
+constexpr placement divided_along(int dim, index_t groups = 1, index_t unit = 1) {
+  return {placed::divided, dim, groups, unit};
+}
+
+/// The number of `units` that `rank` has, and the first of them.
+constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank) {
+  return units / ranks + (rank < units % ranks);
+}
+constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
+  const index_t more = units % ranks;
+  return units / ranks * rank + (rank < more ? rank : more);
+}
+
+/// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "sum". What is known only at run
+/// time is "?".
+[[gnu::cold]] inline std::string to_string(const placement& p) {
+  const auto number = [](index_t n) { return n < 0 ? std::string("?") : std::to_string(n); };
+  if (!p.is_divided()) return p.kind == placed::whole ? "whole" : p.kind == placed::sum ? "sum" : "maximum";
+  return "dim " + std::to_string(p.dim) + (p.groups == 1 ? "" : " in " + number(p.groups) + " groups") +
+         (p.unit == 1 ? "" : " in units of " + number(p.unit));
+}
+
+/// How parameters may be divided among ranks. A fact of the model: it has no effect unless the policy divides
+/// layers.
+namespace divided {
+
+/// Every rank has the whole parameter.
+struct nowhere {
+  static constexpr placement value{};
+  template <int Outputs, int Inputs>
+  using weight = nowhere;
+  using bias = nowhere;
+};
+
+/// Dim `Dim` of the parameter, in `Groups` groups and units of `Unit`: see `placement`.
+template <int Dim, index_t Groups = 1, index_t Unit = 1>
+struct along {
+  static_assert(Dim >= 0 && Groups >= 1 && Unit >= 1,
+                "weft: divided: a dim counts from the left, groups and units from 1");
+  static constexpr placement value = divided_along(Dim, Groups, Unit);
+};
+
+/// Of a linear layer the outputs, so that each rank computes a part of every row of the result; the layer that
+/// reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit: what must not
+/// be divided, such as the features of a head. Megatron's column-parallel linear.
+template <index_t Groups = 1, index_t Unit = 1>
+struct columns {
+  template <int Outputs, int Inputs>
+  using weight = along<Outputs, Groups, Unit>;
+  using bias = along<0, Groups, Unit>;
+};
+
+/// Of a linear layer the inputs: the operand is divided in its last dim, the result is a sum over ranks.
+/// Megatron's row-parallel linear.
+template <index_t Unit = 1>
+struct rows {
+  template <int Outputs, int Inputs>
+  using weight = along<Inputs, 1, Unit>;
+  using bias = nowhere;
+};
+
+/// The rows of a table, which are looked up on the rank that has them, or multiplied to logits of which every
+/// rank has some classes. Megatron's vocabulary-parallel embedding and head.
+using vocabulary = along<0>;
+
+}  // namespace divided
+
+}  // namespace weft
