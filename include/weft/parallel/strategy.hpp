@@ -78,6 +78,17 @@ struct fsdp {
   static constexpr sharding divide = static_cast<sharding>(Stage);
 };
 
+namespace detail {
+template <class Options, class... Axes>
+struct programs_along {
+  using type = Options;
+};
+template <class Options, class First, class... Rest>
+struct programs_along<Options, First, Rest...> {
+  using type = typename programs_under<First, typename programs_along<Options, Rest...>::type>::type;
+};
+}  // namespace detail
+
 namespace strategy {
 
 /// No parallelism: one rank.
@@ -92,9 +103,14 @@ struct single {
 template <class... Axes>
 struct mesh {
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
-  static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)}) ==
+  static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
+                 int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
+  /// The options of programs: those of the axes that change them, of which there is one (parallel/
+  /// tensor_parallel.hpp).
+  template <class Options>
+  using programs = typename detail::programs_along<Options, Axes...>::type;
 
   /// Of a mesh of one axis, along which all ranks are.
   static parallel_options options() {

@@ -25,6 +25,16 @@ template <class First, class... Rest>
 struct chosen_strategy<First, Rest...> {
   using type = std::conditional_t<strategy_choice<First>, First, typename chosen_strategy<Rest...>::type>;
 };
+/// The options of programs under a strategy, or along an axis of one, that may change them.
+template <class Strategy, class Options>
+struct programs_under {
+  using type = Options;
+};
+template <class Strategy, class Options>
+  requires requires { typename Strategy::template programs<Options>; }
+struct programs_under<Strategy, Options> {
+  using type = typename Strategy::template programs<Options>;
+};
 }  // namespace detail
 
 /// A policy of at most one strategy, and choices for programs (precision, recompute), in any order. The
@@ -37,7 +47,7 @@ struct policy {
   static_assert((int{strategy_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes one strategy");
   /// void for one rank.
   using strategy_type = typename detail::chosen_strategy<Choices...>::type;
-  using programs = options_of<Choices...>;
+  using programs = typename detail::programs_under<strategy_type, options_of<Choices...>>::type;
 };
 
 }  // namespace weft

@@ -43,10 +43,25 @@ constexpr lower::plan plan_of(const graph::compute_graph& g) {
                   lower::verify_plan);
 }
 
+/// The graph of Source::make() for these options. Those of ranks that divide layers have a template `divided`,
+/// which replaces it by what one rank computes (parallel/tensor_parallel.hpp).
+template <class Source, class Options>
+concept divides_programs = requires { typename Options::template divided<Source>; };
+
+template <expression E, class Options>
+struct value_graph {
+  static consteval graph::compute_graph make() {
+    return verified(graph::expanded(graph_of<E, Options>()), graph::verify_expanded);
+  }
+  static constexpr auto frozen = graph::freeze_graph<value_graph>();
+};
 template <expression E, class Options>
 struct value_plan {
   static consteval lower::plan make() {
-    return plan_of(verified(graph::expanded(graph_of<E, Options>()), graph::verify_expanded));
+    using source = value_graph<E, Options>;
+    if constexpr (divides_programs<source, Options>)
+      return plan_of(Options::template divided<source>::frozen.thaw());
+    else return plan_of(source::make());
   }
 };
 /// One joint graph for forward and backward, so that E is differentiated once.
@@ -56,9 +71,15 @@ struct joint_graph {
   static constexpr auto frozen = graph::freeze_graph<joint_graph>();
 };
 template <expression E, class Options>
+constexpr graph::compute_graph thawed_joint_graph() {
+  using source = joint_graph<E, Options>;
+  if constexpr (divides_programs<source, Options>) return Options::template divided<source>::frozen.thaw();
+  else return source::frozen.thaw();
+}
+template <expression E, class Options>
 struct forward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::forward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
   }
@@ -66,7 +87,7 @@ struct forward_plan {
 template <expression E, class Options>
 struct backward_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::backward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
   }

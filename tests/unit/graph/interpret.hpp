@@ -71,6 +71,7 @@ struct given_values {
   std::vector<array> leaves;
   std::vector<double> numbers;
   std::vector<index_t> sizes;
+  index_t ranks = 1, rank = 0;  // those that divide layers, and this one
 };
 
 /// The number that an extent stands for.
@@ -86,6 +87,9 @@ inline index_t resolved(const symbol_table& dims, index_t e, const given_values&
     case symbol_kind::subtract: return part(s.a) - part(s.b);
     case symbol_kind::multiply: return part(s.a) * part(s.b);
     case symbol_kind::divide: return part(s.a) / part(s.b);
+    case symbol_kind::part: return (part(s.a) - v.rank + v.ranks - 1) / v.ranks;
+    case symbol_kind::part_first:
+      return part(s.a) / v.ranks * v.rank + std::min(v.rank, part(s.a) % v.ranks);
     default: return (part(s.a) + part(s.b) - 1) / part(s.b);
   }
 }
@@ -107,6 +111,14 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"log", [](const double* x) { return std::log(x[0]); }},
       {"log1p", [](const double* x) { return std::log1p(x[0]); }},
       {"rsqrt", [](const double* x) { return 1 / std::sqrt(x[0]); }},
+      {"expm1", [](const double* x) { return std::expm1(x[0]); }},
+      {"sqrt", [](const double* x) { return std::sqrt(x[0]); }},
+      {"pow", [](const double* x) { return std::pow(x[0], x[1]); }},
+      {"erf", [](const double* x) { return std::erf(x[0]); }},
+      {"floor", [](const double* x) { return std::floor(x[0]); }},
+      {"round", [](const double* x) { return std::nearbyint(x[0]); }},
+      {"tap", [](const double* x) { return x[0]; }},
+      {"checked_probability", [](const double* x) { return x[0]; }},
       {"sin", [](const double* x) { return std::sin(x[0]); }},
       {"cos", [](const double* x) { return std::cos(x[0]); }},
       {"tanh", [](const double* x) { return std::tanh(x[0]); }},
@@ -272,6 +284,80 @@ inline array looked_up(std::string_view op, const array& a, const array& b, cons
   return out;
 }
 
+/// The position of the largest (at[1] = 0) or smallest element along dim at[0], the first of equal ones.
+inline array position_of(const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::ptrdiff_t>(at[0]);
+  return filled(extents, [&](position p) {
+    p.insert(p.begin() + dim, 0);
+    double best = element(x, p);
+    index_t found = 0;
+    for (index_t i = 1; i < x.extents[static_cast<std::size_t>(dim)]; ++i) {
+      p[static_cast<std::size_t>(dim)] = i;
+      const double e = element(x, p);
+      if (at[1] ? e >= best : e <= best) continue;
+      best = e;
+      found = i;
+    }
+    return static_cast<double>(found);
+  });
+}
+
+/// Indices, which must be in [0, at[0]); at[2] becomes -1 if at[3] is 1.
+inline array checked(const array& x, const std::vector<index_t>& at) {
+  return filled(x.extents, [&](const position& p) {
+    const double i = element(x, p);
+    if (at.size() > 3 && at[3] && i == static_cast<double>(at[2])) return -1.0;
+    if (i < 0 || i >= static_cast<double>(at[0])) throw std::logic_error("interpret: an index out of range");
+    return i;
+  });
+}
+
+/// Some numbers in [0, 1) that depend on the attribute and the position.
+inline array uniform(index_t number, const std::vector<index_t>& extents) {
+  array out(extents);
+  for (std::size_t k = 0; k < out.at.size(); ++k) {
+    const double x = std::sin(12.9898 * static_cast<double>(k + 1) + 78.233 * static_cast<double>(number + 1));
+    out.at[k] = std::abs(x * 43758.5453) - std::floor(std::abs(x * 43758.5453));
+  }
+  return out;
+}
+
+/// Attention (three operands) and its derivative (six): the k-th result.
+inline array attended(bool causal, const std::vector<const array*>& in, index_t k,
+                      const std::vector<index_t>& extents) {
+  const std::vector<index_t>& e = in[0]->extents;  // batch, position, head, feature
+  const double scale = 1 / std::sqrt(static_cast<double>(e[3]));
+  array out(extents);
+  const auto dot = [&](const array& a, const array& b, index_t n, index_t h, index_t i, index_t j) {
+    double sum = 0;
+    for (index_t d = 0; d < e[3]; ++d) sum += element(a, {n, i, h, d}) * element(b, {n, j, h, d});
+    return sum;
+  };
+  for_each_position({e[0], e[1], e[2]}, [&](const position& p) {
+    const index_t n = p[0], i = p[1], h = p[2], keys = causal ? i + 1 : e[1];
+    double sum = 0;
+    for (index_t j = 0; j < keys; ++j) sum += std::exp(scale * dot(*in[0], *in[1], n, h, i, j));
+    if (in.size() == 3 && k == 1) out.at[number_of_position(out, {n, h, i})] = std::log(sum);
+    for (index_t j = 0; j < keys && (in.size() == 6 || k == 0); ++j) {
+      const double weight = std::exp(scale * dot(*in[0], *in[1], n, h, i, j)) / sum;
+      const auto add = [&](index_t to, double times, const array& of, index_t from) {
+        for (index_t d = 0; d < e[3]; ++d)
+          out.at[number_of_position(out, {n, to, h, d})] += times * element(of, {n, from, h, d});
+      };
+      if (in.size() == 3) {
+        add(i, weight, *in[2], j);
+        continue;
+      }
+      const double slope =
+          scale * weight * (dot(*in[5], *in[2], n, h, i, j) - dot(*in[5], *in[3], n, h, i, i));
+      if (k == 0) add(i, slope, *in[1], j);
+      if (k == 1) add(j, slope, *in[0], i);
+      if (k == 2) add(j, weight, *in[5], i);
+    }
+  });
+  return out;
+}
+
 }  // namespace detail
 
 /// Op on operands, with attributes and extents that are numbers.
@@ -289,6 +375,10 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "amax" || op == "amin") return detail::extremum(op, *in[0], at, extents);
   if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
   if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
+  if (op == "arg_extremum") return detail::position_of(*in[0], at, extents);
+  if (op == "checked_index") return detail::checked(*in[0], at);
+  if (op == "uniform_like") return detail::uniform(at[0], extents);
+  if (op.starts_with("attention")) return detail::attended(at[0] != 0, in, 0, extents);
   if (op == "concat") return detail::joined(in, at[0], extents);
   if (op == "index_select" || op == "index_add" || op == "gather" || op == "scatter_sum")
     return detail::looked_up(op, *in[0], *in[1], at, extents);
@@ -297,33 +387,39 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   throw std::logic_error("interpret: no definition of " + std::string(op));
 }
 
+/// The value of node `n`, given those of the nodes before it, value_of(i).
+template <class ValueOf>
+array interpreted_node(const graph::compute_graph& g, const graph::node& n, ValueOf value_of,
+                       const given_values& v) {
+  const std::string_view op = n.op->name;
+  std::vector<index_t> extents, at;
+  for (int d = 0; d < n.result.extents.order; ++d)
+    extents.push_back(resolved(g.dims, n.result.extents[d], v));
+  for (int i = 0; i < n.at.count; ++i)
+    at.push_back(n.op->extents >> i & 1 ? resolved(g.dims, n.at[i], v) : n.at[i]);
+  const graph::node& computes = op == "result" ? g[n.operand[0]] : n;
+  std::vector<const array*> in;
+  for (int k = 0; k < computes.operands; ++k) in.push_back(&value_of(computes.operand[k]));
+  array result(extents);
+  if (op == "leaf") result = v.leaves.at(static_cast<std::size_t>(at[0]));
+  else if (op == "argument") result.at[0] = v.numbers.at(static_cast<std::size_t>(at[0]));
+  else if (op == "constant")
+    result.at[0] = is_floating(n.result.type) ? number_of(n.at) : static_cast<double>(n.at[0]);
+  else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
+  else if (op == "coordinate")
+    result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
+  else if (op == "result") result = detail::attended(computes.at[0] != 0, in, at[0], extents);
+  else result = computed(op, n.result.type, at, in, extents);
+  if (result.extents != extents)
+    throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");
+  return result;
+}
+
 /// The values of all nodes of `g`.
 inline std::vector<array> interpreted(const graph::compute_graph& g, const given_values& v) {
   std::vector<array> values;
-  for (const graph::node& n : g.nodes) {
-    const std::string_view op = n.op->name;
-    std::vector<index_t> extents, at;
-    for (int d = 0; d < n.result.extents.order; ++d)
-      extents.push_back(resolved(g.dims, n.result.extents[d], v));
-    const bool bits = op == "constant" || op == "leaf" || op == "argument" || op == "cast";
-    for (int i = 0; i < n.at.count; ++i)  // of dims, -1 and less count from the right
-      at.push_back(bits || (op == "concat" && i == 0) || op == "permute" ? n.at[i]
-                                                                         : resolved(g.dims, n.at[i], v));
-    std::vector<const array*> in;
-    for (int k = 0; k < n.operands; ++k) in.push_back(&values[static_cast<std::size_t>(n.operand[k])]);
-    array result(extents);
-    if (op == "leaf") result = v.leaves.at(static_cast<std::size_t>(at[0]));
-    else if (op == "argument") result.at[0] = v.numbers.at(static_cast<std::size_t>(at[0]));
-    else if (op == "constant")
-      result.at[0] = is_floating(n.result.type) ? number_of(n.at) : static_cast<double>(n.at[0]);
-    else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
-    else if (op == "coordinate")
-      result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
-    else result = computed(op, n.result.type, at, in, extents);
-    if (result.extents != extents)
-      throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");
-    values.push_back(std::move(result));
-  }
+  const auto value_of = [&](int i) -> const array& { return values[static_cast<std::size_t>(i)]; };
+  for (const graph::node& n : g.nodes) values.push_back(interpreted_node(g, n, value_of, v));
   return values;
 }
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Tensor parallelism: layers divided among the ranks along axis tp of a mesh.
+//
+//   using plan = policy<strategy::mesh<dp, tp<>>>;
+//   static_assert(placement_of<decltype(hidden(x))>() == divided_along(1));
+//   static_assert(sent<decltype(model(x)), plan>(4) == ...);      // bytes of forward and backward
+//
+// Which dims of parameters may be divided is part of the model (shape/placement.hpp); what ranks exchange
+// follows (placement/). A policy without this axis includes and compiles nothing of it.
+#pragma once
+
+#include <weft/parallel/strategy.hpp>
+#include <weft/placement/divided_graph.hpp>
+#include <weft/placement/print.hpp>
+#include <weft/run/program.hpp>
+
+namespace weft {
+
+/// What ranks have of the activations between divided layers.
+enum class activations : std::uint8_t {
+  whole,        // everything
+  by_positions  // [batch, positions, ...] divided by positions: sequence parallelism
+};
+
+/// Programs of which each rank computes its part. `Options`: what they are without that.
+template <class Options, activations Between>
+struct divided_programs : Options {
+  static constexpr bool by_positions = Between == activations::by_positions;
+  template <class Source>
+  using divided = divided_graph<Source, by_positions>;
+};
+
+/// The axis of a mesh along which layers are divided, as Megatron-LM does (Shoeybi et al., 2019).
+template <activations Between = activations::whole>
+struct tp {
+  static constexpr mesh_axis axis = mesh_axis::tp;
+  static constexpr sharding divide = sharding::none;
+  template <class Options>
+  using programs = divided_programs<Options, Between>;
+};
+
+/// The placement of the value of E on ranks that divide layers, by the parameters that it reads: what a layer
+/// computes of it before anything asks for the whole. E must have no boundaries (`repeat`).
+template <expression E, class Options = program_options<>>
+consteval placement placement_of() {
+  const graph::compute_graph g = graph::expanded(run::detail::graph_of<E, Options>());
+  return graph::place(g, graph::leaf_placements(g)).result;
+}
+
+/// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`. All
+/// extents must be static; E must have no boundaries.
+template <expression E, class Plan>
+consteval index_t sent(index_t ranks) {
+  using options = typename Plan::programs;
+  using joint = typename options::template divided<run::detail::joint_graph<E, options>>;
+  return graph::bytes_sent(joint::frozen.thaw(), ranks);
+}
+
+/// The graph of `e` and its gradients as one rank computes it under the policy `Plan`, with the placement of each
+/// value, in the DOT language of Graphviz; collectives are drawn as ovals. Computed at run time.
+template <class Plan, expression E>
+std::string to_dot_divided(const E&) {
+  using options = typename Plan::programs;
+  return graph::to_dot(
+      graph::detail::placed_program(run::detail::joint_graph_of<E, options>(), options::by_positions));
+}
+
+}  // namespace weft

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// The divided graph of a program as a constant, or the compile-time error that says why its layers cannot be
+// divided.
+#pragma once
+
+#include <weft/graph/freeze.hpp>
+#include <weft/graph/verify.hpp>
+#include <weft/placement/messages.hpp>
+
+namespace weft {
+
+// Placements as types, which compilers print in their error messages.
+
+/// Every rank has the whole value.
+struct whole_on_every_rank {};
+/// Every rank has a summand.
+struct sum_over_ranks {};
+/// The value is the largest over the ranks.
+struct maximum_over_ranks {};
+/// Every rank has a part of dim `Dim`; groups and units that are known at run time only are 0.
+template <int Dim, index_t Groups, index_t Unit>
+struct divided_dim {};
+
+/// Instantiated for a program whose layers cannot be divided: the error message contains the mistake, the op and
+/// the placements of two of its operands, or of an operand and the result.
+template <graph::mistake Kind, const graph::op_info* Op, class First, class Second>
+struct placement_refused {
+  static_assert(sizeof(First) == 0,
+                "weft: tensor parallel: the layers cannot be divided as their parameters say: see the mistake, the "
+                "op and the placements of placement_refused<>; docs/strategies.md has the cure");
+  static constexpr bool value = false;
+};
+
+namespace graph::detail {
+
+/// A finding whose members can be template arguments.
+struct plain_placement {
+  placed kind = placed::whole;
+  int dim = 0;
+  index_t groups = 1, unit = 1;
+};
+struct plain_finding {
+  mistake kind = mistake::none;
+  const op_info* op = nullptr;
+  plain_placement first{}, second{};
+};
+constexpr plain_placement plain(const placement& p) {
+  return {p.kind, p.dim, p.groups < 0 ? 0 : p.groups, p.unit < 0 ? 0 : p.unit};
+}
+constexpr plain_finding plain(const finding& f) {
+  return {f.kind, f ? &*f.op : nullptr, plain(f.first), plain(f.second)};
+}
+
+template <placed Kind, int Dim, index_t Groups, index_t Unit>
+struct placement_type {
+  using type = divided_dim<Dim, Groups, Unit>;
+};
+template <int Dim, index_t Groups, index_t Unit>
+struct placement_type<placed::whole, Dim, Groups, Unit> {
+  using type = whole_on_every_rank;
+};
+template <int Dim, index_t Groups, index_t Unit>
+struct placement_type<placed::sum, Dim, Groups, Unit> {
+  using type = sum_over_ranks;
+};
+template <int Dim, index_t Groups, index_t Unit>
+struct placement_type<placed::maximum, Dim, Groups, Unit> {
+  using type = maximum_over_ranks;
+};
+
+/// `g`, the graph of a whole program: its result must be whole, or in the stream if there is one.
+constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
+  const stream_extents stream = sequence ? stream_of(g) : stream_extents{};
+  placed_graph p = place(g, leaf_placements(g, stream), stream);
+  const int result = g.outputs[0];
+  const bool in_stream = sequence && p.result.is_divided() && p.result.dim == 1;
+  if (!p.found && p.result.is_divided() && !in_stream)
+    p.found = {mistake::result_divided, g[result].op, result, p.result, {}};
+  return p;
+}
+
+}  // namespace graph::detail
+
+/// The graph Source::frozen divided among ranks. `Sequence`: activations between divided layers are divided by
+/// positions (Korthikanti et al., 2022). Does not compile if the layers do not fit each other.
+template <class Source, bool Sequence>
+class divided_graph {
+  static constexpr graph::detail::plain_finding found_ =
+      graph::detail::plain(graph::detail::placed_program(Source::frozen.thaw(), Sequence).found);
+  template <graph::detail::plain_placement P>
+  using type_of = typename graph::detail::placement_type<P.kind, P.dim, P.groups, P.unit>::type;
+  struct source {
+    static consteval graph::compute_graph make() {
+      return verified(graph::without_dead_code(
+                          graph::detail::placed_program(Source::frozen.thaw(), Sequence).graph),
+                      graph::verify_expanded);
+    }
+  };
+  static consteval auto frozen_graph() {
+    if constexpr (found_.kind == graph::mistake::none) return graph::freeze_graph<source>();
+    else
+      return (void)placement_refused<found_.kind, found_.op, type_of<found_.first>,
+                                     type_of<found_.second>>::value,
+             Source::frozen;
+  }
+
+ public:
+  static constexpr auto frozen = frozen_graph();
+};
+
+}  // namespace weft

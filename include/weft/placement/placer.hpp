@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+// Placements of all values of a graph, from those of its leaves.
+//
+// The graph of forward and backward is placed as one: collectives follow from where placements change and are
+// not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the walk
+// starts again there. Whole values beside divided ones are cut: in backward always, in forward only parameters
+// and data, since a value computed whole there is a layer that someone forgot to divide.
+#pragma once
+
+#include <weft/placement/finding.hpp>
+#include <weft/placement/reshape.hpp>
+#include <weft/placement/shared_dims.hpp>
+
+namespace weft::graph {
+
+/// The extents by which the activations [batch, positions, ...] between the divided layers are known, numbers
+/// or symbols; 0 positions if they are whole. Megatron's sequence parallelism divides them by positions.
+struct stream_extents {
+  index_t batch = 0, positions = 0;
+};
+
+namespace detail {
+
+/// The placement of a value that a formula broadcasts to `to`, the placement of a result of `order` dims.
+constexpr placement aligned_placement(const placement& to, int order, const shape& s) {
+  const int dim = to.dim - (order - s.order);
+  if (!to.is_divided() || dim < 0 || s[dim] == 1) return {};
+  return divided_along(dim, to.groups, to.unit);
+}
+
+class placer {
+ public:
+  /// `leaves`: placements by number of the leaf, without the seed of a joint graph.
+  constexpr placer(const compute_graph& g, const sequence<placement>& leaves, const stream_extents& stream)
+      : dims(g.dims), operands(g.size(), {}), made(g.size(), placement{}), where(g.size(), placement{}),
+        live(live_nodes(g)), g_(g), leaves_(leaves), stream_(stream), settled_(g.size(), false),
+        wanted_(g.size(), placement{}), seed_(g.size()) {
+    for (int i = 0; i < g.size() && g.outputs.size() > 1; ++i)
+      if (is_seed(i)) seed_ = i;
+  }
+
+  symbol_table dims;
+  sequence<sequence<placement>> operands;  // by node: the placements in which it reads them
+  sequence<placement> made, where;         // by node: as its op makes it; after sums are settled
+  sequence<bool> live;
+  finding found{};
+
+  constexpr void run() {
+    ask_for_parts();
+    for (int i = 0; i < g_.size() && !found; ++i) {
+      if (!live[i]) continue;
+      const node& n = g_[i];
+      sequence<placement> p;
+      for (int k = 0; k < n.operands; ++k) p.push_back(where[n.operand[k]]);
+      settle_first_ = -1;
+      made[i] = where[i] = by_rule(i, p);
+      operands[i] = p;
+      if (settled_[i] && made[i].is_partial()) where[i] = settled_placement(i);
+      if (settle_first_ < 0 && where[i].is_partial() && g_.outputs.contains(i)) settle(i);
+      if (settle_first_ < 0) continue;
+      found = {};
+      settled_[settle_first_] = true;
+      i = settle_first_ - 1;
+    }
+  }
+
+  constexpr bool agree(const placement& a, const placement& b) const {
+    return a.kind == b.kind && a.dim == b.dim && same(a.groups, b.groups);
+  }
+
+ private:
+  constexpr const shape& extents(int i) const { return g_[i].result.extents; }
+  constexpr bool same(index_t a, index_t b) const { return dims.canonical(a) == dims.canonical(b); }
+  constexpr bool is_seed(int i) const {
+    return g_[i].op == &info_of<op::leaf> && g_[i].at[0] == g_.leaves - 1 && g_.outputs.size() > 1;
+  }
+  constexpr placement wrong(int i, mistake kind, const placement& a, const placement& b = {}) {
+    if (!found) found = {kind, g_[i].op, i, a, b};
+    return {};
+  }
+
+  // ----- the stream between divided layers
+
+  constexpr placement placement_in_stream(const shape& s) {
+    if (stream_.positions == 0) return {};
+    if (s.order >= 3 && s.last() != 1 && same(s[0], stream_.batch) && same(s[1], stream_.positions))
+      return divided_along(1);
+    if (s.order == 2 && same(s[0], dims.multiply(stream_.batch, stream_.positions)))
+      return divided_along(0, stream_.batch);
+    return {};
+  }
+  constexpr bool in_stream(int i, const placement& p) {
+    if (stream_.positions == 0 || !p.is_divided()) return false;
+    const index_t e = extents(i)[p.dim];
+    return p.groups == 1 ? same(e, stream_.positions)
+                         : same(p.groups, stream_.batch) &&
+                               same(e, dims.multiply(stream_.batch, stream_.positions));
+  }
+  /// Gathers the operands that are in the stream; others are wrong.
+  constexpr placement gathered(int i, sequence<placement>& p, mistake kind) {
+    for (int k = 0; k < g_[i].operands; ++k) {
+      if (p[k].is_divided() && !in_stream(g_[i].operand[k], p[k])) return wrong(i, kind, p[k]);
+      p[k] = {};
+    }
+    return {};
+  }
+
+  // ----- sums over ranks
+
+  constexpr void settle(int i) {
+    if (settle_first_ < 0) settle_first_ = origin(i);
+  }
+  /// The node that made the summands which `i` passes on.
+  constexpr int origin(int i) const {
+    for (;;) {
+      const node& n = g_[i];
+      int partial = -1, count = 0;
+      for (int k = 0; k < n.operands; ++k)
+        if (operands[i].size() > k && operands[i][k].is_partial()) {
+          ++count;
+          partial = n.operand[k];
+        }
+      if (count != 1 || where[partial].kind == placed::whole) return i;
+      i = partial;
+    }
+  }
+  constexpr placement settled_placement(int i) {
+    if (made[i].kind == placed::maximum || g_[i].op->kind == op::op_kind::reduce) return {};
+    return placement_in_stream(extents(i));
+  }
+  /// Whether the op of summands is the summand of its result.
+  constexpr bool passes_partial(const node& n, const sequence<placement>& p) const {
+    int partial = 0;
+    bool same_kind = true, numbers = true;
+    placed kind = placed::sum;
+    for (int k = 0; k < n.operands; ++k)
+      if (p[k].is_partial()) kind = p[k].kind;
+    for (int k = 0; k < n.operands; ++k) {
+      same_kind = same_kind && p[k].kind == kind;
+      if (p[k].is_partial()) ++partial;
+      else numbers = numbers && p[k].kind == placed::whole && extents(n.operand[k]).order == 0;
+    }
+    if (n.op->kind == op::op_kind::view || n.op == &info_of<op::contiguous>) return true;
+    if (n.op == &info_of<op::reduce_max>) return kind == placed::maximum;
+    if (kind == placed::maximum) return false;
+    if (n.op == &info_of<op::add> || n.op == &info_of<op::subtract> || n.op == &info_of<op::concat>)
+      return same_kind;
+    if (n.op == &info_of<op::negate> || n.op == &info_of<op::reduce_sum> || n.op == &info_of<op::pad>)
+      return true;
+    if (n.op == &info_of<op::cast>) return is_floating(n.result.type);
+    if (n.op == &info_of<op::multiply>) return partial == 1 && numbers;
+    if (n.op == &info_of<op::divide>) return p[0].is_partial() && partial == 1 && numbers;
+    return n.op == &info_of<op::index_add> && partial == 1 && p[0].kind == placed::whole;
+  }
+
+  // ----- one node
+
+  constexpr placement by_rule(int i, sequence<placement>& p) {
+    const node& n = g_[i];
+    if (n.op == &info_of<op::leaf>)
+      return is_seed(i) ? where[g_.outputs[0]] : leaves_[static_cast<int>(n.at[0])];
+    if (n.op->kind == op::op_kind::result) return other_result(i);
+    for (int k = 0; k < n.operands; ++k) {
+      if (!p[k].is_partial()) continue;
+      if (n.op == &info_of<op::uniform_like>) return p[k] = {};  // does not read it
+      if (passes_partial(n, p)) return p[k];
+      settle(n.operand[k]);
+      return {};
+    }
+    if (n.operands > 0 && p[0].is_divided() && n.op == &info_of<op::reshape>) return reshape(i, p);
+    const bool along_one = n.op == &info_of<op::slice> || n.op == &info_of<op::pad> ||
+                           n.op == &info_of<op::concat> || n.op == &info_of<op::flip>;
+    if (along_one) {
+      const int dim = normalized_dim(n.at[0], n.result.extents.order);
+      for (int k = 0; k < n.operands; ++k)
+        if (p[k].is_divided() && p[k].dim == dim) return along_divided(i, p, dim);
+    }
+    return by_shared_dims(i, p);
+  }
+
+  constexpr placement other_result(int i) const {
+    const int of = g_[i].operand[0];
+    const auto k = static_cast<int>(g_[i].at[0]);
+    if (!made[of].is_divided()) return made[of];
+    for (const shared_dim& d : shared_dims(g_, of))
+      if (d.result[0] == made[of].dim) return divided_along(d.result[k], made[of].groups, made[of].unit);
+    return {};
+  }
+
+  constexpr placement reshape(int i, sequence<placement>& p) {
+    placement q;
+    if (reshaped_placement(dims, extents(g_[i].operand[0]), extents(i)).follow(p[0], q)) return q;
+    return gathered(i, p, mistake::lost_in_view);
+  }
+
+  /// A slice, pad, concat or flip of the divided dim: only whole groups stay divided.
+  constexpr placement along_divided(int i, sequence<placement>& p, int dim) {
+    const node& n = g_[i];
+    const auto part = [&](int k) { return dims.divide(extents(n.operand[k])[dim], p[k].groups); };
+    if (n.op == &info_of<op::concat>) {
+      const bool alike = agree_but_groups(p[0], p[1]) && same(part(0), part(1));
+      if (!alike) return wrong(i, mistake::divided_differently, p[0], p[1]);
+      return divided_along(dim, dims.add(p[0].groups, p[1].groups), p[0].unit);
+    }
+    if (n.op == &info_of<op::flip>) return gathered(i, p, mistake::lost_in_view);
+    const index_t first = multiple_of(dims, n.at[1], part(0)), last = multiple_of(dims, n.at[2], part(0));
+    if (n.at[3] != 1 || first < 0 || last < 0) return gathered(i, p, mistake::lost_in_view);
+    return divided_along(dim, n.op == &info_of<op::slice> ? last - first : last, p[0].unit);
+  }
+  constexpr bool agree_but_groups(const placement& a, const placement& b) const {
+    return a.is_divided() && b.is_divided() && a.dim == b.dim;
+  }
+
+  constexpr placement by_shared_dims(int i, sequence<placement>& p) {
+    const node& n = g_[i];
+    bool any = wanted_[i].is_divided();
+    for (int k = 0; k < n.operands; ++k) any = any || p[k].is_divided();
+    if (!any) return {};
+    const sequence<shared_dim> all = shared_dims(g_, i);
+    int from = -1, chosen = -1;  // the operand and index that are divided
+    for (int k = 0; k < n.operands; ++k) {
+      if (!p[k].is_divided()) continue;
+      int d = 0;
+      while (d < all.size() && all[d].operand[k] != p[k].dim) ++d;
+      if (d == all.size()) return gathered(i, p, mistake::dim_must_be_whole);
+      if (from < 0 || (d == chosen && same(p[k].groups, p[from].groups))) {
+        from = from < 0 ? k : from;
+        chosen = d;
+        continue;
+      }
+      const int whole = in_stream(n.operand[k], p[k]) ? k : in_stream(n.operand[from], p[from]) ? from : -1;
+      if (whole < 0) return wrong(i, mistake::divided_differently, p[from], p[k]);
+      p[whole] = {};  // products read the stream gathered
+      return by_shared_dims(i, p);
+    }
+    if (from < 0) return as_wanted(i, p, all);
+    return cut_others(i, p, all[chosen], p[from]);
+  }
+
+  /// Cuts whole operands along the divided index; returns the placement of the result.
+  constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to) {
+    const node& n = g_[i];
+    const bool tops = n.op == &info_of<op::reduce_max>, least = n.op == &info_of<op::reduce_min>;
+    if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
+    for (int k = 0; k < n.operands; ++k) {
+      if (d.operand[k] < 0 || p[k].is_divided()) continue;
+      if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)
+        return wrong(i, mistake::contracted_with_whole, p[0], p[1]);
+      if (i < seed_ && !is_given(n.operand[k])) return wrong(i, mistake::computed_whole, p[k], to);
+      p[k] = divided_along(d.operand[k], to.groups, to.unit);
+    }
+    if (d.result[0] < 0) return {tops ? placed::maximum : placed::sum};
+    return divided_along(d.result[0], to.groups, to.unit);
+  }
+  /// Whether a value is made of parameters and data alone.
+  constexpr bool is_given(int i) const {
+    const node& n = g_[i];
+    if (!n.needs_gradient) return true;
+    if (n.op == &info_of<op::leaf>) return n.role == leaf_role::parameter;
+    if (n.op->kind != op::op_kind::elementwise && n.op->kind != op::op_kind::view) return false;
+    for (int k = 0; k < n.operands; ++k)
+      if (!is_given(n.operand[k])) return false;
+    return true;
+  }
+
+  // ----- gradients of divided parameters are computed in parts
+
+  constexpr void ask_for_parts() {
+    for (int o = 1; o < g_.outputs.size(); ++o)
+      if (g_.outputs[o] >= 0) wanted_[g_.outputs[o]] = leaves_[o - 1];
+    for (int i = g_.size(); i-- > 0;) {
+      const node& n = g_[i];
+      if (!wanted_[i].is_divided()) continue;
+      if (n.op == &info_of<op::add> || n.op == &info_of<op::cast>)
+        for (int k = 0; k < n.operands; ++k)
+          if (extents(n.operand[k]) == extents(i)) wanted_[n.operand[k]] = wanted_[i];
+      if (n.op != &info_of<op::permute>) continue;
+      wanted_[n.operand[0]] = wanted_[i];
+      wanted_[n.operand[0]].dim = normalized_dim(n.at[wanted_[i].dim], n.at.count);
+    }
+  }
+  /// Products and sums of rows of whole operands are computed in the parts that an output asks for.
+  constexpr placement as_wanted(int i, sequence<placement>& p, const sequence<shared_dim>& all) {
+    const node& n = g_[i];
+    if (n.op->kind != op::op_kind::contraction && n.op != &info_of<op::index_add>) return {};
+    for (const shared_dim& d : all)
+      if (d.result[0] == wanted_[i].dim) return cut_others(i, p, d, wanted_[i]);
+    return {};
+  }
+
+  const compute_graph& g_;
+  const sequence<placement>& leaves_;
+  stream_extents stream_;
+  sequence<bool> settled_;
+  sequence<placement> wanted_;
+  int seed_;               // the nodes before it are those of forward
+  int settle_first_ = -1;  // to be settled before the node at hand can be placed
+};
+
+}  // namespace detail
+}  // namespace weft::graph

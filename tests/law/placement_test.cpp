@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// The law of placement: every op, under every placement of its operands that fits, on 2 and 3 ranks, of extents
+// that divide evenly and not, has the value and the gradients of the undivided op.
+//
+// How many placements of an op fit is stated as well: a rule that is lost refuses some.
+#include <doctest/doctest.h>
+
+#include <weft/weft.hpp>
+
+#include "../unit/placement/ranks.hpp"
+
+using namespace weft;
+
+namespace {
+
+using graph::compute_graph;
+using test::array;
+
+template <index_t... E>
+using var = variable<float, extents<E...>>;
+template <class T, index_t... E>
+using data = tensor<T, extents<E...>>;
+
+/// Some numbers for the leaves of a graph; those of integers are below `top`.
+test::given_values some_values(const compute_graph& g, index_t top, std::vector<double> numbers = {}) {
+  test::given_values v;
+  v.numbers = std::move(numbers);
+  v.numbers.resize(static_cast<std::size_t>(g.arguments), 2.0);
+  v.leaves.resize(static_cast<std::size_t>(g.leaves));
+  std::uint64_t state = 12345;
+  for (const graph::node& n : g.nodes) {
+    if (n.op != &graph::info_of<op::leaf>) continue;
+    std::vector<index_t> e;
+    for (int d = 0; d < n.result.extents.order; ++d)
+      e.push_back(test::resolved(g.dims, n.result.extents[d], v));
+    v.leaves[static_cast<std::size_t>(n.at[0])] = test::filled(e, [&](const test::position&) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const double x = static_cast<double>(state >> 11) * 0x1p-53;
+      return is_floating(n.result.type) ? 0.25 + x : std::floor(x * static_cast<double>(top));
+    });
+  }
+  return v;
+}
+
+bool near(const array& a, const array& b) {
+  if (a.extents != b.extents) return false;
+  for (std::size_t k = 0; k < a.at.size(); ++k)
+    if (!(std::abs(a.at[k] - b.at[k]) <= 1e-9 * (1 + std::abs(b.at[k])))) return false;
+  return true;
+}
+
+/// Whether each output of the divided graph is, on each rank, what its placement says of the undivided one.
+bool same_on(index_t ranks, const compute_graph& joint, const graph::placed_graph& placed,
+             const sequence<placement>& leaves, const test::given_values& v) {
+  const test::divided_program program(placed, v, ranks);
+  const test::rank_values divided = program.values();
+  const std::vector<array> undivided = test::interpreted(joint, v);
+  for (int o = 0; o < joint.outputs.size(); ++o) {
+    if (joint.outputs[o] < 0) continue;
+    const placement& p = o == 0 ? placed.result : leaves[o - 1];
+    const auto at = static_cast<std::size_t>(placed.graph.outputs[o]);
+    for (index_t r = 0; r < ranks; ++r) {
+      const array expected =
+          program.part_of(undivided[static_cast<std::size_t>(joint.outputs[o])], p, r);
+      if (!near(divided[at][static_cast<std::size_t>(r)], expected)) return false;
+    }
+  }
+  return true;
+}
+
+/// The placements of a value of shape `s`: whole, and each dim divided, also in groups of 2, and in units of 2.
+sequence<placement> placements_of(const shape& s) {
+  sequence<placement> all{placement{}};
+  for (int d = 0; d < s.order; ++d) {
+    if (s[d] == 1) continue;
+    all.push_back(divided_along(d));
+    if (s[d] % 2 == 0 && s[d] > 2) {
+      all.push_back(divided_along(d, 2));
+      all.push_back(divided_along(d, 1, 2));
+    }
+  }
+  return all;
+}
+
+struct outcome {
+  int fit = 0, refused = 0, wrong = 0, runs = 0;
+  std::string first_wrong;
+};
+
+void try_placement(const compute_graph& joint, const sequence<placement>& leaves, const test::given_values& v,
+                   outcome& o) {
+  const graph::placed_graph placed = graph::place(joint, leaves);
+  if (placed.found) {
+    ++o.refused;
+    return;
+  }
+  ++o.fit;
+  std::string text;
+  for (const placement& p : leaves) text += to_string(p) + "; ";
+  if (const auto broken = graph::verify_graph(placed.graph)) {
+    ++o.wrong;
+    o.first_wrong += text + broken.what;
+    return;
+  }
+  for (index_t ranks : {1, 2, 3}) {
+    if (!test::divided_program(placed, v, ranks).fits()) continue;
+    ++o.runs;
+    bool right = false;
+    try {
+      right = same_on(ranks, joint, placed, leaves, v);
+    } catch (const std::logic_error& e) {
+      text += e.what();
+    }
+    if (right) continue;
+    if (o.wrong++ == 0) o.first_wrong = text + std::to_string(ranks) + " ranks";
+  }
+}
+
+/// All combinations of placements of the leaves of expression E.
+template <expression E>
+outcome placed_every_way(index_t top, std::vector<double> numbers) {
+  const compute_graph joint = run::detail::joint_graph_of<E, program_options<>>();
+  const test::given_values v = some_values(joint, top, std::move(numbers));
+  sequence<sequence<placement>> choices(joint.leaves - 1, {});
+  for (const graph::node& n : joint.nodes)
+    if (n.op == &graph::info_of<op::leaf> && n.at[0] < joint.leaves - 1)
+      choices[static_cast<int>(n.at[0])] = placements_of(n.result.extents);
+  outcome o;
+  sequence<int> at(choices.size(), 0);
+  for (bool more = true; more;) {
+    sequence<placement> leaves;
+    for (int k = 0; k < at.size(); ++k)
+      leaves.push_back(choices[k].empty() ? placement{} : choices[k][at[k]]);
+    try_placement(joint, leaves, v, o);
+    more = false;
+    for (int k = 0; k < at.size() && !more; ++k) {
+      more = ++at[k] < choices[k].size();
+      if (!more) at[k] = 0;
+    }
+  }
+  return o;
+}
+
+/// The expression f(operands...); `fit` of the placements of its leaves fit.
+template <class F, class... A>
+void law(const char* name, int fit, int runs, F, index_t top = 3, std::vector<double> numbers = {}) {
+  using E = decltype(std::declval<F>()(std::declval<A>()...));
+  const outcome o = placed_every_way<E>(top, std::move(numbers));
+  CAPTURE(name);
+  CHECK_MESSAGE(o.wrong == 0, o.first_wrong);
+  CHECK_MESSAGE(o.fit == fit, "placements that fit");
+  CHECK_MESSAGE(o.runs == runs, "of them, numbers of ranks that fit the extents");
+}
+template <class... A>
+struct on {
+  template <class F>
+  on(const char* name, int fit, int runs, F f, index_t top = 3, std::vector<double> numbers = {}) {
+    law<F, A...>(name, fit, runs, f, top, std::move(numbers));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("element-wise ops: divided alike, whole operands are cut") {
+  on<var<4, 3>, var<4, 3>>("add", 7, 19, [](auto x, auto y) { return x + y; });
+  on<var<4, 3>, var<3>>("multiply", 5, 15, [](auto x, auto y) { return x * y; });
+  on<var<4, 1>, var<3>>("divide", 5, 15, [](auto x, auto y) { return x / y; });
+  on<var<4, 3>>("negate, exp, log, sqrt", 5, 15, [](auto x) { return sqrt(log(exp(-x) + 2.0f)); });
+  on<var<4, 3>, var<3>>("maximum", 5, 15, [](auto x, auto y) { return maximum(x, y); });
+  on<var<5>, var<5>>("pow", 2, 6, [](auto x, auto y) { return pow(x, y); });
+  on<var<4, 3>, var<4, 3>>("where", 25, 59, [](auto x, auto y) { return where(x < y, x * 2.0f, sin(y)); });
+  on<var<4, 3>>("activations", 19, 43, [](auto x) { return gelu(x) * silu(x) + softplus(relu(x)) * tanh(x); });
+  on<var<5>>("cast", 2, 6, [](auto x) { return cast<double>(x) * 2.0; });
+}
+
+TEST_CASE("folds") {
+  on<var<4, 3>>("sum", 5, 15, [](auto x) { return sum(x); });
+  on<var<4, 3>>("sum of rows", 7, 19, [](auto x) { return sum(x * x, dims<1>); });
+  on<var<4, 3>>("mean of columns", 17, 51, [](auto x) { return mean(x, dims<0>, keepdim) * x; });
+  on<var<4, 3>>("largest", 5, 15, [](auto x) { return amax(x, dims<1>); });
+  on<var<4, 3>>("smallest", 4, 12, [](auto x) { return amin(x, dims<1>); });
+  on<var<4, 3>>("logsumexp", 5, 15, [](auto x) { return logsumexp(x, dims<1>); });
+  on<var<4, 5>>("softmax", 5, 15, [](auto x) { return softmax(x); });
+  on<var<4, 5>, var<5>, var<5>>("layer_norm", 5, 15,
+                                [](auto x, auto w, auto b) { return layer_norm(x, w, b); });
+}
+
+TEST_CASE("views and copies") {
+  on<var<4, 6>>("transpose", 7, 21, [](auto x) { return transpose(x) * 2.0f; });
+  on<var<4, 6>>("reshape, split", 6, 17, [](auto x) { return reshape<4, 3, 2>(x) * 2.0f; });
+  on<var<4, 3, 2>>("reshape, merged", 6, 18, [](auto x) { return reshape<4, 6>(x) * 2.0f; });
+  on<var<2, 3, 4>>("reshape, rows merged", 6, 18, [](auto x) { return reshape<6, 4>(x) * 2.0f; });
+  on<var<4, 6>>("reshape, lost", 3, 5, [](auto x) { return reshape<3, 8>(x) * 2.0f; });
+  on<var<4, 1>>("expand", 4, 12, [](auto x) { return expand<3, 4, 5>(x) * 2.0f; });
+  on<var<4, 6>>("slice", 5, 15, [](auto x) { return slice<1, 0, 3>(x) * 2.0f; });
+  on<var<4, 6>>("slice of the middle", 4, 12, [](auto x) { return slice<1, 1, 5>(x) * 2.0f; });
+  on<var<4, 6>>("chunks", 7, 19, [](auto x) { return chunk<1, 2, 0>(x) * chunk<1, 2, 1>(x); });
+  on<var<4, 6>>("flip", 4, 12, [](auto x) { return flip<1>(x) * 2.0f; });
+  on<var<4, 3>>("pad", 5, 15, [](auto x) { return pad<1, 3, 0>(x) * 2.0f; });
+  on<var<4, 3>, var<4, 3>>("concat", 7, 19, [](auto x, auto y) { return concat<1>(x, y) * 2.0f; });
+  on<var<4, 3>, var<4, 2>>("concat of unequal parts", 6, 16,
+                           [](auto x, auto y) { return concat<1>(x, y) * 2.0f; });
+}
+
+TEST_CASE("products") {
+  on<var<4, 5>, var<5, 3>>("matmul", 6, 18, [](auto x, auto w) { return matmul(x, w); });
+  on<var<2, 3, 4>, var<4, 5>>("rows of a batch", 9, 25, [](auto x, auto w) { return matmul(x, w); });
+  on<var<4, 5>, var<3, 5>>("transposed", 6, 18, [](auto x, auto w) { return matmul(x, transpose(w)); });
+  on<var<3, 4, 2>, var<3, 2, 5>>("batches", 7, 21, [](auto x, auto y) { return matmul(x, y); });
+}
+
+TEST_CASE("look-ups: rows of other ranks are zeros") {
+  using index = data<std::int32_t, 4, 2>;
+  on<var<5, 3>, index>("embedding", 7, 21, [](auto w, auto i) { return embedding(w, i); }, 5);
+  on<var<4, 3>, index>("gather", 9, 25, [](auto x, auto i) { return gather<1>(x, i); }, 3);
+  on<var<4, 3>, index, var<4, 2>>("scatter_add", 15, 37,
+                                  [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);
+  on<var<4, 5>, var<4>>("argmax", 9, 25,
+                        [](auto x, auto y) { return cast<float>(argmax<1>(x)) * y; });
+  on<data<std::int32_t, 5>, var<5, 3>>("one_hot", 4, 12, [](auto i, auto x) { return one_hot<3>(i) * x; });
+}
+
+TEST_CASE("attention by batch elements and heads") {
+  using heads = var<2, 3, 4, 2>;
+  on<heads, heads, heads>("causal", 11, 27, [](auto q, auto k, auto v) { return attention<causal>(q, k, v); });
+}
+
+TEST_CASE("losses") {
+  on<var<4, 5>, data<std::int32_t, 4>>("cross_entropy", 40, 112,
+                                       [](auto x, auto y) { return cross_entropy(x, y); }, 5);
+  on<var<4, 5>, data<std::int32_t, 4>>(
+      "label smoothing", 10, 28,
+      [](auto x, auto y) {
+        return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, y);
+      },
+      5);
+  on<var<4, 3>, var<4, 3>>("mse_loss", 7, 19, [](auto x, auto y) { return mse_loss(x, y); });
+}
+
+TEST_CASE("random numbers are those of the whole") {
+  on<var<4, 3>>("dropout", 5, 15, [](auto x) { return dropout(x, 0.3f); }, 3, {0.3, 1 / 0.7});
+}
+
+TEST_CASE("operands that are sums over ranks") {
+  using x_t = var<4, 6>;
+  using w_t = var<6, 4>;
+  const auto with = [](auto f) {
+    return [f](auto x, auto w) { return let(matmul(x, w), f); };
+  };
+  on<x_t, w_t>("sum", 12, 34, with([](auto s) { return s; }));
+  on<x_t, w_t>("sums added", 6, 16, with([](auto s) { return s + transpose(s) - s * 2.0f; }));
+  on<x_t, w_t>("sums and numbers", 12, 34, with([](auto s) { return -s / 3.0f + s * s; }));
+  on<x_t, w_t>("sums in views", 6, 16, with([](auto s) {
+    return concat<1>(pad<1, 1, 2>(slice<0, 1, 3>(s)), flip<0>(slice<0, 0, 2>(s)));
+  }));
+  on<x_t, w_t>("sums folded", 12, 34, with([](auto s) { return sum(s, dims<1>) + amax(s, dims<1>); }));
+  on<x_t, w_t>("sums converted", 12, 34, with([](auto s) { return cast<double>(s); }));
+  on<x_t, w_t, var<4, 3>>("sums multiplied", 20, 54,
+                          [](auto x, auto w, auto y) { return matmul(matmul(x, w), y); });
+  on<x_t, w_t>("sums to a function", 12, 34, with([](auto s) { return softmax(exp(s)); }));
+  on<var<4, 5>, var<5, 3>, data<std::int32_t, 4, 2>>(
+      "sums looked up", 10, 28, [](auto x, auto w, auto i) { return gather<1>(matmul(x, w), i); }, 3);
+}

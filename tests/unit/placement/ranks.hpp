@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// Divided graphs computed by several ranks in one process, in double: the ops by tests/unit/graph/interpret.hpp,
+// each on the values of its rank, and the collectives by their definition. How values are divided and joined is
+// written here once more, without code of the library.
+#pragma once
+
+#include <weft/placement/place.hpp>
+
+#include "../graph/interpret.hpp"
+
+namespace weft::test {
+
+/// The values of all nodes of a divided graph, by node and rank.
+using rank_values = std::vector<std::vector<array>>;
+
+/// `units` among ranks: the first ranks have one more if there is a remainder.
+inline index_t own_units(index_t units, index_t ranks, index_t rank) {
+  index_t n = 0;
+  for (index_t u = rank; u < units; u += ranks) ++n;
+  return n;
+}
+
+/// A placement with numbers.
+struct division_of {
+  bool divided = false;
+  std::size_t dim = 0;
+  index_t groups = 1, unit = 1;
+};
+
+/// The indices of a dim of `extent` that `rank` has, in its order.
+inline std::vector<index_t> own_indices(index_t extent, const division_of& d, index_t ranks, index_t rank) {
+  std::vector<index_t> own;
+  const index_t group = extent / d.groups, units = group / d.unit;
+  index_t first = 0;
+  for (index_t r = 0; r < rank; ++r) first += own_units(units, ranks, r);
+  for (index_t g = 0; g < d.groups; ++g)
+    for (index_t i = first * d.unit; i < (first + own_units(units, ranks, rank)) * d.unit; ++i)
+      own.push_back(g * group + i);
+  return own;
+}
+inline array part(const array& whole, const division_of& d, index_t ranks, index_t rank) {
+  if (!d.divided) return whole;
+  const std::vector<index_t> own = own_indices(whole.extents[d.dim], d, ranks, rank);
+  std::vector<index_t> extents = whole.extents;
+  extents[d.dim] = static_cast<index_t>(own.size());
+  return filled(extents, [&](position p) {
+    p[d.dim] = own[static_cast<std::size_t>(p[d.dim])];
+    return element(whole, p);
+  });
+}
+
+/// A divided graph, and what leaves, numbers and sizes are for the whole, on several ranks.
+class divided_program {
+ public:
+  divided_program(const graph::placed_graph& of, const given_values& whole, index_t ranks) : of_(of) {
+    for (index_t r = 0; r < ranks; ++r) {
+      ranks_.push_back(whole);
+      ranks_.back().ranks = ranks;
+      ranks_.back().rank = r;
+    }
+  }
+
+  division_of division(const placement& p) const {
+    return {p.is_divided(), static_cast<std::size_t>(p.dim), resolved(of_.graph.dims, p.groups, ranks_[0]),
+            resolved(of_.graph.dims, p.unit, ranks_[0])};
+  }
+  /// The part of a whole value that a rank has under `p`.
+  array part_of(const array& whole, const placement& p, index_t rank) const {
+    return part(whole, division(p), static_cast<index_t>(ranks_.size()), rank);
+  }
+
+  /// Whether the parts fit each other, as the run time checks: if not, it refuses this number of ranks.
+  bool fits() const {
+    for (const given_values& v : ranks_)
+      for (const extent_check& c : of_.graph.dims.checks)
+        if (c.kind == check_kind::equal &&
+            resolved(of_.graph.dims, c.a, v) != resolved(of_.graph.dims, c.b, v))
+          return false;
+    return true;
+  }
+
+  rank_values values() const {
+    rank_values all;
+    for (int i = 0; i < of_.graph.size(); ++i) all.push_back(values_of(i, all));
+    return all;
+  }
+
+ private:
+  std::vector<array> values_of(int i, const rank_values& known) const {
+    const graph::node& n = of_.graph[i];
+    if (graph::is_collective(n)) return exchanged(i, known[static_cast<std::size_t>(n.operand[0])]);
+    std::vector<array> result;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const auto value_of = [&](int o) -> const array& { return known[static_cast<std::size_t>(o)][r]; };
+      if (n.op == &graph::info_of<op::leaf>)
+        result.push_back(part_of(ranks_[r].leaves.at(static_cast<std::size_t>(n.at[0])),
+                                 of_.where[i], static_cast<index_t>(r)));
+      else result.push_back(interpreted_node(of_.graph, n, value_of, ranks_[r]));
+    }
+    return result;
+  }
+  std::vector<array> exchanged(int i, const std::vector<array>& from) const {
+    const graph::node& n = of_.graph[i];
+    if (n.op == &graph::info_of<op::all_gather>) {
+      std::vector<const array*> parts;
+      std::vector<index_t> extents = from[0].extents;
+      extents[0] = 0;
+      for (const array& p : from) {
+        parts.push_back(&p);
+        extents[0] += p.extents[0];
+      }
+      return std::vector<array>(from.size(), detail::joined(parts, 0, extents));
+    }
+    array sum = from[0];
+    for (std::size_t r = 1; r < from.size(); ++r)
+      for (std::size_t k = 0; k < sum.at.size(); ++k)
+        sum.at[k] = n.op == &graph::info_of<op::all_reduce> && n.at[0] ? std::max(sum.at[k], from[r].at[k])
+                                                                       : sum.at[k] + from[r].at[k];
+    std::vector<array> result(from.size(), sum);
+    if (n.op == &graph::info_of<op::reduce_scatter>) {
+      index_t first = 0;
+      for (std::size_t r = 0; r < from.size(); ++r) {
+        const index_t rows = resolved(of_.graph.dims, n.at[0], ranks_[r]);
+        std::vector<index_t> extents = sum.extents;
+        extents[0] = rows;
+        result[r] = filled(extents, [&](position p) {
+          p[0] += first;
+          return element(sum, p);
+        });
+        first += rows;
+      }
+    }
+    return result;
+  }
+
+  const graph::placed_graph& of_;
+  std::vector<given_values> ranks_;
+};
+
+}  // namespace weft::test
