@@ -63,6 +63,12 @@ weft_add_test(structure/columns structure COMMAND ${Python3_EXECUTABLE} ${folder
 weft_add_test(structure/layers structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/layers.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/comments structure COMMAND ${Python3_EXECUTABLE} ${folder}/structure/comments.py ${PROJECT_SOURCE_DIR})
 weft_add_test(structure/mutations structure COMMAND ${Python3_EXECUTABLE} ${folder}/random/mutations.py --texts-only --build ${scratch}/mutation_texts)
+weft_add_test(structure/placement_mutations structure COMMAND ${Python3_EXECUTABLE} ${folder}/law/placement_mutations.py --texts-only
+  --build ${scratch}/placement_mutation_texts)
+if(WEFT_TEST_FULL AND weft_doctest_headers)
+  weft_add_test(law/placement_mutations law COMMAND ${Python3_EXECUTABLE} ${folder}/law/placement_mutations.py
+    --compiler ${CMAKE_CXX_COMPILER} --build ${scratch}/placement_mutations)
+endif()
 
 # Bytes that are no files, requests, calls or recordings.
 set(seconds 10)

@@ -82,7 +82,8 @@ struct native_code {
 
   /// The reason for fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
-  /// Whether it exchanges messages with other ranks: executed by the strategy's hooks (run/execution_hooks.hpp).
+  /// Whether it exchanges messages with other ranks: executed by the strategy's hooks
+  /// (run/execution_hooks.hpp).
   bool exchanges = false;
 
   constexpr const char* name(const char* op, const attributes& at) const {

@@ -37,9 +37,9 @@ struct value_entry {
 };
 
 /// How the engine executes a step.
-enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap };
+enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap, exchange };
 
-/// One step of a program: a fused kernel, a product, a copy, a native op or a tap.
+/// One step of a program: a fused kernel, a product, a copy, a native op, a tap or messages to other ranks.
 struct step_entry {
   step_kind kind{};
   int kernel = -1;
@@ -244,6 +244,7 @@ class planner {
                : n.op == &info_of<op::concat>         ? step_kind::concat
                : n.op == &info_of<op::pad>            ? step_kind::pad
                : n.op == &info_of<op::tap>            ? step_kind::tap
+               : n.op->native->exchanges              ? step_kind::exchange
                                                       : step_kind::native;
       s.op = n.op->name;
       s.native = n.op->native;  // of products: by type, see run/program.hpp

@@ -7,7 +7,8 @@
 namespace weft {
 
 /// Causal self-attention with `heads` heads: each position attends to itself and earlier ones. One linear map
-/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C]. Ranks may divide the heads.
+/// gives queries, keys and values, another one the result. [B, T, C] -> [B, T, C]. Ranks may divide the
+/// heads.
 template <index_t C = dyn>
 struct causal_self_attention {
   static constexpr index_t three = C == dyn ? dyn : 3 * C;

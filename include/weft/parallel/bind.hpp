@@ -269,11 +269,15 @@ class bound_run : public context {
 
   /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
   /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
-  /// which chunk reads it. Collective.
+  /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
+  /// this rank. Collective.
   void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
-            std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {}) {
+            std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
+            std::shared_ptr<communicator> layers = nullptr) {
     parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks);
-    if (groups().data().size() > 1 || options_.deterministic) hooks_ = &*parallel_;
+    if (layers) layer_rank_ = {layers->size(), layers->rank()};
+    if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
+    parallel_->groups().divide_layers(std::move(layers));
     parallel_->groups().set_step(0);
     local_ = parallel_->local();
   }
@@ -346,6 +350,10 @@ using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_ty
                                        typename Plan::strategy_type>;
 }  // namespace detail
 
+/// Whether a policy has the axis tp: bind is then that of parallel/tensor_parallel.hpp.
+template <class Plan>
+concept divides_layers = Plan::strategy_type::has(mesh_axis::tp);
+
 /// Binds a model and its optimizer to a strategy. All ranks must pass the same model. The model, the
 /// optimizer and the communicator must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
@@ -368,7 +376,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
-           (!Plan::strategy_type::has(mesh_axis::pp))
+           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   return bound_run<Optimizer, typename Plan::programs>(
       named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},

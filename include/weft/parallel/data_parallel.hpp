@@ -11,6 +11,7 @@
 
 #include <weft/parallel/first_values.hpp>
 #include <weft/parallel/gather.hpp>
+#include <weft/parallel/layers.hpp>
 #include <weft/parallel/reduce.hpp>
 
 namespace weft::parallel {
@@ -19,8 +20,8 @@ namespace weft::parallel {
 class data_parallel_hooks : public run::execution_hooks {
  public:
   /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
-  /// are initialized; for sharded ones, each rank draws its own rows. `owners` and `chunks`: see rank_groups
-  /// and divided_into_units. Collective.
+  /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
+  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where,
                       std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {})
@@ -89,6 +90,9 @@ class data_parallel_hooks : public run::execution_hooks {
     gatherer_.poll();
     reducer_.poll();
   }
+  void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) override {
+    exchange_in_layer(*where_, groups_, op, at, in, out);
+  }
 
   /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
   /// per step.
@@ -141,20 +145,24 @@ class data_parallel_hooks : public run::execution_hooks {
     auto copy = make_state(where_, m.whole->extents, local->type);
     if (groups_.parts() == 1) {
       copy_rows(copy, 0, local, 0, local->extents.size());
-      return copy;
+      return whole_layer(m, copy);
     }
     const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
     groups_.shards()
         .all_gather(elements_of(*own), elements_of(*all), counts_of(m), groups_.labelled(name, true))
         .wait();
     if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
-    return copy;
+    return whole_layer(m, copy);
   }
   /// What this rank holds of parameters and buffers.
   std::vector<held_tensor> held_tensors() const {
     std::vector<held_tensor> all(places_.size());
     for (const unit& u : units_)
       for (const member& m : u.members) {
+        if (m.whole->is_part_of_layer())
+          throw usage_error("weft: parameter " + m.name +
+                            " is divided with its layer among ranks: files of such parameters are not "
+                            "supported, use run.full()");
         box part = whole_box(in_rows(m.local->extents));
         part.offset[0] = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
         all[static_cast<std::size_t>(m.number)] = {m.name,  {m.whole->type, m.whole->extents}, part,
@@ -195,11 +203,18 @@ class data_parallel_hooks : public run::execution_hooks {
   bool withholds(const tensor_state& t) const {
     return std::any_of(withheld_.begin(), withheld_.end(), [&](const state_ptr& w) { return w.get() == &t; });
   }
+  /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
+  state_ptr whole_layer(const member& m, const state_ptr& part) {
+    return m.whole->is_part_of_layer()
+               ? joined_parts(*part, *m.whole->divided, *groups_.layers(), groups_.labelled(m.name, true))
+               : part;
+  }
+
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
 
   static void check(const std::string& name, const tensor_state& p) {
     if (const auto arrive = p.arrive) arrive();
-    if (p.divided)
+    if (p.divided && !p.is_part_of_layer())
       throw value_error("weft: bind: parameter " + name +
                         " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
@@ -250,7 +265,8 @@ class data_parallel_hooks : public run::execution_hooks {
       if (m.whole->is_deferred())
         weft::detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
       else copy_rows(m.local, 0, m.whole, p.at, p.count);
-      m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents});
+      if (!m.whole->divided)
+        m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents, {}});
     }
   }
 

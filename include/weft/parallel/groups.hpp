@@ -38,6 +38,9 @@ class rank_groups {
   /// The ranks that together hold one copy of the model. Each row is owned by one of them, which counts it in
   /// norms.
   communicator& owners() const { return *owners_; }
+  /// The ranks that divide layers with this one and process the same data; null if nobody does.
+  communicator* layers() const { return layers_.get(); }
+  void divide_layers(std::shared_ptr<communicator> among) { layers_ = std::move(among); }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
@@ -65,6 +68,7 @@ class rank_groups {
     f(*data_);
     for (const communicator* c : {shards_.get(), replicas_.get()})
       if (c != data_) f(*c);
+    if (layers_) f(*layers_);
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
@@ -81,7 +85,7 @@ class rank_groups {
   mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
-  std::shared_ptr<communicator> shards_, replicas_, owners_;
+  std::shared_ptr<communicator> shards_, replicas_, owners_, layers_;
 };
 
 }  // namespace weft::parallel

@@ -4,12 +4,13 @@
 //   using plan = policy<strategy::mesh<dp, tp<>>>;
 //   static_assert(placement_of<decltype(hidden(x))>() == divided_along(1));
 //   static_assert(sent<decltype(model(x)), plan>(4) == ...);      // bytes of forward and backward
+//   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .tp = 2});
 //
 // Which dims of parameters may be divided is part of the model (shape/placement.hpp); what ranks exchange
 // follows (placement/). A policy without this axis includes and compiles nothing of it.
 #pragma once
 
-#include <weft/parallel/strategy.hpp>
+#include <weft/parallel/bind.hpp>
 #include <weft/placement/divided_graph.hpp>
 #include <weft/placement/print.hpp>
 #include <weft/run/program.hpp>
@@ -47,8 +48,8 @@ consteval placement placement_of() {
   return graph::place(g, graph::leaf_placements(g)).result;
 }
 
-/// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`. All
-/// extents must be static; E must have no boundaries.
+/// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`.
+/// All extents must be static; E must have no boundaries.
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
   using options = typename Plan::programs;
@@ -56,13 +57,31 @@ consteval index_t sent(index_t ranks) {
   return graph::bytes_sent(joint::frozen.thaw(), ranks);
 }
 
-/// The graph of `e` and its gradients as one rank computes it under the policy `Plan`, with the placement of each
-/// value, in the DOT language of Graphviz; collectives are drawn as ovals. Computed at run time.
+/// The graph of `e` and its gradients as one rank computes it under the policy `Plan`, with the placement of
+/// each value, in the DOT language of Graphviz; collectives are drawn as ovals. Computed at run time.
 template <class Plan, expression E>
 std::string to_dot_divided(const E&) {
   using options = typename Plan::programs;
   return graph::to_dot(
       graph::detail::placed_program(run::detail::joint_graph_of<E, options>(), options::by_positions));
+}
+
+/// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
+/// types say so; the others are whole on each. Parameters are those of rank 0. Throws usage_error if the
+/// sizes do not multiply to the number of ranks, shape_error if a parameter cannot be divided. Checkpoints of
+/// divided parameters are not supported; `run.full()` gives whole copies.
+template <class Plan, class Model, class Optimizer>
+  requires divides_layers<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+  static_assert(!Plan::programs::by_positions,
+                "weft: bind: activations divided by positions are placed and counted, but not executed");
+  const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  parallel::layer_groups groups{group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
+                                group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp)};
+  parallel::divide_layers(model, *groups.layers);
+  return bound_run<Optimizer, typename Plan::programs>(
+      named_parameters(model), named_buffers(model), optimizer,
+      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp), options, std::move(groups));
 }
 
 }  // namespace weft

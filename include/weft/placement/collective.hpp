@@ -8,8 +8,8 @@
 
 namespace weft::op {
 
-/// Base of collectives, which the hooks of the strategy execute: run/execution_hooks.hpp. They stand in graphs
-/// that are differentiated already and have no derivative.
+/// Base of collectives, which the hooks of the strategy execute: run/execution_hooks.hpp. They stand in
+/// graphs that are differentiated already and have no derivative.
 struct collective_rule : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr native_code code{.exchanges = true};
@@ -24,9 +24,9 @@ struct all_reduce : collective_rule {
   }
 };
 
-/// Base of collectives that change the extent of dim 0 to v0.
+/// Base of collectives that change the extent of dim 0 to v0; ranks have whole units of v1 rows.
 struct rows_collective : collective_rule {
-  static constexpr unsigned extents = 0b1;
+  static constexpr unsigned extents = 0b11;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{operands[0].extents.order > 0, operands[0]};

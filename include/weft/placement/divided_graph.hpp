@@ -20,13 +20,17 @@ struct maximum_over_ranks {};
 /// Every rank has a part of dim `Dim`; groups and units that are known at run time only are 0.
 template <int Dim, index_t Groups, index_t Unit>
 struct divided_dim {};
+/// The name of an op.
+template <char... Name>
+struct op_named {};
 
-/// Instantiated for a program whose layers cannot be divided: the error message contains the mistake, the op and
-/// the placements of two of its operands, or of an operand and the result.
-template <graph::mistake Kind, const graph::op_info* Op, class First, class Second>
+/// Instantiated for a program whose layers cannot be divided: the error message contains the mistake, the op
+/// and the placements of two of its operands, or of an operand and the result.
+template <graph::mistake Kind, class Op, class First, class Second>
 struct placement_refused {
   static_assert(sizeof(First) == 0,
-                "weft: tensor parallel: the layers cannot be divided as their parameters say: see the mistake, the "
+                "weft: tensor parallel: the layers cannot be divided as their parameters say: see the "
+                "mistake, the "
                 "op and the placements of placement_refused<>; docs/strategies.md has the cure");
   static constexpr bool value = false;
 };
@@ -68,6 +72,13 @@ struct placement_type<placed::maximum, Dim, Groups, Unit> {
   using type = maximum_over_ranks;
 };
 
+template <const op_info* Op>
+consteval auto name_as_type() {
+  return []<int... I>(std::integer_sequence<int, I...>) {
+    return op_named<Op->name[I]...>();
+  }(std::make_integer_sequence<int, static_cast<int>(std::char_traits<char>::length(Op->name))>{});
+}
+
 /// `g`, the graph of a whole program: its result must be whole, or in the stream if there is one.
 constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
   const stream_extents stream = sequence ? stream_of(g) : stream_extents{};
@@ -81,8 +92,8 @@ constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
 
 }  // namespace graph::detail
 
-/// The graph Source::frozen divided among ranks. `Sequence`: activations between divided layers are divided by
-/// positions (Korthikanti et al., 2022). Does not compile if the layers do not fit each other.
+/// The graph Source::frozen divided among ranks. `Sequence`: activations between divided layers are divided
+/// by positions (Korthikanti et al., 2022). Does not compile if the layers do not fit each other.
 template <class Source, bool Sequence>
 class divided_graph {
   static constexpr graph::detail::plain_finding found_ =
@@ -91,16 +102,16 @@ class divided_graph {
   using type_of = typename graph::detail::placement_type<P.kind, P.dim, P.groups, P.unit>::type;
   struct source {
     static consteval graph::compute_graph make() {
-      return verified(graph::without_dead_code(
-                          graph::detail::placed_program(Source::frozen.thaw(), Sequence).graph),
-                      graph::verify_expanded);
+      return verified(
+          graph::without_dead_code(graph::detail::placed_program(Source::frozen.thaw(), Sequence).graph),
+          graph::verify_expanded);
     }
   };
   static consteval auto frozen_graph() {
     if constexpr (found_.kind == graph::mistake::none) return graph::freeze_graph<source>();
     else
-      return (void)placement_refused<found_.kind, found_.op, type_of<found_.first>,
-                                     type_of<found_.second>>::value,
+      return (void)placement_refused<found_.kind, decltype(graph::detail::name_as_type<found_.op>()),
+                                     type_of<found_.first>, type_of<found_.second>>::value,
              Source::frozen;
   }
 

@@ -9,19 +9,19 @@ namespace weft::graph {
 /// The kinds of mistakes. docs/strategies.md explains how to fix each.
 enum class mistake : std::uint8_t {
   none,
-  divided_differently,      // operands are divided along different dims, or into different groups
-  computed_whole,           // a value that every rank computed whole meets a divided one: a layer without division
-  contracted_with_whole,    // a matmul sums over a dim that one operand divides and the other does not
-  lost_in_view,             // the divided dim is no dim of the result of a reshape, slice, flip, pad or concat
-  dim_must_be_whole,        // a native op that says nothing about this dim, or a minimum over it
-  result_divided            // the value of the whole expression: the last layer must be divided by rows
+  divided_differently,  // operands are divided along different dims, or into different groups
+  computed_whole,  // a value that every rank computed whole meets a divided one: a layer without division
+  contracted_with_whole,  // a matmul sums over a dim that one operand divides and the other does not
+  lost_in_view,           // the divided dim is no dim of the result of a reshape, slice, flip, pad or concat
+  dim_must_be_whole,      // a native op that says nothing about this dim, or a minimum over it
+  result_divided          // the value of the whole expression: the last layer must be divided by rows
 };
 
 /// The first place where placements do not fit.
 struct finding {
   mistake kind = mistake::none;
   op_pointer op{};
-  int node = -1;             // of the graph before the pass
+  int node = -1;  // of the graph before the pass
   placement first{}, second{};
 
   constexpr explicit operator bool() const { return kind != mistake::none; }
@@ -33,7 +33,8 @@ constexpr const char* sentence_of(mistake m) {
     case mistake::none: return "no mistake";
     case mistake::divided_differently: return "operands are divided differently";
     case mistake::computed_whole:
-      return "a value that every rank has computed whole meets a divided one: a layer before it has no division";
+      return "a value that every rank has computed whole meets a divided one: a layer before it has no "
+             "division";
     case mistake::contracted_with_whole:
       return "a matmul sums over a dim of which one operand is divided and the other is whole: columns come "
              "before rows";

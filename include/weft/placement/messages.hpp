@@ -8,9 +8,9 @@ namespace weft::graph {
 
 /// A collective of a divided graph.
 struct message {
-  op_pointer op{};     // op::all_reduce, op::all_gather or op::reduce_scatter
-  int node = -1;       // of the divided graph
-  tensor_spec whole{}; // of the sum, or of the value that is gathered or scattered; extents may be symbols
+  op_pointer op{};      // op::all_reduce, op::all_gather or op::reduce_scatter
+  int node = -1;        // of the divided graph
+  tensor_spec whole{};  // of the sum, or of the value that is gathered or scattered; extents may be symbols
 };
 
 namespace detail {
@@ -39,7 +39,8 @@ constexpr index_t bytes_sent(const message& m, index_t elements, index_t ranks) 
 /// The same for all messages of `g`, whose extents must be static.
 constexpr index_t bytes_sent(const compute_graph& g, index_t ranks) {
   index_t bytes = 0;
-  for (const message& m : messages_of(g)) bytes += bytes_sent(m, g.dims.canonical(m.whole.extents).size(), ranks);
+  for (const message& m : messages_of(g))
+    bytes += bytes_sent(m, g.dims.canonical(m.whole.extents).size(), ranks);
   return bytes;
 }
 

@@ -2,9 +2,9 @@
 // Placements of all values of a graph, from those of its leaves.
 //
 // The graph of forward and backward is placed as one: collectives follow from where placements change and are
-// not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the walk
-// starts again there. Whole values beside divided ones are cut: in backward always, in forward only parameters
-// and data, since a value computed whole there is a layer that someone forgot to divide.
+// not differentiated. A sum over ranks is settled where it is made if anything but a sum reads it, so the
+// walk starts again there. Whole values beside divided ones are cut: in backward always, in forward only
+// parameters and data, since a value computed whole there is a layer that someone forgot to divide.
 #pragma once
 
 #include <weft/placement/finding.hpp>
@@ -32,9 +32,17 @@ class placer {
  public:
   /// `leaves`: placements by number of the leaf, without the seed of a joint graph.
   constexpr placer(const compute_graph& g, const sequence<placement>& leaves, const stream_extents& stream)
-      : dims(g.dims), operands(g.size(), {}), made(g.size(), placement{}), where(g.size(), placement{}),
-        live(live_nodes(g)), g_(g), leaves_(leaves), stream_(stream), settled_(g.size(), false),
-        wanted_(g.size(), placement{}), seed_(g.size()) {
+      : dims(g.dims),
+        operands(g.size(), {}),
+        made(g.size(), placement{}),
+        where(g.size(), placement{}),
+        live(live_nodes(g)),
+        g_(g),
+        leaves_(leaves),
+        stream_(stream),
+        settled_(g.size(), false),
+        wanted_(g.size(), placement{}),
+        seed_(g.size()) {
     for (int i = 0; i < g.size() && g.outputs.size() > 1; ++i)
       if (is_seed(i)) seed_ = i;
   }
@@ -92,9 +100,9 @@ class placer {
   constexpr bool in_stream(int i, const placement& p) {
     if (stream_.positions == 0 || !p.is_divided()) return false;
     const index_t e = extents(i)[p.dim];
-    return p.groups == 1 ? same(e, stream_.positions)
-                         : same(p.groups, stream_.batch) &&
-                               same(e, dims.multiply(stream_.batch, stream_.positions));
+    return p.groups == 1
+               ? same(e, stream_.positions)
+               : same(p.groups, stream_.batch) && same(e, dims.multiply(stream_.batch, stream_.positions));
   }
   /// Gathers the operands that are in the stream; others are wrong.
   constexpr placement gathered(int i, sequence<placement>& p, mistake kind) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Which dims of the operands and results of a node are one index of its formula. If ranks divide such an index,
-// each computes the op on its parts; an index that no result has is summed, so that each rank has a summand.
+// Which dims of the operands and results of a node are one index of its formula. If ranks divide such an
+// index, each computes the op on its parts; an index that no result has is summed, so that each rank has a
+// summand.
 //
 // Of native ops and products, `divides` states the indices as in einsum: a letter is an index, '.' a dim that
 // must be whole, a capital any number of dims. "A!" are dims of which number v0 must be whole, "A-" are those
@@ -100,7 +101,8 @@ class divides_reader {
   sequence<shared_dim> found_;
 };
 
-/// The dims of operand and result that are aligned at the right, as broadcasting does; extents of 1 have none.
+/// The dims of operand and result that are aligned at the right, as broadcasting does; extents of 1 have
+/// none.
 constexpr sequence<shared_dim> aligned_dims(const compute_graph& g, const node& n) {
   const int order = n.result.extents.order;
   sequence<shared_dim> found(order, shared_dim());

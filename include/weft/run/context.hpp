@@ -84,6 +84,8 @@ class context {
   /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null
   /// without.
   run::execution_hooks* hooks() const { return hooks_; }
+  /// This rank among those that divide layers with it; the only one without a strategy that does.
+  const run::layer_rank& layer_rank() const { return layer_rank_; }
 
   /// The specialization of a plan for these symbol values; made at the first request and kept.
   run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
@@ -148,6 +150,7 @@ class context {
 
  protected:
   run::execution_hooks* hooks_ = nullptr;
+  run::layer_rank layer_rank_;
 
  private:
   static inline thread_local const char this_thread = 0;  // its address identifies the thread

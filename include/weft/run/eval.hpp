@@ -65,7 +65,9 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
     if (!(leaves[l]->where == c.where())) detail::refuse_device(l, *leaves[l], c.where());
-    weft::detail::require_memory(*leaves[l]);
+    if (leaves[l]->divided && !i.reads_extents(static_cast<int>(l), leaves[l]->extents))
+      weft::detail::require_memory(*leaves[l]);
+    weft::detail::require_own_memory(*leaves[l]);
     leaf_memory[l] = leaves[l]->memory.data();
   }
   tensor_list given;  // the given outputs, if the program writes to buffers
@@ -98,7 +100,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
 /// The value of `p` for these operands; throws shape_error if their extents do not fit.
 inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, const operands& o) {
   tensor_list outputs;
-  execute(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes), outputs);
+  execute(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank()), outputs);
   return outputs[0];
 }
 

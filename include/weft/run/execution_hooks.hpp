@@ -4,8 +4,10 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include <weft/base/recycled.hpp>
+#include <weft/device/native.hpp>
 
 namespace weft {
 
@@ -49,6 +51,10 @@ class execution_hooks {
 
   /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
+
+  /// Executes the collective `op` of a program whose layers are divided (placement/collective.hpp). `in` is
+  /// contiguous.
+  virtual void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) = 0;
 };
 
 }  // namespace run

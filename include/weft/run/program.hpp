@@ -43,8 +43,8 @@ constexpr lower::plan plan_of(const graph::compute_graph& g) {
                   lower::verify_plan);
 }
 
-/// The graph of Source::make() for these options. Those of ranks that divide layers have a template `divided`,
-/// which replaces it by what one rank computes (parallel/tensor_parallel.hpp).
+/// The graph of Source::make() for these options. Those of ranks that divide layers have a template
+/// `divided`, which replaces it by what one rank computes (parallel/tensor_parallel.hpp).
 template <class Source, class Options>
 concept divides_programs = requires { typename Options::template divided<Source>; };
 

@@ -72,6 +72,13 @@ class specialization {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
 
+  /// Whether the program reads leaf `number` with these extents, or not at all.
+  bool reads_extents(int number, const shape& extents) const {
+    for (const reached_bytes& r : reads_)
+      if (r.source == number && !(layout_of(r.id).extents == extents)) return false;
+    return true;
+  }
+
   dtype output_type(int output) const {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
   }
@@ -401,6 +408,9 @@ class specialization {
       device.multiply(*e.native, t[0], t[1], t[2]);
     } else if (e.kind == step_kind::native) {
       device.call_native(e.op, *e.native, {t.first(inputs), t.subspan(inputs), s.at, f.random});
+    } else if (e.kind == step_kind::exchange) {
+      if (f.hooks) f.hooks->exchange(e.op, s.at, t[0], t[1]);
+      else device.copy(t[0], t[1]);  // one rank
     } else if (e.kind == step_kind::tap) {
       device.copy(t[0], t[1]);
       std::vector<char> host(static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));

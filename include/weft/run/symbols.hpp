@@ -97,10 +97,14 @@ inline index_t combined(const plan_view& p, const symbol& s, const symbol_values
 }
 }  // namespace detail
 
-/// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,
-/// naming the op and the shapes of its operands, if extents do not fit.
-inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
-                                     const recycled_vector<index_t>& sizes) {
+/// A rank among those that divide layers among themselves.
+struct layer_rank {
+  index_t ranks = 1, rank = 0;
+};
+
+namespace detail {
+inline symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leaves,
+                                     const recycled_vector<index_t>& sizes, const layer_rank& at) {
   symbol_values numbers(p.symbols.size());
   const auto number = [&](index_t e) { return detail::number_of(numbers, e); };
   const auto value = [&](const symbol& s) -> index_t {
@@ -111,6 +115,8 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
       case symbol_kind::add:
       case symbol_kind::subtract:
       case symbol_kind::multiply: return detail::combined(p, s, numbers);
+      case symbol_kind::part: return count_of_part(number(s.a), at.ranks, at.rank);
+      case symbol_kind::part_first: return first_of_part(number(s.a), at.ranks, at.rank);
       default: return detail::quotient(p, s, numbers);
     }
   };
@@ -124,6 +130,17 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
     detail::refuse_check(p, c, numbers);
   }
   return numbers;
+}
+}  // namespace detail
+
+/// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,
+/// naming the op and the shapes of its operands, if extents do not fit. Where ranks divide layers, the parts
+/// of all of them must fit, so that all throw if one does.
+inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
+                                     const recycled_vector<index_t>& sizes, const layer_rank& own = {}) {
+  for (index_t r = 0; r < own.ranks; ++r)
+    if (r != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, {own.ranks, r});
+  return detail::symbols_of_rank(p, leaves, sizes, own);
 }
 
 }  // namespace weft::run

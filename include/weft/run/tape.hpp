@@ -121,7 +121,7 @@ class basic_tape_entries {
                                             run::operands o) {
     const context::use own(*context_);
     entry n;
-    n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
+    n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
     n.randomness = context_->randomness();
     tensor_list outputs;
     run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(run::pass::forward));
@@ -153,7 +153,8 @@ class basic_tape_entries {
   void run_slice(slice_sums& sums, const run::executable& forward, const run::executable& backward,
                  const run::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
     const context::use own(*context_);
-    const run::symbol_values symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes);
+    const run::symbol_values symbols =
+        run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
     tensor_list outputs, gradients;
     run::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
                  why(recording_ ? run::pass::recompute : run::pass::forward));

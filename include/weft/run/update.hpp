@@ -46,7 +46,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
   for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
-    weft::detail::require_memory(*targets[t]);
+    weft::detail::require_own_memory(*targets[t]);
   }
   const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;
@@ -77,6 +77,7 @@ template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
   auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   view->extents = {1, {t->extents.size()}};
+  if (view->is_part_of_layer()) view->divided.reset();
   return tensor<T, extents<dyn>>(std::move(view));
 }
 
@@ -86,6 +87,7 @@ tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
   auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
   const index_t last = std::max<index_t>(t->extents.last(), 1);
   view->extents = {2, {t->extents.size() / last, last}};
+  if (view->is_part_of_layer()) view->divided.reset();
   return tensor<T, extents<dyn, dyn>>(std::move(view));
 }
 

@@ -2,8 +2,9 @@
 // Placements: which elements of a value a rank has, where ranks divide layers among themselves (tensor
 // parallelism), and which dim of a parameter may be divided, which is part of the parameter's type.
 //
-//   placement p = divided_along(1, 3);                              // of [C, 3 C]: a part of q, of k and of v
-//   parameter<extents<In, Out>, float, divided::along<1>> weight;   // without effect unless a policy divides
+//   placement p = divided_along(1, 3);                              // of [C, 3 C]: a part of q, of k and of
+//   v parameter<extents<In, Out>, float, divided::along<1>> weight;   // without effect unless a policy
+//   divides
 #pragma once
 
 #include <string>
@@ -20,9 +21,9 @@ enum class placed : std::uint8_t {
   maximum   // the value is the largest over the ranks
 };
 
-/// A placement over the ranks that divide layers. If divided, dim `dim` is `groups` equal groups one after the
-/// other, and each rank has of every group a part of whole units of `unit` indices: the first ranks one unit
-/// more if the number of ranks does not divide. Groups and unit are numbers, or symbols in a graph.
+/// A placement over the ranks that divide layers. If divided, dim `dim` is `groups` equal groups one after
+/// the other, and each rank has of every group a part of whole units of `unit` indices: the first ranks one
+/// unit more if the number of ranks does not divide. Groups and unit are numbers, or symbols in a graph.
 struct placement {
   placed kind = placed::whole;
   int dim = 0;
@@ -47,8 +48,8 @@ constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
   return units / ranks * rank + (rank < more ? rank : more);
 }
 
-/// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "sum". What is known only at run
-/// time is "?".
+/// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "sum". What is known only at
+/// run time is "?".
 [[gnu::cold]] inline std::string to_string(const placement& p) {
   const auto number = [](index_t n) { return n < 0 ? std::string("?") : std::to_string(n); };
   if (!p.is_divided()) return p.kind == placed::whole ? "whole" : p.kind == placed::sum ? "sum" : "maximum";
@@ -76,9 +77,9 @@ struct along {
   static constexpr placement value = divided_along(Dim, Groups, Unit);
 };
 
-/// Of a linear layer the outputs, so that each rank computes a part of every row of the result; the layer that
-/// reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit: what must not
-/// be divided, such as the features of a head. Megatron's column-parallel linear.
+/// Of a linear layer the outputs, so that each rank computes a part of every row of the result; the layer
+/// that reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit: what must
+/// not be divided, such as the features of a head. Megatron's column-parallel linear.
 template <index_t Groups = 1, index_t Unit = 1>
 struct columns {
   template <int Outputs, int Inputs>

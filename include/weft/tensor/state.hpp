@@ -11,6 +11,7 @@
 
 #include <weft/device/device.hpp>
 #include <weft/shape/extents.hpp>
+#include <weft/shape/placement.hpp>
 
 namespace weft {
 
@@ -29,6 +30,7 @@ enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed
 struct division {
   std::string name;  // of the parameter
   shape whole;
+  placement where{};  // if ranks divide the layer: this rank has a part, and programs read it as such
 };
 
 /// State shared by the handles of a tensor.
@@ -52,6 +54,8 @@ struct tensor_state {
   std::size_t bytes() const { return bytes_of(extents, type); }
   /// The extents that handles and expressions see: those of all ranks together.
   const shape& whole() const { return divided ? divided->whole : extents; }
+  /// Whether these are the elements of this rank of a parameter of a divided layer.
+  bool is_part_of_layer() const { return divided && divided->where.is_divided(); }
   /// Whether it is a parameter without elements so far; see device::deferred.
   bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
 };
@@ -103,11 +107,16 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
                     " was created on a deferred device and has no elements yet: bind the model to a "
                     "strategy, or call materialize(model)");
 }
-/// Throws value_error if elements are missing on this rank.
-inline void require_memory(const tensor_state& t) {
+/// Throws value_error if elements that this rank should have are not here.
+inline void require_own_memory(const tensor_state& t) {
   if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
-  if (t.divided && (!t.memory || !(t.extents == t.whole())) && t.whole().size() > 0) refuse_divided(t);
+  if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
   if (t.is_deferred()) refuse_deferred(t);
+}
+/// Throws value_error if elements of the whole tensor are missing on this rank.
+inline void require_memory(const tensor_state& t) {
+  require_own_memory(t);
+  if (t.divided && !(t.extents == t.whole()) && t.whole().size() > 0) refuse_divided(t);
 }
 inline void download_to(const tensor_state& t, void* host) {
   require_memory(t);

@@ -285,7 +285,8 @@ inline array looked_up(std::string_view op, const array& a, const array& b, cons
 }
 
 /// The position of the largest (at[1] = 0) or smallest element along dim at[0], the first of equal ones.
-inline array position_of(const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+inline array position_of(const array& x, const std::vector<index_t>& at,
+                         const std::vector<index_t>& extents) {
   const auto dim = static_cast<std::ptrdiff_t>(at[0]);
   return filled(extents, [&](position p) {
     p.insert(p.begin() + dim, 0);
@@ -316,7 +317,8 @@ inline array checked(const array& x, const std::vector<index_t>& at) {
 inline array uniform(index_t number, const std::vector<index_t>& extents) {
   array out(extents);
   for (std::size_t k = 0; k < out.at.size(); ++k) {
-    const double x = std::sin(12.9898 * static_cast<double>(k + 1) + 78.233 * static_cast<double>(number + 1));
+    const double x =
+        std::sin(12.9898 * static_cast<double>(k + 1) + 78.233 * static_cast<double>(number + 1));
     out.at[k] = std::abs(x * 43758.5453) - std::floor(std::abs(x * 43758.5453));
   }
   return out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Divided graphs computed by several ranks in one process, in double: the ops by tests/unit/graph/interpret.hpp,
-// each on the values of its rank, and the collectives by their definition. How values are divided and joined is
-// written here once more, without code of the library.
+// Divided graphs computed by several ranks in one process, in double: the ops by
+// tests/unit/graph/interpret.hpp, each on the values of its rank, and the collectives by their definition.
+// How values are divided and joined is written here once more, without code of the library.
 #pragma once
 
 #include <weft/placement/place.hpp>
@@ -93,8 +93,8 @@ class divided_program {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const auto value_of = [&](int o) -> const array& { return known[static_cast<std::size_t>(o)][r]; };
       if (n.op == &graph::info_of<op::leaf>)
-        result.push_back(part_of(ranks_[r].leaves.at(static_cast<std::size_t>(n.at[0])),
-                                 of_.where[i], static_cast<index_t>(r)));
+        result.push_back(part_of(ranks_[r].leaves.at(static_cast<std::size_t>(n.at[0])), of_.where[i],
+                                 static_cast<index_t>(r)));
       else result.push_back(interpreted_node(of_.graph, n, value_of, ranks_[r]));
     }
     return result;

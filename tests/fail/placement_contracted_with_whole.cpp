@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+// within 12: mistake::contracted_with_whole
+// within 12: op_named<'c', 'o', 'n', 't', 'r', 'a', 'c', 't'>
+// within 12: divided_dim<1, 1, 1>
+// within 12: whole_on_every_rank
+// within 12: weft: tensor parallel: the layers cannot be divided
+#include <weft/weft.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+using namespace weft;
+using plan = policy<strategy::mesh<tp<>>>;
+template <index_t In, index_t Out, class Division>
+using weight = parameter<extents<In, Out>, float, typename Division::template weight<1, 0>>;
+using input = variable<float, extents<4, 8>>;
+
+/// After columns comes a whole weight instead of rows.
+auto layers(input x, weight<8, 12, divided::columns<>> a, weight<12, 8, divided::nowhere> b) {
+  return matmul(relu(matmul(x, a)), b);
+}
+using E = decltype(layers({}, {}, {}));
+static_assert(sent<E, plan>(2) >= 0);

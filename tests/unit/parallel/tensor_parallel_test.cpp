@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Layers divided among ranks that are threads: the same losses, gradients and parameters as on one rank, and
+// exactly the messages that were predicted.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+/// 11 words and 7 hidden features do not divide evenly among 2 or 3 ranks; the 6 heads do.
+constexpr index_t B = 2, T = 5, C = 6, V = 11, hidden = 7;
+
+struct block {
+  layer_normalization<C> ln_1, ln_2;
+  causal_self_attention<C> attn;
+  feed_forward<C, hidden> mlp;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) {
+      return let(h + attn(ln_1(h)), [this](auto y) { return y + dropout(mlp(ln_2(y)), 0.1f); });
+    });
+  }
+};
+
+struct net {
+  embedding_table<V, C, divided::vocabulary> words;
+  embedding_table<T, C> positions;
+  repeat<block> h;
+  layer_normalization<C> last;
+
+  static net create() {
+    net n;
+    n.h.blocks.resize(2);
+    for (block& b : n.h.blocks) b.attn.heads = 6;
+    return n;
+  }
+  auto operator()(expression auto tokens) const {
+    return matmul(last(h(words(tokens) + positions.weight)), transpose(words.weight));
+  }
+};
+
+using tokens = tensor<std::int32_t, extents<B, T>>;
+tokens batch(int number, int shift) {
+  return generate<std::int32_t>(extents<B, T>{}, [=](index_t i) { return (number * 7 + i * 3 + shift) % V; });
+}
+
+using plan = policy<strategy::mesh<dp, tp<>>>;
+
+struct outcome {
+  std::vector<double> losses, norms;
+  state_dict_t parameters, optimizer;
+};
+
+/// Five steps of `micro` micro-batches in all, on rank `ranks` of a mesh.
+template <class Plan = plan>
+outcome trained(communicator& ranks, const mesh_sizes& sizes) {
+  net model = net::create();
+  initialize(model, 3);
+  adamw optimizer{.lr = 1e-2f};
+  auto run = bind<Plan>(model, optimizer, ranks, sizes);
+  outcome o;
+  for (int step = 0; step < 5; ++step) {
+    const int micro = 2 / sizes.dp;
+    const auto r = run.step(micro,
+                            [&](index_t j) {
+                              const int number = 2 * step + static_cast<int>(run.micro_batch(j, micro));
+                              return cross_entropy(model(batch(number, 0)), batch(number, 1));
+                            },
+                            {.clip = 0.5});
+    o.losses.push_back(r.loss);
+    o.norms.push_back(r.norm);
+  }
+  o.parameters = run.full();
+  return o;
+}
+
+std::vector<float> numbers_of(const state_dict_t& tensors) {
+  std::vector<float> all;
+  for (const auto& [name, t] : tensors) {
+    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
+    detail::download_to(*t, v.data());
+    all.insert(all.end(), v.begin(), v.end());
+  }
+  return all;
+}
+
+template <class A>
+double distance(const A& a, const A& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    most = std::max(most,
+                    std::abs(static_cast<double>(a[i] - b[i])) / (1 + std::abs(static_cast<double>(b[i]))));
+  return most;
+}
+
+outcome on_one_rank() {
+  outcome one;
+  run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}); });
+  return one;
+}
+
+/// Seven hidden features: 4 and 3 on two ranks.
+struct mlp {
+  linear<C, hidden, divided::columns<>> in;
+  linear<hidden, C, divided::rows<>> out;
+  auto operator()(expression auto x) const { return mean(square(out(relu(in(x))))); }
+};
+
+}  // namespace
+
+TEST_CASE("2 and 3 ranks divide layers: losses, norms and parameters of one rank") {
+  const outcome one = on_one_rank();
+  CHECK(one.losses[4] < one.losses[0]);
+  for (const mesh_sizes& sizes : {mesh_sizes{.tp = 2}, mesh_sizes{.tp = 3}, mesh_sizes{.dp = 2, .tp = 2}})
+    run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+      const outcome o = trained(ranks, sizes);
+      CHECK(distance(o.losses, one.losses) < 1e-5);
+      CHECK(distance(o.norms, one.norms) < 1e-4);
+      CHECK(distance(numbers_of(o.parameters), numbers_of(one.parameters)) < 1e-3);
+    });
+}
+
+TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
+  outcome plain;
+  run_ranks(1, [&](communicator& ranks) { plain = trained<policy<strategy::mesh<dp>>>(ranks, {}); });
+  const outcome one = on_one_rank();
+  CHECK(one.losses == plain.losses);
+  CHECK(numbers_of(one.parameters) == numbers_of(plain.parameters));
+}
+
+TEST_CASE("columns and rows: what is sent is what was predicted") {
+  using E = decltype(std::declval<const mlp&>()(std::declval<variable<float, extents<4, C>>>()));
+  static_assert(placement_of<decltype(std::declval<const mlp&>().in(variable<float, extents<4, C>>{}))>() ==
+                divided_along(1));
+  static_assert(sent<E, plan>(2) == 2 * 4 * C * 4 + 2 * 4 * C * 4, "the result, and the gradient of x");
+  run_ranks(2, [](communicator& ranks) {
+    mlp model;
+    sgd optimizer;
+    auto run = bind<plan>(model, optimizer, ranks, {.tp = 2});
+    variable<float, extents<4, C>> x(rand<float>(extents<4, C>{}));
+    const index_t before = run.groups().sent().total();
+    tape steps(run);
+    auto loss = steps.eval(model(x));
+    steps.backward(loss);
+    std::vector<std::int64_t> all{run.groups().sent().total() - before};
+    ranks.all_reduce(all).wait();
+    CHECK(all[0] == sent<E, plan>(2));
+    CHECK(model.in.weight.state()->extents == shape{2, {ranks.rank() == 0 ? 4 : 3, C}});
+    CHECK_THROWS_AS(model.in.weight.to_vector(), value_error);  // a part is not the whole
+    CHECK_THROWS_AS(eval(model.in.weight * 2.0f), value_error);
+    CHECK(run.full().at(0).second->extents == shape{2, {hidden, C}});
+  });
+}
+
+TEST_CASE("a parameter that cannot be divided is named") {
+  struct layer {
+    linear<4, 8, divided::columns<3>> in;
+  };
+  run_ranks(2, [](communicator& ranks) {
+    layer model;
+    sgd optimizer;
+    try {
+      auto run = bind<plan>(model, optimizer, ranks, {.tp = 2});
+      CHECK(false);
+    } catch (const shape_error& e) {
+      CHECK(std::string(e.what()).find("in.weight of shape [8, 4]") != std::string::npos);
+      CHECK(std::string(e.what()).find("dim 0 in 3 groups") != std::string::npos);
+    }
+  });
+}
+
+TEST_CASE("heads that do not divide are refused on every rank") {
+  struct attention_only {
+    causal_self_attention<C> attn;
+  };
+  run_ranks(2, [](communicator& ranks) {
+    attention_only model;
+    model.attn.heads = 3;
+    sgd optimizer;
+    auto run = bind<plan>(model, optimizer, ranks, {.tp = 2});
+    CHECK_THROWS_AS(eval(model.attn(rand<float>(extents<B, T, C>{})), run), shape_error);
+  });
+}
