@@ -14,7 +14,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PLACER, PLACE, DIMS, RESHAPE = ("weft/placement/" + n for n in ("placer.hpp", "divider.hpp", "shared_dims.hpp", "reshape.hpp"))
+PLACER, PLACE, DIMS, RESHAPE, PARTIAL = (
+    "weft/placement/" + n for n in ("placer.hpp", "divider.hpp", "shared_dims.hpp", "reshape.hpp", "partial.hpp"))
 
 # name: (what is broken, file, text that must be there once, what replaces it)
 MUTATIONS = {
@@ -41,19 +42,19 @@ MUTATIONS = {
     "origin": ("sums are settled where they are read", PLACER, "if (settle_first_ < 0) settle_first_ = origin(i);",
                "if (settle_first_ < 0) settle_first_ = i;"),
     "outputs": ("outputs stay partial", PLACER, "where[i].is_partial() && g_.outputs.contains(i)", "false"),
-    "added": ("a sum and a whole value add to a sum", PLACER,
-              "n.op == &info_of<op::concat>)\n      return same_kind;", "n.op == &info_of<op::concat>)\n      return true;"),
-    "scaled": ("sums times numbers are settled", PLACER,
-               "    if (n.op == &info_of<op::multiply>) return partial == 1 && numbers;\n", ""),
-    "divided_by": ("sums divided by numbers are settled", PLACER,
-                   "    if (n.op == &info_of<op::divide>) return p[0].is_partial() && partial == 1 && numbers;\n", ""),
-    "tensors": ("a sum times a whole tensor is a sum", PLACER, "return partial == 1 && numbers;\n    if (n.op == &info_of<op::divide>)",
-                "return partial == 1;\n    if (n.op == &info_of<op::divide>)"),
-    "negated": ("negated sums are settled", PLACER, "if (n.op == &info_of<op::negate> || ", "if ("),
-    "folded": ("sums of sums are settled", PLACER, "n.op == &info_of<op::reduce_sum> || ", ""),
-    "padded": ("padded sums are settled", PLACER, " || n.op == &info_of<op::pad>)\n      return true;", ")\n      return true;"),
-    "cast": ("converted sums are settled", PLACER, "    if (n.op == &info_of<op::cast>) return is_floating(n.result.type);\n", ""),
-    "viewed": ("views of sums are settled", PLACER,
+    "added": ("a sum and a whole value add to a sum", PARTIAL,
+              "n.op == &info_of<op::concat>)\n    return same_kind;", "n.op == &info_of<op::concat>)\n    return true;"),
+    "scaled": ("sums times numbers are settled", PARTIAL,
+               "  if (n.op == &info_of<op::multiply>) return partial == 1 && numbers;\n", ""),
+    "divided_by": ("sums divided by numbers are settled", PARTIAL,
+                   "  if (n.op == &info_of<op::divide>) return p[0].is_partial() && partial == 1 && numbers;\n", ""),
+    "tensors": ("a sum times a whole tensor is a sum", PARTIAL, "return partial == 1 && numbers;\n  if (n.op == &info_of<op::divide>)",
+                "return partial == 1;\n  if (n.op == &info_of<op::divide>)"),
+    "negated": ("negated sums are settled", PARTIAL, "if (n.op == &info_of<op::negate> || ", "if ("),
+    "folded": ("sums of sums are settled", PARTIAL, "n.op == &info_of<op::reduce_sum> || ", ""),
+    "padded": ("padded sums are settled", PARTIAL, " || n.op == &info_of<op::pad>)\n    return true;", ")\n    return true;"),
+    "cast": ("converted sums are settled", PARTIAL, "  if (n.op == &info_of<op::cast>) return is_floating(n.result.type);\n", ""),
+    "viewed": ("views of sums are settled", PARTIAL,
                "if (n.op->kind == op::op_kind::view || n.op == &info_of<op::contiguous>) return true;", ""),
     "random_sums": ("the shape of random numbers is read", PLACER,
                     "if (n.op == &info_of<op::uniform_like>) return p[k] = {};  // does not read it\n", "\n"),

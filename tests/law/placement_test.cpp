@@ -174,8 +174,6 @@ struct on {
     CAPTURE(name);
     CHECK_MESSAGE(o.wrong == 0, o.first_wrong);
     CHECK_MESSAGE(o.seen == expected, to_text(o.seen));
-    if (std::getenv("COUNTS"))
-      std::printf("COUNT|%s|%s|%d|%s\n", name, to_text(o.seen).c_str(), o.wrong, o.first_wrong.c_str());
   }
 };
 
@@ -183,33 +181,33 @@ struct on {
 
 TEST_CASE("element-wise ops: divided alike, whole operands are cut") {
   on<var<4, 3>, var<4, 3>>("add", {7, 19, 0}, [](auto x, auto y) { return x + y; });
-  on<var<4, 3>, var<3>>("multiply", {5, 15, 0}, [](auto x, auto y) { return x * y; });
-  on<var<4, 1>, var<3>>("divide", {5, 15, 0}, [](auto x, auto y) { return x / y; });
+  on<var<4, 3>, var<3>>("multiply", {5, 15, 72}, [](auto x, auto y) { return x * y; });
+  on<var<4, 1>, var<3>>("divide", {5, 15, 104}, [](auto x, auto y) { return x / y; });
   on<var<4, 3>>("negate, exp, log, sqrt", {5, 15, 0}, [](auto x) { return sqrt(log(exp(-x) + 2.0f)); });
-  on<var<4, 3>, var<3>>("maximum", {5, 15, 0}, [](auto x, auto y) { return maximum(x, y); });
+  on<var<4, 3>, var<3>>("maximum", {5, 15, 72}, [](auto x, auto y) { return maximum(x, y); });
   on<var<5>, var<5>>("pow", {2, 6, 0}, [](auto x, auto y) { return pow(x, y); });
   on<var<4, 3>, var<4, 3>>("where", {25, 59, 0},
                            [](auto x, auto y) { return where(x < y, x * 2.0f, sin(y)); });
   on<var<4, 3>>("activations", {19, 43, 0},
                 [](auto x) { return gelu(x) * silu(x) + softplus(relu(x)) * tanh(x); });
-  on<var<5>, var<5>>("other functions", {0, 0, 0}, [](auto x, auto y) {
+  on<var<5>, var<5>>("other functions", {2, 6, 0}, [](auto x, auto y) {
     return floor(x) + round(y) - sign(x) * abs(cos(y)) + log1p(x) / rsqrt(y) + expm1(x) + minimum(x, y);
   });
-  on<var<5>, var<5>>("conditions", {0, 0, 0}, [](auto x, auto y) {
+  on<var<5>, var<5>>("conditions", {9, 27, 0}, [](auto x, auto y) {
     return where(logical_or(logical_and(x <= y, y != x), x < 0.5f), clamp(x, 0.5f, y), y);
   });
   on<var<5>>("cast", {2, 6, 0}, [](auto x) { return cast<double>(x) * 2.0; });
 }
 
 TEST_CASE("folds") {
-  on<var<4, 3>>("sum", {5, 15, 0}, [](auto x) { return sum(x); });
-  on<var<4, 3>>("sum of rows", {7, 19, 0}, [](auto x) { return sum(x * x, dims<1>); });
-  on<var<4, 3>>("mean of columns", {17, 51, 0}, [](auto x) { return mean(x, dims<0>, keepdim) * x; });
-  on<var<4, 3>>("largest", {5, 15, 0}, [](auto x) { return amax(x, dims<1>); });
+  on<var<4, 3>>("sum", {5, 15, 56}, [](auto x) { return sum(x); });
+  on<var<4, 3>>("sum of rows", {7, 19, 32}, [](auto x) { return sum(x * x, dims<1>); });
+  on<var<4, 3>>("mean of columns", {17, 51, 576}, [](auto x) { return mean(x, dims<0>, keepdim) * x; });
+  on<var<4, 3>>("largest", {5, 15, 64}, [](auto x) { return amax(x, dims<1>); });
   on<var<4, 3>>("smallest", {4, 12, 0}, [](auto x) { return amin(x, dims<1>); });
-  on<var<4, 3>>("logsumexp", {5, 15, 0}, [](auto x) { return logsumexp(x, dims<1>); });
-  on<var<4, 5>>("softmax", {5, 15, 0}, [](auto x) { return softmax(x); });
-  on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 0},
+  on<var<4, 3>>("logsumexp", {5, 15, 64}, [](auto x) { return logsumexp(x, dims<1>); });
+  on<var<4, 5>>("softmax", {5, 15, 96}, [](auto x) { return softmax(x); });
+  on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 368},
                                 [](auto x, auto w, auto b) { return layer_norm(x, w, b); });
 }
 
@@ -231,15 +229,16 @@ TEST_CASE("views and copies") {
 }
 
 TEST_CASE("products") {
-  on<var<4, 5>, var<5, 3>>("matmul", {6, 18, 0}, [](auto x, auto w) { return matmul(x, w); });
-  on<var<2, 3, 4>, var<4, 5>>("rows of a batch", {9, 25, 0}, [](auto x, auto w) { return matmul(x, w); });
-  on<var<4, 5>, var<3, 5>>("transposed", {6, 18, 0}, [](auto x, auto w) { return matmul(x, transpose(w)); });
-  on<var<3, 4, 2>, var<3, 2, 5>>("batches", {7, 21, 0}, [](auto x, auto y) { return matmul(x, y); });
+  on<var<4, 5>, var<5, 3>>("matmul", {6, 18, 616}, [](auto x, auto w) { return matmul(x, w); });
+  on<var<2, 3, 4>, var<4, 5>>("rows of a batch", {9, 25, 1712}, [](auto x, auto w) { return matmul(x, w); });
+  on<var<4, 5>, var<3, 5>>("transposed", {6, 18, 616},
+                           [](auto x, auto w) { return matmul(x, transpose(w)); });
+  on<var<3, 4, 2>, var<3, 2, 5>>("batches", {7, 21, 1392}, [](auto x, auto y) { return matmul(x, y); });
 }
 
 TEST_CASE("look-ups: rows of other ranks are zeros") {
   using index = data<std::int32_t, 4, 2>;
-  on<var<5, 3>, index>("embedding", {7, 21, 0}, [](auto w, auto i) { return embedding(w, i); }, 5);
+  on<var<5, 3>, index>("embedding", {7, 21, 672}, [](auto w, auto i) { return embedding(w, i); }, 5);
   on<var<4, 3>, index>("gather", {9, 25, 0}, [](auto x, auto i) { return gather<1>(x, i); }, 3);
   on<var<4, 3>, index, var<4, 2>>(
       "scatter_add", {15, 37, 0}, [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);
@@ -266,12 +265,12 @@ struct states_rows {
 };
 
 TEST_CASE("ops of users: what they state, or nothing but whole operands") {
-  on<var<4, 3>>("nothing stated", {0, 0, 0}, [](auto x) { return apply<own_exp<states_nothing>>(x); });
-  on<var<4, 3>>("rows", {0, 0, 0}, [](auto x) { return apply<own_exp<states_rows>>(x); });
+  on<var<4, 3>>("nothing stated", {1, 3, 0}, [](auto x) { return apply<own_exp<states_nothing>>(x); });
+  on<var<4, 3>>("rows", {4, 12, 0}, [](auto x) { return apply<own_exp<states_rows>>(x); });
 }
 
 TEST_CASE("tap") {
-  on<var<4, 3>>("tap", {0, 0, 0}, [](auto x) { return tap(x, "x") * 2.0f; });
+  on<var<4, 3>>("tap", {5, 15, 0}, [](auto x) { return tap(x, "x") * 2.0f; });
 }
 
 TEST_CASE("attention by batch elements and heads") {
@@ -282,18 +281,18 @@ TEST_CASE("attention by batch elements and heads") {
 
 TEST_CASE("losses") {
   on<var<4, 5>, data<std::int32_t, 4>>(
-      "cross_entropy", {40, 112, 0}, [](auto x, auto y) { return cross_entropy(x, y); }, 5);
+      "cross_entropy", {40, 112, 880}, [](auto x, auto y) { return cross_entropy(x, y); }, 5);
   on<var<4, 5>, data<std::int32_t, 4>>(
-      "label smoothing", {10, 28, 0},
+      "label smoothing", {10, 28, 192},
       [](auto x, auto y) {
         return cross_entropy<reduction_kind::sum, ignored_label, per_million<100'000>>(x, y);
       },
       5);
-  on<var<4, 3>, var<4, 3>>("mse_loss", {7, 19, 0}, [](auto x, auto y) { return mse_loss(x, y); });
+  on<var<4, 3>, var<4, 3>>("mse_loss", {7, 19, 72}, [](auto x, auto y) { return mse_loss(x, y); });
 }
 
 TEST_CASE("random numbers are those of the whole") {
-  on<var<4, 3>, var<4, 3>>("bernoulli", {0, 0, 0}, [](auto x, auto p) { return x * bernoulli(p); });
+  on<var<4, 3>, var<4, 3>>("bernoulli", {11, 31, 0}, [](auto x, auto p) { return x * bernoulli(p); });
   on<var<4, 3>>("dropout", {5, 15, 0}, [](auto x) { return dropout(x, 0.3f); }, 3, {0.3, 1 / 0.7});
 }
 
@@ -301,19 +300,20 @@ TEST_CASE("operands that are sums over ranks") {
   using x_t = var<4, 6>;
   using w_t = var<6, 4>;
   const auto with = [](auto f) { return [f](auto x, auto w) { return let(matmul(x, w), f); }; };
-  on<x_t, w_t>("sum", {12, 34, 0}, with([](auto s) { return s; }));
-  on<x_t, w_t>("sums added", {6, 16, 0}, with([](auto s) { return s + transpose(s) - s * 2.0f; }));
-  on<x_t, w_t>("sums and numbers", {12, 34, 0}, with([](auto s) { return -s / 3.0f + s * s; }));
-  on<x_t, w_t>("sums in views", {6, 16, 0}, with([](auto s) {
+  on<x_t, w_t>("sum", {12, 34, 1792}, with([](auto s) { return s; }));
+  on<x_t, w_t>("sums added", {6, 16, 640}, with([](auto s) { return s + transpose(s) - s * 2.0f; }));
+  on<x_t, w_t>("sums and numbers", {12, 34, 1792}, with([](auto s) { return -s / 3.0f + s * s; }));
+  on<x_t, w_t>("sums in views", {6, 16, 880}, with([](auto s) {
                  return concat<1>(pad<1, 1, 2>(slice<0, 1, 3>(s)), flip<0>(slice<0, 0, 2>(s)));
                }));
-  on<x_t, w_t>("sums folded", {12, 34, 0}, with([](auto s) { return sum(s, dims<1>) + amax(s, dims<1>); }));
-  on<x_t, w_t>("sums converted", {12, 34, 0}, with([](auto s) { return cast<double>(s); }));
-  on<x_t, w_t, var<4, 3>>("sums multiplied", {20, 54, 0},
+  on<x_t, w_t>("sums folded", {12, 34, 2080},
+               with([](auto s) { return sum(s, dims<1>) + amax(s, dims<1>); }));
+  on<x_t, w_t>("sums converted", {12, 34, 1792}, with([](auto s) { return cast<double>(s); }));
+  on<x_t, w_t, var<4, 3>>("sums multiplied", {20, 54, 4352},
                           [](auto x, auto w, auto y) { return matmul(matmul(x, w), y); });
-  on<x_t, w_t>("sums to a function", {12, 34, 0}, with([](auto s) { return softmax(exp(s)); }));
+  on<x_t, w_t>("sums to a function", {12, 34, 2080}, with([](auto s) { return softmax(exp(s)); }));
   on<var<4, 5>, var<5, 3>, data<std::int32_t, 4, 2>>(
-      "sums looked up", {10, 28, 0}, [](auto x, auto w, auto i) { return gather<1>(matmul(x, w), i); }, 3);
+      "sums looked up", {10, 28, 1056}, [](auto x, auto w, auto i) { return gather<1>(matmul(x, w), i); }, 3);
 }
 
 TEST_CASE("every op has been divided above") {

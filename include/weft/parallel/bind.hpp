@@ -362,7 +362,7 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
   return {named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-  requires requires { typename Plan::strategy_type; }
+  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)

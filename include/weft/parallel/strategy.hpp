@@ -102,6 +102,7 @@ struct single {
 ///   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .fsdp = 4});      // 8 ranks
 template <class... Axes>
 struct mesh {
+  static constexpr int axes = sizeof...(Axes);
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
   static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
                  int{has(mesh_axis::tp)}) ==

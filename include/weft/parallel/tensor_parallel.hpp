@@ -84,4 +84,14 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
       group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp), options, std::move(groups));
 }
 
+/// The same for a mesh whose only axis is tp, along which all ranks are.
+template <class Plan, class Model, class Optimizer>
+  requires divides_layers<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+  static_assert(Plan::strategy_type::axes == 1,
+                "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
+                "{.dp = 2, .tp = 2})");
+  return bind<Plan>(model, optimizer, ranks, {.tp = ranks.size()});
+}
+
 }  // namespace weft

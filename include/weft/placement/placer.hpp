@@ -8,6 +8,7 @@
 #pragma once
 
 #include <weft/placement/finding.hpp>
+#include <weft/placement/partial.hpp>
 #include <weft/placement/reshape.hpp>
 #include <weft/placement/shared_dims.hpp>
 
@@ -136,31 +137,6 @@ class placer {
     if (made[i].kind == placed::maximum || g_[i].op->kind == op::op_kind::reduce) return {};
     return placement_in_stream(extents(i));
   }
-  /// Whether the op of summands is the summand of its result.
-  constexpr bool passes_partial(const node& n, const sequence<placement>& p) const {
-    int partial = 0;
-    bool same_kind = true, numbers = true;
-    placed kind = placed::sum;
-    for (int k = 0; k < n.operands; ++k)
-      if (p[k].is_partial()) kind = p[k].kind;
-    for (int k = 0; k < n.operands; ++k) {
-      same_kind = same_kind && p[k].kind == kind;
-      if (p[k].is_partial()) ++partial;
-      else numbers = numbers && p[k].kind == placed::whole && extents(n.operand[k]).order == 0;
-    }
-    if (n.op->kind == op::op_kind::view || n.op == &info_of<op::contiguous>) return true;
-    if (n.op == &info_of<op::reduce_max>) return kind == placed::maximum;
-    if (kind == placed::maximum) return false;
-    if (n.op == &info_of<op::add> || n.op == &info_of<op::subtract> || n.op == &info_of<op::concat>)
-      return same_kind;
-    if (n.op == &info_of<op::negate> || n.op == &info_of<op::reduce_sum> || n.op == &info_of<op::pad>)
-      return true;
-    if (n.op == &info_of<op::cast>) return is_floating(n.result.type);
-    if (n.op == &info_of<op::multiply>) return partial == 1 && numbers;
-    if (n.op == &info_of<op::divide>) return p[0].is_partial() && partial == 1 && numbers;
-    return n.op == &info_of<op::index_add> && partial == 1 && p[0].kind == placed::whole;
-  }
-
   // ----- one node
 
   constexpr placement by_rule(int i, sequence<placement>& p) {
@@ -171,7 +147,7 @@ class placer {
     for (int k = 0; k < n.operands; ++k) {
       if (!p[k].is_partial()) continue;
       if (n.op == &info_of<op::uniform_like>) return p[k] = {};  // does not read it
-      if (passes_partial(n, p)) return p[k];
+      if (passes_partial(g_, n, p)) return p[k];
       settle(n.operand[k]);
       return {};
     }

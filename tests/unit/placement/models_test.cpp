@@ -49,7 +49,7 @@ inline constexpr auto head = [](auto x, auto words, auto y) {
 };
 using head_of = of<decltype(head), var<B, T, C>, table, labels>;
 static_assert(sent<head_of, plan>(3) == bytes * (2 * S + 6 * B * T) * 2);
-static_assert(sent<head_of, by_positions>(3) == bytes * (3 * S + 6 * B * T) * 2);
+static_assert(sent<head_of, by_positions>(3) == bytes * (2 * S + 6 * B * T) * 2);
 
 // Queries, keys and values apart behind a norm: their gradients are added before they are settled.
 struct apart {
