@@ -108,6 +108,8 @@ struct mesh {
                  int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
+  static_assert(!has(mesh_axis::pp) || !has(mesh_axis::tp),
+                "weft: mesh: the stages of a pipeline cannot divide layers yet");
   /// The options of programs: those of the axes that change them, of which there is one (parallel/
   /// tensor_parallel.hpp).
   template <class Options>

@@ -66,6 +66,35 @@ std::string to_dot_divided(const E&) {
       graph::detail::placed_program(run::detail::joint_graph_of<E, options>(), options::by_positions));
 }
 
+/// A run in which the ranks along axis tp divide layers. See bind.
+template <class Optimizer, class Options>
+class tensor_parallel_run : public bound_run<Optimizer, Options> {
+  using base = bound_run<Optimizer, Options>;
+
+ public:
+  /// `data`: the ranks that process different data. `layers`: those that divide layers. `owners`: those that
+  /// together hold one copy of the model.
+  template <class Model>
+  tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
+                      std::shared_ptr<communicator> data, std::shared_ptr<communicator> layers,
+                      std::shared_ptr<communicator> owners)
+      : base(device_of(named_parameters(model)), optimizer, std::move(data), o) {
+    parallel::divide_layers(model, *layers);
+    base::hold(named_parameters(model), named_buffers(model), base::ranks(), std::move(owners), {},
+               std::move(layers));
+  }
+
+ private:
+  static device device_of(const state_dict_t& parameters) {
+    if (parameters.empty()) detail::refuse_step(false);
+    return parameters.front().second->where;
+  }
+  /// Parameters that every rank has whole are counted by one.
+  bool counts(const tensor_state& p) const override {
+    return base::layer_rank().rank == 0 || p.is_part_of_layer();
+  }
+};
+
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
 /// types say so; the others are whole on each. Parameters are those of rank 0. Throws usage_error if the
 /// sizes do not multiply to the number of ranks, shape_error if a parameter cannot be divided. Checkpoints of
@@ -76,14 +105,11 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   static_assert(!Plan::programs::by_positions,
                 "weft: bind: activations divided by positions are placed and counted, but not executed");
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
-  parallel::layer_groups groups{group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
-                                group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp)};
-  parallel::divide_layers(model, *groups.layers);
-  return bound_run<Optimizer, typename Plan::programs>(
-      named_parameters(model), named_buffers(model), optimizer,
-      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp), options, std::move(groups));
+  return tensor_parallel_run<Optimizer, typename Plan::programs>(
+      model, optimizer, options, group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
+      group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
+      group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp));
 }
-
 /// The same for a mesh whose only axis is tp, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan>
