@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Builds the graph of one rank from the placements of all values.
 //
-// Every node becomes the same op on the parts of a rank, its extents those of the part. Look-ups in divided rows,
-// random numbers and coordinates become formulas of ordinary ops that count from the first index of the rank.
+// Every node becomes the same op on the parts of a rank, its extents those of the part. Look-ups in divided
+// rows, random numbers and coordinates become formulas of ordinary ops that count from the first index of the
+// rank.
 #pragma once
 
 #include <weft/graph/rewrite.hpp>

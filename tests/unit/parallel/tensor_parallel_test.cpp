@@ -150,7 +150,7 @@ TEST_CASE("columns and rows: what is sent is what was predicted") {
     tape steps(run);
     auto loss = steps.eval(model(x));
     steps.backward(loss);
-    std::vector<std::int64_t> all{run.groups().sent().total() - before};
+    std::vector<std::int64_t> all(1, run.groups().sent().total() - before);
     ranks.all_reduce(all).wait();
     CHECK(all[0] == sent<E, plan>(2));
     CHECK(model.in.weight.state()->extents == shape{2, {ranks.rank() == 0 ? 4 : 3, C}});
