@@ -15,11 +15,11 @@ namespace weft::autodiff {
 
 namespace detail {
 
-/// The nodes on which the value `of` depends, including the other results of native ops among them.
-constexpr sequence<bool> ancestors(const compute_graph& g, int of) {
+/// The nodes on which the values `of` depend, including the other results of native ops among them.
+constexpr sequence<bool> ancestors(const compute_graph& g, const sequence<int>& of) {
   sequence<bool> found(g.size(), false);
-  found[of] = true;
-  for (int i = of; i >= 0; --i)
+  for (int o : of) found[o] = true;
+  for (int i = g.size(); i-- > 0;)
     if (found[i])
       for (int k = 0; k < g[i].operands; ++k) found[g[i].operand[k]] = true;
   for (int i = 0; i < g.size(); ++i)
@@ -27,15 +27,18 @@ constexpr sequence<bool> ancestors(const compute_graph& g, int of) {
   return found;
 }
 
-/// Forward nodes whose value is written to memory: results of kernels that cannot fuse, and their operands.
-constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequence<bool>& forward) {
+/// Nodes among `forward`, the ancestors of `results`, whose value is written to memory: results of kernels
+/// that cannot fuse, and their operands.
+constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequence<bool>& forward,
+                                            const sequence<int>& results) {
   sequence<bool> written(g.size(), false);
   for (int i = 0; i < g.size(); ++i) {
     if (!forward[i]) continue;
     switch (g[i].op->kind) {
       case op::op_kind::elementwise: break;
       case op::op_kind::reduce: written[i] = true; break;
-      case op::op_kind::leaf: case op::op_kind::constant: break;
+      case op::op_kind::leaf:
+      case op::op_kind::constant: break;
       case op::op_kind::view: break;
       default:
         written[i] = true;
@@ -46,7 +49,7 @@ constexpr sequence<bool> written_by_forward(const compute_graph& g, const sequen
         }
     }
   }
-  written[g.outputs[0]] = true;
+  for (int r : results) written[r] = true;
   return written;
 }
 
@@ -61,18 +64,19 @@ constexpr bool is_source(const compute_graph& g, int id) {
 
 }  // namespace detail
 
-/// Forward values that are saved for backward, in node order: those that forward writes, or only those of
-/// them that no element-wise op computes.
-constexpr sequence<int> saved_values(const compute_graph& g, bool all_written = true) {
-  const sequence<bool> forward = detail::ancestors(g, g.outputs[0]);
-  const sequence<bool> written = detail::written_by_forward(g, forward);
-  sequence<bool> needed(g.size(), false);
-  for (int i = 1; i < g.outputs.size(); ++i)
-    if (g.outputs[i] >= 0) needed[g.outputs[i]] = true;
+/// Values that a program with the outputs `first` computes, and that one with the outputs `second` reads, in
+/// node order: those that the first one writes, or only those of them that no element-wise op computes.
+constexpr sequence<int> values_between(const compute_graph& g, const sequence<int>& first,
+                                       const sequence<int>& second, bool all_written = true) {
+  const sequence<bool> forward = detail::ancestors(g, first);
+  const sequence<bool> written = detail::written_by_forward(g, forward, first);
+  sequence<bool> needed(g.size(), false), is_result(g.size(), false);
+  for (int o : second) needed[o] = true;
+  for (int o : first) is_result[o] = true;
   sequence<bool> keep(g.size(), false);
   for (int i = g.size(); i-- > 0;) {
     if (!needed[i]) continue;
-    const bool again = !all_written && i != g.outputs[0] && g[i].op->kind == op::op_kind::elementwise;
+    const bool again = !all_written && !is_result[i] && g[i].op->kind == op::op_kind::elementwise;
     keep[i] = forward[i] && written[i] && !again && !detail::is_source(g, i);
     if (!keep[i])
       for (int k = 0; k < g[i].operands; ++k) needed[g[i].operand[k]] = true;
@@ -82,6 +86,27 @@ constexpr sequence<int> saved_values(const compute_graph& g, bool all_written = 
     if (keep[i]) kept.push_back(i);
   return kept;
 }
+
+/// Forward values of a joint graph that are saved for backward; see values_between.
+constexpr sequence<int> saved_values(const compute_graph& joint, bool all_written = true) {
+  sequence<int> cotangents;
+  for (int i = 1; i < joint.outputs.size(); ++i)
+    if (joint.outputs[i] >= 0) cotangents.push_back(joint.outputs[i]);
+  return values_between(joint, {joint.outputs[0]}, cotangents, all_written);
+}
+
+namespace detail {
+/// `g` with the given nodes replaced by further leaves, numbered from `first` on.
+constexpr void make_leaves(compute_graph& g, const sequence<int>& nodes, int first) {
+  for (int k = 0; k < nodes.size(); ++k) {
+    graph::node& n = g.nodes[nodes[k]];
+    n.op = &graph::info_of<op::leaf>;
+    n.at = {{first + k}, 1};
+    n.operands = 0;
+  }
+  g.leaves += nodes.size();
+}
+}  // namespace detail
 
 /// The forward program: outputs are the result and the saved values.
 constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& kept) {
@@ -98,17 +123,37 @@ constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& 
   for (int i = 0; i < joint.size(); ++i)
     if (joint[i].op == &graph::info_of<op::leaf> && joint[i].at[0] == first)
       joint.nodes[i].at[0] = first + kept.size();
-  for (int k = 0; k < kept.size(); ++k) {
-    graph::node& n = joint.nodes[kept[k]];
-    n.op = &graph::info_of<op::leaf>;
-    n.at = {{first + k}, 1};
-    n.operands = 0;
-  }
-  joint.leaves += kept.size();
+  detail::make_leaves(joint, kept, first);
   sequence<int> cotangents;
   for (int i = 1; i < joint.outputs.size(); ++i) cotangents.push_back(joint.outputs[i]);
   joint.outputs = cotangents;
   return without_dead_code(joint);
+}
+
+/// The backward program in two: `input` computes the cotangents of all leaves but parameters, `weight` those
+/// of parameters. Further outputs of the first are values that the second reads; they become its last leaves.
+struct divided_backward {
+  compute_graph input, weight;
+};
+constexpr divided_backward backward_in_parts(const compute_graph& joint, const sequence<int>& kept) {
+  sequence<bool> is_parameter(joint.leaves, false);
+  for (int i = 0; i < joint.size(); ++i)
+    if (joint[i].op == &graph::info_of<op::leaf>)
+      is_parameter[static_cast<int>(joint[i].at[0])] = joint[i].role == leaf_role::parameter;
+  divided_backward parts{backward_part(joint, kept), {}};
+  compute_graph& input = parts.input;
+  compute_graph& weight = parts.weight = input;
+  sequence<int> first, second;
+  for (int i = 0; i < input.outputs.size(); ++i) {
+    int& unused = is_parameter[i] ? input.outputs[i] : weight.outputs[i];
+    if (unused >= 0) (is_parameter[i] ? second : first).push_back(unused);
+  }
+  for (int i = 0; i < input.outputs.size(); ++i)
+    (is_parameter[i] ? input.outputs[i] : weight.outputs[i]) = -1;
+  const sequence<int> passed = values_between(input, first, second);
+  for (int p : passed) input.outputs.push_back(p);
+  detail::make_leaves(weight, passed, weight.leaves);
+  return {without_dead_code(input), without_dead_code(weight)};
 }
 
 }  // namespace weft::autodiff

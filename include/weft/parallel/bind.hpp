@@ -288,6 +288,8 @@ class bound_run : public context {
   }
   bool holds_parameters() const { return parallel_.has_value(); }
 
+  /// Whether subsequent backward passes are the last of the step; see no_sync.
+  void synchronize(bool on) { parallel_->synchronize(on); }
   /// During subsequent backward passes, the gradients of these tensors are not reduced.
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
 

@@ -15,7 +15,7 @@
 
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/pipeline_step.hpp>
-#include <weft/parallel/schedule/loops.hpp>
+#include <weft/parallel/schedule/zero_bubble.hpp>
 #include <weft/parallel/stage_division.hpp>
 
 namespace weft {
@@ -28,10 +28,29 @@ constexpr schedule interleaved(int stages, int micro_batches) {
 }
 }  // namespace pipeline
 
+namespace detail {
+/// Whether the schedule has steps that compute gradients of parameters only.
+constexpr bool divides_backward(const pipeline::schedule& s) {
+  for (const auto& list : s.steps)
+    for (const pipeline::step& e : list)
+      if (e.kind == pipeline::step_kind::backward_weight) return true;
+  return false;
+}
+/// The same for the schedules that `Make` makes; false if it is no constant expression.
+template <auto Make>
+consteval bool makes_weight_steps() {
+  if constexpr (requires { typename std::bool_constant<divides_backward(Make(2, 4))>; })
+    return divides_backward(Make(2, 4));
+  else return false;
+}
+}  // namespace detail
+
 /// Pipeline parallelism along an axis of `strategy::mesh`. `Make(stages, micro_batches)` returns the
-/// schedule.
-template <auto Make = pipeline::one_f_one_b>
+/// schedule. `DividesBackward`: whether programs for schedules with divided backward steps (zero bubble) are
+/// compiled.
+template <auto Make = pipeline::one_f_one_b, bool DividesBackward = detail::makes_weight_steps<Make>()>
 struct pp {
+  static constexpr bool divides_backward = DividesBackward;
   static constexpr mesh_axis axis = mesh_axis::pp;
   static constexpr sharding divide = sharding::none;
   static pipeline::schedule make(int stages, int micro_batches) { return Make(stages, micro_batches); }
@@ -48,13 +67,15 @@ struct pipeline_options {
 
 /// A run whose ranks hold stages of the model. Tapes written by hand and `step(options)` do not apply: a step
 /// is `step(micro_batches, loss)`.
-template <class Optimizer, class Options = program_options<>>
+template <class Optimizer, class Options = program_options<>, bool DividesBackward = false>
 class pipeline_run : public bound_run<Optimizer, Options> {
   using base = bound_run<Optimizer, Options>;
   template <class, class>
   friend class parallel::pipeline_step;
 
  public:
+  static constexpr bool divides_backward = DividesBackward;
+
   pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
                std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p)
       : base(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
@@ -247,10 +268,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
       refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
     if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
       refuse("puts chunks on other stages than the one before");
-    for (const auto& list : s.steps)
-      for (const pipeline::step& e : list)
-        if (e.kind == pipeline::step_kind::backward_input || e.kind == pipeline::step_kind::backward_weight)
-          refuse("divides backward steps, which is not supported yet");
+    if (!DividesBackward && weft::detail::divides_backward(s))
+      refuse("divides backward steps, for which the policy must ask: pp<pipeline::zb_h1>, or pp<make, true>");
     if (!s.flush) refuse("updates parameters before its end, which is not supported yet");
     schedule_ = std::move(s);
   }
@@ -328,7 +347,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
       }
     base::hold(own[0], own[1], *data_, owners_, chunk_of);
     tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
-                  base::options().deterministic);
+                  base::options().deterministic, this->hooks() != nullptr);
   }
   static void free(const std::string& name, tensor_state& t) {
     t.memory = buffer();
@@ -372,6 +391,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
   // For pipeline_step.
+  void synchronize(bool on) { base::synchronize(on); }
   void begin_this(int micro_batch, int count) {
     this->begin_micro_batch(number_of_step_,
                             static_cast<std::uint64_t>(base::micro_batch(micro_batch, count)));
@@ -398,8 +418,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 };
 
 /// The value of a statement of a pipelined model, on every rank. Collective.
-template <expression E, class Optimizer, class Options>
-evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options>& run) {
+template <expression E, class Optimizer, class Options, bool DividesBackward>
+evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options, DividesBackward>& run) {
   return run.eval(e);
 }
 
@@ -407,9 +427,9 @@ namespace detail {
 /// The axis `pp` of a mesh.
 template <class Axis, class... Axes>
 struct pipeline_axis : pipeline_axis<Axes...> {};
-template <auto Make, class... Axes>
-struct pipeline_axis<pp<Make>, Axes...> {
-  using type = pp<Make>;
+template <auto Make, bool DividesBackward, class... Axes>
+struct pipeline_axis<pp<Make, DividesBackward>, Axes...> {
+  using type = pp<Make, DividesBackward>;
 };
 template <class Strategy>
 struct pipeline_axis_of;
@@ -422,10 +442,11 @@ template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}) {
-  if (!p.schedule) p.schedule = detail::pipeline_axis_of<typename Plan::strategy_type>::type::make;
-  return pipeline_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
-                                                          optimizer, {std::shared_ptr<void>(), &ranks}, o,
-                                                          std::move(p));
+  using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
+  if (!p.schedule) p.schedule = axis::make;
+  return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
+      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
+      std::move(p));
 }
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))

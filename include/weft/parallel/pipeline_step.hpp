@@ -17,7 +17,7 @@ namespace weft::parallel {
 template <class Run, class Loss>
 class pipeline_step {
   using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
-  using tape_type = tape<typename Run::programs>;
+  using tape_type = tape<typename Run::programs, Run::divides_backward>;
   using loss_type = variable<typename statement::value_type, extents<>>;
 
  public:
@@ -34,7 +34,7 @@ class pipeline_step {
         begin_(clock::now()) {
     for (const pipeline::step& e : list_) {
       if (e.kind == kind::forward) ++forwards_left_[static_cast<std::size_t>(e.micro_batch)];
-      if (e.kind == kind::backward) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
+      if (completes_gradients(e)) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
     }
   }
 
@@ -53,10 +53,12 @@ class pipeline_step {
       if (e.kind == kind::receive_activation || e.kind == kind::receive_gradient) begin_receive(e);
       if (e.kind == kind::send_activation) messages_.send(schedule_, e, cell(e).out, options());
       if (e.kind == kind::send_gradient) send_gradient(e);
-      if (e.kind != kind::forward && e.kind != kind::backward) continue;
+      if (pipeline::is_message(e.kind)) continue;
       begin_receives_after(k);
       const double start = seconds();
-      e.kind == kind::forward ? forward(e) : backward(e);
+      if (e.kind == kind::forward) forward(e);
+      if (pipeline::yields_gradient(e.kind)) backward_input(e);
+      if (completes_gradients(e)) backward_weight(e);
       records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, start, seconds()});
     }
     messages_.complete();
@@ -92,7 +94,7 @@ class pipeline_step {
   void begin_receives_after(std::size_t k) {
     for (++k; k < list_.size(); ++k) {
       const pipeline::step& e = list_[k];
-      if (e.kind == kind::forward || e.kind == kind::backward) return;
+      if (!pipeline::is_message(e.kind)) return;
       if (e.kind == kind::receive_activation || (e.kind == kind::receive_gradient && cell(e).out))
         begin_receive(e);
     }
@@ -138,16 +140,23 @@ class pipeline_step {
     if (--forwards_left_[j] == 0) statements_[j].reset();
   }
   state_ptr input_of(const pipeline::step& e) {
-    if (!on_this_stage(e.chunk - 1))
-      return messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
+    if (!on_this_stage(e.chunk - 1)) {
+      const state_ptr received = messages_.take({kind::receive_activation, e.chunk, e.micro_batch});
+      received->on_tape = tape_status::recorded;  // by that of another stage
+      return received;
+    }
     const state_ptr& before = cell(e.chunk - 1, e.micro_batch).out;
     return part_of(*before, 0, before->extents);  // with a gradient of its own
   }
 
-  void backward(const pipeline::step& e) {
+  /// Whether a step computes gradients of parameters.
+  static bool completes_gradients(const pipeline::step& e) {
+    return e.kind == kind::backward || e.kind == kind::backward_weight;
+  }
+  /// Computes the gradient of the chunk's input; of an undivided backward pass, all gradients.
+  void backward_input(const pipeline::step& e) {
     saved& s = cell(e);
-    const auto quiet = run_.no_sync(--backwards_left_[static_cast<std::size_t>(e.chunk)] > 0);
-    run_.before_backward(e.chunk, e.micro_batch);
+    if constexpr (!Run::divides_backward) begin_gradients(e);
     if (is_last(e.chunk)) {
       s.recorded->backward(loss_type(s.out));
     } else {
@@ -156,11 +165,22 @@ class pipeline_step {
                                  : messages_.take({kind::receive_gradient, e.chunk, e.micro_batch});
       s.recorded->backward(s.out, seed);
     }
-    run_.after_backward(e.chunk, e.micro_batch);
     if (s.in) s.gradient = s.in->grad ? s.in->grad : zeros_like(*s.in);
-    s.recorded.reset();
     s.in.reset();
     s.out.reset();
+  }
+  void backward_weight(const pipeline::step& e) {
+    saved& s = cell(e);
+    if constexpr (Run::divides_backward) {
+      begin_gradients(e);
+      s.recorded->backward_weights();
+    }
+    run_.after_backward(e.chunk, e.micro_batch);
+    s.recorded.reset();
+  }
+  void begin_gradients(const pipeline::step& e) {
+    run_.synchronize(--backwards_left_[static_cast<std::size_t>(e.chunk)] == 0);
+    run_.before_backward(e.chunk, e.micro_batch);
   }
   void send_gradient(const pipeline::step& e) {
     messages_.send(schedule_, e, std::exchange(cell(e).gradient, nullptr), options());

@@ -28,15 +28,17 @@ struct tied_parameter {
 /// Exchanges the gradients of tied parameters between the chunks and stages that hold them.
 class tied_gradients {
  public:
+  /// `reduces`: whether backward passes reduce gradients, rather than leave their sum in the parameters.
   /// `first_tag`: messages have this tag and the next ones, one for each parameter. All stages must pass the
   /// same list.
   tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages,
-                 int first_tag, bool deterministic)
+                 int first_tag, bool deterministic, bool reduces)
       : all_(std::move(all)),
         stage_of_(std::move(stage_of)),
         stages_(&stages),
         first_tag_(first_tag),
-        deterministic_(deterministic) {}
+        deterministic_(deterministic),
+        reduces_(reduces) {}
   tied_gradients(const tied_gradients&) = delete;
   tied_gradients& operator=(const tied_gradients&) = delete;
   ~tied_gradients() {
@@ -106,7 +108,7 @@ class tied_gradients {
     return i >= 0 && i < static_cast<std::ptrdiff_t>(p.chunks.size()) ? p.chunks[static_cast<std::size_t>(i)]
                                                                       : -1;
   }
-  bool hands_down(int from, int to) const { return deterministic_ || stage(from) == stage(to); }
+  bool hands_down(int from, int to) const { return deterministic_ || (reduces_ && stage(from) == stage(to)); }
 
   state_ptr take(std::size_t t, int micro_batch) {
     const auto found = handed_.find({t, micro_batch});
@@ -156,7 +158,7 @@ class tied_gradients {
   std::vector<int> stage_of_;
   communicator* stages_;
   int first_tag_;
-  bool deterministic_;
+  bool deterministic_, reduces_;
   std::map<std::pair<std::size_t, int>, state_ptr> handed_;  // by parameter and micro-batch
   std::deque<std::pair<state_ptr, work>> sent_;
 };

@@ -93,6 +93,25 @@ struct backward_plan {
   }
 };
 
+template <expression E, class Options>
+struct backward_input_plan {
+  static consteval lower::plan make() {
+    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    return plan_of(
+        autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
+            .input);
+  }
+};
+template <expression E, class Options>
+struct backward_weight_plan {
+  static consteval lower::plan make() {
+    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    return plan_of(
+        autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
+            .weight);
+  }
+};
+
 }  // namespace detail
 
 /// A plan with the CPU kernels of its instructions. Source::make() returns the plan.
@@ -160,5 +179,11 @@ using forward_program = program<detail::forward_plan<E, Options>>;
 /// value.
 template <expression E, class Options = program_options<>>
 using backward_program = program<detail::backward_plan<E, Options>>;
+/// The same in two programs, autodiff::backward_in_parts: the cotangents of inputs, and what the second one
+/// reads; the cotangents of parameters.
+template <expression E, class Options = program_options<>>
+using backward_input_program = program<detail::backward_input_plan<E, Options>>;
+template <expression E, class Options = program_options<>>
+using backward_weight_program = program<detail::backward_weight_plan<E, Options>>;
 
 }  // namespace weft::run

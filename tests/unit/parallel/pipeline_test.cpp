@@ -103,6 +103,10 @@ outcome train_stages(const setting& s) {
 template <int Stage>
 using plan = policy<strategy::mesh<pp<>, dp, fsdp<Stage>>>;
 
+/// The same with programs for divided backward steps.
+template <int Stage>
+using plan_in_parts = policy<strategy::mesh<pp<pipeline::zb_h1>, dp, fsdp<Stage>>>;
+
 /// One rank with as many micro-batches.
 const outcome& whole(setting s) {
   static std::vector<std::pair<std::string, outcome>> known;
@@ -117,10 +121,10 @@ const outcome& whole(setting s) {
   return known.back().second;
 }
 
-template <int Stage>
+template <int Stage, template <int> class Plan = plan>
 void compare(setting s) {
   INFO("ZeRO " << Stage << ", " << to_string(s));
-  const outcome one = whole(s), staged = train_stages<plan<Stage>>(s);
+  const outcome one = whole(s), staged = train_stages<Plan<Stage>>(s);
   if (s.deterministic) {
     CHECK(staged.losses == one.losses);
     CHECK(staged.norms == one.norms);
@@ -145,6 +149,23 @@ TEST_CASE("pipelines train as one rank does, under every schedule") {
   for (const char* schedule : {"gpipe", "1f1b"})
     compare<0>({.sizes = {.pp = 4}, .schedule = schedule, .per_rank = 5});
   compare<0>({.sizes = {.pp = 3}, .schedule = "layer-wise", .per_rank = 1});
+}
+
+TEST_CASE("divided backward steps give the same gradients") {
+  for (const bool deterministic : {true, false}) {
+    for (const int stages : {1, 2, 3, 4})
+      for (const index_t m : {stages, 2 * stages, 7})
+        for (const char* schedule : {"zb-h1", "zb-v", "dual-pipe-v", "1f1b"})
+          if (m >= 2 * stages || std::string_view(schedule) != "dual-pipe-v")
+            compare<0, plan_in_parts>({.sizes = {.pp = stages},
+                                       .schedule = schedule,
+                                       .per_rank = m,
+                                       .deterministic = deterministic});
+    compare<0, plan_in_parts>(
+        {.sizes = {.pp = 2, .dp = 2}, .schedule = "zb-h1", .deterministic = deterministic});
+    compare<3, plan_in_parts>(
+        {.sizes = {.pp = 2, .fsdp = 2}, .schedule = "zb-v", .deterministic = deterministic});
+  }
 }
 
 TEST_CASE("pipelines beside data parallelism and every stage of ZeRO") {
