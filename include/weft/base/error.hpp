@@ -4,8 +4,11 @@
 // Every message names the op, shapes, file or module path concerned.
 #pragma once
 
+#include <concepts>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace weft {
 
@@ -53,5 +56,64 @@ struct timeout_error : comm_error {
 struct usage_error : error {
   using error::error;
 };
+
+/// A part of a message: text, a number, or a value for which `to_string(value)` is a std::string, such as a
+/// shape. Refers to what it is made of.
+class message_part {
+ public:
+  message_part(const char* text) : append_(append_text), text_(text) {}
+  message_part(const std::string& text) : append_(append_value<std::string>), value_(&text) {}
+  message_part(const std::string_view& text) : append_(append_value<std::string_view>), value_(&text) {}
+  message_part(std::signed_integral auto number) : append_(append_signed), signed_(number) {}
+  message_part(std::unsigned_integral auto number) : append_(append_unsigned), unsigned_(number) {}
+  message_part(double number) : append_(append_real), real_(number) {}
+  template <class T>
+    requires requires(const T& value) { to_string(value); }
+  message_part(const T& value) : append_(append_value<T>), value_(&value) {}
+
+  void append_to(std::string& message) const { append_(message, *this); }
+
+ private:
+  using function = void(std::string&, const message_part&);
+  [[gnu::cold]] static void append_text(std::string& to, const message_part& p) { to += p.text_; }
+  [[gnu::cold]] static void append_unsigned(std::string& to, const message_part& p) {
+    to += std::to_string(p.unsigned_);
+  }
+  [[gnu::cold]] static void append_signed(std::string& to, const message_part& p) {
+    to += std::to_string(p.signed_);
+  }
+  [[gnu::cold]] static void append_real(std::string& to, const message_part& p) {
+    to += std::to_string(p.real_);
+  }
+  template <class T>
+  [[gnu::cold]] static void append_value(std::string& to, const message_part& p) {
+    const T& value = *static_cast<const T*>(p.value_);
+    if constexpr (requires { to += value; }) to += value;
+    else to += to_string(value);
+  }
+
+  function* append_;
+  union {
+    const char* text_;
+    const void* value_;
+    long long signed_;
+    unsigned long long unsigned_;
+    double real_;
+  };
+};
+
+/// The parts as one text. One function for all messages: each `+` between strings would be code at its place.
+[[gnu::cold, gnu::noinline]] inline std::string joined(std::initializer_list<message_part> parts) {
+  std::string message;
+  for (const message_part& p : parts) p.append_to(message);
+  return message;
+}
+
+/// Throws an Error with the parts as its message.
+///   refuse<shape_error>({"weft: slice: dim ", dim, " of ", extents});
+template <class Error>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse(std::initializer_list<message_part> parts) {
+  throw Error(joined(parts));
+}
 
 }  // namespace weft

@@ -24,7 +24,7 @@ class recycled_blocks {
  public:
   static constexpr bool recycles = !poisons;
 
-  static void* take(std::size_t bytes) {
+  [[gnu::noinline]] static void* take(std::size_t bytes) {
     const int size = size_of(bytes);
     if (size < sizes) {
       lists& own = mine();
@@ -37,7 +37,7 @@ class recycled_blocks {
     }
     return ::operator new(bytes);
   }
-  static void give(void* memory, std::size_t bytes) noexcept {
+  [[gnu::noinline]] static void give(void* memory, std::size_t bytes) noexcept {
     const int size = size_of(bytes);
     if (size < sizes) {
       lists& own = mine();

@@ -30,9 +30,9 @@ concept operands = (operand<Ts> && ...) && ((expression<Ts> || graph_value<Ts>) 
 
 namespace detail {
 
-[[noreturn, gnu::cold]] inline void refuse_number(const std::string& number, dtype t) {
-  throw value_error("weft: the number " + number + " beside a tensor of type " + name_of(t) +
-                    " is not a value of that type: cast the tensor");
+[[noreturn, gnu::cold]] inline void refuse_number(message_part number, dtype t) {
+  refuse<value_error>({"weft: the number ", number, " beside a tensor of type ", name_of(t),
+                       " is not a value of that type: cast the tensor"});
 }
 /// `x` as a T. Throws value_error if an integer is out of range of T; PyTorch wraps it, so that u8 == -1
 /// holds for 255.
@@ -41,7 +41,7 @@ constexpr T number_as(Number x) {
   if constexpr (std::is_integral_v<Number> && std::is_integral_v<T>) {
     const T y = static_cast<T>(x);
     if (static_cast<Number>(y) != x || (y < T{}) != (x < Number{}))
-      refuse_number(std::to_string(x), dtype_of<T>);
+      refuse_number(x, dtype_of<T>);
     return y;
   } else {
     return static_cast<T>(x);

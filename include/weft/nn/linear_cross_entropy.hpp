@@ -27,7 +27,7 @@ inline constexpr index_t logits_at_once = index_t{1} << 24;
 template <index_t Ignore = ignored_label, expression X, class W, expression Y>
 auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logits_at_once) {
   if (at_once < 1)
-    throw value_error("weft: linear_cross_entropy: " + std::to_string(at_once) + " logits at once");
+    refuse<value_error>({"weft: linear_cross_entropy: ", at_once, " logits at once"});
   using T = typename X::value_type;
   using S = slice_sum<T>;
   const auto of_rows = [weight](auto rows, auto row_labels) {

@@ -20,8 +20,8 @@ struct causal_self_attention {
   static causal_self_attention create(index_t features, index_t heads,
                                       const device& where = default_device()) {
     if (heads < 1 || features % heads)
-      throw value_error("weft: causal_self_attention: " + std::to_string(heads) + " heads do not divide " +
-                        std::to_string(features) + " features");
+      refuse<value_error>({"weft: causal_self_attention: ", heads, " heads do not divide ", features,
+                           " features"});
     return {decltype(qkv)::create(features, 3 * features, where),
             decltype(out)::create(features, features, where), heads};
   }

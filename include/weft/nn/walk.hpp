@@ -185,10 +185,9 @@ void for_each_entry(Map& m, F f) {
 
 [[noreturn, gnu::cold]] inline void refuse_undefined_parameter(const std::string& path, dtype type,
                                                                const shape& extents) {
-  throw value_error("weft: the parameter " + path + " of type " + name_of(type) + " " + to_string(extents) +
-                    " has no elements: give it some (layers with a dyn size are made by `create`), or make "
-                    "it a std::optional if it may "
-                    "be absent");
+  refuse<value_error>({"weft: the parameter ", path, " of type ", name_of(type), " ", extents,
+                       " has no elements: give it some (layers with a dyn size are made by `create`), or make "
+                       "it a std::optional if it may be absent"});
 }
 
 /// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. A parameter

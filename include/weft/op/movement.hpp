@@ -265,13 +265,11 @@ namespace detail {
 // Not templates, so that their text is not instantiated for each expression.
 
 [[noreturn, gnu::cold]] inline void refuse_bounds(const shape& s, int dim, index_t start, index_t stop) {
-  throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(s) + " from " +
-                    std::to_string(start) + " to " + std::to_string(stop) +
-                    ": bounds are 0 <= start <= stop <= extent");
+  refuse<shape_error>({"weft: slice: dim ", dim, " of ", s, " from ", start, " to ", stop,
+                       ": bounds are 0 <= start <= stop <= extent"});
 }
 [[noreturn, gnu::cold]] inline void refuse_parts(const shape& s, int dim, index_t parts) {
-  throw shape_error("weft: unflatten: dim " + std::to_string(dim) + " of " + to_string(s) +
-                    " cannot become " + std::to_string(parts) + " parts");
+  refuse<shape_error>({"weft: unflatten: dim ", dim, " of ", s, " cannot become ", parts, " parts"});
 }
 /// Copies the dynamic extents of `to` into `sizes`.
 template <index_t... To>

@@ -75,7 +75,7 @@ namespace weft {
 
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_rate(float rate) {
-  throw value_error("weft: dropout: a rate of " + std::to_string(rate) + " is not in [0, 1]");
+  refuse<value_error>({"weft: dropout: a rate of ", rate, " is not in [0, 1]"});
 }
 }  // namespace detail
 

@@ -75,7 +75,7 @@ void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
       case dtype::f32: f(float{}, p->grad); break;
       case dtype::bf16: f(bfloat16{}, p->grad); break;
       case dtype::f16: f(float16{}, p->grad); break;
-      default: throw value_error(std::string("weft: ") + what + ": a gradient of " + name_of(p->grad->type));
+      default: refuse<value_error>({"weft: ", what, ": a gradient of ", name_of(p->grad->type)});
     }
   }
 }
@@ -83,7 +83,7 @@ void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
 /// Throws value_error if `limit` is negative or NaN.
 inline void require_limit(const char* what, double limit) {
   if (!(limit >= 0))
-    throw value_error(std::string("weft: ") + what + ": a limit of " + std::to_string(limit));
+    refuse<value_error>({"weft: ", what, ": a limit of ", limit});
 }
 
 }  // namespace detail

@@ -13,8 +13,7 @@ namespace weft::detail {
 
 [[noreturn, gnu::cold]] inline void refuse_field(const char* who, const char* field, double value,
                                                  const char* what) {
-  throw value_error(std::string("weft: ") + who + ": " + field + " is " + std::to_string(value) + ", not " +
-                    what);
+  refuse<value_error>({"weft: ", who, ": ", field, " is ", value, ", not ", what});
 }
 
 struct named_number {

@@ -60,9 +60,8 @@ class optimizer_state {
     if (is_at(place, kind, name)) {
       t = slots_[place].tensor;
       if (t->type != type || !(t->extents == like.extents))
-        throw value_error("weft: optimizer: " + std::string(kind) + " of " + std::string(name) + " is " +
-                          name_of(t->type) + " " + to_string(t->extents) + ", not " + name_of(type) + " " +
-                          to_string(like.extents));
+        refuse<value_error>({"weft: optimizer: ", kind, " of ", name, " is ", name_of(t->type), " ",
+                             t->extents, ", not ", name_of(type), " ", like.extents});
       move_to(*t, like.where);
     } else {
       t = make_state(like.where, like.extents, type);

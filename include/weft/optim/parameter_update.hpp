@@ -139,7 +139,7 @@ void update_parameters(O& o, const state_dict_t& parameters, double scale = 1,
   detail::check_settings(o);
   for (const auto& [name, p] : parameters)
     if (p->grad && p->type != dtype::f32)
-      throw value_error("weft: optimizer: parameter " + name + " is " + name_of(p->type) + ", not f32");
+      refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
   ++o.steps;
   for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c);
 }

@@ -29,10 +29,8 @@ inline constexpr std::array scale_words{
 [[noreturn, gnu::cold]] inline void refuse_spec(const char* what, const tensor_state& a,
                                                 const tensor_state& b, dtype type) {
   if (b.type != type)
-    throw value_error(std::string("weft: ") + what + ": elements of " + name_of(a.type) + " and " +
-                      name_of(b.type));
-  throw shape_error(std::string("weft: ") + what + ": the shapes are " + to_string(a.extents) + " and " +
-                    to_string(b.extents));
+    refuse<value_error>({"weft: ", what, ": elements of ", name_of(a.type), " and ", name_of(b.type)});
+  refuse<shape_error>({"weft: ", what, ": the shapes are ", a.extents, " and ", b.extents});
 }
 /// Throws unless `b` has dtype `type` and `size` elements.
 inline void require_form(const char* what, const tensor_state& a, const tensor_state& b, dtype type,
@@ -49,8 +47,7 @@ void visit_floating(const char* what, dtype t, F f) {
     case dtype::bf16: return f(std::integral_constant<dtype, dtype::bf16>{});
     case dtype::f16: return f(std::integral_constant<dtype, dtype::f16>{});
     default:
-      throw value_error(std::string("weft: ") + what + ": elements of " + name_of(t) +
-                        ", which is not floating");
+      refuse<value_error>({"weft: ", what, ": elements of ", name_of(t), ", which is not floating"});
   }
 }
 }  // namespace detail

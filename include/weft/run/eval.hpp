@@ -29,9 +29,9 @@ constexpr executable executable_of() {
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t,
                                                   const device& here) {
-  throw device_error("weft: operand " + std::to_string(number) + " of shape " + to_string(t.extents) +
-                     " is on device " + t.where->name() + ", the context computes on " + here->name() +
-                     (std::string(t.where->name()) == here->name() ? " (another one of that name)" : ""));
+  refuse<device_error>({"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
+                        ", the context computes on ", here->name(),
+                        std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
 }
 
 /// Buffers for those of `outputs` that the program must not write in place; null for the others, empty if

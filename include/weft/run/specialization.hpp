@@ -228,16 +228,15 @@ class specialization {
       const lower::value_entry& v = value(i);
       const shape extents = resolved(v.result.extents);
       if (!extents.is_static())
-        throw shape_error(std::string("weft: ") + v.op + ": an extent of the result would be negative");
+        refuse<shape_error>({"weft: ", v.op, ": an extent of the result would be negative"});
       layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
       if (v.where != storage::view) continue;
       if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
-        throw error("weft: reshape of " + to_string(layout_of(v.source).extents) + " to " +
-                    to_string(extents) + " cannot be a view");
+        refuse<error>({"weft: reshape of ", layout_of(v.source).extents, " to ", extents,
+                       " cannot be a view"});
       const element_range reached = range_of(layouts_[i]);
       if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
-        throw shape_error(std::string("weft: ") + v.op + " of " + to_string(layout_of(v.source).extents) +
-                          ": outside its operand");
+        refuse<shape_error>({"weft: ", v.op, " of ", layout_of(v.source).extents, ": outside its operand"});
     }
   }
 
@@ -350,7 +349,7 @@ class specialization {
     for (int a = 0; a < args.arguments; ++a)
       if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 &&
           args.stride[a][last] != 1)
-        throw error("weft: a kernel reads an operand as contiguous that is not");
+        refuse<error>({"weft: a kernel reads an operand as contiguous that is not"});
   }
 
   /// The strides of dims d and d + 1 traversed as one dim, by argument; false if an argument has no such

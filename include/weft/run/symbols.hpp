@@ -25,7 +25,7 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
 
 /// Throws shape_error: `what` does not hold for the operands of law number `law` of the plan.
 [[noreturn, gnu::cold]] inline void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
-                                                   const std::string& what) {
+                                                   std::initializer_list<message_part> what) {
   std::string text = "weft: ";
   if (law >= 0) {
     const applied_law& l = p.laws[static_cast<std::size_t>(law)];
@@ -38,24 +38,23 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
     }
     text += l.operands > applied_law::shapes ? ", ...: " : ": ";
   }
-  throw shape_error(text + what);
+  refuse<shape_error>({text, joined(what)});
 }
 
 [[noreturn, gnu::cold]] inline void refuse_check(const plan_view& p, const extent_check& c,
                                                  const symbol_values& numbers) {
-  const std::string a = std::to_string(number_of(numbers, c.a)), b = std::to_string(number_of(numbers, c.b));
-  refuse_extents(p, c.law, numbers,
-                 c.kind == check_kind::equal     ? "extents " + a + " and " + b + " must be equal"
-                 : c.kind == check_kind::at_most ? a + " must be at most " + b
-                                                 : "the dim has no elements");
+  const index_t a = number_of(numbers, c.a), b = number_of(numbers, c.b);
+  switch (c.kind) {
+    case check_kind::equal: refuse_extents(p, c.law, numbers, {"extents ", a, " and ", b, " must be equal"});
+    case check_kind::at_most: refuse_extents(p, c.law, numbers, {a, " must be at most ", b});
+    default: refuse_extents(p, c.law, numbers, {"the dim has no elements"});
+  }
 }
 
 inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values& numbers) {
   const index_t a = number_of(numbers, s.a), b = number_of(numbers, s.b);
   if (b <= 0 || (s.kind == symbol_kind::divide && a % b))
-    refuse_extents(
-        p, s.law, numbers,
-        "an extent of " + std::to_string(a) + " cannot be divided into parts of " + std::to_string(b));
+    refuse_extents(p, s.law, numbers, {"an extent of ", a, " cannot be divided into parts of ", b});
   return a / b + (a % b > 0);
 }
 
@@ -69,16 +68,15 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
     const int dim = static_cast<int>(v.at[0]);
     const index_t start = number(v.at[1]), stop = number(v.at[2]);
     if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
-      throw shape_error("weft: slice: dim " + std::to_string(dim) + " of " + to_string(from) +
-                        " does not have the elements from " + std::to_string(start) + " to " +
-                        std::to_string(stop));
+      refuse<shape_error>({"weft: slice: dim ", dim, " of ", from, " does not have the elements from ", start,
+                           " to ", stop});
   }
 }
 
 /// `size`, a size or bound given at run time; throws shape_error if it is negative.
 inline index_t non_negative(index_t size) {
   if (size < 0)
-    throw shape_error("weft: a size or bound given at run time is negative: " + std::to_string(size));
+    refuse<shape_error>({"weft: a size or bound given at run time is negative: ", size});
   return size;
 }
 
@@ -90,9 +88,7 @@ inline index_t combined(const plan_view& p, const symbol& s, const symbol_values
                          : s.kind == symbol_kind::subtract ? __builtin_sub_overflow(a, b, &n)
                                                            : __builtin_mul_overflow(a, b, &n);
   if (overflows)
-    refuse_extents(
-        p, s.law, numbers,
-        "extents do not fit into 64 bits, computed from " + std::to_string(a) + " and " + std::to_string(b));
+    refuse_extents(p, s.law, numbers, {"extents do not fit into 64 bits, computed from ", a, " and ", b});
   return n;
 }
 }  // namespace detail

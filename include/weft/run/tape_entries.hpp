@@ -52,8 +52,8 @@ class basic_tape_entries {
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
     if (!(seed.extents() == y.extents()))
-      throw shape_error("weft: backward: a seed of shape " + to_string(seed.extents()) +
-                        " for a value of shape " + to_string(y.extents()));
+      refuse<shape_error>({"weft: backward: a seed of shape ", seed.extents(), " for a value of shape ",
+                           y.extents()});
     run_backward(y.state(), seed.state());
   }
   /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
@@ -119,7 +119,7 @@ class basic_tape_entries {
   void remember(const std::shared_ptr<tensor_state>& value, tensor_list operands, F f) {
     const context::use own(*context_);
     if (value->on_tape == tape_status::recorded)
-      throw usage_error("weft: a tape holds the value of shape " + to_string(value->extents) + " already");
+      refuse<usage_error>({"weft: a tape holds the value of shape ", value->extents, " already"});
     value->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return;
     entry n;
@@ -262,8 +262,8 @@ class basic_tape_entries {
           "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
           "several "
           "losses and go back once";
-    throw usage_error("weft: backward: this tape does not hold the value of shape " + to_string(y.extents) +
-                      ": " + why);
+    refuse<usage_error>({"weft: backward: this tape does not hold the value of shape ", y.extents, ": ",
+                         why});
   }
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
@@ -344,8 +344,8 @@ class basic_tape_entries {
   void run_function(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
     tensor_list gradients = n.function->call(cotangent);
     if (gradients.size() != n.leaves.size())
-      throw usage_error("weft: backward: a function gives " + std::to_string(gradients.size()) +
-                        " cotangents for " + std::to_string(n.leaves.size()) + " operands");
+      refuse<usage_error>({"weft: backward: a function gives ", gradients.size(), " cotangents for ",
+                           n.leaves.size(), " operands"});
     accumulate_all(n, gradients);
     n.saved = std::move(gradients);
   }
@@ -369,8 +369,8 @@ class basic_tape_entries {
   static void check_versions(const entry& n) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (n.read[i] && n.leaves[i]->version != n.versions[i])
-        throw value_error("weft: backward: operand " + std::to_string(i) + " of shape " +
-                          to_string(n.leaves[i]->extents) + " was changed in place after forward read it");
+        refuse<value_error>({"weft: backward: operand ", i, " of shape ", n.leaves[i]->extents,
+                             " was changed in place after forward read it"});
   }
   /// Executes a backward program, whose leaves are the operands and what has been saved, and adds the
   /// cotangents that it returns; its further outputs are saved.

@@ -30,17 +30,17 @@ namespace detail {
 [[gnu::cold]] inline void check_target(const tensor_state& target, std::size_t number, const shape& extents,
                                        dtype type) {
   if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
-  throw shape_error("weft: update: target " + std::to_string(number) + " of shape " +
-                    to_string(target.extents) + " and type " + name_of(target.type) +
-                    " cannot take a value of shape " + to_string(extents) + " and type " + name_of(type));
+  refuse<shape_error>({"weft: update: target ", number, " of shape ", target.extents, " and type ",
+                       name_of(target.type), " cannot take a value of shape ", extents, " and type ",
+                       name_of(type)});
 }
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.
 inline void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
-    throw usage_error("weft: update: " + std::to_string(targets.size()) + " targets for " +
-                      std::to_string(p.plan.outputs.size()) + " values");
+    refuse<usage_error>({"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(),
+                         " values"});
   const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
   const specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
   for (std::size_t t = 0; t < targets.size(); ++t) {

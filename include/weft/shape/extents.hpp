@@ -26,8 +26,7 @@ constexpr bool has_countable_size(shape s) {
 
 /// Not a template, so that its text is not instantiated for each extents type.
 [[noreturn, gnu::cold]] inline void refuse_extent(const shape& fixed, int dim, index_t given) {
-  throw shape_error("weft: extents " + to_string(fixed) + ": dim " + std::to_string(dim) + " cannot be " +
-                    std::to_string(given));
+  refuse<shape_error>({"weft: extents ", fixed, ": dim ", dim, " cannot be ", given});
 }
 }  // namespace detail
 

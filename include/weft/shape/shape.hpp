@@ -82,11 +82,10 @@ struct tensor_spec {
 
 namespace detail {
 inline void refuse_size(const shape& s) {
-  throw shape_error("weft: the number of elements of shape " + to_string(s) + " does not fit into 64 bits");
+  refuse<shape_error>({"weft: the number of elements of shape ", s, " does not fit into 64 bits"});
 }
 [[noreturn, gnu::cold]] inline void refuse_bytes(const shape& s, dtype t) {
-  throw shape_error("weft: the bytes of shape " + to_string(s) + " and type " + name_of(t) +
-                    " do not fit into 64 bits");
+  refuse<shape_error>({"weft: the bytes of shape ", s, " and type ", name_of(t), " do not fit into 64 bits"});
 }
 }  // namespace detail
 

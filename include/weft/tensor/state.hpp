@@ -91,21 +91,20 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
   bool fits = s.order == fixed.order;
   for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
   if (!fits)
-    throw shape_error("weft: a tensor of type " + to_string(fixed) + " cannot have the extents " +
-                      to_string(s));
+    refuse<shape_error>({"weft: a tensor of type ", fixed, " cannot have the extents ", s});
   return s;
 }
 [[noreturn, gnu::cold]] inline void refuse_divided(const tensor_state& t) {
   const std::string part = t.memory ? ", this one has " + to_string(t.extents) : "";
-  throw value_error("weft: parameter " + t.divided->name + " of shape " + to_string(t.whole()) +
-                    " is divided among ranks" + part +
-                    ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
-                    "read it are evaluated there: eval(e, run), tape steps(run)");
+  refuse<value_error>({"weft: parameter ", t.divided->name, " of shape ", t.whole(),
+                       " is divided among ranks", part,
+                       ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
+                       "read it are evaluated there: eval(e, run), tape steps(run)"});
 }
 [[noreturn, gnu::cold]] inline void refuse_deferred(const tensor_state& t) {
-  throw value_error("weft: a parameter of shape " + to_string(t.extents) +
-                    " was created on a deferred device and has no elements yet: bind the model to a "
-                    "strategy, or call materialize(model)");
+  refuse<value_error>({"weft: a parameter of shape ", t.extents,
+                       " was created on a deferred device and has no elements yet: bind the model to a "
+                       "strategy, or call materialize(model)"});
 }
 /// Throws value_error if elements that this rank should have are not here.
 inline void require_own_memory(const tensor_state& t) {
@@ -125,30 +124,29 @@ inline void download_to(const tensor_state& t, void* host) {
 }
 inline void require_elements(const tensor_state& t, const char* what, index_t count) {
   if (t.whole().size() != count)
-    throw shape_error(std::string("weft: ") + what + ": " + std::to_string(count) +
-                      " elements for a tensor of shape " + to_string(t.whole()));
+    refuse<shape_error>({"weft: ", what, ": ", count, " elements for a tensor of shape ", t.whole()});
 }
 inline void* host_memory(const tensor_state& t) {
   if (!t.where->host_accessible())
-    throw device_error(std::string("weft: data of a tensor on ") + t.where->name());
+    refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
   require_memory(t);
   return t.memory.data();
 }
 [[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
-  throw value_error(std::string("weft: a tensor of type ") + name_of(type) + " " + to_string(extents) +
-                    " is used before it has elements");
+  refuse<value_error>({"weft: a tensor of type ", name_of(type), " ", extents,
+                       " is used before it has elements"});
 }
 /// `dim` counted from the left; throws value_error if a tensor of shape `s` does not have it.
 inline int checked_dim(const shape& s, int dim) {
   if (normalized_dim(dim, s.order) == s.order)
-    throw value_error("weft: dim " + std::to_string(dim) + " of a tensor of shape " + to_string(s));
+    refuse<value_error>({"weft: dim ", dim, " of a tensor of shape ", s});
   return normalized_dim(dim, s.order);
 }
 /// Index `i` along the first dim, counted from the left; negative indices count from the right.
 inline index_t checked_position(const shape& s, index_t i) {
   if (i < -s[0] || i >= s[0])
-    throw value_error("weft: x[i]: index " + std::to_string(i) + " is outside of [" + std::to_string(-s[0]) +
-                      ", " + std::to_string(s[0]) + ") for a tensor of shape " + to_string(s));
+    refuse<value_error>({"weft: x[i]: index ", i, " is outside of [", -s[0], ", ", s[0],
+                         ") for a tensor of shape ", s});
   return i < 0 ? i + s[0] : i;
 }
 /// Returns `t`; throws value_error if it is null or its elements are not of `type`.
@@ -156,8 +154,8 @@ inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape&
                                                         const std::shared_ptr<tensor_state>& t) {
   if (!t) refuse_undefined(type, fixed);
   if (t->type != type)
-    throw value_error(std::string("weft: a tensor of ") + name_of(type) +
-                      " cannot have the elements of a tensor of " + name_of(t->type));
+    refuse<value_error>({"weft: a tensor of ", name_of(type), " cannot have the elements of a tensor of ",
+                         name_of(t->type)});
   return t;
 }
 }  // namespace detail

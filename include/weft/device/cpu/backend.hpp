@@ -25,8 +25,7 @@ class cpu_backend : public backend {
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment, std::nothrow);
     if (!memory)
-      throw out_of_memory_error("weft: cpu: out of memory: could not allocate " + std::to_string(bytes) +
-                                " bytes");
+      refuse<out_of_memory_error>({"weft: cpu: out of memory: could not allocate ", bytes, " bytes"});
     return memory;
   }
   void deallocate(void* memory, std::size_t) noexcept override {
@@ -47,7 +46,7 @@ class cpu_backend : public backend {
   }
 
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
-    if (!code.cpu) throw device_error(std::string("weft: cpu: matmul of ") + name_of(c.type));
+    if (!code.cpu) refuse<device_error>({"weft: cpu: matmul of ", name_of(c.type)});
     const strided in[] = {a, b};
     code.cpu({{in, {&c, 1}, {}, 0}, threads_});
   }
@@ -71,7 +70,7 @@ class cpu_backend : public backend {
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override {
     if (!code.cpu)
-      throw device_error(std::string("weft: ") + op + ": this op has no code for the device cpu");
+      refuse<device_error>({"weft: ", op, ": this op has no code for the device cpu"});
     code.cpu({operands, threads_});
   }
 

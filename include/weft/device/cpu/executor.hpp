@@ -71,7 +71,7 @@ class executor {
  public:
   /// `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
   explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
-    if (threads < 0) throw value_error("weft: cpu: " + std::to_string(threads) + " threads");
+    if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads"});
 #if !WEFT_WITH_TBB
     threads_ = 1;
 #endif

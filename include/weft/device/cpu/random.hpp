@@ -83,8 +83,8 @@ inline void uniform(const native_call& call) {
 
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_probability(double p, index_t position) {
-  throw value_error("weft: bernoulli: a probability of " + std::to_string(p) + " at position " +
-                    std::to_string(position) + " is not in [0, 1]");
+  refuse<value_error>({"weft: bernoulli: a probability of ", p, " at position ", position,
+                       " is not in [0, 1]"});
 }
 }  // namespace detail
 

@@ -36,8 +36,8 @@ inline index_t index_at(const strided& t, index_t i) { return index_value(t, row
 
 [[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position,
                                                  index_t extent) {
-  throw value_error(std::string("weft: ") + op + ": index " + std::to_string(index) + " at position " +
-                    std::to_string(position) + " is outside of [0, " + std::to_string(extent) + ")");
+  refuse<value_error>({"weft: ", op, ": index ", index, " at position ", position, " is outside of [0, ",
+                       extent, ")"});
 }
 /// `index`, at row-major `position` of the indices; throws value_error unless it is in [0, extent).
 inline index_t checked(const char* op, index_t index, index_t position, index_t extent) {
