@@ -95,9 +95,8 @@ class context {
         [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
     for (; at != specializations_.end() && at->identity == identity; ++at)
       if (at->made->symbols() == symbols) return *at->made;
-    return *specializations_
-                .insert(at, {identity, std::make_unique<run::specialization>(plan, kernels, symbols)})
-                ->made;
+    return add({identity, std::make_unique<run::specialization>(plan, kernels, symbols)},
+               at - specializations_.begin());
   }
 
   /// Memory for the intermediate values of a program while it runs; grows and is kept.
@@ -118,7 +117,7 @@ class context {
     explicit use(context& c) : of_(c) {
       const void* holder = nullptr;
       if (c.user_.compare_exchange_strong(holder, &this_thread, std::memory_order_acquire)) return;
-      if (holder != &this_thread) throw refusal("another thread is at work in it");
+      if (holder != &this_thread) refuse_use("another thread is at work in it");
       first_ = false;
     }
     use(const use&) = delete;
@@ -136,7 +135,7 @@ class context {
   class turn {
    public:
     explicit turn(context& c) : use_(c), of_(c) {
-      if (c.executing_) throw refusal("is running a program");
+      if (c.executing_) refuse_use("is running a program");
       c.executing_ = true;
     }
     turn(const turn&) = delete;
@@ -155,9 +154,17 @@ class context {
  private:
   static inline thread_local const char this_thread = 0;  // its address identifies the thread
 
-  [[gnu::cold]] static usage_error refusal(const std::string& why) {
-    return usage_error("weft: a context runs one program at a time, and " + why +
-                       ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)");
+  [[noreturn, gnu::cold]] static void refuse_use(const char* why) {
+    refuse<usage_error>({"weft: a context runs one program at a time, and ", why,
+                         ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)"});
+  }
+
+  struct known_specialization {
+    const void* identity;
+    std::unique_ptr<run::specialization> made;
+  };
+  [[gnu::cold]] run::specialization& add(known_specialization s, std::ptrdiff_t at) {
+    return *specializations_.insert(specializations_.begin() + at, std::move(s))->made;
   }
 
   device device_;
@@ -165,10 +172,6 @@ class context {
   std::atomic<const void*> user_ = nullptr;
   bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
-  struct known_specialization {
-    const void* identity;
-    std::unique_ptr<run::specialization> made;
-  };
   std::vector<known_specialization> specializations_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;

@@ -20,6 +20,12 @@ struct executable {
   std::span<const kernel_function> kernels;
 };
 
+/// The specialization of `p` for these symbol values, made at the first request.
+inline specialization& specialization_of(context& c, const executable& p, const symbol_values& symbols) {
+  const context::use own(c);
+  return c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+}
+
 /// The executable of a `program` type (run/program.hpp).
 template <class Program>
 constexpr executable executable_of() {
@@ -34,67 +40,73 @@ namespace detail {
                         std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
 }
 
-/// Buffers for those of `outputs` that the program must not write in place; null for the others, empty if
-/// there are none.
-[[gnu::cold]] inline tensor_list computed_beside(context& c, const specialization& i,
-                                                 const tensor_list& outputs,
-                                                 const recycled_vector<void*>& leaves) {
-  tensor_list beside;
-  recycled_vector<void*> memory(outputs.size());
-  for (std::size_t o = 0; o < outputs.size(); ++o)
-    if (outputs[o]) memory[o] = outputs[o]->memory.data();
-  if (i.can_overwrite(leaves, memory)) return beside;
-  for (const auto& o : outputs) beside.push_back(o ? make_state(c.where(), o->extents, o->type) : nullptr);
-  return beside;
-}
-}  // namespace detail
-
-/// Executes `p` in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program can
-/// accumulate into that. Outputs that are given are written in place; if the program reads one in another
-/// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
-/// another device.
-inline void execute(context& c, const executable& p, const tensor_list& leaves,
-                    const recycled_vector<any_number>& numbers, const symbol_values& symbols,
-                    tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
-  const context::turn own(c);
-  execution_hooks* const hooks = c.hooks();
-  if (hooks) hooks->before_program(leaves, why);
-  specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
-  recycled_vector<void*> leaf_memory(leaves.size());
-  recycled_vector<output_memory> targets(p.plan.outputs.size());
+/// Passes the memory of the leaves to the program.
+inline void set_leaves(const context& c, specialization& i, const tensor_list& leaves) {
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     if (!leaves[l]) continue;
-    if (!(leaves[l]->where == c.where())) detail::refuse_device(l, *leaves[l], c.where());
+    if (!(leaves[l]->where == c.where())) refuse_device(l, *leaves[l], c.where());
     if (leaves[l]->divided && !i.reads_extents(static_cast<int>(l), leaves[l]->extents))
       weft::detail::require_memory(*leaves[l]);
     weft::detail::require_own_memory(*leaves[l]);
-    leaf_memory[l] = leaves[l]->memory.data();
+    i.set_leaf(l, leaves[l]->memory.data());
   }
-  tensor_list given;  // the given outputs, if the program writes to buffers
-  if (!outputs.empty())
-    if (tensor_list beside = detail::computed_beside(c, i, outputs, leaf_memory); !beside.empty())
-      given = std::exchange(outputs, std::move(beside));
-  outputs.resize(p.plan.outputs.size());
+}
+
+/// Passes the memory of given outputs to the program; true if it can write there directly.
+[[gnu::cold]] inline bool can_write_to(specialization& i, const tensor_list& outputs) {
+  for (std::size_t o = 0; o < outputs.size(); ++o)
+    i.set_output(o, {outputs[o] ? outputs[o]->memory.data() : nullptr});
+  return i.can_overwrite();
+}
+
+/// Passes the memory of the outputs to the program: that of `outputs`, or of `sums` where the program can
+/// add, else new memory.
+inline void set_outputs(const context& c, specialization& i, tensor_list& outputs, const tensor_list& sums) {
+  outputs.resize(i.output_count());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
-    const int value = p.plan.outputs[o];
-    if (value >= 0 && o < sums.size() && sums[o] && i.can_add(static_cast<int>(o))) {
-      outputs[o] = sums[o];
-      targets[o].adds = true;
-    }
-    if (value >= 0 && !outputs[o])
-      outputs[o] = make_state(c.where(), i.output_extents(static_cast<int>(o)),
-                              p.plan.values[static_cast<std::size_t>(value)].result.type);
-    if (outputs[o]) targets[o].data = outputs[o]->memory.data();
+    const int number = static_cast<int>(o);
+    const bool adds = o < sums.size() && sums[o] && i.has_output(number) && i.can_add(number);
+    if (adds) outputs[o] = sums[o];
+    else if (!outputs[o] && i.has_output(number))
+      outputs[o] = make_state(c.where(), i.output_extents(number), i.output_type(number));
+    i.set_output(o, {outputs[o] ? outputs[o]->memory.data() : nullptr, adds});
   }
-  i.run({c.engine(), c.arena(i.arena_bytes()), leaf_memory, targets, numbers, c.next_random(), c.on_tap,
-         hooks});
+}
+
+/// Copies the outputs of a program that could not write to the given ones.
+[[gnu::cold]] inline void copy_to_given(const context& c, tensor_list& outputs, const tensor_list& given) {
   for (std::size_t o = 0; o < given.size(); ++o) {
     if (!given[o]) continue;
     copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), outputs[o]->memory.data(),
                   given[o]->extents.size());
     outputs[o] = given[o];
   }
+}
+}  // namespace detail
+
+/// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program can
+/// accumulate into that. Outputs that are given are written in place; if the program reads one in another
+/// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
+/// another device.
+inline void execute(context& c, specialization& i, const tensor_list& leaves,
+                    const recycled_vector<any_number>& numbers, tensor_list& outputs,
+                    const purpose& why = {}, const tensor_list& sums = {}) {
+  const context::turn own(c);
+  execution_hooks* const hooks = c.hooks();
+  if (hooks) hooks->before_program(leaves, why);
+  detail::set_leaves(c, i, leaves);
+  tensor_list given;  // the given outputs, if the program writes to buffers
+  if (!outputs.empty() && !detail::can_write_to(i, outputs)) given.swap(outputs);
+  detail::set_outputs(c, i, outputs, sums);
+  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks});
+  if (!given.empty()) detail::copy_to_given(c, outputs, given);
   if (hooks) hooks->after_program(leaves, why);
+}
+/// The same for a program and the values of its symbols.
+inline void execute(context& c, const executable& p, const tensor_list& leaves,
+                    const recycled_vector<any_number>& numbers, const symbol_values& symbols,
+                    tensor_list& outputs, const purpose& why = {}, const tensor_list& sums = {}) {
+  execute(c, specialization_of(c, p, symbols), leaves, numbers, outputs, why, sums);
 }
 
 /// The value of `p` for these operands; throws shape_error if their extents do not fit.

@@ -3,7 +3,8 @@
 // once; a run only fills in pointers.
 //
 //   specialization s(plan, kernels, symbol_values);
-//   s.run({device, arena, leaves, outputs, numbers, random, on_tap, hooks});
+//   s.set_leaf(0, x); s.set_output(0, {y});
+//   s.run({device, arena, numbers, random, on_tap, hooks});
 #pragma once
 
 #include <algorithm>
@@ -33,12 +34,10 @@ struct output_memory {
   bool adds = false;
 };
 
-/// The arguments of one execution of a program.
+/// The arguments of one execution of a program, beside its leaves and outputs.
 struct frame {
   backend& device;
   void* arena;
-  const recycled_vector<void*>& leaves;           // device pointers, in the order of the plan
-  const recycled_vector<output_memory>& outputs;  // in the order of the plan
   const recycled_vector<any_number>& numbers;
   std::uint64_t random;
   const tap_handler& on_tap;
@@ -48,8 +47,10 @@ struct frame {
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
-  specialization(const plan_view& p, std::span<const kernel_function> kernels, const symbol_values& symbols)
-      : plan_(p), symbols_(symbols), layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
+  [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
+                               const symbol_values& symbols)
+      : plan_(p), symbols_(symbols), leaves_(p.leaves, nullptr), outputs_(count_of(p.outputs), {}),
+        layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
     lay_out();
     for (int i = 0; i < layouts_.size(); ++i)
@@ -68,6 +69,9 @@ class specialization {
   bool can_add(int output) const {
     return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds;
   }
+  std::size_t output_count() const { return plan_.outputs.size(); }
+  /// Whether the program computes this output.
+  bool has_output(int output) const { return plan_.outputs[static_cast<std::size_t>(output)] >= 0; }
   const shape& output_extents(int output) const {
     return layouts_[plan_.outputs[static_cast<std::size_t>(output)]].extents;
   }
@@ -83,20 +87,24 @@ class specialization {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
   }
 
-  /// Whether the outputs may be written to `outputs` (null for outputs in other memory): true if the program
-  /// does not read this memory, or if a single kernel reads each element just before it writes the same
-  /// element.
-  bool can_overwrite(const recycled_vector<void*>& leaves, const recycled_vector<void*>& outputs) const {
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-      if (!outputs[o]) continue;
-      const memory_range written = writes_[static_cast<int>(o)].from(outputs[o]);
-      for (std::size_t other = 0; other < o; ++other)
-        if (outputs[other] && written.overlaps(writes_[static_cast<int>(other)].from(outputs[other])))
-          return false;
+  /// The device memory of leaf `l` in the next runs.
+  void set_leaf(std::size_t l, void* memory) { leaves_[static_cast<int>(l)] = memory; }
+  /// The device memory of output `o` in the next runs.
+  void set_output(std::size_t o, output_memory memory) { outputs_[static_cast<int>(o)] = memory; }
+
+  /// Whether the outputs may be written to their memory (null for outputs in other memory): true if the
+  /// program does not read this memory, or if a single kernel reads each element just before it writes the
+  /// same element.
+  [[gnu::cold]] bool can_overwrite() const {
+    for (int o = 0; o < outputs_.size(); ++o) {
+      if (!outputs_[o].data) continue;
+      const memory_range written = writes_[o].from(outputs_[o].data);
+      for (int other = 0; other < o; ++other)
+        if (outputs_[other].data && written.overlaps(writes_[other].from(outputs_[other].data))) return false;
       for (const reached_bytes& leaf : reads_) {
-        const void* const read = leaves[static_cast<std::size_t>(leaf.source)];
-        if (!written.overlaps(leaf.from(read))) continue;
-        if (!reads_what_it_writes(leaf.id, read, static_cast<int>(o), outputs[o])) return false;
+        const void* const read = leaves_[leaf.source];
+        if (written.overlaps(leaf.from(read)) && !reads_what_it_writes(leaf.id, read, o, outputs_[o].data))
+          return false;
       }
     }
     return true;
@@ -113,8 +121,8 @@ class specialization {
     const auto base = [&](const source& s) -> void* {
       char* p = nullptr;
       switch (s.from) {
-        case source::leaf: p = static_cast<char*>(f.leaves[static_cast<std::size_t>(s.index)]); break;
-        case source::output: p = static_cast<char*>(f.outputs[static_cast<std::size_t>(s.index)].data); break;
+        case source::leaf: p = static_cast<char*>(leaves_[s.index]); break;
+        case source::output: p = static_cast<char*>(outputs_[s.index].data); break;
         case source::arena: p = static_cast<char*>(f.arena); break;
       }
       return p + s.bytes;
@@ -133,8 +141,7 @@ class specialization {
       }
       for (int i = first; i < first + count; ++i) {
         tensors_[i].pointer = base(sources_[i]);
-        tensors_[i].adds =
-            sources_[i].from == source::output && f.outputs[static_cast<std::size_t>(sources_[i].index)].adds;
+        tensors_[i].adds = sources_[i].from == source::output && outputs_[sources_[i].index].adds;
       }
       run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
     }
@@ -175,7 +182,7 @@ class specialization {
 
   /// Whether every view of the leaf value `leaf` either has exactly the elements of output `o`, in the same
   /// order, or does not overlap them.
-  bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+  [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
     if (!is_one_kernel_of_elements()) return false;
     const prepared& s = steps_[0];
     const kernel_args& args = s.call.args;
@@ -412,9 +419,7 @@ class specialization {
       else device.copy(t[0], t[1]);  // one rank
     } else if (e.kind == step_kind::tap) {
       device.copy(t[0], t[1]);
-      std::vector<char> host(static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
-      device.download(host.data(), t[1].pointer, host.size());
-      f.on_tap({reinterpret_cast<const char*>(s.at[0]), t[1].type, t[1].extents, host.data()});
+      show(f, reinterpret_cast<const char*>(s.at[0]), t[1]);
     } else if (e.kind == step_kind::concat) {
       const strided& out = t[inputs];
       const int dim = normalized_dim(s.at[0], out.extents.order);
@@ -430,6 +435,12 @@ class specialization {
     }
   }
 
+  [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t) {
+    std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
+    f.device.download(host.data(), t.pointer, host.size());
+    f.on_tap({name, t.type, t.extents, host.data()});
+  }
+
   static strided part_of(strided t, int dim, index_t start, index_t count, index_t step) {
     t.pointer = static_cast<char*>(t.pointer) + start * t.stride[dim] * size_of(t.type);
     t.extents[dim] = count;
@@ -439,6 +450,8 @@ class specialization {
 
   plan_view plan_;
   symbol_values symbols_;
+  sequence<void*> leaves_;
+  sequence<output_memory> outputs_;
   sequence<layout> layouts_;   // by value
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;

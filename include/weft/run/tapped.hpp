@@ -20,7 +20,7 @@ struct tapped {
   const void* elements;  // on the host, row-major; valid during the call
 
   /// A copy of the elements as f64.
-  std::vector<double> to_vector() const {
+  [[gnu::cold]] std::vector<double> to_vector() const {
     std::vector<double> v(static_cast<std::size_t>(extents.size()));
     for (std::size_t i = 0; i < v.size(); ++i)
       v[i] = visit_type(type,
@@ -34,7 +34,7 @@ using tap_handler = std::function<void(const tapped&)>;
 
 /// Prints one line to stderr: name, dtype, shape, minimum, maximum and mean of the finite elements, and how
 /// many are not finite.
-inline void print_tapped(const tapped& t) {
+[[gnu::cold]] inline void print_tapped(const tapped& t) {
   double low = INFINITY, high = -INFINITY, sum = 0;
   std::size_t odd = 0;
   const std::vector<double> v = t.to_vector();

@@ -41,8 +41,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
   if (targets.size() != p.plan.outputs.size())
     refuse<usage_error>({"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(),
                          " values"});
-  const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes);
-  const specialization& i = c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
+  specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
                          i.output_type(static_cast<int>(t)));
@@ -51,7 +50,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
   const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;
   if (direct) outputs = targets;
-  execute(c, p, o.leaves, o.numbers, symbols, outputs);
+  execute(c, i, o.leaves, o.numbers, outputs);
   for (std::size_t t = 0; t < targets.size(); ++t) {
     if (!direct)
       copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),

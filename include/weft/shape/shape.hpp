@@ -75,7 +75,7 @@ struct tensor_spec {
   std::string text = "[";
   for (int i = 0; i < s.order; ++i) {
     if (i) text += ", ";
-    text += s[i] < 0 ? "?" : std::to_string(s[i]);
+    (s[i] < 0 ? message_part("?") : message_part(s[i])).append_to(text);
   }
   return text + "]";
 }

@@ -23,16 +23,26 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
 }
 
 namespace detail {
-/// A tensor whose elements are written by fill(elements, count), on the host.
-template <element T, class Fill>
-std::shared_ptr<tensor_state> filled(const shape& s, const device& where, Fill fill) {
-  auto t = make_state(where, s, dtype_of<T>);
+/// A tensor whose elements are written by fill(how, elements, count), on the host.
+inline std::shared_ptr<tensor_state> filled(dtype type, const shape& s, const device& where,
+                                            void (*fill)(const void*, void*, index_t), const void* how) {
+  auto t = make_state(where, s, type);
   const bool in_place = where->host_accessible();
-  const std::unique_ptr<T[]> host(in_place ? nullptr : new T[static_cast<std::size_t>(s.size())]);
-  T* const elements = in_place ? static_cast<T*>(t->memory.data()) : host.get();
-  fill(elements, s.size());
+  const std::unique_ptr<std::byte[]> host(in_place ? nullptr : new std::byte[t->bytes()]);
+  void* const elements = in_place ? t->memory.data() : host.get();
+  fill(how, elements, s.size());
   if (!in_place) where->upload(t->memory.data(), elements, t->bytes());
   return t;
+}
+/// A tensor whose elements are written by fill(elements, count), on the host.
+template <element T, class Fill>
+std::shared_ptr<tensor_state> filled(const shape& s, const device& where, const Fill& fill) {
+  return filled(
+      dtype_of<T>, s, where,
+      [](const void* how, void* elements, index_t n) {
+        (*static_cast<const Fill*>(how))(static_cast<T*>(elements), n);
+      },
+      &fill);
 }
 template <element T, class F>
 std::shared_ptr<tensor_state> generated(const shape& s, F f, const device& where) {
@@ -97,20 +107,31 @@ struct random_key {
   constexpr philox_key key() const { return key_of(mix(mix(0, seed), stream)); }
 };
 
+namespace detail {
+template <class T>
+struct uniform_numbers {
+  random_key r;
+  void operator()(T* to, index_t n) const { cpu::fill_uniform(r.key(), 0, n, to); }
+};
+template <class T>
+struct normal_numbers {
+  random_key r;
+  void operator()(T* to, index_t n) const { cpu::fill_normal(r.key(), 0, n, to); }
+};
+}  // namespace detail
+
 /// Uniform random numbers: multiples of 2^-24 in [0, 1), rounded to T, so that 1 can occur in bf16 and f16. A
 /// function of `r` and the element's index, the same for every shape and device.
 template <element T, class Extents>
 tensor<T, Extents> rand(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::filled<T>(
-      static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_uniform(r.key(), 0, n, to); }));
+  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::uniform_numbers<T>{r}));
 }
 
 /// Standard normal random numbers by the Box-Muller transform (1958), computed in f32. A function of `r` and
 /// the element's index.
 template <element T, class Extents>
 tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = default_device()) {
-  return tensor<T, Extents>(detail::filled<T>(
-      static_cast<shape>(e), where, [r](T* to, index_t n) { cpu::fill_normal(r.key(), 0, n, to); }));
+  return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::normal_numbers<T>{r}));
 }
 
 }  // namespace weft
