@@ -36,7 +36,7 @@ class data_parallel_hooks : public run::execution_hooks {
     for (const auto& p : parameters) check(p.first, *p.second);
     state_dict_t all = parameters;
     all.insert(all.end(), buffers_.begin(), buffers_.end());
-    begin_as_first(groups_, messages_, all);
+    begin_as_first(groups_.data(), groups_.labelled("", true), messages_, all);
     if (!apart())
       for (const auto& p : parameters) weft::detail::materialize_state<float>(*p.second);
     for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -213,10 +213,6 @@ class data_parallel_hooks : public run::execution_hooks {
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
 
   static void check(const std::string& name, const tensor_state& p) {
-    if (const auto arrive = p.arrive) arrive();
-    if (p.divided && !p.is_part_of_layer())
-      throw value_error("weft: bind: parameter " + name +
-                        " was divided among the ranks of another run, which has its rows");
     if (p.type != dtype::f32)
       throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
   }

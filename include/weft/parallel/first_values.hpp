@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <weft/base/xxh64.hpp>
-#include <weft/parallel/groups.hpp>
 #include <weft/parallel/unit.hpp>
 
 namespace weft::parallel {
@@ -56,29 +55,29 @@ inline std::uint64_t digest(const tensor_state& t) {
 }
 
 /// Sets the elements of `t` to those of rank 0, in messages of at most 1 MiB.
-inline void take_elements(const rank_groups& groups, const device& messages, const std::string& name,
+inline void take_elements(communicator& ranks, const comm_options& o, const device& messages,
                           const state_ptr& t) {
   const index_t size = size_of(t->type), most = first_values_bytes / size, count = t->extents.size();
   const bool direct = t->where->holds_messages();
   for (index_t at = 0; at < count; at += most) {
     const index_t n = std::min(most, count - at);
     const state_ptr part = direct ? part_of(*t, at, shape{1, {n}}) : flat(messages, n, t->type);
-    if (!direct && groups.data().rank() == 0) copy_rows(part, 0, t, at, n);
-    groups.data().broadcast(elements_of(*part), 0, groups.labelled(name, true)).wait();
+    if (!direct && ranks.rank() == 0) copy_rows(part, 0, t, at, n);
+    ranks.broadcast(elements_of(*part), 0, o).wait();
     if (!direct) copy_rows(t, at, part, 0, n);
   }
   ++t->version;
 }
 
 /// Sets the initializers of deferred parameters to those of rank 0.
-inline void take_initializers(const rank_groups& groups, const tensor_list& parameters) {
+inline void take_initializers(communicator& ranks, const comm_options& o, const tensor_list& parameters) {
   std::vector<std::int64_t> all;
   for (const state_ptr& p : parameters) {
     const initializer_fields f = fields_of(*p);
     all.insert(all.end(), f.begin(), f.end());
   }
   if (all.empty()) return;
-  groups.data().broadcast(all, 0, groups.labelled("initializers", true)).wait();
+  ranks.broadcast(all, 0, o).wait();
   const std::int64_t* f = all.data();
   for (const state_ptr& p : parameters) {
     p->init = {static_cast<initializer::distribution>(f[0]), std::bit_cast<double>(f[1]),
@@ -87,19 +86,30 @@ inline void take_initializers(const rank_groups& groups, const tensor_list& para
   }
 }
 
+/// Throws value_error if the elements of `t` are with another run.
+inline void require_elements_here(const std::string& name, const tensor_state& t) {
+  if (const auto arrive = t.arrive) arrive();
+  if (t.divided && !t.is_part_of_layer())
+    throw value_error("weft: bind: parameter " + name +
+                      " was divided among the ranks of another run, which has its rows");
+}
+
 }  // namespace detail
 
 /// Sets the elements of `tensors` to those of rank 0, the initializers of deferred parameters to its. What is
-/// equal on all ranks is not sent. Throws usage_error on all ranks if a parameter is deferred on some ranks
-/// only. Collective.
-inline void begin_as_first(const rank_groups& groups, const device& messages, const state_dict_t& tensors) {
-  if (groups.data().size() == 1 || tensors.empty()) return;
+/// equal on all ranks is not sent. `o`: of the messages. Throws usage_error on all ranks if a parameter is
+/// deferred on some ranks only, value_error if another run has its elements. Collective.
+inline void begin_as_first(communicator& ranks, comm_options o, const device& messages,
+                           const state_dict_t& tensors) {
+  for (const auto& [name, t] : tensors) detail::require_elements_here(name, *t);
+  if (ranks.size() == 1 || tensors.empty()) return;
   std::vector<std::int64_t> largest;  // of digests, and of their complements: both tell whether all are equal
   for (const auto& [name, t] : tensors) {
     const auto own = static_cast<std::int64_t>(detail::digest(*t));
     largest.insert(largest.end(), {own, ~own});
   }
-  groups.data().all_reduce(largest, reduction::maximum, groups.labelled("digests", true)).wait();
+  o.label = "digests";
+  ranks.all_reduce(largest, reduction::maximum, o).wait();
   std::vector<std::size_t> differ;
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (largest[2 * i] != ~largest[2 * i + 1]) differ.push_back(i);
@@ -108,18 +118,20 @@ inline void begin_as_first(const rank_groups& groups, const device& messages, co
   for (const std::size_t i : differ)
     for (const bool is : {tensors[i].second->is_deferred(), !tensors[i].second->is_deferred()})
       deferred.push_back(is);
-  groups.data().all_reduce(deferred, reduction::maximum, groups.labelled("digests", true)).wait();
+  ranks.all_reduce(deferred, reduction::maximum, o).wait();
   for (std::size_t k = 0; k < differ.size(); ++k)
     if (deferred[2 * k] && deferred[2 * k + 1])
       throw usage_error("weft: bind: parameter " + tensors[differ[k]].first +
                         " was created on a deferred device by some ranks, and with elements by others");
   tensor_list without_elements;
   for (const std::size_t i : differ) {
-    const auto& [name, t] = tensors[i];
+    const state_ptr& t = tensors[i].second;
+    o.label = tensors[i].first;
     if (t->is_deferred()) without_elements.push_back(t);
-    else detail::take_elements(groups, messages, name, t);
+    else detail::take_elements(ranks, o, messages, t);
   }
-  detail::take_initializers(groups, without_elements);
+  o.label = "initializers";
+  detail::take_initializers(ranks, o, without_elements);
 }
 
 }  // namespace weft::parallel

@@ -321,8 +321,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return found.empty() ? std::vector<int>{0} : found;
   }
 
-  /// Frees what other stages hold, and divides the rest among the data-parallel ranks.
+  /// Sets all tensors to those of rank 0, as stages may share some. Frees what other stages hold, and divides
+  /// the rest among the data-parallel ranks.
   void hold_own(const std::vector<reading>& readings) {
+    state_dict_t whole = parameters_;
+    whole.insert(whole.end(), buffers_.begin(), buffers_.end());
+    parallel::begin_as_first(base::ranks(), control(""), parallel::message_device(this->where()), whole);
     std::vector<parallel::tied_parameter> tied;
     state_dict_t own[2];
     std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Checkpoints and weight files of pipelines, in which a rank holds some of the parameters only: from any mesh
 // to any other.
+#include <cstring>
+
 #include <weft/parallel/pipeline.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/weights.hpp>
@@ -105,4 +107,22 @@ TEST_CASE("pipelines: from any mesh to any other, the bits that were saved; and 
       CHECK(test::bytes_of_file(to.path / "weights") == file);
     });
   });
+}
+
+TEST_CASE("all ranks of a pipeline begin with what rank 0 has, also of what several stages hold") {
+  training::net whole = training::net::create(one_thread());
+  initialize(whole, 5);
+  for (const bool deferred : {false, true})
+    run_ranks(4, [&](communicator& ranks) {
+      const device where = one_thread();
+      training::net model = training::net::create(deferred ? where.deferred() : where);
+      initialize(model, 5 + static_cast<std::uint64_t>(ranks.rank()));
+      adamw optimizer;
+      auto run = bind<plan<0>>(model, optimizer, ranks, {.pp = 2, .dp = 2});
+      run.prepare(cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1)), 2);
+      CHECK(elements_of(run.full()) == elements_of(state_dict(whole)));
+      for (const held_tensor& t : run.held_tensors())
+        if (t.local && t.name == "table.weight")
+          CHECK(std::memcmp(t.local->memory.data(), whole.table.weight.data(), t.local->bytes()) == 0);
+    });
 }
