@@ -9,8 +9,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,14 +117,21 @@ inline stored_tensor stored(const tensor_state& t) {
   return s;
 }
 
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_tensor(const std::string& path, const std::string& name,
+                                                  const stored_tensor& from, const tensor_state& t,
+                                                  const char* cure = "") {
+  throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
+                 to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
+                 to_string(t.whole()) + cure);
+}
+}  // namespace detail
+
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
 /// and 1.
 inline void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
                                const tensor_state& t) {
-  if (!(from.extents == t.whole()) || from.type != t.type)
-    throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
-                   to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
-                   to_string(t.whole()));
+  if (!(from.extents == t.whole()) || from.type != t.type) detail::refuse_tensor(path, name, from, t);
   weft::detail::require_memory(t);
   if (from.type == dtype::boolean &&
       std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
@@ -138,26 +148,88 @@ inline void restore(const std::string& path, const std::string& name, const stor
 /// Tensors by name; a state_dict is one.
 using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
 
+namespace detail {
+template <class From, class To>
+void convert_elements(const stored_tensor& from, stored_tensor& to) {
+  const std::size_t count = from.bytes.size() / sizeof(From);
+  to.bytes.resize(count * sizeof(To));
+  for (std::size_t i = 0; i < count; ++i) {
+    From x;
+    std::memcpy(&x, from.bytes.data() + i * sizeof(From), sizeof(From));
+    using wide = std::conditional_t<std::is_same_v<To, double>, double, float>;
+    const To y = static_cast<To>(static_cast<wide>(x));
+    std::memcpy(to.bytes.data() + i * sizeof(To), &y, sizeof(To));
+  }
+}
+/// Calls f(T{}) with the floating element type `t`.
+template <class F>
+void with_floating(dtype t, F f) {
+  switch (t) {
+    case dtype::f64: return f(double{});
+    case dtype::f32: return f(float{});
+    case dtype::bf16: return f(bfloat16{});
+    case dtype::f16: return f(float16{});
+    default: return;
+  }
+}
+}  // namespace detail
+
+/// `from` in the dtype `type`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both dtypes are
+/// floating.
+inline stored_tensor converted(const stored_tensor& from, dtype type) {
+  stored_tensor to{type, from.extents, {}};
+  detail::with_floating(from.type, [&]<class From>(From) {
+    detail::with_floating(type, [&]<class To>(To) { detail::convert_elements<From, To>(from, to); });
+  });
+  return to;
+}
+
+/// How `save` writes tensors.
+struct save_options {
+  std::optional<dtype> as{};  // the floating dtype that floating tensors are written in; by default their own
+};
+/// How `load` reads tensors.
+struct load_options {
+  bool convert = false;  // floating dtypes of the file into those of the tensors, rounded to nearest
+};
+
 /// Writes named tensors, such as a state_dict, to a safetensors file, replacing an existing one atomically.
-/// torch and safetensors read it. Throws io_error on failure.
-inline void save(const std::string& path, const named_tensors& tensors) {
+/// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype.
+inline void save(const std::string& path, const named_tensors& tensors, save_options options = {}) {
+  if (options.as && !is_floating(*options.as))
+    throw value_error(std::string("weft: save: ") + name_of(*options.as) + " is no floating type");
   stored_tensors file;
   file.metadata["format"] = "pt";
-  for (const auto& [name, t] : tensors) file.tensors[name] = stored(*t);
+  for (const auto& [name, t] : tensors) {
+    stored_tensor& to = file.tensors[name] = stored(*t);
+    if (options.as && is_floating(to.type) && to.type != *options.as) to = converted(to, *options.as);
+  }
   write_safetensors(path, file);
 }
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors. Throws
-/// io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another dtype or
-/// shape.
-inline void load(const std::string& path, const named_tensors& tensors) {
+/// io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another shape, or
+/// another dtype that `options` does not convert.
+inline void load(const std::string& path, const named_tensors& tensors, load_options options = {}) {
   const stored_tensors file = read_safetensors(path);
+  std::deque<stored_tensor> conversions;
+  std::vector<const stored_tensor*> values;
   for (const auto& [name, t] : tensors) {
     const auto found = file.tensors.find(name);
     if (found == file.tensors.end()) throw io_error("weft: " + path + ": tensor " + name + " is missing");
-    require_restorable(path, name, found->second, *t);
+    const stored_tensor& from = found->second;
+    if (from.type != t->type && from.extents == t->whole() && is_floating(from.type) &&
+        is_floating(t->type)) {
+      if (!options.convert)
+        detail::refuse_tensor(path, name, from, *t, ": load(path, tensors, {.convert = true}) converts");
+      values.push_back(&conversions.emplace_back(converted(from, t->type)));
+    } else {
+      values.push_back(&from);
+    }
+    require_restorable(path, name, *values.back(), *t);
   }
-  for (const auto& [name, t] : tensors) restore(path, name, file.tensors.at(name), *t);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    restore(path, tensors[i].first, *values[i], *tensors[i].second);
 }
 
 }  // namespace weft::io

@@ -122,3 +122,37 @@ TEST_CASE("load: a tensor that does not fit is named with both shapes, and nothi
                        io_error);
   std::filesystem::remove(path);
 }
+
+TEST_CASE("load and save convert floating types on demand, and only then") {
+  const std::string path = temporary("weft_test_convert.safetensors");
+  const auto t = from(extents<2, 2>{}, std::vector<float>{1, 1.00390625f, -3.1415927f, 1e-30f});
+  const auto labels = from(extents<2>{}, std::vector<std::int32_t>{1, 2});
+  io::save(path, {{"t", t.state()}, {"labels", labels.state()}}, {.as = dtype::bf16});
+  CHECK(io::read_safetensors(path).tensors.at("t").type == dtype::bf16);
+  CHECK(io::read_safetensors(path).tensors.at("labels").type == dtype::i32);
+
+  auto back = zeros<float>(extents<2, 2>{});
+  auto back_labels = zeros<std::int32_t>(extents<2>{});
+  const io::named_tensors both{{"t", back.state()}, {"labels", back_labels.state()}};
+  CHECK_THROWS_WITH_AS(
+      io::load(path, both),
+      ("weft: " + path +
+       ": tensor t is bf16 [2, 2], the model wants f32 [2, 2]: load(path, tensors, {.convert = true}) "
+       "converts")
+          .c_str(),
+      io_error);
+  CHECK(back.to_vector() == std::vector<float>(4, 0.0f));
+  io::load(path, both, {.convert = true});
+  CHECK(back.to_vector() == eval(cast<float>(cast<bfloat16>(t))).to_vector());   // to nearest, ties to even
+  CHECK(back_labels.to_vector() == labels.to_vector());
+
+  auto wide = zeros<double>(extents<2, 2>{});
+  auto half = zeros<float16>(extents<2, 2>{});
+  io::load(path, {{"t", wide.state()}}, {.convert = true});
+  io::load(path, {{"t", half.state()}}, {.convert = true});
+  CHECK(wide.to_vector()[2] == static_cast<double>(back.to_vector()[2]));
+  CHECK(half.to_vector()[3] == float16(0.0f));
+  CHECK_THROWS_AS(io::load(path, {{"labels", back.state()}}, {.convert = true}), io_error);   // i32 is no f32
+  CHECK_THROWS_AS(io::save(path, both, {.as = dtype::i32}), value_error);
+  std::filesystem::remove(path);
+}
