@@ -14,6 +14,9 @@
 
 namespace weft {
 
+template <element T, class Extents, bool Tracked>
+class tensor;
+
 /// Base of values of a graph under construction (graph/graph.hpp).
 struct graph_value_base {};
 /// A value of a graph under construction.
@@ -94,6 +97,11 @@ struct law_kind<false> {
 template <class Op, class Node, class... Operands>
 using law_of = typename law_kind<Node::law.types_fit>::template of<Op, Node, Operands...>;
 
+/// In the place of a node that violates a law, which is an error already: a leaf of its type and shape, so
+/// that what follows from the violation is not reported, too.
+template <class Node>
+using not_computed = weft::tensor<typename Node::value_type, extents_of<Node>, true>;
+
 template <class Tensor, class T>
 using expression_for = decltype(as_expression<Tensor>(std::declval<T>()));
 
@@ -112,10 +120,14 @@ constexpr auto apply(A... a) {
   if constexpr ((graph_value<A> || ...)) {
     return detail::graph_of(a...).template apply<Op>(Attr::value, a...);
   } else {
-    using tensor = typename detail::last_expression<A...>::type;
-    using result = node<Op, Attr, detail::expression_for<tensor, A>...>;
-    (void)sizeof(detail::law_of<Op, result, detail::expression_for<tensor, A>...>);
-    return result(detail::as_expression<tensor>(std::move(a))...);
+    using beside = typename detail::last_expression<A...>::type;
+    static_assert(sizeof...(A) == std::size_t{Op::arity},
+                  "weft: apply: the op has another number of operands: op::elementwise<N> says how many");
+    using result = node<Op, Attr, detail::expression_for<beside, A>...>;
+    (void)sizeof(detail::law_of<Op, result, detail::expression_for<beside, A>...>);
+    if constexpr (result::law.holds && result::law.types_fit)
+      return result(detail::as_expression<beside>(std::move(a))...);
+    else return detail::not_computed<result>();
   }
 }
 

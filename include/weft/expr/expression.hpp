@@ -29,11 +29,33 @@ template <class...>
 inline constexpr bool unsupported = false;
 }  // namespace detail
 
-/// Base of all expressions.
+/// Base of all expressions. Its members are compile-time errors that say what to write instead; tensors have
+/// members of these names that hide them.
 struct expression_base {
-  template <class I>
-  constexpr void operator[](I) const {
-    static_assert(detail::unsupported<I>, "weft: x[i] is for tensors: write select<0>(x, i) for expressions");
+  template <class E = void>
+  constexpr void item() const {
+    static_assert(detail::unsupported<E>, "weft: item: nothing is computed yet: write eval(e).item()");
+  }
+  template <class E = void>
+  constexpr void to_vector() const {
+    static_assert(detail::unsupported<E>,
+                  "weft: to_vector: nothing is computed yet: write eval(e).to_vector()");
+  }
+  template <class E = void>
+  constexpr void data() const {
+    static_assert(detail::unsupported<E>, "weft: data: nothing is computed yet: auto t = eval(e); t.data()");
+  }
+  template <class... A>
+  constexpr void backward(const A&...) const {
+    static_assert(
+        detail::unsupported<A...>,
+        "weft: backward is a function of the tape: auto loss = steps.eval(e); steps.backward(loss)");
+  }
+  template <std::same_as<bool> B>
+  constexpr explicit operator B() const {
+    static_assert(detail::unsupported<B>,
+                  "weft: tensors and expressions have no truth value: if (eval(e).item()), if (t.defined())");
+    return false;
   }
 };
 
@@ -103,6 +125,9 @@ struct node : expression_base {
   std::tuple<Operands...> operands;
 
   constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
+
+  /// The expression select<0>(*this, i): without the first dim.
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
 /// A node with attributes given at run time, in the order of the `dyn`s among them.
@@ -114,6 +139,7 @@ struct sized_node : node<Op, Attr, Operands...> {
       : node<Op, Attr, Operands...>(std::move(o)...) {
     for (int i = 0; i < Sizes; ++i) sizes[i] = s[i];
   }
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }  // with the sizes
 };
 
 /// The variable of a `let`; stateless, identified by the type of the function that binds it.
@@ -122,6 +148,7 @@ struct bound : expression_base {
   using value_type = T;
   static constexpr shape static_shape = Extents::static_shape;
   static constexpr long node_count = 1;
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
 /// Computes `value` once, and `body`, which refers to it any number of times.
@@ -133,6 +160,7 @@ struct let_node : expression_base {
 
   Value value;
   Body body;
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
 /// Several values of one program, for updates in place (run/update.hpp).
@@ -171,7 +199,8 @@ constexpr auto let(Value value, F f) {
   } else {
     using variable = bound<F, typename Value::value_type, extents_of<Value>>;
     using body = decltype(f(variable{}));
-    return let_node<F, Value, body>{{}, std::move(value), f(variable{})};
+    static_assert(expression<body>, "weft: let: the function must return an expression");
+    if constexpr (expression<body>) return let_node<F, Value, body>{{}, std::move(value), f(variable{})};
   }
 }
 

@@ -29,6 +29,7 @@ struct shared_node : expression_base {
   static constexpr long node_count = 1;
 
   std::shared_ptr<const E> operand;
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
 namespace detail {

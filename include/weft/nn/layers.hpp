@@ -51,6 +51,17 @@ struct linear {
   }
 };
 
+/// x W^T, a linear layer without bias: torch.nn.Linear(..., bias=False).
+template <index_t In = dyn, index_t Out = dyn>
+struct linear_without_bias {
+  parameter<extents<Out, In>> weight = detail::parameter_if_static<Out, In>(linear<In, Out>::starting(In));
+
+  static linear_without_bias create(index_t in, index_t out, const device& where = default_device()) {
+    return {make_parameter(extents<Out, In>{out, in}, linear<In, Out>::starting(in), where)};
+  }
+  auto operator()(expression auto x) const { return matmul(x, transpose(weight)); }
+};
+
 /// Rows of a table [Rows, Features] by index: [...] -> [..., Features]. Elements start standard normal, as in
 /// torch.nn.Embedding. An index outside [0, Rows) throws value_error at evaluation. `Division`:
 /// divided::vocabulary if ranks may divide the rows.

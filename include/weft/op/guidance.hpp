@@ -64,30 +64,59 @@ constexpr void log_softmax(X, detail::dims_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
 }
 
+/// The same for dims and extents of functions that change shapes.
+template <expression A, expression... B>
+constexpr void concat(A, B...) {
+  static_assert(detail::unsupported<A>, "weft: concat: the dim is a template argument: concat<0>(a, b)");
+}
+template <expression A, expression... B>
+constexpr void stack(A, B...) {
+  static_assert(detail::unsupported<A>, "weft: stack: the dim is a template argument: stack<0>(a, b)");
+}
+template <expression X, std::integral... N>
+  requires(sizeof...(N) > 0)
+constexpr void reshape(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: reshape: extents are template arguments: reshape<2, dyn>(x), "
+                                        "or reshape(x, extents<dyn, 3>{n})");
+}
+template <expression X, std::integral... N>
+  requires(sizeof...(N) > 0)
+constexpr void transpose(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: transpose: dims are template arguments: transpose<0, 1>(x)");
+}
+template <expression X, std::integral... N>
+constexpr void permute(X, N...) {
+  static_assert(detail::unsupported<X>, "weft: permute: dims are template arguments: permute<2, 0, 1>(x)");
+}
+template <expression X, std::integral N>
+constexpr void unsqueeze(X, N) {
+  static_assert(detail::unsupported<X>, "weft: unsqueeze: the dim is a template argument: unsqueeze<0>(x)");
+}
+
 /// Compile-time errors: expressions are immutable; elements are changed in place by `update` only.
 template <expression A, operand B>
 constexpr void operator+=(const A&, const B&) {
   static_assert(
       detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a + b, or update(context, {a.state()}, a + b)");
+      "weft: nothing is computed in place: write auto y = a + b, or update(a, a + b)");
 }
 template <expression A, operand B>
 constexpr void operator-=(const A&, const B&) {
   static_assert(
       detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a - b, or update(context, {a.state()}, a - b)");
+      "weft: nothing is computed in place: write auto y = a - b, or update(a, a - b)");
 }
 template <expression A, operand B>
 constexpr void operator*=(const A&, const B&) {
   static_assert(
       detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a * b, or update(context, {a.state()}, a * b)");
+      "weft: nothing is computed in place: write auto y = a * b, or update(a, a * b)");
 }
 template <expression A, operand B>
 constexpr void operator/=(const A&, const B&) {
   static_assert(
       detail::unsupported<A>,
-      "weft: nothing is computed in place: write auto y = a / b, or update(context, {a.state()}, a / b)");
+      "weft: nothing is computed in place: write auto y = a / b, or update(a, a / b)");
 }
 
 }  // namespace weft

@@ -25,6 +25,11 @@ template <bool Holds, class... Extents>
 struct expand_law {
   static_assert(Holds, "weft: expand: an extent can grow only from 1");
 };
+/// The compile-time error for dims that are no permutation.
+template <bool Holds, class... Extents>
+struct permute_law {
+  static_assert(Holds, "weft: permute: each dim of the operand is to be named once");
+};
 /// The compile-time error for a dim or bound out of range.
 template <bool Holds, class... Extents>
 struct dims_law {
@@ -57,6 +62,8 @@ struct reshape : view<1> {
 /// Dim i of the result is dim v[i] of the operand.
 struct permute : view<1> {
   static constexpr auto name = "permute";
+  template <bool Holds, class... Extents>
+  using law = permute_law<Holds, Extents...>;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& from = operands[0].extents;

@@ -52,11 +52,23 @@ constexpr auto select(X x) {
   static_assert(I >= 0, "weft: select: an index in a type counts from the left");
   return apply<op::select, attr<dim, I>>(std::move(x));
 }
-/// The same with an index given at run time; one outside [0, extent) throws shape_error at evaluation.
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_from_the_right(index_t i, int dim) {
+  throw value_error("weft: select: index " + std::to_string(i) + " counts from the right of dim " +
+                    std::to_string(dim) + ", whose extent is not known before the operand is evaluated");
+}
+}  // namespace detail
+
+/// The same with an index given at run time; x[i] is select<0>(x, i). Negative ones count from the right.
+/// Throws value_error if the index is out of range of a tensor or a static extent; else shape_error at
+/// evaluation if it is, and value_error if it is negative.
 template <index_t Dim, expression X>
 constexpr auto select(X x, index_t i) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(dim < X::static_shape.order, "weft: select: the dim is out of range");
+  if constexpr (requires { x.extents(); }) i = detail::checked_position(x.extents(), dim, i);
+  else if constexpr (X::static_shape[dim] >= 0) i = detail::checked_position(X::static_shape, dim, i);
+  else if (i < 0) detail::refuse_from_the_right(i, dim);
   return detail::apply_sized<op::select, attr<dim, dyn>>({i}, std::move(x));
 }
 

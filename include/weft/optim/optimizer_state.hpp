@@ -20,7 +20,8 @@ namespace detail {
 /// The compile-time error for a type without parameters.
 template <bool Holds, class Model>
 struct trained_model_law {
-  static_assert(Holds, "weft: optimizer: this type has no parameter: pass the model");
+  static_assert(Holds, "weft: optimizer: this type has no parameter: pass the model, "
+                       "a struct with members such as linear<...> or parameter<...>");
 };
 
 [[noreturn, gnu::cold]] inline void refuse_step(bool has_parameters) {

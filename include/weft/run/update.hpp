@@ -70,6 +70,14 @@ void update(context& c, const tensor_list& targets, const E& e) {
   run::execute_into(c, run::executable_of<run::value_program<E>>(), run::operands_of(e), targets);
 }
 
+/// The same for one tensor: update(w, w - g * 0.1f).
+template <element T, class Extents, bool Tracked, expression E>
+void update(const tensor<T, Extents, Tracked>& target, const E& e, context& c = default_context()) {
+  static_assert(std::is_same_v<typename E::value_type, T>,
+                "weft: update: the value has another element type than the tensor: cast it");
+  if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
+}
+
 /// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory. Throws value_error
 /// if they are of another type.
 template <element T>

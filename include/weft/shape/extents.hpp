@@ -5,6 +5,7 @@
 //   extents<784, 128>{}
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <utility>
 
@@ -63,6 +64,14 @@ class extents {
       if (value_[i] < 0 || (fixed && value_[i] != static_shape[i]))
         detail::refuse_extent(static_shape, i, value_[i]);
     }
+  }
+
+  /// Compile-time error: another number of extents.
+  template <std::convertible_to<index_t>... Sizes>
+    requires(sizeof...(Sizes) != order && sizeof...(Sizes) != dynamic_count)
+  constexpr explicit extents(Sizes...) {
+    static_assert(sizeof...(Sizes) == dynamic_count,
+                  "weft: extents: give a number for each dyn, extents<dyn, 3>{n}, or for each dim, {n, 3}");
   }
 
   constexpr operator shape() const { return value_; }

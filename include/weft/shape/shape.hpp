@@ -89,6 +89,39 @@ inline void refuse_size(const shape& s) {
 }
 }  // namespace detail
 
+namespace detail {
+[[noreturn, gnu::cold]] inline void refuse_position(const shape& s, int dim, index_t i) {
+  const std::string extent = std::to_string(s[dim]);
+  throw value_error("weft: index " + std::to_string(i) + " of dim " + std::to_string(dim) +
+                    " is outside of [-" + extent + ", " + extent + ") for a tensor of shape " + to_string(s));
+}
+/// Index `i` along dim `dim`, counted from the left; negative indices count from the right.
+constexpr index_t checked_position(const shape& s, int dim, index_t i) {
+  if (i < -s[dim] || i >= s[dim]) refuse_position(s, dim, i);
+  return i < 0 ? i + s[dim] : i;
+}
+/// The row-major position of the element at indices `at`, one for each dim.
+constexpr index_t checked_position(const shape& s, const index_t* at) {
+  index_t position = 0;
+  for (int d = 0; d < s.order; ++d) position = position * s[d] + checked_position(s, d, at[d]);
+  return position;
+}
+/// Whether tensors of the static shapes `a` and `b` can have equal extents.
+constexpr bool can_be_equal(const shape& a, const shape& b) {
+  if (a.order != b.order) return false;
+  for (int i = 0; i < a.order; ++i)
+    if (a[i] >= 0 && b[i] >= 0 && a[i] != b[i]) return false;
+  return true;
+}
+/// Whether every tensor of the static shape `from` is one of the static shape `to`.
+constexpr bool includes(const shape& to, const shape& from) {
+  if (to.order != from.order) return false;
+  for (int i = 0; i < to.order; ++i)
+    if (to[i] >= 0 && to[i] != from[i]) return false;
+  return true;
+}
+}  // namespace detail
+
 /// Number of bytes of elements of type `t`. Throws shape_error if it does not fit into 63 bits.
 inline std::size_t bytes_of(const shape& s, dtype t) {
   index_t bytes = 0;

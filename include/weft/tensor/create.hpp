@@ -134,4 +134,40 @@ tensor<T, Extents> randn(Extents e, random_key r = {}, const device& where = def
   return tensor<T, Extents>(detail::filled<T>(static_cast<shape>(e), where, detail::normal_numbers<T>{r}));
 }
 
+/// Tensors of the type, extents and device of `x`.
+template <element T, class Extents, bool Tracked>
+tensor<T, Extents> full_like(const tensor<T, Extents, Tracked>& x, T value) {
+  return tensor<T, Extents>(
+      detail::generated<T>(x.extents(), detail::constant_sequence<T>{value}, x.state()->where));
+}
+template <element T, class Extents, bool Tracked>
+tensor<T, Extents> zeros_like(const tensor<T, Extents, Tracked>& x) {
+  return full_like(x, T(0));
+}
+template <element T, class Extents, bool Tracked>
+tensor<T, Extents> ones_like(const tensor<T, Extents, Tracked>& x) {
+  return full_like(x, T(1));
+}
+/// Normal random numbers of `r` in the shape of `x`, as `randn`.
+template <element T, class Extents, bool Tracked>
+tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r) {
+  return tensor<T, Extents>(detail::filled<T>(x.extents(), x.state()->where, [r](T* to, index_t n) {
+    cpu::fill_normal(r.key(), 0, n, to);
+  }));
+}
+
+/// Compile-time errors: extents are part of a tensor's type.
+template <element T, std::integral... N>
+void zeros(N...) {
+  static_assert(detail::unsupported<T>, "weft: zeros: extents are a type: zeros<float>(extents<dyn, 3>{n})");
+}
+template <element T, std::integral... N>
+void ones(N...) {
+  static_assert(detail::unsupported<T>, "weft: ones: extents are a type: ones<float>(extents<dyn, 3>{n})");
+}
+template <element T, std::integral... N>
+void randn(N...) {
+  static_assert(detail::unsupported<T>, "weft: randn: extents are a type: randn<float>(extents<dyn, 3>{n})");
+}
+
 }  // namespace weft

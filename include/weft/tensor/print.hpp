@@ -54,4 +54,12 @@ std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t
   return detail::print<T>(out, *t.state());
 }
 
+/// Compile-time error: an expression has no elements.
+template <expression E>
+  requires(!requires { E::is_leaf; })
+std::ostream& operator<<(std::ostream& out, const E&) {
+  static_assert(detail::unsupported<E>, "weft: nothing is computed yet: std::cout << eval(e)");
+  return out;
+}
+
 }  // namespace weft

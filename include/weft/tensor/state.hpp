@@ -134,20 +134,13 @@ inline void* host_memory(const tensor_state& t) {
 }
 [[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
   refuse<value_error>({"weft: a tensor of type ", name_of(type), " ", extents,
-                       " is used before it has elements"});
+                       " is used before it has elements, or after it was moved"});
 }
 /// `dim` counted from the left; throws value_error if a tensor of shape `s` does not have it.
 inline int checked_dim(const shape& s, int dim) {
   if (normalized_dim(dim, s.order) == s.order)
     refuse<value_error>({"weft: dim ", dim, " of a tensor of shape ", s});
   return normalized_dim(dim, s.order);
-}
-/// Index `i` along the first dim, counted from the left; negative indices count from the right.
-inline index_t checked_position(const shape& s, index_t i) {
-  if (i < -s[0] || i >= s[0])
-    refuse<value_error>({"weft: x[i]: index ", i, " is outside of [", -s[0], ", ", s[0],
-                         ") for a tensor of shape ", s});
-  return i < 0 ? i + s[0] : i;
 }
 /// Returns `t`; throws value_error if it is null or its elements are not of `type`.
 inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,

@@ -18,10 +18,28 @@
 
 namespace weft {
 
+namespace detail {
+/// The compile-time error for a conversion between tensors of different extents.
+template <bool Holds, class From, class To>
+struct conversion_law {
+  static_assert(Holds,
+                "weft: a tensor of the first extents cannot have the second: a conversion keeps the number "
+                "of dims and static extents; reshape changes them");
+};
+template <class Extents>
+inline constexpr bool is_extents = false;
+template <index_t... E>
+inline constexpr bool is_extents<extents<E...>> = true;
+}  // namespace detail
+
 /// Handle of a tensor in memory. Copies of a handle share the elements. If `Tracked`, tapes compute gradients
 /// with respect to it; see `variable`.
 template <element T, class Extents, bool Tracked = false>
 class tensor : public expression_base {
+  static_assert(detail::is_extents<Extents>,
+                "weft: a tensor's type has the number of its dims and the extents that are known: "
+                "zeros<float>(extents<dyn, 3>{n}); zeros_like(x) is of the type of x");
+
  public:
   using value_type = T;
   using extents_type = Extents;
@@ -40,9 +58,22 @@ class tensor : public expression_base {
   explicit tensor(std::shared_ptr<tensor_state> state) : state_(std::move(state)) {
     checked(detail::typed_state(dtype_of<T>, static_shape, state_)->whole());
   }
-  /// A handle of the same elements with other static extents, or with gradients enabled or disabled.
+  /// A handle of the same elements with other static extents, or with gradients enabled or disabled. Implicit
+  /// if it only forgets extents, as from extents<2, 3> to extents<dyn, 3>. Throws shape_error if the extents
+  /// are others than `Extents`.
   template <class E, bool G>
-  explicit tensor(const tensor<T, E, G>& other) : tensor(other.state()) {}
+  explicit(G != Tracked || !detail::includes(Extents::static_shape, E::static_shape))
+      tensor(const tensor<T, E, G>& other)
+      : tensor(other.state()) {
+    (void)sizeof(detail::conversion_law<detail::can_be_equal(static_shape, E::static_shape), E, Extents>);
+  }
+  /// Compile-time error: an expression has no elements.
+  template <expression E>
+    requires(!requires { E::is_leaf; })
+  tensor(const E&) {
+    static_assert(detail::unsupported<E>, "weft: nothing is computed yet: eval(e) makes a tensor of an "
+                                          "expression, steps.eval(e) on a tape");
+  }
 
   bool defined() const { return state_ != nullptr; }
   const std::shared_ptr<tensor_state>& state() const {
@@ -57,7 +88,16 @@ class tensor : public expression_base {
   /// Throws value_error if the index is out of range. Nothing is computed or copied before evaluation.
   auto operator[](index_t i) const {
     static_assert(static_shape.order > 0, "weft: x[i]: a scalar has no dims");
-    return select<0>(*this, detail::checked_position(extents(), i));
+    return select<0>(*this, i);
+  }
+
+  /// The element at the indices i, one for each dim: t(i, j). Negative indices count from the right. Throws
+  /// value_error if one is out of range, and device_error on devices whose memory the host cannot access.
+  template <std::convertible_to<index_t>... I>
+  T operator()(I... i) const {
+    static_assert(sizeof...(I) == std::size_t{static_shape.order}, "weft: t(i, j): one index for each dim");
+    const index_t at[] = {static_cast<index_t>(i)..., 0};
+    return data()[detail::checked_position(extents(), at)];
   }
 
   /// Copies the elements to the host, in row-major order.
@@ -169,7 +209,7 @@ class parameter : public variable<T, Extents> {
   parameter snapshot() const { return base::snapshot_of(*this); }
   auto operator[](index_t i) const {
     static_assert(base::static_shape.order > 0, "weft: x[i]: a scalar has no dims");
-    return select<0>(*this, detail::checked_position(base::extents(), i));
+    return select<0>(*this, i);
   }
   parameter to(const device& where) const { return base::to(where); }
 };

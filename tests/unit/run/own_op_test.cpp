@@ -140,7 +140,8 @@ TEST_CASE("formulas with rules may be written in terms of others") {
   CHECK(gradcheck([&] { return sum(apply<mish>(z)); }, z));
   CHECK(gradcheck([&] { return sum(apply<mish_of_squash>(z) * z); }, z));
   auto half = eval(cast<bfloat16>(x));  // computed in f32 and rounded once
-  CHECK(eval(apply<mish>(half) - cast<bfloat16>(apply<mish>(cast<float>(half)))).to_vector()[1] == bfloat16(0.0f));
+  CHECK(eval(apply<mish>(half) - cast<bfloat16>(apply<mish>(cast<float>(half)))).to_vector()[1] ==
+        bfloat16(0.0f));
 }
 
 TEST_CASE("an opaque op has a loop of its own and a derivative") {

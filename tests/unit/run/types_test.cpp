@@ -466,7 +466,8 @@ TEST_CASE("types: a handle of another element type is refused by name") {
   CHECK_THROWS_AS(flat_view<bfloat16>(floats.state()), value_error);
   CHECK_THROWS_AS(row_view<double>(floats.state()), value_error);
   CHECK_THROWS_WITH_AS(doubles(std::shared_ptr<tensor_state>()),
-                       "weft: a tensor of type f64 [4] is used before it has elements", value_error);
+                       "weft: a tensor of type f64 [4] is used before it has elements, or after it was moved",
+                       value_error);
   CHECK_THROWS_AS(flat_view<float>(nullptr), value_error);
 }
 
