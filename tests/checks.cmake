@@ -37,6 +37,14 @@ foreach(level ${levels})
   weft_add_test(structure/warnings_${level} structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -march=native -${level} ${warnings}
     -I${PROJECT_SOURCE_DIR}/include -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/warnings_${level}.o)
 endforeach()
+foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19)  # those that are here
+  find_program(weft_${other} ${other})
+  if(weft_${other} AND CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
+    weft_add_test(structure/warnings_${other} structure COMMAND ${weft_${other}} -std=c++20 -march=native -fsyntax-only
+      -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-psabi -Werror -I${PROJECT_SOURCE_DIR}/include
+      ${folder}/structure/warnings.cpp)
+  endif()
+endforeach()
 if(weft_nvcc)
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/umbrella.cu "#include <weft/weft.hpp>\nint main() {}\n")
   weft_add_test(structure/nvcc structure COMMAND ${weft_nvcc} -std=c++20 -I${PROJECT_SOURCE_DIR}/include

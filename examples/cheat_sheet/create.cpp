@@ -29,7 +29,7 @@ int main() {
   //| torch.randn(2, 3) | torch::randn({2, 3}) | rng.standard_normal((2, 3)) | -
   compiles(randn<float>(extents<2, 3>{}, {.seed = 1}));
   //| torch.zeros_like(x) | torch::zeros_like(x) | np.zeros_like(x) | -
-  compiles(zeros<float>(extents<dyn, dyn>{x.extent(0), x.extent(1)}));
+  compiles(zeros_like(x));
   //| x.clone() | x.clone() | x.copy() | MatrixXf y = x;
   compiles(clone(x));
 
@@ -51,7 +51,7 @@ int main() {
   //| x.sum().item() | x.sum().item<float>() | float(x.sum()) | x.sum()
   expect(eval(sum(x)).item(), 21);
   //| x[1, 2].item() | x[1][2].item<float>() | x[1, 2] | x(1, 2)
-  expect(x.data()[1 * 3 + 2], 6);
+  expect(x(1, 2), 6);
   //| x[1, 2] = 7 | x[1][2] = 7 | x[1, 2] = 7 | x(1, 2) = 7
   x.mutable_data()[1 * 3 + 2] = 7;
   //| x.copy_(torch.tensor(values).view(2, 3)) | x.copy_(...) | x[:] = np.reshape(values, (2, 3)) | x = Map<...>(values)

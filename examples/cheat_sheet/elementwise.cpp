@@ -76,7 +76,7 @@ int main() {
   expect(softmax(m), {0.0900306, 0.244728, 0.665241, 0.0900306, 0.244728, 0.665241});
   expect(log_softmax<0>(m), {-3.04859, -3.04859, -3.04859, -0.0485874, -0.0485874, -0.0485874});
   //| a += b | a += b | a += b | a += b
-  update(default_context(), {a.state()}, a + b);
+  update(a, a + b);
 
   expect(a, {3, 0, 5});
 }

@@ -28,7 +28,7 @@ int main() {
   auto f = [](auto v) { return sum(exp(v) - 2.0 * v); };
   variable<double, extents<2>> v(from(extents<2>{}, std::vector<double>{0, 2}));
   for (int i = 0; i < 8; ++i)
-    update(default_context(), {v.state()}, v - grad(f, v) / hvp(f, v, ones<double>(extents<2>{})));
+    update(v, v - grad(f, v) / hvp(f, v, ones<double>(extents<2>{})));
   std::cout << v << '\n';                              // log 2, twice
   // [/newton]
 
@@ -89,7 +89,7 @@ int main() {
   });
   auto h = steps.eval(model.hidden(x));
   h.on_gradient([](auto gradient) {                    // of a value: complete, before it flows on
-    update(default_context(), {gradient.state()}, clamp(gradient, -0.01f, 0.01f));
+    update(gradient, clamp(gradient, -0.01f, 0.01f));
   });
   steps.backward(steps.eval(mse_loss(model.output(relu(h)), y)));
   zero_grad(model);

@@ -13,8 +13,8 @@ int main() {
   section("element");
   // [element]
   const index_t i = 1, j = 2;
-  float value = x.data()[i * x.extent(1) + j];       // row-major; the host's memory
-  x.mutable_data()[i * x.extent(1) + j] = 10;        // write before the next expression is written
+  float value = x(i, j);                             // to read; on the host
+  x.mutable_data()[i * x.extent(1) + j] = 10;        // row-major; write before the next expression is written
   std::cout << value << ' ' << eval(x[i]) << '\n';
   // [/element]
 
@@ -31,7 +31,7 @@ int main() {
   // [slices]
   const index_t first = 1, last = 3;                 // known at run time
   auto columns = slice<1>(t, first, last);           // t[:, first:last]; the extent of the result is dyn
-  auto row = t[first];                               // t[first]
+  auto row = t[first];                               // t[first]; -1 is the last one
   auto column = select<1>(t, last);                  // t[:, last]
   std::cout << eval(columns) << '\n' << eval(row) << '\n' << eval(column) << '\n';
   // [/slices]

@@ -126,25 +126,22 @@ int main() {
   }
   // [/bf16]
 
+  section("average");
+  // [average]
+  // The moving average of the weights, which is often better than the last ones.
+  auto average = clone(model);
+  const auto kept = state_dict(average), latest = state_dict(model);
+  for (std::size_t i = 0; i < kept.size(); ++i) {      // after each step
+    auto old = flat_view<float>(kept[i].second), now = flat_view<float>(latest[i].second);
+    update(old, old * 0.99f + now * 0.01f);
+  }
+  // [/average]
+
   section("bf16_file");
   // [bf16_file]
-  // Writes f32 weights as bf16, and reads them back into an f32 model.
-  io::stored_tensors file;
-  for (const auto& [name, t] : state_dict(model)) {
-    auto half = eval(cast<bfloat16>(flat_view<float>(t)));
-    file.tensors[name] = io::stored(*half.state());
-    file.tensors[name].extents = t->extents;
-  }
-  io::write_safetensors("model.bf16.safetensors", file);
-
+  io::save("model.bf16.safetensors", state_dict(model), {.as = dtype::bf16});
   mlp loaded;
-  const auto stored = io::read_safetensors("model.bf16.safetensors");
-  for (const auto& [name, t] : state_dict(loaded)) {
-    const io::stored_tensor& from_file = stored.tensors.at(name);
-    tensor<bfloat16, extents<dyn>> half(shape{1, {t->extents.size()}});
-    half.copy_from(reinterpret_cast<const bfloat16*>(from_file.bytes.data()));
-    update(default_context(), {t}, cast<float>(half));
-  }
+  io::load("model.bf16.safetensors", state_dict(loaded), {.convert = true});   // into f32
   auto difference = amax(abs(model.hidden.weight - loaded.hidden.weight));
   std::cout << (eval(difference).item() < 0.01f) << '\n';
   // [/bf16_file]

@@ -41,9 +41,10 @@ int main() {
 
   section("elements");
   // [elements]
+  float one = a(1, -2);                             // one element; negative indices count from the right
   std::vector<float> values = a.to_vector();        // a copy, in row-major order
   const float* memory = a.data();                   // the elements themselves, to read
-  std::cout << values[4] << ' ' << memory[4] << ' ' << eval(sum(a)).item() << '\n';
+  std::cout << one << ' ' << values[4] << ' ' << memory[4] << ' ' << eval(sum(a)).item() << '\n';
   a.copy_from({6, 5, 4, 3, 2, 1});                  // sets all elements
   std::cout << a << '\n';
   // [/elements]
@@ -94,8 +95,8 @@ int main() {
   section("convert");
   // [convert]
   auto exact = tensor<float, extents<3, 4>>(t);      // the same elements: extents known more exactly
-  auto loose = tensor<float, extents<dyn, dyn>>(t);  // or less
-  std::cout << first_of_second_row(tensor<float, extents<dyn, 3>>(b)) << '\n';
+  tensor<float, extents<dyn, dyn>> loose = t;        // or less: that is always possible, so it is implicit
+  std::cout << first_of_second_row(b) << '\n';
   // [/convert]
 
   section("errors");

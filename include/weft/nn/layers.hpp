@@ -51,10 +51,11 @@ struct linear {
   }
 };
 
-/// x W^T, a linear layer without bias: torch.nn.Linear(..., bias=False).
-template <index_t In = dyn, index_t Out = dyn>
+/// x W^T, a linear layer without bias: torch.nn.Linear(..., bias=False). `Division` as in `linear`.
+template <index_t In = dyn, index_t Out = dyn, class Division = divided::nowhere>
 struct linear_without_bias {
-  parameter<extents<Out, In>> weight = detail::parameter_if_static<Out, In>(linear<In, Out>::starting(In));
+  parameter<extents<Out, In>, float, typename Division::template weight<0, 1>> weight =
+      detail::parameter_if_static<Out, In>(linear<In, Out>::starting(In));
 
   static linear_without_bias create(index_t in, index_t out, const device& where = default_device()) {
     return {make_parameter(extents<Out, In>{out, in}, linear<In, Out>::starting(in), where)};

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// Recipes of docs/cookbook/models.md.
+#include <iostream>
+
+#include <weft/optim/clip.hpp>
+#include <weft/weft.hpp>
+
+#include "../section.hpp"
+using namespace weft;
+
+// [gru]
+/// One step of a gated recurrent unit, with the parameters of torch.nn.GRUCell in two linear layers.
+template <index_t In, index_t Hidden>
+struct gru_cell {
+  linear<In, 3 * Hidden> input;
+  linear<Hidden, 3 * Hidden> hidden;
+
+  auto operator()(expression auto x, expression auto h) const {
+    auto from_x = shared(input(x)), from_h = shared(hidden(h));   // read three times each
+    auto reset = sigmoid(chunk<1, 3, 0>(from_x) + chunk<1, 3, 0>(from_h));
+    auto keep = shared(sigmoid(chunk<1, 3, 1>(from_x) + chunk<1, 3, 1>(from_h)));
+    auto fresh = tanh(chunk<1, 3, 2>(from_x) + reset * chunk<1, 3, 2>(from_h));
+    return (1 - keep) * fresh + keep * h;
+  }
+};
+struct summing {   // [batch, time, 2] -> [batch, 1]
+  gru_cell<2, 16> cell;
+  linear<16, 1> head;
+};
+// [/gru]
+
+// [vae]
+/// A variational autoencoder with 8 latent numbers.
+struct vae {
+  linear<64, 128> encoder;
+  linear<128, 8> mean, log_variance;
+  linear<8, 128> decoder;
+  linear<128, 64> pixels;
+
+  auto encode(expression auto x) const { return relu(encoder(x)); }
+  auto decode(expression auto z) const { return pixels(relu(decoder(z))); }
+};
+// [/vae]
+
+int main() {
+  section("gru");
+  {
+    // [train_gru]
+    summing model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 1e-2};
+    float loss_of_step = 0;
+    for (int step = 0; step < 200; ++step) {
+      const index_t length = 4 + step % 3;                        // any length: the loop is C++
+      auto x = rand<float>(extents<dyn, dyn, 2>{32, length}, {.seed = static_cast<std::uint64_t>(step)});
+      auto y = eval(sum(select<2>(x, 0), dims<1>, keepdim));      // the sum of the first feature
+      tape steps;
+      auto h = steps.eval(zeros<float>(extents<dyn, 16>{32}));
+      for (index_t t = 0; t < length; ++t) h = steps.eval(model.cell(select<1>(x, t), h));
+      auto loss = steps.eval(mse_loss(model.head(h), y));
+      steps.backward(loss);
+      clip_grad_norm(model, 1.0);
+      optimizer.step(model);
+      loss_of_step = loss.item();
+    }
+    std::cout << (loss_of_step < 0.2f ? "learnt" : "not learnt") << '\n';
+    // [/train_gru]
+  }
+
+  section("vae");
+  {
+    // [train_vae]
+    vae model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 2e-3};
+    // Pictures of 8 by 8: column i % 8 is white.
+    auto x =
+        generate<float>(extents<dyn, 64>{32}, [](index_t i) { return i % 8 == i / 64 % 8 ? 1.0f : 0.0f; });
+    float first = 0, last = 0;
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      tape steps;
+      auto hidden = steps.eval(model.encode(x));
+      auto mean = steps.eval(model.mean(hidden));
+      auto log_variance = steps.eval(model.log_variance(hidden));
+      auto noise = randn_like(mean, {.seed = step});              // other numbers in each step
+      auto z = steps.eval(mean + exp(log_variance * 0.5f) * noise);
+      auto likelihood = bce_with_logits<reduction_kind::sum>(model.decode(z), x);
+      auto divergence = sum(square(mean) + exp(log_variance) - log_variance - 1.0f) * 0.5f;
+      auto loss = steps.eval((likelihood + divergence) / 32.0f);
+      steps.backward(loss);
+      optimizer.step(model);
+      if (step == 0) first = loss.item();
+      last = loss.item();
+    }
+    auto picture = eval(sigmoid(model.decode(randn<float>(extents<1, 8>{}, {.seed = 7}))));
+    std::cout << std::boolalpha << (last < first / 2) << ' ' << to_string(picture.extents()) << '\n';
+    // [/train_vae]
+  }
+}
