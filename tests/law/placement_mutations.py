@@ -22,6 +22,7 @@ MUTATIONS = {
     "sums": ("a fold over a divided dim is whole", PLACER, "return {tops ? placed::maximum : placed::sum};", "return {};"),
     "maxima": ("a maximum is a sum", PLACER, "return {tops ? placed::maximum : placed::sum};", "return {placed::sum};"),
     "minima": ("a minimum over a divided dim is a sum", PLACER, "if (d.result[0] < 0 && least)", "if (false && least)"),
+    "row_groups": ("rows of a table are divided in groups", PLACER, "if (d.result[0] < 0 && rows_in_groups)", "if (false && rows_in_groups)"),
     "cut": ("whole operands beside divided ones are not cut", PLACER,
             "      p[k] = divided_along(d.operand[k], to.groups, to.unit);\n", ""),
     "computed": ("a value computed whole is cut in forward", PLACER, "if (i < seed_ && !is_given(n.operand[k]))", "if (false)"),

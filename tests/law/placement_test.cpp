@@ -242,6 +242,8 @@ TEST_CASE("products") {
 TEST_CASE("look-ups: rows of other ranks are zeros") {
   using index = data<std::int32_t, 4, 2>;
   on<var<5, 3>, index>("embedding", {7, 21, 672}, [](auto w, auto i) { return embedding(w, i); }, 5);
+  on<var<6, 3>, index>(
+      "embedding in units", {8, 24, 960}, [](auto w, auto i) { return embedding(w, i); }, 5);
   on<var<4, 3>, index>("gather", {9, 25, 0}, [](auto x, auto i) { return gather<1>(x, i); }, 3);
   on<var<4, 3>, index, var<4, 2>>(
       "scatter_add", {15, 37, 0}, [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);

@@ -11,13 +11,14 @@
 namespace weft::parallel {
 
 /// The extents of the part of `rank` of a tensor of shape `whole`, divided as `p`. Throws shape_error, naming
-/// the parameter, if its groups or units do not divide the dim.
+/// the parameter, if its groups or units do not divide the dim, or are fewer than ranks.
 inline shape part_extents(const std::string& name, shape whole, const placement& p, const communicator& ranks,
                           int rank) {
   const index_t e = whole[p.dim];
-  if (e % (p.groups * p.unit))
+  if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
     throw shape_error("weft: bind: parameter " + name + " of shape " + to_string(whole) +
-                      " cannot be divided along " + to_string(p));
+                      " cannot be divided among " + std::to_string(ranks.size()) + " ranks along " +
+                      to_string(p));
   whole[p.dim] = p.groups * p.unit * count_of_part(e / (p.groups * p.unit), ranks.size(), rank);
   return whole;
 }

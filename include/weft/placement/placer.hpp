@@ -225,6 +225,8 @@ class placer {
   constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to) {
     const node& n = g_[i];
     const bool tops = n.op == &info_of<op::reduce_max>, least = n.op == &info_of<op::reduce_min>;
+    const bool rows_in_groups = n.op == &info_of<op::index_select> && to.groups != 1;
+    if (d.result[0] < 0 && rows_in_groups) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
@@ -266,7 +268,8 @@ class placer {
   /// Products and sums of rows of whole operands are computed in the parts that an output asks for.
   constexpr placement as_wanted(int i, sequence<placement>& p, const sequence<shared_dim>& all) {
     const node& n = g_[i];
-    if (n.op->kind != op::op_kind::contraction && n.op != &info_of<op::index_add>) return {};
+    const bool adds_rows = n.op == &info_of<op::index_add> && wanted_[i].groups == 1;
+    if (n.op->kind != op::op_kind::contraction && !adds_rows) return {};
     for (const shared_dim& d : all)
       if (d.result[0] == wanted_[i].dim) return cut_others(i, p, d, wanted_[i]);
     return {};

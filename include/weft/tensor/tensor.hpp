@@ -196,6 +196,11 @@ class parameter : public variable<T, Extents> {
   using base = variable<T, Extents>;
   static_assert(!Division::value.is_divided() || Division::value.dim < Extents::order,
                 "weft: parameter: the dim that may be divided is out of range");
+  static_assert(!Division::value.is_divided() || Extents::static_shape[Division::value.dim] == dyn ||
+                    Extents::static_shape[Division::value.dim] %
+                            (Division::value.groups * Division::value.unit) ==
+                        0,
+                "weft: parameter: groups and units must divide the dim that may be divided");
 
  public:
   static constexpr leaf_role role = leaf_role::parameter;
