@@ -10,6 +10,8 @@
 // error that names it. Buffers must stay valid and unchanged until the operation is completed.
 #pragma once
 
+#include <functional>
+
 #include <weft/comm/traffic.hpp>
 #include <weft/comm/work.hpp>
 
@@ -107,10 +109,15 @@ class communicator {
   /// Collective; null for a negative color.
   virtual std::shared_ptr<communicator> split(int color, int key = 0, comm_options o = {}) = 0;
 
+  /// The same where every rank knows the colors of all ranks; ordered by rank. Collective.
+  virtual std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color,
+                                                 comm_options o = {}) {
+    return split(color(rank()), rank(), std::move(o));
+  }
+
   /// This rank's group along a mesh axis: `count` ranks that are `stride` apart. Collective.
-  virtual std::shared_ptr<communicator> axis(int count, int stride, comm_options o = {}) {
-    const int within = rank() % stride, outer = rank() / (stride * count);
-    return split(outer * stride + within, rank(), std::move(o));
+  std::shared_ptr<communicator> axis(int count, int stride, comm_options o = {}) {
+    return split_by([&](int r) { return r / (stride * count) * stride + r % stride; }, std::move(o));
   }
 
   /// Bytes that this rank has sent in operations of this group.

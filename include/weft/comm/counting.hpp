@@ -9,7 +9,7 @@
 namespace weft {
 
 /// Rank `rank` of a group of `size` ranks that do not exist. `split` throws comm_error, as the colors of
-/// other ranks are unknown; `axis` works.
+/// other ranks are unknown; `split_by` and `axis` work.
 class counting_communicator : public communicator {
  public:
   counting_communicator(int rank, int size) : rank_(rank), size_(size) {}
@@ -19,10 +19,13 @@ class counting_communicator : public communicator {
   int size() const override { return size_; }
 
   std::shared_ptr<communicator> split(int, int, comm_options) override {
-    throw comm_error("weft: counting_communicator: what other ranks say is not known; use axis");
+    throw comm_error("weft: counting_communicator: what other ranks say is not known; use split_by");
   }
-  std::shared_ptr<communicator> axis(int count, int stride, comm_options) override {
-    return std::make_shared<counting_communicator>(rank_ / stride % count, count);
+  std::shared_ptr<communicator> split_by(const std::function<int(int rank)>& color, comm_options) override {
+    int before = 0, all = 0;
+    for (int r = 0; r < size_; ++r)
+      if (color(r) == color(rank_)) before += r < rank_, ++all;
+    return std::make_shared<counting_communicator>(before, all);
   }
   void abort(const std::string&) override {}
 

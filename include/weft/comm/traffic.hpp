@@ -82,4 +82,7 @@ struct traffic {
   }
 };
 
+/// Bytes without those of control traffic.
+inline index_t payload(const traffic& t) { return t.total() - t.control; }
+
 }  // namespace weft

@@ -47,7 +47,8 @@ struct step_result {
   double loss = 0;       // mean over all micro-batches of all ranks
   double norm = 0;       // of the gradient, before clipping
   traffic sent;          // bytes by kind of operation
-  double waited_ms = 0;  // for other ranks
+  axis_bytes sent_by_axis{};  // in the order of mesh_axes, without those that coordinate ranks
+  double waited_ms = 0;       // for other ranks
 };
 
 /// A context for a model whose parameters are distributed by a strategy.
@@ -116,6 +117,7 @@ class bound_run : public context {
     o.micro_batches = micro_batches;
     check(o);  // before gradients are computed
     const traffic sent = groups().sent();
+    const axis_bytes along = sent_by_axis();
     const double waited = groups().waited_ms();
     recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * ranks_->size()), 0.0);
     const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
@@ -136,6 +138,7 @@ class bound_run : public context {
     r.loss /= static_cast<double>(losses.size());
     r.norm = step(o);
     r.sent = groups().sent() - sent;
+    r.sent_by_axis = difference(sent_by_axis(), along);
     r.waited_ms = groups().waited_ms() - waited;
     return r;
   }
@@ -251,6 +254,9 @@ class bound_run : public context {
     return *parallel_;
   }
   const parallel::rank_groups& groups() const { return parallel().groups(); }
+
+  /// Bytes that this rank has sent along each axis, in the order of mesh_axes, without control traffic.
+  virtual axis_bytes sent_by_axis() const { return groups().sent_by_axis(); }
 
   index_t optimizer_bytes() const { return static_cast<index_t>(optimizer_->state.bytes()); }
 

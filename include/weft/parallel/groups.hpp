@@ -56,6 +56,14 @@ class rank_groups {
     for_each_group([&](const communicator& c) { t += c.sent(); });
     return t;
   }
+  /// The same along each axis, without control traffic. Messages among all data ranks count as dp.
+  axis_bytes sent_by_axis() const {
+    axis_bytes all{};
+    all[static_cast<std::size_t>(mesh_axis::fsdp)] = payload(shards_->sent());
+    for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
+      if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
+    return all;
+  }
   double waited_ms() const {
     double t = 0;
     for_each_group([&](const communicator& c) { t += c.waited_ms(); });

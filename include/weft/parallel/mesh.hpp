@@ -30,14 +30,22 @@ constexpr const char* name_of(mesh_axis a) {
   return names[static_cast<int>(a)];
 }
 
+/// Bytes along each axis.
+using axis_bytes = std::array<std::int64_t, std::size(mesh_axes)>;
+inline axis_bytes difference(axis_bytes after, const axis_bytes& before) {
+  for (std::size_t a = 0; a < after.size(); ++a) after[a] -= before[a];
+  return after;
+}
+
 /// The number of ranks along each axis.
 struct mesh_sizes {
   int pp = 1, dp = 1, fsdp = 1, cp = 1, tp = 1;
 
-  constexpr int of(mesh_axis a) const {
-    const int all[] = {pp, dp, fsdp, cp, tp};
-    return all[static_cast<int>(a)];
+  constexpr int& of(mesh_axis a) {
+    int* const all[] = {&pp, &dp, &fsdp, &cp, &tp};
+    return *all[static_cast<int>(a)];
   }
+  constexpr int of(mesh_axis a) const { return mesh_sizes(*this).of(a); }
   /// The total number of ranks. Products beyond 2^31 give some number beyond 2^31.
   constexpr std::int64_t ranks() const {
     std::int64_t n = 1;

@@ -90,7 +90,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
     data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::tp, control);
     owners_ = sizes_.dp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
-                             : all.split(sizes_.coordinate(all.rank(), mesh_axis::dp), all.rank(), control);
+                             : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); },
+                                            control);
   }
 
   /// Divides the model among the stages, as the first step does: `statement` is a loss of the model, of which
@@ -115,6 +116,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     parallel::pipeline_step<pipeline_run, Loss> of_step(*this, loss, schedule_);
     if (!base::holds_parameters()) prepare(of_step.of(0), micro_batches);
     const traffic sent = all_sent();
+    const axis_bytes along = sent_by_axis();
     const double waited = all_waited_ms();
     recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * base::groups().data().size()),
                                    0.0);
@@ -127,6 +129,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     r.loss /= static_cast<double>(losses.size());
     r.norm = base::step(o);
     r.sent = all_sent() - sent;
+    r.sent_by_axis = difference(sent_by_axis(), along);
     r.waited_ms = all_waited_ms() - waited;
     return r;
   }
@@ -211,6 +214,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   /// The blocks of a chunk, in the order of evaluation.
   const parallel::block_range& blocks_of(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)]; }
   const mesh_sizes& sizes() const { return sizes_; }
+
+  axis_bytes sent_by_axis() const override {
+    axis_bytes all = base::sent_by_axis();
+    if (stages_->size() > 1) all[static_cast<std::size_t>(mesh_axis::pp)] += payload(stages_->sent());
+    return all;
+  }
 
  protected:
   void deliver_gradients() override {
