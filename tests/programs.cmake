@@ -65,6 +65,11 @@ if(TARGET weft::gloo)
   target_include_directories(weft_test_chaos_ranks_gloo SYSTEM PRIVATE ${weft_doctest_headers})
   target_link_libraries(weft_test_chaos_ranks_gloo PRIVATE weft::gloo)
   weft_add_test(chaos/ranks_gloo "chaos;rank" TIMEOUT 3600 PROCESSORS 2 COMMAND weft_test_chaos_ranks_gloo)
+  weft_test_program(weft_test_chaos_pipeline_gloo chaos/pipeline_gloo.cpp)
+  target_include_directories(weft_test_chaos_pipeline_gloo SYSTEM PRIVATE ${weft_doctest_headers})
+  target_link_libraries(weft_test_chaos_pipeline_gloo PRIVATE weft::gloo)
+  weft_add_test(chaos/pipeline_gloo "chaos;rank" TIMEOUT 3600 PROCESSORS 2
+                COMMAND weft_test_chaos_pipeline_gloo)
 endif()
 
 # CUDA without a GPU: a driver that computes on the CPU, a compiler and a cuBLASLt for it, found before the machine's own.

@@ -353,6 +353,14 @@ class bound_run : public context {
 };
 
 namespace detail {
+/// The parameters of a model, each once: a tied one occurs at several places and has the name of the first.
+template <class Model>
+state_dict_t once_each(const Model& model) {
+  state_dict_t all = named_parameters(model);
+  tensor_list met;
+  std::erase_if(all, [&](const auto& named) { return !is_new(met, named.second); });
+  return all;
+}
 template <class Plan>
 using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,
                                        typename Plan::strategy_type>;
@@ -362,12 +370,13 @@ using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_ty
 template <class Plan>
 concept divides_layers = Plan::strategy_type::has(mesh_axis::tp);
 
-/// Binds a model and its optimizer to a strategy. All ranks must pass the same model. The model, the
-/// optimizer and the communicator must outlive the run.
+/// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
+/// the name of the first. All ranks must pass the same model. The model, the optimizer and the communicator
+/// must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
-  return {named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
+  return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>)
@@ -376,7 +385,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " +
                       std::to_string(ranks.size()));
-  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
+  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
                                                        optimizer, {std::shared_ptr<void>(), &ranks},
                                                        chosen::options());
 }
@@ -387,13 +396,13 @@ template <class Plan, class Model, class Optimizer>
            (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   return bound_run<Optimizer, typename Plan::programs>(
-      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},
+      detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},
       Plan::strategy_type::options(check_mesh(sizes, ranks.size())));
 }
 /// The same for a single process.
 template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer) {
-  return bound_run<Optimizer, typename Plan::programs>(named_parameters(model), named_buffers(model),
+  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
                                                        optimizer, std::make_shared<self_communicator>(),
                                                        detail::strategy_of<Plan>::options());
 }

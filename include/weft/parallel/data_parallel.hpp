@@ -188,6 +188,12 @@ class data_parallel_hooks : public run::execution_hooks {
   /// Size of the gradients that are kept until the step.
   index_t gradient_bytes() const { return reducer_.bytes(); }
 
+  /// Throws value_error if a parameter cannot be trained: it is not f32.
+  static void check(const std::string& name, const tensor_state& p) {
+    if (p.type != dtype::f32)
+      throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
+  }
+
  private:
   struct place {
     int unit, member;
@@ -211,11 +217,6 @@ class data_parallel_hooks : public run::execution_hooks {
   }
 
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
-
-  static void check(const std::string& name, const tensor_state& p) {
-    if (p.type != dtype::f32)
-      throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
-  }
 
   /// Replaces elements by the results of the operations that `start` begins, all concurrently.
   template <class F>

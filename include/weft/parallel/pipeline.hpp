@@ -85,13 +85,14 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         sizes_(mesh_of(o, base::ranks().size())),
         settings_(std::move(p)) {
     if (parameters.empty()) weft::detail::refuse_step(false);
+    for (const auto& [name, p] : parameters_) parallel::data_parallel_hooks::check(name, *p);
     const comm_options control{.timeout = o.timeout, .control = true};
     communicator& all = base::ranks();
     stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
     data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::tp, control);
-    owners_ = sizes_.dp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
-                             : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); },
-                                            control);
+    owners_ = sizes_.dp == 1
+                  ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
+                  : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); }, control);
   }
 
   /// Divides the model among the stages, as the first step does: `statement` is a loss of the model, of which
@@ -106,7 +107,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     hold_own(readings);
   }
 
-  /// Executes a training step; see bound_run. Every rank calls `loss` for all micro-batches.
+  /// Executes a training step; see bound_run. Every rank calls `loss` for all micro-batches. If `loss` or a
+  /// program throws on one rank, the others get a comm_error that names it, the chunk and the micro-batch.
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
@@ -114,14 +116,17 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     base::check(o);
     use_schedule(micro_batches);
     parallel::pipeline_step<pipeline_run, Loss> of_step(*this, loss, schedule_);
-    if (!base::holds_parameters()) prepare(of_step.of(0), micro_batches);
+    if (!base::holds_parameters()) {
+      abort_on_error(of_step, [&] { of_step.of(0); });
+      prepare(of_step.of(0), micro_batches);
+    }
     const traffic sent = all_sent();
     const axis_bytes along = sent_by_axis();
     const double waited = all_waited_ms();
     recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * base::groups().data().size()),
                                    0.0);
     number_of_step_ = static_cast<std::uint64_t>(base::optimizer().steps);
-    of_step.execute(losses);
+    abort_on_error(of_step, [&] { of_step.execute(losses); });
     records_ = of_step.records();
     base::ranks().all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
     step_result r;
@@ -135,23 +140,26 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
   /// Computes `e`, a statement of the model, on the stages, and returns its value on every rank. Nothing is
-  /// recorded. Collective.
+  /// recorded. Collective. Throws usage_error if `e` has more blocks than the statement that the model was
+  /// divided by.
   template <expression E>
   evaluated<E> eval(const E& e) {
     prepare(e, sizes_.pp);
     parallel::stage_messages messages(*stages_, this->where());
     const context::random_state start = this->randomness();
     std::shared_ptr<tensor_state> value, passed;
+    int computes = -1;  // the stage
     for (int c = 0; c < schedule_.chunks(); ++c) {
       if (!on_this_stage(c)) continue;
       this->set_randomness(start);
-      value = eval_chunk(e, c, messages, passed).state();
+      const auto [found, blocks] = eval_chunk(e, c, messages, passed);
+      computes = schedule_.stage_of[static_cast<std::size_t>(chunk_after(blocks))];
+      if (!value || chunks_[static_cast<std::size_t>(c)].holds(blocks)) value = found.state();
     }
     messages.complete();
-    const int last = schedule_.stage_of.back();
     const parallel::state_ptr result =
-        last == stage() ? value : make_state(this->where(), value->extents, value->type);
-    if (stages_->size() > 1) share(result, last, "value");
+        computes == stage() ? value : make_state(this->where(), value->extents, value->type);
+    if (stages_->size() > 1) parallel::share_elements(*stages_, result, computes, control("value"));
     return evaluated<E>(result);
   }
 
@@ -166,7 +174,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
             std::find_if(own.begin(), own.end(), [&, n = &name](const auto& o) { return o.first == *n; });
         parallel::state_ptr whole =
             owner == stage() ? found->second : make_state(this->where(), p->whole(), p->type);
-        share(whole, owner, name);
+        parallel::share_elements(*stages_, whole, owner, control(name));
         all.emplace_back(name, std::move(whole));
       }
     return all;
@@ -335,6 +343,9 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   void hold_own(const std::vector<reading>& readings) {
     state_dict_t whole = parameters_;
     whole.insert(whole.end(), buffers_.begin(), buffers_.end());
+    // The statement was written before and nothing computed from it: it reads the values of rank 0.
+    recycled_vector<std::uint64_t> versions;
+    for (const auto& [name, t] : whole) versions.push_back(t->version);
     parallel::begin_as_first(base::ranks(), control(""), parallel::message_device(this->where()), whole);
     std::vector<parallel::tied_parameter> tied;
     state_dict_t own[2];
@@ -358,9 +369,9 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         own[k].emplace_back(name, t);
         if (k == 0) chunk_of.push_back(*here);
       }
-    base::hold(own[0], own[1], *data_, owners_, chunk_of);
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
     tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
-                  base::options().deterministic, this->hooks() != nullptr);
+                  base::options().deterministic);
   }
   static void free(const std::string& name, tensor_state& t) {
     t.memory = buffer();
@@ -370,18 +381,22 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return std::find_if(owner_.begin(), owner_.end(), [&](const auto& o) { return o.first == name; })->second;
   }
 
-  /// Sends the elements of `t` from one stage to all.
-  void share(const parallel::state_ptr& t, int from, const std::string& label) {
-    const device messages = parallel::message_device(this->where());
-    const parallel::state_ptr message = parallel::reachable(messages, t);
-    stages_->broadcast(parallel::elements_of(*message), from, control(label)).wait();
-    if (message != t && from != stage()) parallel::copy_rows(t, 0, message, 0, t->extents.size());
+  /// The chunk that computes what stands after so many blocks.
+  int chunk_after(index_t blocks) const {
+    for (int c = 0; c < schedule_.chunks(); ++c)
+      if (chunks_[static_cast<std::size_t>(c)].holds(blocks)) return c;
+    refuse_blocks(blocks);
+  }
+  [[noreturn, gnu::cold]] void refuse_blocks(index_t found) const {
+    throw usage_error("weft: pipeline: a statement with " + std::to_string(found) +
+                      " blocks (of repeats), but the model was divided by one with " +
+                      std::to_string(blocks_) + ": all losses must apply all blocks, values no more of them");
   }
 
-  /// One chunk of `e`. `passed`: the value between two chunks of this stage.
+  /// One chunk of `e`, and the number of blocks in `e`. `passed`: the value between two chunks of this stage.
   template <expression E>
-  evaluated<E> eval_chunk(const E& e, int c, parallel::stage_messages& messages,
-                          std::shared_ptr<tensor_state>& passed) {
+  std::pair<evaluated<E>, index_t> eval_chunk(const E& e, int c, parallel::stage_messages& messages,
+                                              std::shared_ptr<tensor_state>& passed) {
     using kind = pipeline::step_kind;
     const parallel::stage_events events{.enter =
                                             [&](const shape& extents, dtype type) {
@@ -392,19 +407,40 @@ class pipeline_run : public bound_run<Optimizer, Options> {
                                             },
                                         .leave =
                                             [&](const std::shared_ptr<tensor_state>& x) {
+                                              if (c + 1 == schedule_.chunks()) return;  // refused below
                                               if (on_this_stage(c + 1)) passed = x;
                                               else
                                                 messages.send(schedule_, {kind::send_activation, c, 0}, x,
                                                               control(""));
                                             }};
     run::forgetful_evaluator<Options> inner{*this};
-    return parallel::stage_evaluator<run::forgetful_evaluator<Options>>(
-               inner, *this, chunks_[static_cast<std::size_t>(c)], events)
-        .eval(e);
+    parallel::stage_evaluator<run::forgetful_evaluator<Options>> walk(
+        inner, *this, chunks_[static_cast<std::size_t>(c)], events);
+    evaluated<E> value = walk.eval(e);
+    return {std::move(value), walk.blocks()};
+  }
+
+  /// Calls f; if it throws on this rank only, the other ranks fail too instead of waiting for it.
+  template <class Step, class F>
+  void abort_on_error(const Step& of_step, F f) {
+    try {
+      f();
+    } catch (const comm_error&) {
+      throw;  // the other ranks know
+    } catch (const std::exception& e) {
+      base::ranks().abort(of_step.position() + ": " + e.what());
+      throw;
+    } catch (...) {
+      base::ranks().abort(of_step.position() + ": an exception of an unknown type");
+      throw;
+    }
   }
 
   // For pipeline_step.
   void synchronize(bool on) { base::synchronize(on); }
+  void check_blocks(index_t found) const {
+    if (found != blocks_) refuse_blocks(found);
+  }
   void begin_this(int micro_batch, int count) {
     this->begin_micro_batch(number_of_step_,
                             static_cast<std::uint64_t>(base::micro_batch(micro_batch, count)));
@@ -458,7 +494,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
-      named_parameters(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
+      detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
       std::move(p));
 }
 template <class Plan, class Model, class Optimizer>

@@ -50,6 +50,7 @@ class pipeline_step {
     losses_ = losses;
     for (std::size_t k = 0; k < list_.size(); ++k) {
       const pipeline::step& e = list_[k];
+      at_ = &e;
       if (e.kind == kind::receive_activation || e.kind == kind::receive_gradient) begin_receive(e);
       if (e.kind == kind::send_activation) messages_.send(schedule_, e, cell(e).out, options());
       if (e.kind == kind::send_gradient) send_gradient(e);
@@ -63,6 +64,9 @@ class pipeline_step {
     }
     messages_.complete();
   }
+
+  /// What execute() does now, for example "forward of chunk 3, micro-batch 0".
+  std::string position() const { return at_ ? pipeline::to_text(*at_) : "loss of micro-batch 0"; }
 
   /// When this stage executed what, in seconds since the step began.
   const std::vector<pipeline::record>& records() const { return records_; }
@@ -117,7 +121,9 @@ class pipeline_step {
     const context::random_state now = run_.randomness();
     const block_range at_entry{run_.blocks_of(e.chunk).first, run_.blocks_of(e.chunk).first};
     tape_type unused(run_);
-    stage_evaluator<tape_type>(unused, run_, at_entry, events).eval(of(e.micro_batch));
+    stage_evaluator<tape_type> evaluator(unused, run_, at_entry, events);
+    evaluator.eval(of(e.micro_batch));
+    run_.check_blocks(evaluator.blocks());
     run_.set_randomness(now);
   }
 
@@ -127,8 +133,9 @@ class pipeline_step {
     s.recorded = std::make_unique<tape_type>(run_);
     const stage_events events{.enter = [&](const shape&, dtype) { return s.in = input_of(e); },
                               .leave = [&](const state_ptr& out) { s.out = out; }};
-    const auto value = stage_evaluator<tape_type>(*s.recorded, run_, run_.blocks_of(e.chunk), events)
-                           .eval(of(e.micro_batch));
+    stage_evaluator<tape_type> evaluator(*s.recorded, run_, run_.blocks_of(e.chunk), events);
+    const auto value = evaluator.eval(of(e.micro_batch));
+    run_.check_blocks(evaluator.blocks());
     static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
                   "weft: step: the loss must be a scalar");
     if (is_last(e.chunk)) {
@@ -197,6 +204,7 @@ class pipeline_step {
   const std::vector<pipeline::step>& list_;
   std::vector<std::optional<statement>> statements_;
   index_t called_ = 0;
+  const pipeline::step* at_ = nullptr;  // the step of the list that is executed
   std::vector<saved> cells_;
   std::vector<int> forwards_left_, backwards_left_;  // by micro-batch; by chunk
   std::span<double> losses_;

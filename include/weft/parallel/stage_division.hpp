@@ -66,10 +66,10 @@ inline std::vector<block_range> divided_by_list(const std::vector<index_t>& coun
 
 /// Divides blocks with these costs among chunks, each with one block or more, so that the largest sum is
 /// minimal. `before`: cost of what the first chunk computes besides. Throws usage_error if there are more
-/// chunks than blocks. Cost: O(chunks * blocks^2).
+/// chunks than blocks; a single chunk needs none. Cost: O(chunks * blocks^2).
 inline std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before, int chunks) {
   const std::size_t n = costs.size(), parts = static_cast<std::size_t>(chunks);
-  if (chunks < 1 || parts > n)
+  if (chunks < 1 || parts > std::max<std::size_t>(n, 1))
     throw usage_error("weft: pipeline: " + std::to_string(chunks) + " chunks for the " + std::to_string(n) +
                       " blocks of the model: expected at most one chunk a block (the blocks of a repeat)");
   std::vector<double> sum(n + 1, before);  // of the first blocks

@@ -9,6 +9,7 @@
 // pass, as on one rank.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -28,17 +29,15 @@ struct tied_parameter {
 /// Exchanges the gradients of tied parameters between the chunks and stages that hold them.
 class tied_gradients {
  public:
-  /// `reduces`: whether backward passes reduce gradients, rather than leave their sum in the parameters.
   /// `first_tag`: messages have this tag and the next ones, one for each parameter. All stages must pass the
   /// same list.
   tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages,
-                 int first_tag, bool deterministic, bool reduces)
+                 int first_tag, bool deterministic)
       : all_(std::move(all)),
         stage_of_(std::move(stage_of)),
         stages_(&stages),
         first_tag_(first_tag),
-        deterministic_(deterministic),
-        reduces_(reduces) {}
+        deterministic_(deterministic) {}
   tied_gradients(const tied_gradients&) = delete;
   tied_gradients& operator=(const tied_gradients&) = delete;
   ~tied_gradients() {
@@ -51,10 +50,9 @@ class tied_gradients {
     tensor_list withheld;
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const tied_parameter& p = all_[t];
-      if (const int after = neighbor(p, chunk, 1); after >= 0 && hands_down(after, chunk))
-        p.whole->grad = on_this_stage(after) ? take(t, micro_batch) : receive(t, stage(after), p.whole, o);
-      if (const int before = neighbor(p, chunk, -1); before >= 0 && hands_down(chunk, before))
-        withheld.push_back(p.whole);
+      if (const int after = neighbor(p, chunk, 1); after >= 0)
+        add(*p.whole, on_this_stage(after) ? take(t, micro_batch) : receive(t, stage(after), p.whole, o));
+      if (neighbor(p, chunk, -1) >= 0) withheld.push_back(p.whole);
     }
     return withheld;
   }
@@ -63,7 +61,7 @@ class tied_gradients {
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const tied_parameter& p = all_[t];
       const int before = neighbor(p, chunk, -1);
-      if (before < 0 || !hands_down(chunk, before)) continue;
+      if (before < 0) continue;
       state_ptr g = std::exchange(p.whole->grad, nullptr);
       if (on_this_stage(before)) handed_[{t, micro_batch}] = std::move(g);
       else send(t, stage(before), g, p.whole, o);
@@ -100,16 +98,24 @@ class tied_gradients {
   bool on_this_stage(int chunk) const { return stage(chunk) == stages_->rank(); }
   bool owns(std::size_t t) const { return all_[t].stages[0] == stages_->rank(); }
   bool exchanges(std::size_t t) const { return all_[t].stages.size() > 1; }
-  /// The chunk that reads the parameter next after `chunk`, or before it; -1 if there is none.
-  static int neighbor(const tied_parameter& p, int chunk, int distance) {
-    const auto at = std::find(p.chunks.begin(), p.chunks.end(), chunk);
-    if (at == p.chunks.end()) return -1;
-    const auto i = at - p.chunks.begin() + distance;
-    return i >= 0 && i < static_cast<std::ptrdiff_t>(p.chunks.size()) ? p.chunks[static_cast<std::size_t>(i)]
-                                                                      : -1;
+  /// The chunk that reads the parameter next after `chunk` (`direction` 1) or before it (-1), and that
+  /// exchanges the gradients of micro-batches with it; -1 if there is none.
+  int neighbor(const tied_parameter& p, int chunk, int direction) const {
+    const auto count = static_cast<std::ptrdiff_t>(p.chunks.size());
+    const auto at = std::find(p.chunks.begin(), p.chunks.end(), chunk) - p.chunks.begin();
+    if (at == count) return -1;
+    for (auto i = at + direction; i >= 0 && i < count; i += direction)
+      if (const int other = p.chunks[static_cast<std::size_t>(i)];
+          deterministic_ || stage(other) == stage(chunk))
+        return other;
+    return -1;
   }
-  bool hands_down(int from, int to) const { return deterministic_ || (reduces_ && stage(from) == stage(to)); }
 
+  /// Adds `g`, which may be null, to the gradient of a parameter.
+  static void add(tensor_state& to, const state_ptr& g) {
+    if (to.grad && g) run::add(*to.where, *to.grad, *g, *to.grad);
+    else if (g) to.grad = g;
+  }
   state_ptr take(std::size_t t, int micro_batch) {
     const auto found = handed_.find({t, micro_batch});
     if (found == handed_.end()) return nullptr;
@@ -146,11 +152,8 @@ class tied_gradients {
   /// Adds what the other stages have sent, and sends them the sum.
   void collect(std::size_t t, tensor_state& own, const comm_options& o) {
     const auto like = alias_of(own);
-    for (std::size_t s = all_[t].stages.size(); !deterministic_ && s-- > 1;) {
-      const state_ptr g = receive(t, all_[t].stages[s], like, o);
-      if (own.grad) run::add(*own.where, *own.grad, *g, *own.grad);
-      else own.grad = g;
-    }
+    for (std::size_t s = all_[t].stages.size(); !deterministic_ && s-- > 1;)
+      add(own, receive(t, all_[t].stages[s], like, o));
     for (std::size_t s = 1; s < all_[t].stages.size(); ++s) send(t, all_[t].stages[s], own.grad, like, o);
   }
 
@@ -158,7 +161,7 @@ class tied_gradients {
   std::vector<int> stage_of_;
   communicator* stages_;
   int first_tag_;
-  bool deterministic_, reduces_;
+  bool deterministic_;
   std::map<std::pair<std::size_t, int>, state_ptr> handed_;  // by parameter and micro-batch
   std::deque<std::pair<state_ptr, work>> sent_;
 };

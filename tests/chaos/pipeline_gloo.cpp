@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Stages over TCP of which one is killed, stopped or hangs during training: all others get an error within the
+// time-out that names it, and nobody names another. WEFT_CHAOS_ROUNDS says how often.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <regex>
+
+#include <weft/comm/gloo_world.hpp>
+#include <weft/nn/repeat.hpp>
+#include <weft/parallel/pipeline.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto limit = 2000ms;  // of every operation
+enum class fault { killed, stopped, hangs };
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int free_port() {
+  int port = 0;
+  const descriptor probe = detail::listen_on("127.0.0.1", port);
+  return port;
+}
+
+struct round {
+  int stages, victim;
+  fault what;
+  int after_ms;
+};
+
+struct net {
+  linear<8, 8> start;
+  repeat<linear<8, 8>> h;
+  auto operator()(expression auto x) const { return h(start(x)); }
+};
+
+[[noreturn]] void train(const round& r, communicator& ranks) {
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  net model;
+  for (int i = 0; i < r.stages; ++i) model.h.blocks.emplace_back();
+  to(model, where);
+  sgd optimizer;
+  using plan = policy<strategy::mesh<pp<>>>;
+  parallel_options o = plan::strategy_type::options({.pp = r.stages});
+  o.timeout = limit;
+  auto run = bind<plan>(model, optimizer, ranks, o);
+  const double start = now_ms();
+  for (;;)
+    run.step(4, [&](index_t) {
+      if (ranks.rank() == r.victim && r.what == fault::hangs && now_ms() - start > r.after_ms)
+        for (volatile bool forever = true; forever;) {}
+      return mean(square(model(full<float>(extents<dyn, 8>{3, 8}, 1.0f, where))));
+    });
+}
+
+/// What a rank has learnt, and when.
+std::string train_until_failure(const round& r, int rank, int port) {
+  try {
+    gloo_world world({.rank = rank, .size = r.stages, .address = "127.0.0.1", .port = port}, limit,
+                     [](const char*) { return nullptr; });
+    train(r, world.ranks());
+  } catch (const comm_error& e) {
+    return std::to_string(now_ms()) + " " + e.what();
+  }
+}
+
+/// Whether an error names this rank as the one that is gone, and no other.
+bool blames(const std::string& text, int victim) {
+  static const std::regex named(
+      R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*)( is gone| does not answer| is not there|, which serves|, which does|\n))");
+  std::smatch found;
+  return std::regex_search(text, found, named) && found[2] == "rank " + std::to_string(victim);
+}
+
+struct child {
+  pid_t id;
+  int pipe;
+};
+
+child fork_rank(const round& r, int rank, int port) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t id = ::fork();
+  if (id == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::close(ends[0]);
+    const std::string report = train_until_failure(r, rank, port);
+    const bool written =
+        ::write(ends[1], report.data(), report.size()) == static_cast<ssize_t>(report.size());
+    ::_exit(written ? 0 : 1);
+  }
+  ::close(ends[1]);
+  return {id, ends[0]};
+}
+
+/// What it has written, until it ends; nothing after half a minute.
+std::string read_all(int from) {
+  std::string text;
+  for (;;) {
+    pollfd p{from, POLLIN, 0};
+    char part[4096];
+    if (::poll(&p, 1, 30'000) <= 0) return text;
+    const auto n = ::read(from, part, sizeof part);
+    if (n <= 0) return text;
+    text.append(part, static_cast<std::size_t>(n));
+  }
+}
+
+void play(const round& r) {
+  const int port = free_port();
+  std::vector<child> children;
+  for (int rank = 0; rank < r.stages; ++rank) children.push_back(fork_rank(r, rank, port));
+  double fault_ms = now_ms() + r.after_ms;
+  if (r.what != fault::hangs) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(r.after_ms));
+    ::kill(children[static_cast<std::size_t>(r.victim)].id, r.what == fault::killed ? SIGKILL : SIGSTOP);
+    fault_ms = now_ms();
+  }
+  for (int rank = 0; rank < r.stages; ++rank) {
+    if (rank == r.victim) continue;
+    const std::string report = read_all(children[static_cast<std::size_t>(rank)].pipe);
+    INFO("rank " << rank << " of " << r.stages << ", victim " << r.victim << ", after " << r.after_ms
+                 << " ms: " << report);
+    CHECK(blames(report, r.victim));
+    CHECK(std::atof(report.c_str()) - fault_ms < static_cast<double>(limit.count()) + 20'000);
+  }
+  for (const child& c : children) {
+    ::kill(c.id, SIGKILL);
+    ::waitpid(c.id, nullptr, 0);
+    ::close(c.pipe);
+  }
+}
+
+void play_rounds(fault what, int rounds) {
+  if (const char* more = std::getenv("WEFT_CHAOS_ROUNDS")) rounds = std::atoi(more);
+  for (int i = 0; i < rounds; ++i) {
+    const int n = 2 + i % 3;
+    play({n, (i / 3 + i) % n, what, 200 + (i * 137) % 700});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a stage that is killed is named by all others") { play_rounds(fault::killed, 9); }
+TEST_CASE("a stage that is stopped is named by all others") { play_rounds(fault::stopped, 3); }
+TEST_CASE("a stage that hangs is named by all others") { play_rounds(fault::hangs, 3); }
+
+int main(int count, char** values) {
+  std::signal(SIGPIPE, SIG_IGN);
+  doctest::Context context(count, values);
+  return context.run();
+}
