@@ -198,7 +198,7 @@ TEST_CASE("element-wise ops: divided alike, whole operands are cut") {
   });
   on<var<4, 3>>("a derivative inside", {5, 15, 0},
                 [](auto x) { return grad([](auto v) { return sum(v * v * v); }, x); });
-  on<var<4, 3>, parameter<extents<3>>>("a parameter", {6, 18, 72}, [](auto x, auto w) { return x * w; });
+  on<var<4, 3>, parameter<extents<3>>>("a parameter", {6, 18, 84}, [](auto x, auto w) { return x * w; });
   on<var<5>>("cast", {2, 6, 0}, [](auto x) { return cast<double>(x) * 2.0; });
 }
 
