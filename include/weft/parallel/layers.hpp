@@ -83,7 +83,7 @@ void divide_layers(Model& model, communicator& layers) {
         if (t.divided->where == P::division::value && t.divided->name != name) return;  // tied
       throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
     }
-    detail::materialize_state<typename P::value_type>(t);
+    weft::detail::materialize_state<typename P::value_type>(t);
     if (!t.where->host_accessible())
       throw device_error("weft: bind: parameter " + name + " is on device " + t.where->name() +
                          ": layers are divided on devices whose memory the host can access");

@@ -369,6 +369,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         own[k].emplace_back(name, t);
         if (k == 0) chunk_of.push_back(*here);
       }
+    base::hold(own[0], own[1], *data_, owners_, chunk_of);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
     tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
                   base::options().deterministic);
