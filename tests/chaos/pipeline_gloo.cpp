@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Stages over TCP of which one is killed, stopped or hangs during training: all others get an error within the
-// time-out that names it, and nobody names another. WEFT_CHAOS_ROUNDS says how often.
+// Stages over TCP of which one is killed, stopped or hangs during training: all others get an error within
+// the time-out that names it, and nobody names another. WEFT_CHAOS_ROUNDS says how often.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -73,15 +73,14 @@ std::string train_until_failure(const round& r, int rank, int port) {
     gloo_world world({.rank = rank, .size = r.stages, .address = "127.0.0.1", .port = port}, limit,
                      [](const char*) { return nullptr; });
     train(r, world.ranks());
-  } catch (const comm_error& e) {
-    return std::to_string(now_ms()) + " " + e.what();
-  }
+  } catch (const comm_error& e) { return std::to_string(now_ms()) + " " + e.what(); }
 }
 
 /// Whether an error names this rank as the one that is gone, and no other.
 bool blames(const std::string& text, int victim) {
   static const std::regex named(
-      R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*)( is gone| does not answer| is not there|, which serves|, which does|\n))");
+      R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*)( is gone| does not answer|)"
+      R"( is not there|, which serves|, which does|\n))");
   std::smatch found;
   return std::regex_search(text, found, named) && found[2] == "rank " + std::to_string(victim);
 }

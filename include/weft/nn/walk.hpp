@@ -78,7 +78,10 @@ template <class T, std::size_t N>
 inline constexpr bool is_container<std::array<T, N>> = true;
 
 template <class T>
-concept map_container = is_container<T> && requires { typename T::key_type; typename T::mapped_type; };
+concept map_container = is_container<T> && requires {
+  typename T::key_type;
+  typename T::mapped_type;
+};
 template <class T>
 concept has_children = requires(T& m) { m.children(); };
 
@@ -167,7 +170,9 @@ struct named_path {
 struct no_path {
   no_path member(std::string_view) const { return {}; }
   template <class Key>
-  no_path element(const Key&) const { return {}; }
+  no_path element(const Key&) const {
+    return {};
+  }
 };
 
 /// Calls f(key, value) in the order of keys, also for unordered maps.
@@ -185,9 +190,10 @@ void for_each_entry(Map& m, F f) {
 
 [[noreturn, gnu::cold]] inline void refuse_undefined_parameter(const std::string& path, dtype type,
                                                                const shape& extents) {
-  refuse<value_error>({"weft: the parameter ", path, " of type ", name_of(type), " ", extents,
-                       " has no elements: give it some (layers with a dyn size are made by `create`), or make "
-                       "it a std::optional if it may be absent"});
+  refuse<value_error>(
+      {"weft: the parameter ", path, " of type ", name_of(type), " ", extents,
+       " has no elements: give it some (layers with a dyn size are made by `create`), or make "
+       "it a std::optional if it may be absent"});
 }
 
 /// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. A parameter

@@ -19,8 +19,8 @@ struct operands {
 namespace detail {
 
 [[noreturn, gnu::cold]] inline void refuse_changed(const shape& s, std::size_t number) {
-  refuse<value_error>({"weft: operand ", number, " of shape ", s,
-                       " was changed in place after the expression was written"});
+  refuse<value_error>(
+      {"weft: operand ", number, " of shape ", s, " was changed in place after the expression was written"});
 }
 
 inline void collect_leaf(const std::shared_ptr<tensor_state>& state, bool is_current, operands& to) {
@@ -32,10 +32,10 @@ using scope = weft::detail::expression_scope<recycled_vector>;
 using weft::detail::identity;
 
 [[noreturn, gnu::cold]] inline void refuse_ambiguous(const shape& extents) {
-  refuse<usage_error>({"weft: shared: one call of `shared` has made two values of one type, of shape ",
-                       extents,
-                       ", and both are in this expression, which knows them by type: give the operands types of "
-                       "their own, let(x, [&](auto x) { return f(x); }), or evaluate one of them first"});
+  refuse<usage_error>(
+      {"weft: shared: one call of `shared` has made two values of one type, of shape ", extents,
+       ", and both are in this expression, which knows them by type: give the operands types of "
+       "their own, let(x, [&](auto x) { return f(x); }), or evaluate one of them first"});
 }
 
 // Variables are tracked only where shared values may read them.

@@ -35,9 +35,10 @@ constexpr executable executable_of() {
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t,
                                                   const device& here) {
-  refuse<device_error>({"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
-                        ", the context computes on ", here->name(),
-                        std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
+  refuse<device_error>(
+      {"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
+       ", the context computes on ", here->name(),
+       std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
 }
 
 /// Passes the memory of the leaves to the program.
@@ -84,13 +85,13 @@ inline void set_outputs(const context& c, specialization& i, tensor_list& output
 }
 }  // namespace detail
 
-/// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program can
-/// accumulate into that. Outputs that are given are written in place; if the program reads one in another
+/// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program
+/// can accumulate into that. Outputs that are given are written in place; if the program reads one in another
 /// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
 /// another device.
 inline void execute(context& c, specialization& i, const tensor_list& leaves,
-                    const recycled_vector<any_number>& numbers, tensor_list& outputs,
-                    const purpose& why = {}, const tensor_list& sums = {}) {
+                    const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
+                    const tensor_list& sums = {}) {
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);
