@@ -15,8 +15,17 @@ for comm in ${WEFT_TEST_COMM:-}; do
   same_bits one "$comm"
 done
 case " ${WEFT_TEST_COMM:-} " in *" gloo "*) ;; *) exit 0 ;; esac
-(sleep 8 && ip -n weft2 link set cable down) &
+(
+  for ((i = 0; i < 600; ++i)); do
+    [ -e "$at/cut.jsonl" ] && [ "$(grep -c loss_hex "$at/cut.jsonl")" -ge 3 ] && exec ip -n weft2 link set cable down
+    sleep 0.1
+  done
+) &
 cut=$!
-timeout -k 5 40 "${two_machines[@]}" -n 2 "$job" "${many[@]}" --steps 1000000 --comm gloo --strategy zero3 --timeout 5 >"$at/cut.out" 2>&1 || true
+timeout -k 5 90 "${two_machines[@]}" -n 2 bash -c 'exec "$@" 2>"$0.$OMPI_COMM_WORLD_RANK"' "$at/cut" "$job" "${many[@]}" --steps 1000000 \
+  --comm gloo --strategy zero3 --timeout 5 --log "$at/cut.jsonl" >"$at/cut.out" 2>&1 || true
 wait $cut
-grep -o "rank 0 waited .*not there: rank 1" "$at/cut.out" || { tail -n 20 "$at/cut.out"; exit 1; }
+for rank in 0 1; do  # each side names the other
+  grep -Eo "(rank $rank waited .*not there: |weft: )rank $((1 - rank))(,| does not| is gone).*" "$at/cut.$rank" ||
+    { tail -n 20 "$at"/cut.[01] "$at/cut.out"; exit 1; }
+done
