@@ -136,8 +136,9 @@ inline std::optional<tiling_fault> find_tiling_fault(const std::vector<box>& box
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < boxes.size(); ++i)
     if (boxes[i].size() > 0) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t i, std::size_t j) { return detail::begins_before(boxes[i], boxes[j]); });
+  std::sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) {
+    return detail::begins_before(boxes[i], boxes[j]) || (i < j && !detail::begins_before(boxes[j], boxes[i]));
+  });
   std::vector<box> left, rest;  // what no box has so far
   if (whole.size() > 0) left.push_back(whole_box(whole));
   for (std::size_t n = 0; n < order.size(); ++n) {
