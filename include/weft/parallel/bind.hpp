@@ -200,7 +200,7 @@ class bound_run : public context {
   /// The number of this rank's `index`-th micro-batch among those of all ranks in a step. Depends on when
   /// gradients are reduced, so that sums are the same on any number of ranks.
   index_t micro_batch(index_t index, index_t per_rank) const {
-    const communicator& data = groups().data();
+    const communicator& data = data_ranks();
     return options_.reduces_each() ? index * data.size() + data.rank() : data.rank() * per_rank + index;
   }
 
@@ -299,6 +299,8 @@ class bound_run : public context {
   /// During subsequent backward passes, the gradients of these tensors are not reduced.
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
 
+  /// The ranks that process different data.
+  virtual const communicator& data_ranks() const { return groups().data(); }
   /// Completes the gradients of a step.
   virtual void deliver_gradients() {
     if (hooks_) parallel_->deliver_gradients();

@@ -185,6 +185,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
  protected:
+  const communicator& data_ranks() const override { return *data_; }
   void deliver_gradients() override {
     base::deliver_gradients();
     if (tied_) tied_->deliver(base::local(), base::groups().labelled("tied"));
