@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The bubble of pipelines, measured and simulated, with blocks that sleep: stages need no cores of their own.
 //
-//   weft_benchmark_pipeline_bubble [MILLISECONDS]      of a block's forward pass; its backward pass takes
-//   twice
+//   weft_benchmark_pipeline_bubble [MILLISECONDS]      of a block's forward pass; the backward pass takes 2
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +31,8 @@ struct slow_identity : op::rule<1> {
       call.out[0].data<float>()[i] =
           x.data<const float>()[i / columns * x.stride[0] + i % columns * x.stride[1]];
   }
-  static constexpr native_code code{&on_cpu, nullptr, [](const native_operands&) -> index_t { return 1; }};
+  static constexpr native_code code{&on_cpu, nullptr,
+                                    [](const native_operands&) -> index_t { return 1; }};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};
@@ -64,8 +64,9 @@ double step_ms(int stages, int chunks, int m, const char* schedule) {
          .blocks = std::vector<index_t>(static_cast<std::size_t>(chunks), 1)});
     for (int repeat = 0; repeat < 4; ++repeat) {  // the first one warms up
       ranks.barrier().wait();
-      run.step(m,
-               [&](index_t) { return mean(square(model(full<float>(extents<dyn, 4>{3, 4}, 1.0f, where)))); });
+      run.step(m, [&](index_t) {
+        return mean(square(model(full<float>(extents<dyn, 4>{3, 4}, 1.0f, where))));
+      });
       std::vector<double> end{run.records().back().end};
       ranks.all_reduce(end, reduction::maximum).wait();
       if (repeat > 0 && ranks.rank() == 0) best = std::min(best, 1e3 * end[0]);

@@ -79,8 +79,8 @@ std::string train_until_failure(const round& r, int rank, int port) {
 /// Whether an error names this rank as the one that is gone, and no other.
 bool blames(const std::string& text, int victim) {
   static const std::regex named(
-      R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*)( is gone| does not answer|)"
-      R"( is not there|, which serves|, which does|\n))");
+      R"((; not there: |^\d+\.\d+ weft: )(rank \d+(, rank \d+)*))"
+      R"(( is gone| does not answer| is not there|, which serves|, which does|\n))");
   std::smatch found;
   return std::regex_search(text, found, named) && found[2] == "rank " + std::to_string(victim);
 }

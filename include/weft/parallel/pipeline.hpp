@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include <weft/parallel/bind.hpp>
-#include <weft/parallel/pipeline_options.hpp>
+#include <weft/parallel/pipeline_axis.hpp>
 #include <weft/parallel/pipeline_step.hpp>
 #include <weft/parallel/stage_division.hpp>
 
@@ -40,7 +40,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         sizes_(mesh_of(o, base::ranks().size())),
         settings_(std::move(p)) {
     if (parameters.empty()) weft::detail::refuse_step(false);
-    for (const auto& [name, p] : parameters_) parallel::data_parallel_hooks::check(name, *p);
+    for (const auto& [name, t] : parameters_) parallel::data_parallel_hooks::check(name, *t);
     const comm_options control{.timeout = o.timeout, .control = true};
     communicator& all = base::ranks();
     stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);

@@ -80,6 +80,15 @@ TEST_CASE("a model with everything in it: the same bits as on one rank") {
         {.sizes = {.pp = 2, .dp = 2}, .schedule = "interleaved:2", .deterministic = deterministic});
 }
 
+TEST_CASE("divided backward steps of the same model") {
+  using divided = policy<precision::f32, strategy::mesh<pp<pipeline::one_f_one_b, true>>>;
+  for (const char* schedule : {"zb-h1", "zb-v", "interleaved:2"})
+    for (const bool deterministic : {true, false})
+      compare_plan<divided, precision::f32>(
+          {.schedule = schedule, .deterministic = deterministic, .recompute = deterministic ? 0 : 1},
+          rich_net::create, whole_loss);
+}
+
 TEST_CASE("mixed precision on stages: the same bits, and all leave out the same steps") {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved:2"})
     check<precision::bf16>({.schedule = schedule, .recompute = 1});

@@ -98,11 +98,11 @@ outcome train_staged(const setting& s, Make make, Loss loss) {
 }
 
 /// Compares the two: the same bits in deterministic mode, 1e-5 otherwise.
-template <class Precision, class... Axes, class Make, class Loss>
-void compare(const setting& s, Make make, Loss loss) {
+template <class Plan, class Precision, class Make, class Loss>
+void compare_plan(const setting& s, Make make, Loss loss) {
   INFO(to_string(s));
   const outcome one = train_alone<Precision>(s, make, loss);
-  const outcome staged = train_staged<policy<Precision, strategy::mesh<pp<>, Axes...>>>(s, make, loss);
+  const outcome staged = train_staged<Plan>(s, make, loss);
   CHECK(staged.scale == one.scale);
   if (s.deterministic) {
     CHECK(staged.losses == one.losses);
@@ -112,6 +112,11 @@ void compare(const setting& s, Make make, Loss loss) {
     CHECK(largest_relative_difference(staged.losses, one.losses) < 1e-5);
     CHECK(largest_relative_difference(staged.norms, one.norms) < 1e-5);
   }
+}
+
+template <class Precision, class... Axes, class Make, class Loss>
+void compare(const setting& s, Make make, Loss loss) {
+  compare_plan<policy<Precision, strategy::mesh<pp<>, Axes...>>, Precision>(s, make, loss);
 }
 
 /// `rows` tokens, others for each number.

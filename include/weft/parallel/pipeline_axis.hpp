@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The axis pp of a mesh, with the schedule of the pipeline in its type, and options that are known at run
-// time.
-//
-//   using plan = policy<strategy::mesh<pp<pipeline::zb_h1>, dp>>;
+// The axis pp of meshes, and the options of a pipeline.
 #pragma once
 
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 #include <weft/parallel/schedule/zero_bubble.hpp>
