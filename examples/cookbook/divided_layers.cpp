@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// What docs/strategies.md shows of layers that ranks divide.
+#include <cstdio>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/weft.hpp>
+
+#include "../section.hpp"
+using namespace weft;
+
+// [gate]
+template <index_t In, index_t Out>
+struct gate {  // x W, of which each rank computes some columns
+  parameter<extents<In, Out>, float, divided::along<1>> weight;
+  auto operator()(expression auto x) const { return sigmoid(matmul(x, weight)); }
+};
+// [/gate]
+
+struct net {
+  gate<4, 6> hidden{make_parameter(extents<4, 6>{}, init::uniform(0.5))};
+  linear<6, 1, divided::rows<>> out;
+  auto operator()(expression auto x) const { return out(hidden(x)); }
+};
+
+int main() {
+  using plan = policy<strategy::mesh<tp<>>>;
+  section("gate");
+  double losses[2];
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [&](communicator& all) {
+      net model;
+      sgd optimizer{.lr = 0.1};
+      auto run = bind<plan>(model, optimizer, all);
+      const auto x = full<float>(extents<3, 4>{}, 0.5f);
+      const auto y = full<float>(extents<3, 1>{}, 1.0f);
+      double loss = 0;
+      for (int step = 0; step < 20; ++step)
+        loss = run.step(1, [&](index_t) { return mse_loss(model(x), y); }).loss;
+      if (all.rank() == 0) losses[ranks - 1] = loss;
+    });
+  std::printf("two ranks train as one: %s\n", std::abs(losses[0] - losses[1]) < 1e-5 ? "yes" : "no");
+}
