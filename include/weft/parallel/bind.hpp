@@ -66,6 +66,9 @@ class bound_run : public context {
       : bound_run(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
                   std::move(ranks), o) {
     if (parameters.empty()) detail::refuse_step(false);
+    if (o.layer_ranks > 1)
+      throw usage_error("weft: bind: " + std::to_string(o.layer_ranks) +
+                        " ranks that divide layers need a policy with the axis tp");
     if (o.stages > 1)
       throw usage_error("weft: bind: " + std::to_string(o.stages) +
                         " stages need a policy with the axis pp (parallel/pipeline.hpp)");
@@ -335,6 +338,7 @@ class bound_run : public context {
     };
     require(o.local_steps >= 1, "local_steps", o.local_steps);
     require(o.stages >= 1, "stages", o.stages);
+    require(o.layer_ranks >= 1, "layer_ranks", o.layer_ranks);
     require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
     require(o.prefetch >= 0, "prefetch", o.prefetch);
     require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);

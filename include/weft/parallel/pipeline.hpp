@@ -32,19 +32,22 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   static constexpr bool divides_backward = DividesBackward;
 
   pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
-               std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p)
+               std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p,
+               std::shared_ptr<communicator> layers)
       : base(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
              std::move(ranks), o),
         parameters_(parameters),
         buffers_(buffers),
         sizes_(mesh_of(o, base::ranks().size())),
-        settings_(std::move(p)) {
+        settings_(std::move(p)),
+        layers_(std::move(layers)) {
     if (parameters.empty()) weft::detail::refuse_step(false);
     for (const auto& [name, t] : parameters_) parallel::data_parallel_hooks::check(name, *t);
     const comm_options control{.timeout = o.timeout, .control = true};
     communicator& all = base::ranks();
     stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
-    data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::tp, control);
+    data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::cp, control);
+    if (layers_) base::layer_rank_ = {layers_->size(), layers_->rank()};
     owners_ = sizes_.dp == 1
                   ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
                   : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); }, control);
@@ -192,8 +195,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
   bool counts(const tensor_state& local) const override {
     for (const auto& [name, p] : base::local())
-      if (p.get() == &local) return !tied_->owned_elsewhere(name);
-    return true;
+      if (p.get() == &local && tied_->owned_elsewhere(name)) return false;
+    return base::layer_rank().rank == 0 || local.is_part_of_layer();
   }
 
  private:
@@ -221,7 +224,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     if (o.stages < 1 || ranks % o.stages)
       throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " +
                         std::to_string(ranks) + " ranks");
-    const int data = ranks / o.stages;
+    sizes.tp = o.layer_ranks;
+    const int data = std::max(1, ranks / o.stages / o.layer_ranks);
     sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
     sizes.dp = std::max(1, data / sizes.fsdp);
     return check_mesh(sizes, ranks);
@@ -257,7 +261,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     const parallel::stage_events events{
         .visit = [&](index_t blocks, const run::operands& o, const run::plan_view& p) {
           readings.push_back(
-              {blocks, o.leaves, parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes))});
+              {blocks, o.leaves,
+               parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes, base::layer_rank()))});
         }};
     tape<Options> unused(*this);
     parallel::stage_evaluator<tape<Options>> walk(unused, *this, parallel::no_blocks, events);
@@ -302,7 +307,10 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     // The statement was written before and nothing computed from it: it reads the values of rank 0.
     recycled_vector<std::uint64_t> versions;
     for (const auto& [name, t] : whole) versions.push_back(t->version);
-    parallel::begin_as_first(base::ranks(), control(""), parallel::message_device(this->where()), whole);
+    const std::shared_ptr<communicator> alike =
+        sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &base::ranks())
+                       : base::ranks().split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
+    parallel::begin_as_first(*alike, control(""), parallel::message_device(this->where()), whole);
     std::vector<parallel::tied_parameter> tied;
     state_dict_t own[2];
     std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
@@ -325,14 +333,14 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         own[k].emplace_back(name, t);
         if (k == 0) chunk_of.push_back(*here);
       }
-    base::hold(own[0], own[1], *data_, owners_, chunk_of);
+    base::hold(own[0], own[1], *data_, owners_, chunk_of, layers_);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
     tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
                   base::options().deterministic);
   }
   static void free(const std::string& name, tensor_state& t) {
     t.memory = buffer();
-    t.divided = std::make_shared<division>(division{name, t.extents});
+    t.divided = std::make_shared<division>(division{name, t.whole(), {}});
   }
   int owner_of(const std::string& name) const {
     return std::find_if(owner_.begin(), owner_.end(), [&](const auto& o) { return o.first == name; })->second;
@@ -412,7 +420,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   state_dict_t parameters_, buffers_;  // of the whole model
   mesh_sizes sizes_;
   pipeline_options settings_;
-  std::shared_ptr<communicator> stages_, data_, owners_;
+  std::shared_ptr<communicator> stages_, data_, owners_, layers_;
   pipeline::schedule schedule_;
   index_t blocks_ = 0;
   std::vector<parallel::block_range> chunks_;
@@ -434,11 +442,16 @@ template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}) {
+  std::shared_ptr<communicator> layers;
+  if constexpr (divides_layers<Plan>) {
+    layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp);
+    parallel::divide_layers(model, *layers);
+  }
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
       detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
-      std::move(p));
+      std::move(p), std::move(layers));
 }
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp))

@@ -140,8 +140,9 @@ class pipeline_step {
                   "weft: step: the loss must be a scalar");
     if (is_last(e.chunk)) {
       s.out = value.state();
-      losses_[static_cast<std::size_t>(run_.micro_batch(e.micro_batch, schedule_.micro_batches))] =
-          static_cast<double>(value.item());
+      if (run_.layer_rank().rank == 0)
+        losses_[static_cast<std::size_t>(run_.micro_batch(e.micro_batch, schedule_.micro_batches))] =
+            static_cast<double>(value.item());
     }
     const auto j = static_cast<std::size_t>(e.micro_batch);
     if (--forwards_left_[j] == 0) statements_[j].reset();

@@ -88,7 +88,8 @@ class stage_evaluator {
       return inner_.eval_program(e);
     }
     context_.next_random();  // as if it had been executed
-    return absent<result>(detail::output_extents(plan, run::resolve_symbols(plan, o.leaves, o.sizes)));
+    return absent<result>(
+        detail::output_extents(plan, run::resolve_symbols(plan, o.leaves, o.sizes, context_.layer_rank())));
   }
 
   template <class X, class Labels, class F>

@@ -30,6 +30,7 @@ struct parallel_options {
   sharding divide = sharding::none;
   int shard_ranks = 0;         // ranks that together hold one copy; 0: all of them. Fewer: hybrid
   int stages = 1;              // of a pipeline, each with an equal share of the ranks
+  int layer_ranks = 1;         // ranks that divide layers
   bool deterministic = false;  // the same bits for every division of a step among ranks and micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
   bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0
@@ -105,11 +106,8 @@ struct mesh {
   static constexpr int axes = sizeof...(Axes);
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
   static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
-                 int{has(mesh_axis::tp)}) ==
-                    int{sizeof...(Axes)},
+                 int{has(mesh_axis::tp)}) == int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
-  static_assert(!has(mesh_axis::pp) || !has(mesh_axis::tp),
-                "weft: mesh: the stages of a pipeline cannot divide layers yet");
   /// The options of programs: those of the axes that change them, of which there is one (parallel/
   /// tensor_parallel.hpp).
   template <class Options>
@@ -128,7 +126,10 @@ struct mesh {
       if (sizes.of(a) > 1 && !has(a))
         throw usage_error("weft: bind: the mesh " + to_string(sizes) + " has the axis " + name_of(a) +
                           ", which the policy has not");
-    return {.divide = std::max({Axes::divide...}), .shard_ranks = sizes.fsdp, .stages = sizes.pp};
+    return {.divide = std::max({Axes::divide...}),
+            .shard_ranks = sizes.fsdp,
+            .stages = sizes.pp,
+            .layer_ranks = sizes.tp};
   }
 };
 

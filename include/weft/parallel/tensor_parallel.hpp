@@ -100,7 +100,7 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 /// sizes do not multiply to the number of ranks, shape_error if a parameter cannot be divided. Checkpoints of
 /// divided parameters are not supported; `run.full()` gives whole copies.
 template <class Plan, class Model, class Optimizer>
-  requires divides_layers<Plan>
+  requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   static_assert(!Plan::programs::by_positions,
                 "weft: bind: activations divided by positions are placed and counted, but not executed");

@@ -96,7 +96,7 @@ struct backward_plan {
 template <expression E, class Options>
 struct backward_input_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
             .input);
@@ -105,7 +105,7 @@ struct backward_input_plan {
 template <expression E, class Options>
 struct backward_weight_plan {
   static consteval lower::plan make() {
-    const graph::compute_graph joint = joint_graph<E, Options>::frozen.thaw();
+    const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
             .weight);
