@@ -46,8 +46,10 @@ constexpr T number_as(Number x) {
     if (static_cast<Number>(y) != x || (y < T{}) != (x < Number{}))
       refuse_number(x, dtype_of<T>);
     return y;
-  } else {
+  } else if constexpr (std::is_arithmetic_v<T>) {
     return static_cast<T>(x);
+  } else {
+    return static_cast<T>(static_cast<float>(x));
   }
 }
 
