@@ -20,7 +20,7 @@ struct proper_dims {
   }
 };
 
-/// The largest known divisor: `a` / `b` if that is exact for all values, else 0.
+/// `a` / `b` if the extents are known to divide exactly, else 0.
 constexpr index_t exact_quotient(symbol_table& dims, index_t a, index_t b) {
   if (dims.canonical(a) == dims.canonical(b)) return 1;
   if (b == 1) return a;
