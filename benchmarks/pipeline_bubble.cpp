@@ -16,7 +16,7 @@ using namespace weft;
 
 namespace {
 
-std::chrono::duration<double, std::milli> forward_ms{10};
+std::chrono::duration<double, std::milli> forward_ms{40};  // long beside delays of the machine
 
 /// The identity, after `Times` forward passes' time.
 template <int Times>
