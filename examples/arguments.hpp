@@ -2,6 +2,7 @@
 // Command-line flags of the examples: --name value, checked, with one clear line for mistakes.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <map>
@@ -32,15 +33,18 @@ class arguments {
   /// A number of at least `least`.
   template <class Number>
   void number(const std::string& name, Number& to, Number least) {
+    add(name, [&to, least](const std::string& n, const std::string& v) { to = number_in(n, v, v, least); });
+  }
+  /// Numbers of at least `least`, divided by commas.
+  template <class Number>
+  void numbers(const std::string& name, std::vector<Number>& to, Number least) {
     add(name, [&to, least](const std::string& n, const std::string& v) {
-      Number parsed{};
-      const auto r = std::from_chars(v.data(), v.data() + v.size(), parsed);
-      if (r.ec != std::errc() || r.ptr != v.data() + v.size() || !(parsed >= least))
-        throw weft::usage_error("--" + n + " " + v + ": expected a number" +
-                                (least > Number{}    ? " above 0"
-                                 : least == Number{} ? " that is not negative"
-                                                     : ""));
-      to = parsed;
+      to.clear();
+      for (std::size_t at = 0; at <= v.size();) {
+        const std::size_t end = std::min(v.find(',', at), v.size());
+        to.push_back(number_in(n, v, v.substr(at, end - at), least));
+        at = end + 1;
+      }
     });
   }
   /// A number of bytes, with K, M or G for a thousand, a million or a milliard of them.
@@ -80,6 +84,18 @@ class arguments {
 
  private:
   using handler = std::function<void(const std::string&, const std::string&)>;
+  /// The number `part` of the value `v` of the flag `n`.
+  template <class Number>
+  static Number number_in(const std::string& n, const std::string& v, const std::string& part, Number least) {
+    Number parsed{};
+    const auto r = std::from_chars(part.data(), part.data() + part.size(), parsed);
+    if (r.ec != std::errc() || r.ptr != part.data() + part.size() || !(parsed >= least))
+      throw weft::usage_error("--" + n + " " + v + ": expected a number" +
+                              (least > Number{}    ? " above 0"
+                               : least == Number{} ? " that is not negative"
+                                                   : ""));
+    return parsed;
+  }
   void add(const std::string& name, handler h) { handlers_[name] = std::move(h); }
 
   std::map<std::string, handler> handlers_;

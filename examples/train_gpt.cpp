@@ -23,16 +23,13 @@ namespace {
 
 using namespace weft;
 
-int train(settings s, communicator& ranks) {
-  if (s.strategy.empty()) s.strategy = ranks.size() > 1 ? "ddp" : "single";
-  if (s.strategy == "single" && ranks.size() > 1)
-    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks.size()));
+int train(const settings& asked, communicator& ranks) {
+  settings s = job::resolved(asked, ranks.size());
   if (s.memory_limit > 0) s = job::within_memory(s, ranks.size());
   else if (s.recompute.empty()) s.recompute = "none";
   for (const job::unit& u : job::units())
-    if (u.precision == s.precision && u.recompute == s.recompute) return u.train(s, ranks);
-  throw usage_error("--precision " + s.precision + " --recompute " + s.recompute +
-                    ": this program was built without it");
+    if (job::fits(u, s) && u.recompute == s.recompute) return u.train(s, ranks);
+  throw job::not_built(s);
 }
 
 /// The threads of each of the ranks on this machine: its share, and no more cores than it may use.

@@ -7,6 +7,8 @@
 
 #include <weft/comm/communicator.hpp>
 #include <weft/device/counting.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/parallel/schedule/simulate.hpp>
 #include <weft/train/text.hpp>
 #include <weft/weft.hpp>
 
@@ -35,9 +37,25 @@ struct forecast {
   weft::device_work work;
 };
 
+/// How a unit's ranks hold the model: each holds all blocks; stages of a pipeline hold some; and the backward
+/// steps of these have two parts.
+enum class model_division { none, stages, stages_and_backward };
+
+/// The mesh of all ranks.
+weft::mesh_sizes mesh_of(const settings& s, int ranks);
+/// The schedule of a pipeline.
+weft::pipeline::schedule schedule_of(const settings& s, int stages, int micro_batches);
+/// Which units can train with these settings.
+model_division model_division_of(const settings& s);
+/// What depends on the number of ranks is set. Throws usage_error where settings do not go together.
+settings resolved(settings s, int ranks);
+/// Draws the measured times of a step.
+void write_timeline(const settings& s, weft::index_t step, const weft::pipeline::timing& t);
+
 /// A unit that is compiled into this program (train_gpt_variant.cpp).
 struct unit {
   std::string precision, recompute;
+  model_division divides;
   int (*train)(const settings&, weft::communicator&);               // as one of the ranks; the exit code
   /// Without a device, in milliseconds. Whether the device is to hold messages: backend::holds_messages.
   forecast (*forecast_of)(const settings&, int rank, int ranks, bool holds_messages);
@@ -46,6 +64,38 @@ inline std::vector<unit>& units() {
   static std::vector<unit> all;
   return all;
 }
+/// Whether a unit can train with these settings, but for the way to recompute.
+inline bool fits(const unit& u, const settings& s) {
+  return u.precision == s.precision && u.divides == model_division_of(s);
+}
+/// The error if no unit can.
+weft::usage_error not_built(const settings& s);
+
+/// What the first line of the log says of a rank.
+struct run_facts {
+  weft::index_t parameters = 0;
+  const char *device = "", *comm = "";
+  int threads = 1, ranks = 1;
+  forecast expected{};
+  std::vector<std::size_t> stage_peaks{};     // predicted, of the first rank of each stage
+  std::vector<weft::index_t> chunk_blocks{};  // of a pipeline
+};
+std::string first_line(const settings& s, const run_facts& of);
+
+/// What the log says of a step on a rank.
+struct step_facts {
+  weft::index_t step = 0, tokens = 0;
+  weft::step_result result{};
+  double lr = 0, ms = 0;
+  weft::memory_figures memory{};
+  std::size_t allocations = 0;
+  int rank = 0, ranks = 1;
+  weft::index_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+};
+std::string step_line(const settings& s, const step_facts& of);
+
+/// A number as JSON knows it: null unless it is finite.
+std::string json_number(double x);
 
 /// `s` with the way to recompute that costs least and stays within --memory-limit on every rank. Where there
 /// is none, an error that says which other settings would fit.

@@ -34,8 +34,7 @@ choice tried(const settings& s, const unit& u, int ranks) {
 std::vector<choice> choices(const settings& asked, int ranks) {
   std::vector<choice> all;
   for (const unit& u : units()) {
-    if (u.precision != asked.precision || (!asked.recompute.empty() && u.recompute != asked.recompute))
-      continue;
+    if (!fits(u, asked) || (!asked.recompute.empty() && u.recompute != asked.recompute)) continue;
     settings s = asked;
     s.recompute = u.recompute;
     int fewest = asked.recompute_blocks,
@@ -90,7 +89,7 @@ std::string what_would_fit(const settings& s, int ranks) {
   if (s.precision == "f32") consider("--precision bf16", other);
   other = s;
   other.strategy = "zero3";
-  if (s.strategy == "ddp") consider("--strategy zero3", other);
+  if (s.strategy == "ddp" && s.mesh.empty()) consider("--strategy zero3", other);
   const auto smaller_batches = [&](const std::string& flags, settings less) {  // of as many samples a step
     while (less.batch > 1) {
       less.accumulate *= 2;
@@ -112,9 +111,7 @@ std::string what_would_fit(const settings& s, int ranks) {
 
 settings within_memory(const settings& s, int ranks) {
   const std::vector<choice> all = choices(s, ranks);
-  if (all.empty())
-    throw usage_error("--precision " + s.precision + " --recompute " + s.recompute +
-                      ": this program was built without it");
+  if (all.empty()) throw not_built(s);
   if (const choice* best = cheapest_within(all, s.memory_limit)) return best->s;
   const auto least = std::min_element(all.begin(), all.end(),
                                       [](const choice& a, const choice& b) { return a.peak < b.peak; });

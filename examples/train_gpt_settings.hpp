@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <weft/parallel/hook.hpp>
+#include <weft/parallel/mesh_text.hpp>
 
 #include "arguments.hpp"
 #include "gpt2.hpp"
@@ -15,17 +16,20 @@
 struct settings {
   gpt2::config model;
   std::vector<std::string> data;
-  weft::index_t batch = 12, accumulate = 1, steps = 200, warmup = 0;
+  weft::index_t batch = 12, steps = 200, warmup = 0;
+  weft::index_t accumulate = 0;  // micro-batches a step on each data rank; 0: job::resolved says
   double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1.0;
-  std::string schedule_name = "constant", order = "sequential", device_name = "cpu";
+  std::string lr_schedule = "constant", order = "sequential", device_name = "cpu";
   std::string init, save, checkpoint, log, prompt = "\n";
   std::uint64_t seed = 1;
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
   int keep = 2;                            // checkpoints
   std::string on_write_error = "stop";     // when a checkpoint or the log cannot be written
-  int ranks = 1, timeout = 600;
-  std::string comm = "threads", strategy, hook = "none", flight;
+  int ranks = 0, timeout = 600;            // ranks that are threads; 0: as many as the mesh has
+  std::string comm = "threads", strategy, mesh, hook = "none", flight;
+  std::string schedule, timeline;           // of a pipeline: name or CSV file; SVG file
+  std::vector<weft::index_t> stage_blocks;  // of each chunk; empty: by cost
   std::string recompute;     // none or selective; empty: what --memory-limit needs
   int recompute_blocks = 0;  // the first so many blocks keep their operands alone
   double memory_limit = 0;   // bytes; 0: none
@@ -35,7 +39,7 @@ struct settings {
 
 inline constexpr const char* usage =
     "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
-    "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --schedule constant|cosine]\n"
+    "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --lr-schedule constant|cosine]\n"
     "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
     "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
     "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
@@ -43,6 +47,11 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
+    "  [--mesh pp=2,dp=2,fsdp=2   ranks along each axis; with fsdp --strategy zero1|zero2|zero3 says what is "
+    "divided\n"
+    "    --schedule NAME|F.csv --microbatches M   "
+    "(--accumulate; 2 x pp)\n"
+    "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
     "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
@@ -103,7 +112,7 @@ inline void set_offload(const settings& s, const weft::device& home, weft::paral
   if (s.offload == "optimizer" || s.offload == "all") o.offload_optimizer = home;
 }
 
-/// "zero2" or "hybrid:4" as what it stands for.
+/// What `--strategy` ("zero2" or "hybrid:4") and `--mesh` stand for.
 inline weft::parallel_options parallel_options_of(const settings& s) {
   weft::parallel_options o;
   o.deterministic = s.deterministic;
@@ -111,20 +120,46 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   set_hook(s.hook, o);
   const std::string& name = s.strategy;
   const auto fail = [&] {
-    return weft::usage_error("--strategy " + name +
-                             ": expected one of single, ddp, zero1, zero2, zero3, hybrid:K");
+    return weft::usage_error(
+        "--strategy " + name + ": expected one of " +
+        (s.mesh.empty() ? "single, ddp, zero1, zero2, zero3, hybrid:K" : "zero1, zero2, zero3, with --mesh"));
   };
-  if (name.empty() || name == "single" || name == "ddp") return o;
-  if (name.size() == 5 && name.starts_with("zero") && name[4] >= '1' && name[4] <= '3') {
+  if (name.size() == 5 && name.starts_with("zero") && name[4] >= '1' && name[4] <= '3')
     o.divide = static_cast<weft::sharding>(name[4] - '0');
+  else if (!s.mesh.empty() && !name.empty()) throw fail();
+  if (!s.mesh.empty()) {
+    const weft::mesh_sizes sizes = weft::mesh_from_text(s.mesh);
+    o.stages = sizes.pp;
+    o.shard_ranks = sizes.fsdp;
+    if (sizes.fsdp == 1) o.divide = weft::sharding::none;
+    else if (name.empty()) o.divide = weft::sharding::parameters;
     return o;
   }
+  if (o.divide != weft::sharding::none || name.empty() || name == "single" || name == "ddp") return o;
   if (!name.starts_with("hybrid:")) throw fail();
   const char* end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + 7, end, o.shard_ranks);
   if (parsed.ec != std::errc() || parsed.ptr != end || o.shard_ranks < 1) throw fail();
   o.divide = weft::sharding::parameters;
   return o;
+}
+
+/// What `--mesh` says, and the flags that are for pipelines alone.
+inline void check_mesh_flags(settings& s) {
+  const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
+  if (sizes.cp > 1 || sizes.tp > 1)
+    throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp and fsdp");
+  if (!s.mesh.empty() && sizes.fsdp == 1 && !s.strategy.empty())
+    throw weft::usage_error("--strategy " + s.strategy + ": says what fsdp divides, which --mesh " + s.mesh +
+                            " has not");
+  if (s.ranks == 0) s.ranks = static_cast<int>(sizes.ranks());
+  if (sizes.pp > 1) return;
+  const auto refuse = [](const std::string& flag, const std::string& value) {
+    if (!value.empty()) throw weft::usage_error(flag + " " + value + ": is for pipelines, --mesh pp=2");
+  };
+  refuse("--schedule", s.schedule);
+  refuse("--timeline", s.timeline);
+  if (!s.stage_blocks.empty()) refuse("--stages", std::to_string(s.stage_blocks[0]));
 }
 
 inline settings parse(int count, char** values) {
@@ -143,6 +178,7 @@ inline settings parse(int count, char** values) {
   a.number<weft::index_t>("vocab", s.model.vocabulary, 256);
   a.number<weft::index_t>("batch", s.batch, 1);
   a.number<weft::index_t>("accumulate", s.accumulate, 1);
+  a.number<weft::index_t>("microbatches", s.accumulate, 1);
   a.number<weft::index_t>("steps", s.steps, 1);
   a.number<weft::index_t>("warmup", s.warmup, 0);
   a.number<weft::index_t>("checkpoint-every", s.checkpoint_every, 1);
@@ -158,7 +194,11 @@ inline settings parse(int count, char** values) {
   a.number<double>("eps", s.eps, 0);
   a.number<double>("weight-decay", s.weight_decay, 0);
   a.number<double>("clip", s.clip, 0);
-  a.choice("schedule", s.schedule_name, {"constant", "cosine"});
+  a.choice("lr-schedule", s.lr_schedule, {"constant", "cosine"});
+  a.text("mesh", s.mesh);
+  a.text("schedule", s.schedule);
+  a.numbers<weft::index_t>("stages", s.stage_blocks, 1);
+  a.text("timeline", s.timeline);
   a.choice("order", s.order, {"sequential", "shuffled"});
   a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
   a.number<int>("ranks", s.ranks, 1);
@@ -183,6 +223,10 @@ inline settings parse(int count, char** values) {
     throw weft::usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +
                       std::to_string(s.model.width));
   parallel_options_of(s);
+  if (s.schedule == "constant" || s.schedule == "cosine")
+    throw weft::usage_error("--schedule " + s.schedule + ": is of pipelines; of the rate: --lr-schedule " +
+                            s.schedule);
+  check_mesh_flags(s);
   set_recompute(recompute, s);
   if (s.resume && s.checkpoint.empty()) throw weft::usage_error("--resume: needs --checkpoint DIR");
   return s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The training run of train_gpt on one rank. Compiled once for each precision and way to recompute,
-// which the build names in WEFT_PRECISION and WEFT_RECOMPUTE.
+// The training run of train_gpt on one rank. Compiled once for each precision and way to recompute, which the
+// build names in WEFT_PRECISION and WEFT_RECOMPUTE, and for the model_division WEFT_STAGES.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +11,10 @@
 #include <weft/comm/environment.hpp>
 #include <weft/device/cpu/file.hpp>
 #include <weft/io/safetensors.hpp>
+#if WEFT_STAGES
+#include <weft/parallel/pipeline.hpp>
+#include <weft/parallel/stage_timing.hpp>
+#endif
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/progress.hpp>
@@ -31,9 +35,7 @@ class json_log {
   json_log(const std::string& path, bool append, bool goes_on) : goes_on_(goes_on) {
     if (!path.empty()) out_ = line_log(path, append);
   }
-  void line(const char* format, auto... values) {
-    std::string text(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, values...)), '\0');
-    std::snprintf(text.data(), text.size() + 1, format, values...);
+  void line(const std::string& text) {
     try {
       out_.line(text);
       told_ = false;
@@ -49,14 +51,6 @@ class json_log {
   line_log out_;
   bool goes_on_, told_ = false, failed_ = false;
 };
-
-/// A number as JSON knows it: the norm of gradients that overflow in f16 is none, and the step is left out.
-std::string json_number(double x) {
-  if (!std::isfinite(x)) return "null";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", x);
-  return text;
-}
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
@@ -85,51 +79,62 @@ std::string sample(const gpt2::model<>& model, const settings& s, Run& c) {
   return text;
 }
 
-/// What left the finite numbers first, by a second look at the batch. All ranks call it; empty where
-/// there is nothing to look at.
+/// The batches of a step, in order.
+using step_batches = std::vector<text_samples::fields>;
+
+/// What left the finite numbers first, by a second look at the batch of this micro-batch; empty on ranks that
+/// do not have it, or are not the first stage. Collective.
 template <class Run>
-std::string first_non_finite(Run& run, const settings& s, const std::optional<suspect>& batch) {
+std::string first_non_finite(Run& run, const settings& s, const step_batches& batches, index_t micro_batch) {
   const state_dict_t whole = run.full();
-  return batch ? look_again(s, whole, *batch) : "";
+  const mesh_sizes sizes = mesh_of(s, run.ranks().size());
+  if (sizes.coordinate(run.ranks().rank(), mesh_axis::pp) > 0) return "";
+  for (std::size_t j = 0; j < batches.size(); ++j) {
+    if (run.micro_batch(static_cast<index_t>(j), s.accumulate) != micro_batch) continue;
+    run.begin_micro_batch(static_cast<std::uint64_t>(run.optimizer().steps),
+                          static_cast<std::uint64_t>(micro_batch));
+    return look_again(s, whole, {std::get<0>(batches[j]), std::get<1>(batches[j]), run.randomness()});
+  }
+  return "";
 }
-
-/// What a step does to the model: the mean loss of the batches of all ranks, the norm of the gradient.
-struct step_outcome {
-  double loss = 0, norm = 0;
-};
-
-/// The loss of a step that is no number; the model has not been changed.
-struct non_finite_loss {
-  std::optional<suspect> batch;  // if it was on this rank
-};
 
 comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
+/// A step on `next_batch()` for each micro-batch; `batches` receives them.
 template <class Run, class NextBatch>
-step_outcome train_step(const gpt2::model<>& model, Run& run, const settings& s, index_t step,
-                        NextBatch next_batch) {
-  recycled_vector<double> losses(static_cast<std::size_t>(s.accumulate * run.ranks().size()), 0.0);
-  std::optional<suspect> not_finite;
-  for (index_t j = 0; j < s.accumulate; ++j) {
-    const auto [inputs, labels] = next_batch();
-    const index_t number = run.micro_batch(j, s.accumulate);
-    run.begin_micro_batch(static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(number));
-    const auto randomness = run.randomness();
-    const auto quiet = run.no_sync(j + 1 < s.accumulate);
-    tape steps(run);
-    const auto loss = steps.eval(model.loss(inputs, labels, s.model.context));
-    const double value = loss.item();
-    losses[static_cast<std::size_t>(number)] = value;
-    if (!std::isfinite(value) && !not_finite) not_finite = suspect{inputs, labels, randomness};
-    steps.backward(loss);
+step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, step_batches& batches,
+                       NextBatch next_batch) {
+  batches.clear();
+  return run.step(s.accumulate,
+                  [&](index_t) {
+                    const auto& [inputs, labels] = batches.emplace_back(next_batch());
+                    return model.loss(inputs, labels, s.model.context);
+                  },
+                  {.clip = s.clip, .finite = true});
+}
+
+/// Binds the model to the mesh, for batches of one size.
+template <class... Choices, class Optimizer>
+auto bind_to_mesh(gpt2::model<>& model, Optimizer& optimizer, communicator& ranks, const settings& s,
+                  const parallel_options& o) {
+#if WEFT_STAGES
+  using depth = pp<pipeline::one_f_one_b, WEFT_STAGES == 2>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>>>;
+  return bind<plan>(
+      model, optimizer, ranks, o,
+      {.schedule = [s](int stages, int m) { return schedule_of(s, stages, m); }, .blocks = s.stage_blocks});
+#else
+  (void)s;
+  return bind<Choices...>(model, optimizer, ranks, o);
+#endif
+}
+/// Divides the blocks among the stages of a pipeline.
+template <class Run>
+void divide_blocks(const gpt2::model<>& model, Run& run, const settings& s) {
+  if constexpr (requires { run.stage(); }) {
+    const text_samples::tokens some(shape{2, {s.batch, s.model.context}}, run.where());
+    run.prepare(model.loss(some, some, s.model.context), s.accumulate);
   }
-  if (run.ranks().size() > 1) run.ranks().all_reduce(std::span(losses), reduction::sum, for_losses(s)).wait();
-  step_outcome r;
-  for (double l : losses) r.loss += l;
-  r.loss /= static_cast<double>(losses.size());
-  if (!std::isfinite(r.loss) && run.where()->computes()) throw non_finite_loss{not_finite};
-  r.norm = run.step({.clip = s.clip, .micro_batches = s.accumulate});
-  return r;
 }
 
 /// The programs of a pass that are recomputed: the embedding's, which keeps nothing, and blocks.
@@ -155,22 +160,23 @@ forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages
   const device nowhere(counts);
   set_memory_limit(s, nowhere);
   counting_communicator others(rank, ranks);
-  const auto model = gpt2::model<>::create(s.model, nowhere);
+  auto model = gpt2::model<>::create(s.model, nowhere.deferred());
   adamw optimizer;
   parallel_options strategy = parallel_options_of(s);
   set_offload(s, device(std::make_shared<counting_backend>()), strategy);
-  auto run = bind<Choices...>(model, optimizer, others, strategy);
+  auto run = bind_to_mesh<Choices...>(model, optimizer, others, s, strategy);
+  divide_blocks(model, run, s);
   run.recompute_programs = recomputed_programs(s);
   const shape tokens{2, {s.batch, s.model.context}};
   traffic sent;
   device_work work;
+  step_batches batches;
   for (int step = 0; step < std::min<index_t>(2, s.steps); ++step) {
-    const traffic before = run.groups().sent();
     const device_work worked = counts->work();
-    train_step(model, run, s, step, [&] {
-      return std::pair(text_samples::tokens(tokens, nowhere), text_samples::tokens(tokens, nowhere));
-    });
-    sent = run.groups().sent() - before;
+    sent = train_step(model, run, s, batches, [&] {
+             return text_samples::fields(text_samples::tokens(tokens, nowhere),
+                                         text_samples::tokens(tokens, nowhere));
+           }).sent;
     work = counts->work() - worked;
   }
   return {nowhere.memory().figures().peak, nowhere.memory().figures().reserved, sent.total(), work};
@@ -180,26 +186,6 @@ forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages
 device home_beside(const device& where) {
   if (!where->host_accessible()) return default_device();
   return device(std::make_shared<cpu::file_backend>(std::filesystem::temp_directory_path().string()));
-}
-
-/// The rest of a log line: what this rank has sent and holds. Activations are what the peak has beside
-/// parameters, gradients and optimiser state: kept values, the arena, messages.
-template <class Run>
-std::string rank_figures(const Run& run, const traffic& sent, double exposed_ms, index_t peak_bytes) {
-  std::string t = ", \"rank\": " + std::to_string(run.ranks().rank()) +
-                  ", \"world\": " + std::to_string(run.ranks().size()) + ", \"comm_bytes\": {";
-  for (collective k :
-       {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::broadcast})
-    if (sent.of(k)) t += std::string("\"") + name_of(k) + "\": " + std::to_string(sent.of(k)) + ", ";
-  t += "\"control\": " + std::to_string(sent.control) + ", \"total\": " + std::to_string(sent.total()) + "}";
-  const index_t kept =
-      run.parallel().parameter_bytes() + run.parallel().gradient_bytes() + run.optimizer_bytes();
-  char text[64];
-  std::snprintf(text, sizeof text, ", \"comm_exposed_ms\": %.3f", exposed_ms);
-  return t + text + ", \"param_bytes\": " + std::to_string(run.parallel().parameter_bytes()) +
-         ", \"grad_bytes\": " + std::to_string(run.parallel().gradient_bytes()) +
-         ", \"optimizer_bytes\": " + std::to_string(run.optimizer_bytes()) +
-         ", \"activation_bytes\": " + std::to_string(peak_bytes - kept);
 }
 
 /// With which exit code the run stops now; 0 if it goes on. All ranks answer the same: a rank was told to
@@ -236,6 +222,40 @@ double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<
   return sum / static_cast<double>(count);
 }
 
+/// What the first line of the log says.
+template <class... Choices, class Run>
+run_facts facts_of(const Run& run, const settings& s, index_t parameters, int threads) {
+  run_facts f{.parameters = parameters,
+              .device = run.where()->name(),
+              .comm = run.ranks().name(),
+              .threads = threads,
+              .ranks = run.ranks().size()};
+  if (run.ranks().rank() > 0 && !s.log_all_ranks) return f;
+  const auto expected = [&](int rank) {
+    return forecast_of<Choices...>(s, rank, f.ranks, run.where()->holds_messages());
+  };
+  f.expected = expected(run.ranks().rank());
+  if constexpr (requires { run.stage(); }) {
+    const int stages = run.sizes().pp;
+    for (int k = 0; k < stages; ++k) f.stage_peaks.push_back(expected(k * (f.ranks / stages)).peak_bytes);
+    const int chunks = schedule_of(s, stages, static_cast<int>(s.accumulate)).chunks();
+    for (int c = 0; c < chunks; ++c) f.chunk_blocks.push_back(run.blocks_of(c).last - run.blocks_of(c).first);
+  }
+  return f;
+}
+
+/// Says what will be trained, on which device and ranks.
+template <class Run>
+void report_start(const Run& run, const settings& s, const run_facts& f) {
+  const std::string mesh = s.mesh.empty() ? s.strategy : to_string(mesh_of(s, f.ranks));
+  std::fprintf(stderr,
+               "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
+               static_cast<long long>(f.parameters), 1e-6 * static_cast<double>(f.expected.peak_bytes),
+               recomputed(s).c_str(), run.where()->description().c_str(), f.threads, compiled_isa(),
+               mesh.c_str(), f.ranks, f.ranks > 1 ? "ranks" : "rank");
+  if constexpr (requires { run.stage(); }) std::fputs(run.to_string().c_str(), stderr);
+}
+
 /// Trains as one of `ranks`; the exit code.
 template <class... Choices>
 int train(const settings& s, communicator& ranks) {
@@ -255,21 +275,22 @@ int train(const settings& s, communicator& ranks) {
   if (first && ranks.size() > 1)
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
-  if (first && s.deterministic && !strategy.keeps_bits(ranks.size(), s.accumulate))
+  const mesh_sizes sizes = mesh_of(s, ranks.size());
+  const int data_ranks = ranks.size() / sizes.pp, data_rank = ranks.rank() % data_ranks;
+  if (first && s.deterministic && !strategy.keeps_bits(data_ranks, s.accumulate))
     std::fprintf(stderr,
                  "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
                  "micro-batches each: a power "
                  "of two is needed; the bits will be others than those of one rank\n",
-                 s.strategy.c_str(), ranks.size(), static_cast<long long>(s.accumulate));
+                 to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
-  own.share = {ranks.rank(), ranks.size(), s.accumulate, strategy.reduces_each()};
+  own.share = {data_rank, data_ranks, s.accumulate, strategy.reduces_each()};
   loader batches(text_samples(read_text(s.data), s.model.context), own, where);
   std::optional<loader<text_samples>> held_out;
   if (s.eval_every > 0) held_out.emplace(batches.data(), order, where);
-  auto model = gpt2::model<>::create(s.model, where);
+  auto model = gpt2::model<>::create(s.model, where.deferred());
   initialize(model, s.seed);
-  if (!s.init.empty()) io::load(s.init, state_dict(model));
   const index_t count = parameter_count(model);
   adamw optimizer{.lr = s.lr,
                   .beta1 = s.beta1,
@@ -277,10 +298,12 @@ int train(const settings& s, communicator& ranks) {
                   .eps = s.eps,
                   .weight_decay = s.weight_decay,
                   .decay_from_order = 2};
-  auto run = bind<Choices...>(model, optimizer, ranks, strategy);
+  auto run = bind_to_mesh<Choices...>(model, optimizer, ranks, s, strategy);
+  divide_blocks(model, run, s);
+  if (!s.init.empty()) load_weights(s.init, run);
   run.seed = s.seed;
   run.recompute_programs = recomputed_programs(s);
-  const schedule rate{s.schedule_name == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
+  const schedule rate{s.lr_schedule == "cosine" ? schedule::shape::cosine : schedule::shape::constant, s.lr,
                       s.warmup, s.steps};
   run_position at;
   std::optional<checkpointer<decltype(run)>> saves;
@@ -301,62 +324,32 @@ int train(const settings& s, communicator& ranks) {
   on_all_ranks(ranks, for_losses(s),
                [&] { of_rank.emplace(log_of_rank(s, ranks.rank()), s.resume, goes_on); });
   json_log& log = *of_rank;
-  const forecast expected = first || s.log_all_ranks ? forecast_of<Choices...>(s, ranks.rank(), ranks.size(),
-                                                                               where->holds_messages())
-                                                     : forecast{};
-  if (first)
-    std::fprintf(
-        stderr, "weft: %lld parameters, %.1f MB in all%s, %s with %d threads, compiled for %s; %s on %d %s\n",
-        static_cast<long long>(count), 1e-6 * static_cast<double>(expected.peak_bytes), recomputed(s).c_str(),
-        where->description().c_str(), threads, compiled_isa(), s.strategy.c_str(), ranks.size(),
-        ranks.size() > 1 ? "ranks" : "rank");
-  log.line(
-      "{\"config\": {\"layers\": %lld, \"heads\": %lld, \"width\": %lld, \"context\": %lld, \"batch\": %lld, "
-      "\"accumulate\": %lld, \"vocab\": %lld, \"steps\": %lld, \"seed\": %llu, \"strategy\": \"%s\", "
-      "\"comm\": \"%s\", "
-      "\"deterministic\": %s, \"precision\": \"%s\", \"recompute\": \"%s\", \"recomputed_blocks\": %d, "
-      "\"memory_limit\": %.0f}, \"parameters\": %lld, \"device\": \"%s\", \"threads\": %d, \"isa\": \"%s\", "
-      "\"predicted_peak_bytes\": %zu, \"predicted_reserved_bytes\": %zu, \"predicted_comm_bytes\": %lld}",
-      static_cast<long long>(s.model.layers), static_cast<long long>(s.model.heads),
-      static_cast<long long>(s.model.width), static_cast<long long>(s.model.context),
-      static_cast<long long>(s.batch), static_cast<long long>(s.accumulate),
-      static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
-      static_cast<unsigned long long>(s.seed), s.strategy.c_str(), ranks.name(),
-      s.deterministic ? "true" : "false", s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks,
-      s.memory_limit, static_cast<long long>(count), where->name(), threads, compiled_isa(),
-      expected.peak_bytes, expected.reserved_bytes, static_cast<long long>(expected.sent_bytes));
+  const run_facts facts = facts_of<Choices...>(run, s, count, threads);
+  if (first) report_start(run, s, facts);
+  log.line(first_line(s, facts));
   progress bar(s.steps);
-  const index_t tokens = s.batch * s.accumulate * s.model.context * ranks.size();
+  const index_t tokens = s.batch * s.accumulate * s.model.context * data_ranks;
+  step_batches of_step;
   int stopped = 0;
   for (index_t step = at.step; step < s.steps && !stopped; ++step) {
-    const double start = now_ms(), waited = run.groups().waited_ms();
+    const double start = now_ms();
     const std::size_t allocated = allocations;
-    const traffic sent = run.groups().sent();
     optimizer.lr = rate.at(step);
-    step_outcome r;
+    step_result r;
     try {
-      r = train_step(model, run, s, step, [&] { return batches.next(); });
-    } catch (const non_finite_loss& bad) {
-      const std::string found = first_non_finite(run, s, bad.batch);
+      r = train_step(model, run, s, of_step, [&] { return batches.next(); });
+    } catch (const non_finite_error& bad) {
+      const std::string found = first_non_finite(run, s, of_step, bad.micro_batch);
       if (!found.empty())
         std::fprintf(stderr, "\ntrain_gpt: step %lld: the loss is not finite; first: %s\n",
                      static_cast<long long>(step), found.c_str());
       return 1;
     }
     const double ms = now_ms() - start;
-    const std::size_t made = allocations - allocated;
-    const memory_figures memory = where.memory().figures();
     log.line(
-        "{\"step\": %lld, \"loss\": %.9g, \"loss_hex\": \"%a\", \"grad_norm\": %s, \"lr\": %.9g, \"tokens\": "
-        "%lld, "
-        "\"ms\": %.3f, \"tokens_per_s\": %.1f, \"peak_bytes\": %zu, \"reserved_bytes\": %zu, "
-        "\"allocations\": %zu%s}",
-        static_cast<long long>(step), r.loss, r.loss, json_number(r.norm).c_str(), optimizer.lr,
-        static_cast<long long>(tokens), ms, 1e3 * static_cast<double>(tokens) / ms, memory.peak,
-        memory.reserved, made,
-        rank_figures(run, run.groups().sent() - sent, run.groups().waited_ms() - waited,
-                     static_cast<index_t>(memory.peak))
-            .c_str());
+        step_line(s, {step, tokens, r, optimizer.lr, ms, where.memory().figures(), allocations - allocated,
+                      ranks.rank(), ranks.size(), run.parallel().parameter_bytes(),
+                      run.parallel().gradient_bytes(), run.optimizer_bytes()}));
     if (first) bar.show(step + 1, r.loss, 1e3 * static_cast<double>(tokens) / ms);
     at = {step + 1, batches.position()};
     stopped = stops(ranks, s, log.failed());
@@ -365,8 +358,8 @@ int train(const settings& s, communicator& ranks) {
       report_failed_save(saves->last_failure(), first);  // of the save before
     }
     if (s.eval_every > 0 && at.step % s.eval_every == 0)
-      log.line("{\"evaluated_after\": %lld, \"eval_loss\": %s}", static_cast<long long>(at.step),
-               json_number(evaluate(model, run, s, *held_out)).c_str());
+      log.line("{\"evaluated_after\": " + std::to_string(at.step) +
+               ", \"eval_loss\": " + json_number(evaluate(model, run, s, *held_out)) + "}");
   }
   if (saves) saves->finish();
   if (saves) report_failed_save(saves->last_failure(), first);
@@ -375,6 +368,11 @@ int train(const settings& s, communicator& ranks) {
     else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
                       static_cast<long long>(at.step), s.checkpoint.c_str());
   }
+  if constexpr (requires { run.stage(); })
+    if (!s.timeline.empty() && data_rank == 0) {
+      const pipeline::timing measured = measured_timing(run);
+      if (first) write_timeline(s, at.step, measured);
+    }
   if (!s.save.empty()) save_weights(s.save, run);
   if (s.sample > 0) {
     const std::string text = sample(model, s, run);
@@ -387,6 +385,7 @@ int train(const settings& s, communicator& ranks) {
 #define WEFT_TEXT(name) WEFT_TEXT_OF(name)
 [[maybe_unused]] const unit& known =
     units().emplace_back(unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE),
+                              static_cast<model_division>(WEFT_STAGES),
                               &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
                               &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
 

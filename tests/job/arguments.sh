@@ -34,6 +34,19 @@ done <<BAD
 --data README.md --recompute block:9
 --data README.md --offload params
 --data README.md --strategy zero2 --hook bf16
+--data README.md --mesh pp=2,pp=2
+--data README.md --mesh tp=2
+--data README.md --mesh dp=2 --strategy zero2
+--data README.md --mesh pp=2 --ranks 3
+--data README.md --mesh pp=2 --schedule 2f2b
+--data README.md --mesh pp=2 --schedule interleaved:2 --microbatches 3
+--data README.md --mesh pp=2 --schedule /nonexistent.csv
+--data README.md --mesh pp=2 --stages 1,1
+--data README.md --mesh pp=2 --stages 1,x
+--data README.md --mesh pp=8
+--data README.md --schedule 1f1b
+--data README.md --schedule cosine
+--data README.md --timeline x.svg
 --data README.md --init README.md
 --data README.md --init $at/small.safetensors --width 64
 BAD

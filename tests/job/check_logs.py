@@ -37,6 +37,14 @@ for path in sys.argv[1:]:
             sys.exit(f"{path}: {figure}: {head[f'predicted_{figure}']} were predicted, {end[figure]} found")
         if 0 < head["config"]["memory_limit"] < end[figure]:
             sys.exit(f"{path}: {figure}: {end[figure]}, the limit is {head['config']['memory_limit']}")
+    by_axis, payload = end["comm_bytes_by_axis"], end["comm_bytes"]["total"] - end["comm_bytes"]["control"]
+    if set(by_axis) != set(head["mesh"]) or sum(by_axis.values()) != payload:
+        sys.exit(f"{path}: {by_axis} bytes by axis of {head['mesh']}, {payload} in all")
+    if stages := head["mesh"].get("pp"):
+        if not 0 < end["bubble_fraction"] < 1 or len(head["predicted_peak_bytes_by_stage"]) != stages:
+            sys.exit(f"{path}: bubble {end['bubble_fraction']}, {head['predicted_peak_bytes_by_stage']} bytes predicted")
+        if end["peak_bytes"] > head["predicted_peak_bytes"] or sum(head["blocks_by_chunk"]) != head["config"]["layers"]:
+            sys.exit(f"{path}: more than {head['predicted_peak_bytes']} bytes, or other blocks: {head['blocks_by_chunk']}")
     sent = end["comm_bytes"]["total"]
     if head["predicted_comm_bytes"] != sent:
         sys.exit(f"{path}: predicted {head['predicted_comm_bytes']} bytes to be sent, {sent} were")

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -25,6 +26,14 @@ struct shape_error : error {
 /// An invalid value: changed in place, out of range, without a gradient.
 struct value_error : error {
   using error::error;
+};
+
+/// A loss that is infinite or not a number.
+struct non_finite_error : value_error {
+  explicit non_finite_error(std::int64_t number)
+      : value_error("weft: step: the loss of micro-batch " + std::to_string(number) + " is not finite"),
+        micro_batch(number) {}
+  std::int64_t micro_batch;  // the first one, by its number among those of all ranks
 };
 
 /// A device that is missing, failed, or has no kernel for an op.

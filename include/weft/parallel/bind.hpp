@@ -40,6 +40,7 @@ namespace weft {
 struct step_options {
   double clip = 0;            // maximum norm of the gradient; 0: no limit
   index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
+  bool finite = false;  // step(micro_batches, loss) throws non_finite_error rather than update parameters
 };
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.
@@ -47,8 +48,9 @@ struct step_result {
   double loss = 0;       // mean over all micro-batches of all ranks
   double norm = 0;       // of the gradient, before clipping
   traffic sent;          // bytes by kind of operation
-  axis_bytes sent_by_axis{};  // in the order of mesh_axes, without those that coordinate ranks
-  double waited_ms = 0;       // for other ranks
+  axis_bytes sent_by_axis{};   // in the order of mesh_axes, without those that coordinate ranks
+  double waited_ms = 0;        // for other ranks
+  double bubble_fraction = 0;  // of a pipeline: measured time without computing, over all ranks
 };
 
 /// A context for a model whose parameters are distributed by a strategy.
@@ -112,7 +114,8 @@ class bound_run : public context {
   /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m.
   /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
   /// optimizer's `steps` and micro_batch(j, m). Sends one message more than a loop written by hand, for the
-  /// mean loss. Throws like `step`.
+  /// mean loss. Throws like `step`, and non_finite_error if `o.finite` and a loss is not finite; the run must
+  /// not continue then.
   ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>
@@ -136,9 +139,7 @@ class bound_run : public context {
       losses[static_cast<std::size_t>(number)] = static_cast<double>(value.item());
     }
     if (ranks_->size() > 1) ranks_->all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
-    step_result r;
-    for (const double l : losses) r.loss += l;
-    r.loss /= static_cast<double>(losses.size());
+    step_result r = mean_of(losses, o);
     r.norm = step(o);
     r.sent = groups().sent() - sent;
     r.sent_by_axis = difference(sent_by_axis(), along);
@@ -294,6 +295,16 @@ class bound_run : public context {
     weft::detail::require_limit("step: clip", o.clip);
     if (o.micro_batches < 1)
       throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+  }
+  /// The mean of the losses of all micro-batches.
+  step_result mean_of(std::span<const double> losses, const step_options& o) const {
+    step_result r;
+    for (const double l : losses) r.loss += l;
+    r.loss /= static_cast<double>(losses.size());
+    if (o.finite && where()->computes())
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        if (!std::isfinite(losses[i])) throw non_finite_error(static_cast<std::int64_t>(i));
+    return r;
   }
   bool holds_parameters() const { return parallel_.has_value(); }
 

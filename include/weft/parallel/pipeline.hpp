@@ -81,15 +81,18 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     const traffic sent = all_sent();
     const axis_bytes along = sent_by_axis();
     const double waited = all_waited_ms();
-    recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * base::groups().data().size()),
-                                   0.0);
+    const auto count = static_cast<std::size_t>(micro_batches * base::groups().data().size());
+    const auto ranks = static_cast<std::size_t>(base::ranks().size());
+    recycled_vector<double> figures(count + 2 * ranks, 0.0);  // the losses, and the times of each rank
+    const std::span losses = std::span(figures).first(count), times = std::span(figures).subspan(count);
     number_of_step_ = static_cast<std::uint64_t>(base::optimizer().steps);
     abort_on_error(of_step, [&] { of_step.execute(losses); });
     records_ = of_step.records();
-    base::ranks().all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
-    step_result r;
-    for (const double l : losses) r.loss += l;
-    r.loss /= static_cast<double>(losses.size());
+    began_ = of_step.begin();
+    set_times(times.subspan(2 * static_cast<std::size_t>(base::ranks().rank()), 2));
+    base::ranks().all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
+    step_result r = base::mean_of(losses, o);
+    r.bubble_fraction = idle_fraction(times);
     r.norm = base::step(o);
     r.sent = all_sent() - sent;
     r.sent_by_axis = difference(sent_by_axis(), along);
@@ -172,8 +175,11 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return text;
   }
 
-  /// When this rank executed the steps of the last training step, in seconds since its begin.
+  /// When this rank executed the steps of the last training step, in seconds since `began()`. Computing steps
+  /// do not include the time spent waiting for messages; a message is recorded when it is sent, and when it
+  /// is read. measured_timing (stage_timing.hpp) returns those of all stages.
   const std::vector<pipeline::record>& records() const { return records_; }
+  std::chrono::steady_clock::time_point began() const { return began_; }
   /// The ranks that hold the stages of one copy of the model, in the order of stages.
   communicator& stages() const { return *stages_; }
   int stage() const { return stages_->rank(); }
@@ -217,6 +223,24 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
   double all_waited_ms() const {
     return base::groups().waited_ms() + (stages_->size() > 1 ? stages_->waited_ms() : 0.0);
+  }
+
+  /// Sets the time that this rank has computed in a step, and when it ended, both in seconds.
+  void set_times(std::span<double> times) const {
+    for (const pipeline::record& r : records_)
+      if (!pipeline::is_message(r.kind)) {
+        times[0] += r.end - r.start;
+        times[1] = std::max(times[1], r.end);
+      }
+  }
+  /// The fraction of the time up to the last end during which ranks did not compute.
+  static double idle_fraction(std::span<const double> times) {
+    double busy = 0, end = 0;
+    for (std::size_t i = 0; i < times.size(); i += 2) {
+      busy += times[i];
+      end = std::max(end, times[i + 1]);
+    }
+    return end > 0 ? 1 - 2 * busy / (end * static_cast<double>(times.size())) : 0;
   }
 
   static mesh_sizes mesh_of(const parallel_options& o, int ranks) {
@@ -428,6 +452,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   std::vector<std::pair<std::string, int>> owner_;  // the stage that counts and exports a tensor
   std::optional<parallel::tied_gradients> tied_;
   std::vector<pipeline::record> records_;
+  std::chrono::steady_clock::time_point began_{};
   std::uint64_t number_of_step_ = 0;
 };
 

@@ -54,8 +54,10 @@ class pipeline_step {
       if (e.kind == kind::receive_activation || e.kind == kind::receive_gradient) begin_receive(e);
       if (e.kind == kind::send_activation) messages_.send(schedule_, e, cell(e).out, options());
       if (e.kind == kind::send_gradient) send_gradient(e);
+      if (pipeline::is_send(e.kind)) record_message(e);
       if (pipeline::is_message(e.kind)) continue;
       begin_receives_after(k);
+      await_input(e);
       const double start = seconds();
       if (e.kind == kind::forward) forward(e);
       if (pipeline::yields_gradient(e.kind)) backward_input(e);
@@ -68,8 +70,9 @@ class pipeline_step {
   /// What execute() does now, for example "forward of chunk 3, micro-batch 0".
   std::string position() const { return at_ ? pipeline::to_text(*at_) : "loss of micro-batch 0"; }
 
-  /// When this stage executed what, in seconds since the step began.
+  /// When this stage executed what, in seconds since the step began: see pipeline_run::records.
   const std::vector<pipeline::record>& records() const { return records_; }
+  std::chrono::steady_clock::time_point begin() const { return begin_; }
 
  private:
   using kind = pipeline::step_kind;
@@ -115,6 +118,20 @@ class pipeline_step {
            return detail::absent_value(run_.where(), s, t);
          }});
     messages_.receive(schedule_, e, extents, type, options());
+  }
+  /// Waits for the message that a step reads, so that its record has the time of computing alone.
+  void await_input(const pipeline::step& e) {
+    const bool up = e.kind == kind::forward;
+    const bool reads = up || pipeline::yields_gradient(e.kind);
+    if (!reads || !pipeline::detail::crosses(schedule_, e.chunk, up ? e.chunk - 1 : e.chunk + 1)) return;
+    const pipeline::step message{up ? kind::receive_activation : kind::receive_gradient, e.chunk,
+                                 e.micro_batch};
+    messages_.await(message);
+    record_message(message);
+  }
+  void record_message(const pipeline::step& e) {
+    const double now = seconds();
+    records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, now, now});
   }
   /// A walk over the statement of a step that executes nothing.
   void walk(const pipeline::step& e, const stage_events& events) {

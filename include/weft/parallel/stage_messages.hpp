@@ -44,6 +44,8 @@ class stage_messages {
   }
   bool has(const pipeline::step& e) const { return coming_.contains(key(e)); }
 
+  /// Waits for a message that receive() has begun.
+  void await(const pipeline::step& e) const { coming_.at(key(e)).in_flight.wait(); }
   /// Waits for a message that receive() has begun, and returns its value.
   state_ptr take(const pipeline::step& e) {
     const auto found = coming_.find(key(e));

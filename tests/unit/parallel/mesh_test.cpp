@@ -6,8 +6,9 @@
 #include <limits>
 #include <set>
 
+#include <weft/comm/counting.hpp>
 #include <weft/comm/threads.hpp>
-#include <weft/parallel/mesh.hpp>
+#include <weft/parallel/mesh_text.hpp>
 
 using namespace weft;
 
@@ -107,5 +108,47 @@ TEST_CASE("mesh: says which rank is where") {
   run_ranks(4, [](communicator& ranks) {
     CHECK(rank_mesh(ranks, {.pp = 2, .tp = 2}).to_string() ==
           "rank 0: pp 0, tp 0\nrank 1: pp 0, tp 1\nrank 2: pp 1, tp 0\nrank 3: pp 1, tp 1\n");
+  });
+}
+
+TEST_CASE("mesh: read from text, and every mistake in it is quoted") {
+  CHECK(mesh_from_text("pp=2,dp=4") == mesh_sizes{.pp = 2, .dp = 4});
+  CHECK(mesh_from_text("tp=3,fsdp=1,cp=2") == mesh_sizes{.cp = 2, .tp = 3});
+  for (int n = 1; n <= 12; ++n)
+    for_each_mesh(n, [](const mesh_sizes& m) {
+      std::string text;
+      for (const mesh_axis a : axes)
+        text += (text.empty() ? "" : ",") + std::string(name_of(a)) + "=" + std::to_string(m.of(a));
+      CHECK(mesh_from_text(text) == m);
+    });
+  const auto refused = [](const char* text, const std::string& why) {
+    CHECK_THROWS_WITH_AS(mesh_from_text(text), ("weft: mesh \"" + std::string(text) + "\": " + why).c_str(),
+                         usage_error);
+  };
+  const std::string form = " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, tp, as in pp=2,dp=4";
+  refused("", "\"\"" + form);
+  refused("pp=2,", "\"\"" + form);
+  refused("pp", "\"pp\"" + form);
+  refused("pp=2,ddp=2", "\"ddp=2\"" + form);
+  refused("pp =2", "\"pp =2\"" + form);
+  refused("=2", "\"=2\"" + form);
+  for (const char* size : {"pp=", "pp=0", "pp=-1", "pp=2x", "pp= 2", "pp=2=2", "pp=99999999999"})
+    refused(size, "\"" + std::string(size) + "\" must have a size of 1 or more");
+  refused("dp=2,pp=2,dp=2", "the axis dp is given twice");
+  CHECK_THROWS_AS(mesh_from_text(std::string(100000, 'p')), usage_error);
+}
+
+TEST_CASE("mesh: groups of ranks that are not there are as large as those that are") {
+  run_ranks(8, [](communicator& ranks) {
+    counting_communicator nowhere(ranks.rank(), ranks.size());
+    const auto same = [](const communicator& a, const communicator& b) {
+      return a.size() == b.size() && a.rank() == b.rank();
+    };
+    for_each_mesh(8, [&](const mesh_sizes& m) {
+      const rank_mesh mesh(ranks, m), counted(nowhere, m);
+      for (const mesh_axis a : axes) CHECK(same(mesh.along(a), counted.along(a)));
+    });
+    const auto thirds = [](int rank) { return rank % 3; };
+    CHECK(same(*ranks.split_by(thirds), *nowhere.split_by(thirds, {})));
   });
 }

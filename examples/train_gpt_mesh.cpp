@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// Meshes and pipelines of train_gpt: what its flags stand for, compiled once.
+#include <fstream>
+#include <iterator>
+
+#include <weft/parallel/schedule/csv.hpp>
+#include <weft/parallel/schedule/named.hpp>
+#include <weft/parallel/schedule/timeline.hpp>
+
+#include "train_gpt_job.hpp"
+
+namespace job {
+
+using namespace weft;
+
+namespace {
+bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
+
+pipeline::schedule schedule_in(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw io_error(path + ": cannot be read");
+  return pipeline::schedule_from_csv(std::string(std::istreambuf_iterator<char>(in), {}), path);
+}
+
+/// The schedule's number of micro-batches; of one by name twice the number of stages.
+index_t usual_micro_batches(const settings& s, int stages) {
+  if (stages == 1) return 1;
+  return is_file(s.schedule) ? schedule_in(s.schedule).micro_batches : 2 * stages;
+}
+}  // namespace
+
+mesh_sizes mesh_of(const settings& s, int ranks) {
+  if (!s.mesh.empty()) return check_mesh(mesh_from_text(s.mesh), ranks);
+  const parallel_options o = parallel_options_of(s);
+  mesh_sizes sizes;
+  sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : ranks;
+  sizes.dp = std::max(1, ranks / sizes.fsdp);
+  return sizes;
+}
+
+pipeline::schedule schedule_of(const settings& s, int stages, int micro_batches) {
+  if (is_file(s.schedule)) return schedule_in(s.schedule);
+  try {
+    return pipeline::schedule_named(s.schedule, stages, micro_batches);
+  } catch (const value_error& e) { throw usage_error("--schedule " + s.schedule + ": " + e.what()); }
+}
+
+model_division model_division_of(const settings& s) {
+  const int stages = parallel_options_of(s).stages;
+  if (stages == 1) return model_division::none;
+  for (const auto& list : schedule_of(s, stages, static_cast<int>(s.accumulate)).steps)
+    for (const pipeline::step& e : list)
+      if (e.kind == pipeline::step_kind::backward_input) return model_division::stages_and_backward;
+  return model_division::stages;
+}
+
+settings resolved(settings s, int ranks) {
+  const mesh_sizes sizes = mesh_of(s, ranks);
+  if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
+  if (s.strategy == "single" && ranks > 1)
+    throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));
+  if (sizes.pp > 1 && s.schedule.empty()) s.schedule = "1f1b";
+  if (s.accumulate == 0) s.accumulate = usual_micro_batches(s, sizes.pp);
+  return s;
+}
+
+usage_error not_built(const settings& s) {
+  const model_division d = model_division_of(s);
+  return usage_error(
+      "--precision " + s.precision + " --recompute " + (s.recompute.empty() ? "none" : s.recompute) +
+      (d == model_division::none ? "" : " --schedule " + s.schedule) + ": this program was built without it");
+}
+
+void write_timeline(const settings& s, index_t step, const pipeline::timing& t) {
+  std::ofstream out(s.timeline, std::ios::binary);
+  char idle[32];
+  std::snprintf(idle, sizeof idle, "%.1f%%", 100 * t.bubble_fraction());
+  out << pipeline::timeline_svg(
+      t.records, {.title = s.schedule + ", " + std::to_string(t.stages.size()) + " stages, " +
+                           std::to_string(s.accumulate) + " micro-batches: step " + std::to_string(step) +
+                           " as measured, " + idle + " idle",
+                  .unit = "ms",
+                  .time_scale = 1e3});
+  if (!out.flush()) throw io_error(s.timeline + ": cannot be written");
+}
+
+}  // namespace job

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Meshes as text, for command lines.
+//
+//   mesh_sizes sizes = mesh_from_text("pp=2,dp=4");
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include <weft/parallel/mesh.hpp>
+
+namespace weft {
+
+/// The mesh that `text` describes: AXIS=SIZE for each axis of several ranks, in any order, divided by commas;
+/// axes are pp, dp, fsdp, cp and tp. Throws usage_error that quotes what is wrong.
+inline mesh_sizes mesh_from_text(std::string_view text) {
+  const auto refuse = [&](const std::string& why) {
+    throw usage_error("weft: mesh \"" + std::string(text.substr(0, 60)) + "\": " + why);
+  };
+  mesh_sizes sizes;
+  bool given[std::size(mesh_axes)] = {};
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view part = text.substr(at, end - at), name = part.substr(0, part.find('='));
+    const std::string shown = "\"" + std::string(part.substr(0, 20)) + "\"";
+    at = end + 1;
+    const auto* const axis = std::find_if(std::begin(mesh_axes), std::end(mesh_axes),
+                                          [&](mesh_axis a) { return name == name_of(a); });
+    if (axis == std::end(mesh_axes) || name.size() == part.size())
+      refuse(shown + " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, tp, as in pp=2,dp=4");
+    int size = 0;
+    const char* const stop = part.data() + part.size();
+    const auto [last, status] = std::from_chars(part.data() + name.size() + 1, stop, size);
+    if (status != std::errc() || last != stop || size < 1) refuse(shown + " must have a size of 1 or more");
+    if (std::exchange(given[static_cast<int>(*axis)], true))
+      refuse("the axis " + std::string(name) + " is given twice");
+    sizes.of(*axis) = size;
+  }
+  return sizes;
+}
+
+}  // namespace weft

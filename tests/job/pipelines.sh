@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Pipelines train as one rank does: under every schedule and beside data parallelism, on threads, over TCP and under mpirun; a
+# checkpoint of some stages is resumed by others.
+. "$(dirname "$0")/common.sh"
+
+deep=("${small[@]}" --layers 4 --steps 10)
+many=("${deep[@]}" --deterministic)
+rest=(--eval-every 5 --sample 20)
+train one "${many[@]}" --accumulate 8 "${rest[@]}" --save "$at/one.safetensors"
+train first "${many[@]}" --steps 1 --lr 1e-300 --save "$at/first.safetensors"  # parameters as they were drawn
+logs=()
+staged() {  # NAME FLAGS...: the same steps on a mesh
+  train "$1" "${many[@]}" "${@:2}"
+  logs+=("$1")
+}
+for schedule in gpipe 1f1b interleaved:2 breadth-first:2 zb-h1 zb-v; do
+  staged "pp2_$schedule" --mesh pp=2 --schedule $schedule --microbatches 8
+done
+cells() { seq -s, -f "$1%g" 0 7; }  # a step for each micro-batch
+printf '%s\n' "$(cells 0F),$(cells 0B)" "$(cells 1F),$(cells 1B)" >"$at/mine.csv"
+staged csv --mesh pp=2 --schedule "$at/mine.csv" --stages 1,3
+staged pp4 --mesh pp=4 --microbatches 8 --timeline "$at/pp4.svg"
+staged pp2_dp2 --mesh pp=2,dp=2 --microbatches 4 --recompute block "${rest[@]}" --save "$at/pp2_dp2.safetensors"
+staged pp2_fsdp2 --mesh pp=2,fsdp=2 --microbatches 4
+staged pp2_zero1 --mesh pp=2,fsdp=2 --strategy zero1 --microbatches 4 --seed 2 --init "$at/first.safetensors"
+train before "${many[@]}" --steps 5 --mesh pp=2,dp=2 --microbatches 4 --checkpoint "$at/regrouped"
+cp -r "$at/regrouped" "$at/again"
+staged after --mesh pp=4 --schedule gpipe --microbatches 8 --checkpoint "$at/regrouped" --resume
+staged alone --accumulate 8 --checkpoint "$at/again" --resume
+for comm in ${WEFT_TEST_COMM:-}; do
+  case $comm in
+    gloo) start=("$launch" -n 2) ;;
+    mpi) start=(mpirun --oversubscribe -n 2) ;;
+  esac
+  run "$comm" "${start[@]}" "$job" "${many[@]}" --comm "$comm" --mesh pp=2 --schedule interleaved:2 --microbatches 8 \
+    --timeline "$at/$comm.svg" --log "$at/$comm.jsonl"
+  logs+=("$comm")
+done
+same_bits one before "${logs[@]}"
+
+figure() { grep -o "\"$2\": [^,}]*" "$at/$1.jsonl"; }
+[ "$(figure one eval_loss)" = "$(figure pp2_dp2 eval_loss)" ] || { echo "other losses of evaluation"; exit 1; }
+cmp "$at/one.safetensors" "$at/pp2_dp2.safetensors"
+[ "$(tail -n 1 "$at/one.out")" = "$(tail -n 1 "$at/pp2_dp2.out")" ] || { echo "other samples"; exit 1; }
+for drawn in "$at"/*.svg; do
+  boxes=$(grep -c "^<rect class='[fb]" "$drawn")
+  [ "$boxes" -ge 32 ] || { echo "$drawn: $boxes boxes"; exit 1; }
+done
+
+train loose "${deep[@]}" --accumulate 8
+train loose_pp2 "${deep[@]}" --mesh pp=2,dp=2 --microbatches 4
+same_bits --within 1e-5 loose loose_pp2
