@@ -305,9 +305,22 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     const int chunks = schedule_.chunks();
     chunks_ = settings_.blocks.empty() ? parallel::divided_by_cost(cost, before, chunks)
                                        : parallel::divided_by_list(settings_.blocks, blocks_, chunks);
+    agree_on_chunks();
     for (const parallel::block_range& c : chunks_) {
       costs_.push_back(c.first == 0 ? before : 0.0);
       for (index_t b = c.first; b < c.last; ++b) costs_.back() += cost[static_cast<std::size_t>(b)];
+    }
+  }
+
+  /// Takes the division of rank 0: micro-batches of other ranks may have other extents, and so other costs.
+  void agree_on_chunks() {
+    std::vector<std::int64_t> ends;
+    for (const parallel::block_range& c : chunks_) ends.push_back(c.last);
+    base::ranks().broadcast(ends, 0, control("chunks")).wait();
+    index_t first = 0;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      chunks_[c] = {first, ends[c]};
+      first = ends[c];
     }
   }
 

@@ -168,6 +168,24 @@ TEST_CASE("divided backward steps give the same gradients") {
   }
 }
 
+TEST_CASE("all ranks divide the blocks alike, though the cost of their micro-batches differs") {
+  std::vector<parallel::block_range> first_chunks(4);
+  run_ranks(4, [&](communicator& ranks) {
+    const device where = one_thread();
+    // The cost of a head of 300 words beside that of a block depends on the number of rows.
+    deep_net model = deep_net::create(where, 8);
+    model.table = embedding_table<>::create(300, 6, where);
+    adamw optimizer;
+    auto run = bind<plan<0>>(model, optimizer, ranks, {.pp = 2, .dp = 2});
+    const index_t rows = ranks.rank() % 2 == 0 ? 1 : 400;
+    tokens t(shape{1, {rows}}, where);
+    t.copy_from(std::vector<std::int32_t>(static_cast<std::size_t>(rows), 3));
+    run.prepare(cross_entropy(model(t), t), 2);
+    first_chunks[static_cast<std::size_t>(ranks.rank())] = run.blocks_of(0);
+  });
+  for (const parallel::block_range& r : first_chunks) CHECK(r.last == first_chunks[0].last);
+}
+
 TEST_CASE("pipelines beside data parallelism and every stage of ZeRO") {
   for (const bool deterministic : {true, false})
     for (const char* schedule : {"1f1b", "interleaved:2"}) {
