@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include <weft/comm/file_store.hpp>
 #include <weft/comm/gloo.hpp>
@@ -52,6 +53,14 @@ int failures_on(int n, F f) {
   return failures;
 }
 
+/// Waits until each of these ranks has called it with this word.
+void meet(store& all, const std::string& word, int rank, const std::vector<int>& ranks) {
+  all.set(word + std::to_string(rank), "");
+  std::vector<std::string> words;
+  for (const int r : ranks) words.push_back(word + std::to_string(r));
+  all.wait(words, 60s);
+}
+
 /// Whether the text has all parts; shows one that has not.
 template <class... Parts>
 bool says(const std::string& text, Parts... parts) {
@@ -86,20 +95,25 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
   for (int round = 0; round < 10; ++round)  // a wait that ends a little early is late all the same
     CHECK(failures_on(2, [](int rank, auto store) {
             gloo_communicator ranks(store, rank, 2);
+            meet(*store, "up", rank, {0, 1});
+            if (rank == 1) store->wait({"told0"}, 60s);
             std::vector<float> x(4);
-            const std::string late = failure([&] {
-              if (rank == 1) std::this_thread::sleep_for(100ms);
-              ranks.all_reduce(x, reduction::sum, {.timeout = 10ms}).wait();
-            });
+            const std::string late =
+                failure([&] { ranks.all_reduce(x, reduction::sum, {.timeout = 10ms}).wait(); });
+            store->set("told" + std::to_string(rank), "");
             return says(late, "waited 10 ms in #0 all_reduce", "; not there: rank 1");
           }) == 0);
   CHECK(failures_on(3, [](int rank, auto store) {
           gloo_communicator ranks(store, rank, 3);
           std::vector<float> x(4);
+          meet(*store, "up", rank, {0, 1, 2});
+          if (rank == 1) store->wait({"told0", "told2"}, 60s);
           const std::string late = failure([&] {
-            if (rank == 1) std::this_thread::sleep_for(1s);
-            ranks.all_reduce(x, reduction::sum, {.label = "h.3", .timeout = 200ms}).wait();
+            const work w = ranks.all_reduce(x, reduction::sum, {.label = "h.3", .timeout = 200ms});
+            if (rank != 1) meet(*store, "posted", rank, {0, 2});
+            w.wait();
           });
+          store->set("told" + std::to_string(rank), "");
           return says(late, "waited 200 ms in #0 all_reduce(sum, f32 x 4) for h.3; not there: rank 1");
         }) == 0);
   for (int round = 0; round < 10;
@@ -107,8 +121,7 @@ TEST_CASE("ranks that disagree, are late or die are named on all others") {
     CHECK(failures_on(3, [](int rank, auto store) {
             gloo_communicator ranks(store, rank, 3);
             std::vector<float> x(4);
-            store->set("up" + std::to_string(rank), "1");
-            store->wait({"up0", "up1", "up2"}, 60s);
+            meet(*store, "up", rank, {0, 1, 2});
             if (rank == 2) ::_exit(0);
             const std::string gone = failure([&] {
               for (int i = 0; i < 1000; ++i) ranks.all_reduce(x, reduction::sum, {.label = "h.3"}).wait();
@@ -155,8 +168,7 @@ TEST_CASE("a stranger who comes first to a rank's port is found before anything 
             });
             if (meddled->taken() != ranks - 1) return false;
             if (wrong.empty()) return x[0] == static_cast<float>(ranks);  // another Gloo lets strangers wait
-            return contract::has(wrong, "all ranks are there, the data is not") ||
-                   says(wrong, "answers somebody else");
+            return says(wrong, "the start of ", "a stranger who came first to a port of a rank");
           }) == 0);
 }
 
@@ -220,6 +232,84 @@ TEST_CASE("a rank that is stopped while ranks prove who they are is named by all
             return says(late, "waited 3000 ms in the start of 3 ranks",
                         "not there: rank " + std::to_string(victim) + ", which does not answer: stopped");
           }) == 1);
+}
+
+namespace {
+
+/// Does something before its rank publishes what it needs for the proofs.
+class before_proofs : public prefix_store {
+ public:
+  before_proofs(const std::shared_ptr<store>& of, std::function<void()> what)
+      : prefix_store("ranks", of), what_(std::move(what)) {}
+  void set(const std::string& key, const std::string& value) override {
+    if (key.starts_with("nonce")) what_();
+    prefix_store::set(key, value);
+  }
+
+ private:
+  std::function<void()> what_;
+};
+
+}  // namespace
+
+TEST_CASE("rank 0 dies while others use the store that it serves: they name it, not the store") {
+  CHECK(failures_on(3, [](int rank, const std::shared_ptr<store>& all) {
+          if (rank == 0) all->set("rank 0", std::to_string(::getpid()));
+          const pid_t first = std::stoi(all->get("rank 0", 60s));
+          const auto meet = std::make_shared<before_proofs>(all, [&] {
+            if (rank == 0) ::_exit(0);
+            while (::kill(first, 0) == 0) std::this_thread::sleep_for(1ms);
+            throw comm_error("weft: store: the connection to 127.0.0.1 is lost: Connection reset by peer");
+          });
+          return says(failure([&] { gloo_communicator(meet, rank, 3, {}, 30s); }), "weft: rank 0 is gone");
+        }) == 0);
+}
+
+namespace {
+
+/// A store that is lost when it is told so.
+class lost_store : public prefix_store {
+ public:
+  explicit lost_store(const std::shared_ptr<store>& of) : prefix_store("ranks", of) {}
+  bool lost = false;
+  void set(const std::string& key, const std::string& value) override {
+    prefix_store::set(still(key), value);
+  }
+  std::string get(const std::string& key, milliseconds limit) override {
+    return prefix_store::get(still(key), limit);
+  }
+  std::int64_t add(const std::string& key, std::int64_t n) override {
+    return prefix_store::add(still(key), n);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    for (const std::string& k : keys) still(k);
+    return prefix_store::check(keys);
+  }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override {
+    for (const std::string& k : keys) still(k);
+    prefix_store::wait(keys, limit);
+  }
+
+ private:
+  const std::string& still(const std::string& key) const {
+    if (lost) throw comm_error("the store is lost");
+    return key;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the store is needed for the start only") {
+  CHECK(failures_on(3, [](int rank, auto store) {
+          const auto meet = std::make_shared<lost_store>(store);
+          gloo_communicator ranks(meet, rank, 3);
+          meet->lost = true;
+          const auto pair = ranks.split(rank == 2 ? -1 : 0, rank, {});
+          std::vector<float> x(4, 1.0f);
+          if (pair) pair->all_reduce(x).wait();
+          ranks.all_reduce(x).wait();
+          return x[0] == 5;
+        }) == 0);
 }
 
 namespace {
