@@ -89,7 +89,7 @@ void element_types() {
   const auto small = cast<float16>(slice<0>(x, 1, 3));
   std::cout << eval(softmax<-1>(x)) << eval(concat<0>(cast<float>(half), cast<float>(small)))
             << eval(sum(where(x > 0.5, pow(x, 2.0), erf(x)), dims<0>))
-            << eval(cast<std::int64_t>(floor(x * 10.0)));
+            << eval(cast<std::int64_t>(floor(x * 10.0))) << eval(half * 2 + 0.5) << x(0, -1);
   auto p = variable<double, extents<5>>(eval(mean(x, dims<0>)));
   gradcheck([&] { return sum(tanh(p) * log1p(exp(p))); }, p);
 }
