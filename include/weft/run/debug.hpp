@@ -19,7 +19,7 @@ template <expression X>
 void debug(const X& x, context& c = default_context(), const char* file = __builtin_FILE(),
            int line = __builtin_LINE()) {
   std::cerr << file << ':' << line << ": ";
-  if constexpr (requires { std::cerr << x; }) std::cerr << x << std::endl;
+  if constexpr (requires { X::is_leaf; }) std::cerr << x << std::endl;
   else std::cerr << eval(x, c) << std::endl;
 }
 
