@@ -38,7 +38,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
              std::move(ranks), o),
         parameters_(parameters),
         buffers_(buffers),
-        sizes_(mesh_of(o, base::ranks().size())),
+        sizes_(parallel::pipeline_mesh(o, base::ranks().size())),
         settings_(std::move(p)),
         layers_(std::move(layers)) {
     if (parameters.empty()) weft::detail::refuse_step(false);
@@ -243,35 +243,14 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return end > 0 ? 1 - 2 * busy / (end * static_cast<double>(times.size())) : 0;
   }
 
-  static mesh_sizes mesh_of(const parallel_options& o, int ranks) {
-    mesh_sizes sizes{.pp = o.stages};
-    if (o.stages < 1 || ranks % o.stages)
-      throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " +
-                        std::to_string(ranks) + " ranks");
-    sizes.tp = o.layer_ranks;
-    const int data = std::max(1, ranks / o.stages / o.layer_ranks);
-    sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
-    sizes.dp = std::max(1, data / sizes.fsdp);
-    return check_mesh(sizes, ranks);
-  }
-
   void use_schedule(index_t micro_batches) {
     if (schedule_.micro_batches == micro_batches) return;
-    pipeline::schedule s = settings_.schedule(sizes_.pp, static_cast<int>(micro_batches));
-    if (!s.has_messages()) s = pipeline::with_messages(s);
-    if (const auto mistake = pipeline::check(s))
-      throw usage_error("weft: pipeline: the schedule cannot run: " + pipeline::to_text(*mistake));
-    const auto refuse = [&](const std::string& why) {
-      throw usage_error("weft: pipeline: the schedule for " + std::to_string(sizes_.pp) + " stages and " +
-                        std::to_string(micro_batches) + " micro-batches " + why);
-    };
-    if (s.stages() != sizes_.pp || s.micro_batches != micro_batches)
-      refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
+    pipeline::schedule s =
+        parallel::usable_schedule(settings_.schedule(sizes_.pp, static_cast<int>(micro_batches)), sizes_.pp,
+                                  micro_batches, DividesBackward);
     if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
-      refuse("puts chunks on other stages than the one before");
-    if (!DividesBackward && weft::detail::divides_backward(s))
-      refuse("divides backward steps, for which the policy must ask: pp<pipeline::zb_h1>, or pp<make, true>");
-    if (!s.flush) refuse("updates parameters before its end, which is not supported yet");
+      throw usage_error("weft: pipeline: the schedule for " + std::to_string(micro_batches) +
+                        " micro-batches puts chunks on other stages than the one before");
     schedule_ = std::move(s);
   }
 

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <weft/parallel/schedule/check.hpp>
+#include <weft/parallel/schedule/messages.hpp>
 #include <weft/parallel/schedule/zero_bubble.hpp>
 #include <weft/parallel/strategy.hpp>
 
@@ -69,5 +71,40 @@ struct pipeline_axis_of;
 template <class... Axes>
 struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
 }  // namespace detail
+
+namespace parallel {
+
+/// The mesh that these options describe. Throws usage_error if it does not have `ranks` ranks.
+inline mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
+  mesh_sizes sizes{.pp = o.stages, .tp = o.layer_ranks};
+  if (ranks % o.stages)
+    throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " + std::to_string(ranks) +
+                      " ranks");
+  const int data = std::max(1, ranks / o.stages / o.layer_ranks);
+  sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
+  sizes.dp = std::max(1, data / sizes.fsdp);
+  return check_mesh(sizes, ranks);
+}
+
+/// `s` with its messages. Throws usage_error if it cannot run, is one for other numbers, or needs programs
+/// that were not compiled.
+inline pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
+                                          bool divides_backward) {
+  if (!s.has_messages()) s = pipeline::with_messages(s);
+  if (const auto mistake = pipeline::check(s))
+    throw usage_error("weft: pipeline: the schedule cannot run: " + pipeline::to_text(*mistake));
+  const auto refuse = [&](const std::string& why) {
+    throw usage_error("weft: pipeline: the schedule for " + std::to_string(stages) + " stages and " +
+                      std::to_string(micro_batches) + " micro-batches " + why);
+  };
+  if (s.stages() != stages || s.micro_batches != micro_batches)
+    refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
+  if (!divides_backward && weft::detail::divides_backward(s))
+    refuse("divides backward steps, for which the policy must ask: pp<pipeline::zb_h1>, or pp<make, true>");
+  if (!s.flush) refuse("updates parameters before its end, which is not supported yet");
+  return s;
+}
+
+}  // namespace parallel
 
 }  // namespace weft
