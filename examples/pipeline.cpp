@@ -35,9 +35,10 @@ int main(int argc, char** argv) {
     initialize(model, 1);
     adamw optimizer{.lr = 1e-3};
     auto run = bind<plan>(model, optimizer, ranks, mesh_sizes{.pp = ranks.size()});
+    context own;                        // of this thread
     const auto loss = [&](index_t j) {  // of micro-batch j: is a point inside the circle?
       auto points = randn<float>(extents<dyn, 2>{64, 2}, {.seed = static_cast<std::uint64_t>(j)});
-      auto inside = eval(cast<std::int32_t>(sum(square(points), dims<1>) < 1.4f));
+      auto inside = eval(cast<std::int32_t>(sum(square(points), dims<1>) < 1.4f), own);
       return cross_entropy(model(points), inside);
     };
     for (int step = 0; step <= 200; ++step) {

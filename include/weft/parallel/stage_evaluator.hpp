@@ -96,7 +96,8 @@ class stage_evaluator {
   auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
     using slices = run::row_slices<X, Labels>;
     using result = decltype(inner_.sum_of_slices(x, labels, rows, f));
-    auto whole = f(typename slices::matrix(x.state()), typename slices::row_labels(labels.state()));
+    const auto all_labels = part_of(*labels.state(), 0, shape{1, {x.extents()[0]}});  // of any order
+    auto whole = f(typename slices::matrix(x.state()), typename slices::row_labels(all_labels));
     const run::operands o = run::operands_of(whole);
     if (events_.visit) events_.visit(blocks_, o, Inner::template program_of<decltype(whole)>::plan);
     if (computes()) {
