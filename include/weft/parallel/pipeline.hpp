@@ -197,7 +197,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   const communicator& data_ranks() const override { return *data_; }
   void deliver_gradients() override {
     base::deliver_gradients();
-    if (tied_) tied_->deliver(base::local(), base::groups().labelled("tied"));
+    if (tied_) tied_->deliver(base::local(), base::groups().labelled(" of all micro-batches"));
   }
   bool counts(const tensor_state& local) const override {
     for (const auto& [name, p] : base::local())

@@ -51,7 +51,9 @@ class tied_gradients {
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const tied_parameter& p = all_[t];
       if (const int after = neighbor(p, chunk, 1); after >= 0)
-        add(*p.whole, on_this_stage(after) ? take(t, micro_batch) : receive(t, stage(after), p.whole, o));
+        add(*p.whole, on_this_stage(after)
+                          ? take(t, micro_batch)
+                          : receive(t, stage(after), p.whole, handed(after, micro_batch, o)));
       if (neighbor(p, chunk, -1) >= 0) withheld.push_back(p.whole);
     }
     return withheld;
@@ -64,7 +66,7 @@ class tied_gradients {
       if (before < 0) continue;
       state_ptr g = std::exchange(p.whole->grad, nullptr);
       if (on_this_stage(before)) handed_[{t, micro_batch}] = std::move(g);
-      else send(t, stage(before), g, p.whole, o);
+      else send(t, stage(before), g, p.whole, handed(chunk, micro_batch, o));
     }
   }
 
@@ -123,8 +125,13 @@ class tied_gradients {
     handed_.erase(found);
     return g;
   }
+  /// With the label of the gradient of a micro-batch.
+  static comm_options handed(int chunk, int micro_batch, comm_options o) {
+    o.label = " from chunk " + std::to_string(chunk) + ", micro-batch " + std::to_string(micro_batch);
+    return o;
+  }
   comm_options labelled(std::size_t t, comm_options o) const {
-    o.label = "gradient of " + all_[t].name;
+    o.label = "gradient of " + all_[t].name + o.label;
     return o;
   }
   /// Sends a gradient, zeros if there is none, of the shape of `like`.
