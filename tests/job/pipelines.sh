@@ -4,9 +4,9 @@
 # checkpoint of some stages is resumed by others.
 . "$(dirname "$0")/common.sh"
 
-deep=("${small[@]}" --layers 4 --steps 10)
+deep=("${small[@]}" --layers 4 --steps 20)
 many=("${deep[@]}" --deterministic)
-rest=(--eval-every 5 --sample 20)
+rest=(--eval-every 10 --sample 20)
 train one "${many[@]}" --accumulate 8 "${rest[@]}" --save "$at/one.safetensors"
 train first "${many[@]}" --steps 1 --lr 1e-300 --save "$at/first.safetensors"  # parameters as they were drawn
 logs=()
@@ -24,7 +24,7 @@ staged pp4 --mesh pp=4 --microbatches 8 --timeline "$at/pp4.svg"
 staged pp2_dp2 --mesh pp=2,dp=2 --microbatches 4 --recompute block "${rest[@]}" --save "$at/pp2_dp2.safetensors"
 staged pp2_fsdp2 --mesh pp=2,fsdp=2 --microbatches 4
 staged pp2_zero1 --mesh pp=2,fsdp=2 --strategy zero1 --microbatches 4 --seed 2 --init "$at/first.safetensors"
-train before "${many[@]}" --steps 5 --mesh pp=2,dp=2 --microbatches 4 --checkpoint "$at/regrouped"
+train before "${many[@]}" --steps 10 --mesh pp=2,dp=2 --microbatches 4 --checkpoint "$at/regrouped"
 cp -r "$at/regrouped" "$at/again"
 staged after --mesh pp=4 --schedule gpipe --microbatches 8 --checkpoint "$at/regrouped" --resume
 staged alone --accumulate 8 --checkpoint "$at/again" --resume
