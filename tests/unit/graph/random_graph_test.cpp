@@ -108,7 +108,8 @@ class builder {
   int step() {
     switch (below(12)) {
       case 0: return unary();
-      case 1: case 2: return binary();
+      case 1:
+      case 2: return binary();
       case 3: return fold();
       case 4: return product();
       case 5: return look_up();
@@ -133,7 +134,8 @@ class builder {
       case 6: return made(silu(x.in_graph), "silu");
       case 7: return made(softplus(x.in_graph), "softplus");
       case 8: return made(graph::constant_in_derivative(x.in_graph), "detach");
-      case 9: case 10: {
+      case 9:
+      case 10: {
         if (x.elements.order() == 0 || x.elements.extents.back() == 0) return 0;
         const bool logarithm = chance(50);
         const value v =
@@ -186,9 +188,11 @@ class builder {
       return add(v, truth(op, {}, {&x.elements, &y.elements}, extents));
     };
     switch (below(7)) {
-      case 0: case 1: return made(x.in_graph + y.in_graph, "add");
+      case 0:
+      case 1: return made(x.in_graph + y.in_graph, "add");
       case 2: return made(x.in_graph - y.in_graph, "subtract");
-      case 3: case 4: return made(x.in_graph * y.in_graph, "multiply");
+      case 3:
+      case 4: return made(x.in_graph * y.in_graph, "multiply");
       case 5: return made(maximum(x.in_graph, y.in_graph), "maximum");
       default: return made(minimum(x.in_graph, y.in_graph), "minimum");
     }
@@ -405,7 +409,8 @@ class builder {
         }
         return add(expand_to(x.in_graph, to), truth("expand", {}, {&x.elements}, extents));
       }
-      case 2: case 3: {
+      case 2:
+      case 3: {
         const index_t start = below(static_cast<int>(e) + 1),
                       stop = start + below(static_cast<int>(e - start) + 1), step = 1 + below(3) / 2;
         const index_t first = chance(30) ? size_given(start) : start,
@@ -527,18 +532,16 @@ struct examiner {
     const run::symbol_values symbols = run::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
     run::specialization at(view, {}, symbols);
     std::vector<std::byte> arena(at.arena_bytes() + 64, std::byte{0xFF});  // NaN
-    recycled_vector<void*> memory(leaves.size());
-    for (std::size_t i = 0; i < leaves.size(); ++i) memory[i] = leaves[i]->memory.data();
-    recycled_vector<run::output_memory> targets(results.size());
+    for (std::size_t i = 0; i < leaves.size(); ++i) at.set_leaf(i, leaves[i]->memory.data());
     for (std::size_t o = 0; o < results.size(); ++o) {
       const int id = p.outputs[static_cast<int>(o)];
       if (id < 0) continue;
       results[o] = make_state(where, at.output_extents(static_cast<int>(o)), p.values[id].result.type);
       std::memset(results[o]->memory.data(), 0xFF, results[o]->bytes());
-      targets[o].data = results[o]->memory.data();
+      at.set_output(o, {results[o]->memory.data()});
     }
     const auto aligned = (reinterpret_cast<std::uintptr_t>(arena.data()) + 63) / 64 * 64;
-    at.run({*where, reinterpret_cast<void*>(aligned), memory, targets, numbers, 0, print_tapped, nullptr});
+    at.run({*where, reinterpret_cast<void*>(aligned), numbers, 0, print_tapped, nullptr});
     std::vector<array> out;
     for (const auto& r : results) out.push_back(r ? array_of(*r) : array());
     return out;
