@@ -33,8 +33,9 @@ inline constexpr bool unsupported = false;
 /// members of these names that hide them.
 struct expression_base {
   template <class E = void>
-  constexpr void item() const {
+  constexpr double item() const {  // a number, so that this error is the only one
     static_assert(detail::unsupported<E>, "weft: item: nothing is computed yet: write eval(e).item()");
+    return 0;
   }
   template <class E = void>
   constexpr void to_vector() const {
