@@ -14,11 +14,15 @@
 #include <weft/io/safetensors.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/hook.hpp>
+#include <weft/parallel/mesh_text.hpp>
+#include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/schedule/csv.hpp>
 #include <weft/parallel/schedule/live.hpp>
 #include <weft/parallel/schedule/named.hpp>
 #include <weft/parallel/schedule/timeline.hpp>
+#include <weft/parallel/stage_timing.hpp>
 #include <weft/parallel/strategy.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/idx.hpp>
 #include <weft/train/inspect.hpp>
