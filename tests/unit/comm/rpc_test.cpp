@@ -14,8 +14,10 @@ struct point {
 };
 
 void check_calls(const rpc_agent::connect& connect) {
-  rpc_agent zero(connect, 0, 2), one(connect, 1, 2);
+  // Before the agents, whose destructors wait for the functions that use it.
   int counted = 0;
+  std::atomic<bool> late = false;
+  rpc_agent zero(connect, 0, 2), one(connect, 1, 2);
   one.serve("add", [](int a, int b) { return a + b; });
   one.serve("join", [](const std::string& a, std::vector<std::string> rest) {
     std::string all = a;
@@ -29,7 +31,6 @@ void check_calls(const rpc_agent::connect& connect) {
     return v;
   });
   one.serve("fails", [](int) -> int { throw value_error("out of range"); });
-  std::atomic<bool> late = false;
   one.serve("slow", [&late] { late.wait(false); });
   one.serve("throws 7", [] { throw 7; });
   one.serve("not", [](bool b) { return !b; });
@@ -107,8 +108,8 @@ class counting_store : public memory_store {
 TEST_CASE("an agent that is not called asks nothing, and leaves nothing in the store") {
   const auto all = std::make_shared<counting_store>();
   {
-    rpc_agent zero([&] { return all; }, 0, 2), one([&] { return all; }, 1, 2);
     std::atomic<bool> late = false;
+    rpc_agent zero([&] { return all; }, 0, 2), one([&] { return all; }, 1, 2);
     one.serve("slow", [&late] { late.wait(false); });
     CHECK_THROWS_AS(zero.call_within<void>(1ms, 1, "slow").get(), timeout_error);
     late = true;
@@ -127,10 +128,10 @@ TEST_CASE("no call ends the process that serves it") {
   auto server = std::make_unique<tcp_store_server>("127.0.0.1", 0, "secret",
                                                    tcp_store_limits{.bytes = 3 << 20, .request = 2 << 20});
   const auto connect = [&] { return std::make_shared<tcp_store>("127.0.0.1", server->port(), "secret"); };
+  std::atomic<bool> lost = false;
   rpc_agent zero(connect, 0, 2), one(connect, 1, 2);
   one.serve("text", [](int n) { return std::string(static_cast<std::size_t>(n), 'x'); });
   one.serve("long error", []() -> int { throw std::runtime_error(std::string(1 << 23, 'e')); });
-  std::atomic<bool> lost = false;
   one.serve("wait", [&lost] { lost.wait(false); });
   const auto works = [&] { return zero.call<std::string>(1, "text", 3).get() == "xxx"; };
 
