@@ -14,10 +14,9 @@
 //
 // Binding replaces parameters and buffers by those of rank 0, which sends only what differs (digests are
 // compared); parameters that have no memory yet (device::deferred) are initialized, by each rank the rows
-// that it holds. A bound model is used in
-// expressions as before. Reading the elements of `model.layer.weight` never starts a message: it throws
-// value_error if the parameter is sharded. `full` returns complete copies; all ranks must call it. Buffers
-// are complete on every rank, and after every step equal to those of rank 0.
+// that it holds. A bound model is used in expressions as before. Reading the elements of `model.layer.weight`
+// never starts a message: it throws value_error if the parameter is sharded. `full` returns complete copies;
+// all ranks must call it. Buffers are complete on every rank, and after every step equal to those of rank 0.
 #pragma once
 
 #include <concepts>
@@ -45,9 +44,9 @@ struct step_options {
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.
 struct step_result {
-  double loss = 0;       // mean over all micro-batches of all ranks
-  double norm = 0;       // of the gradient, before clipping
-  traffic sent;          // bytes by kind of operation
+  double loss = 0;             // mean over all micro-batches of all ranks
+  double norm = 0;             // of the gradient, before clipping
+  traffic sent;                // bytes by kind of operation
   axis_bytes sent_by_axis{};   // in the order of mesh_axes, without those that coordinate ranks
   double waited_ms = 0;        // for other ranks
   double bubble_fraction = 0;  // of a pipeline: measured time without computing, over all ranks
@@ -122,9 +121,7 @@ class bound_run : public context {
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
     o.micro_batches = micro_batches;
     check(o);  // before gradients are computed
-    const traffic sent = groups().sent();
-    const axis_bytes along = sent_by_axis();
-    const double waited = groups().waited_ms();
+    const communication before = communicated();
     recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * ranks_->size()), 0.0);
     const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
     for (index_t j = 0; j < micro_batches; ++j) {
@@ -141,9 +138,7 @@ class bound_run : public context {
     if (ranks_->size() > 1) ranks_->all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
     step_result r = mean_of(losses, o);
     r.norm = step(o);
-    r.sent = groups().sent() - sent;
-    r.sent_by_axis = difference(sent_by_axis(), along);
-    r.waited_ms = groups().waited_ms() - waited;
+    set_communication(r, before);
     return r;
   }
 
@@ -296,6 +291,22 @@ class bound_run : public context {
     if (o.micro_batches < 1)
       throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
   }
+  /// What this rank has communicated since binding.
+  struct communication {
+    traffic sent;
+    axis_bytes by_axis;
+    double waited_ms;
+  };
+  virtual communication communicated() const {
+    return {groups().sent(), sent_by_axis(), groups().waited_ms()};
+  }
+  /// Sets what has been communicated since `before`.
+  void set_communication(step_result& r, const communication& before) const {
+    const communication now = communicated();
+    r.sent = now.sent - before.sent;
+    r.sent_by_axis = difference(now.by_axis, before.by_axis);
+    r.waited_ms = now.waited_ms - before.waited_ms;
+  }
   /// The mean of the losses of all micro-batches.
   step_result mean_of(std::span<const double> losses, const step_options& o) const {
     step_result r;
@@ -328,8 +339,7 @@ class bound_run : public context {
   [[noreturn, gnu::cold]] static void refuse_unprepared() {
     throw usage_error(
         "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, "
-        "or "
-        "call run.prepare(loss, micro_batches)");
+        "or call run.prepare(loss, micro_batches)");
   }
   void set_scale() {
     if (scales_loss) loss_scale = scaler_.scale;

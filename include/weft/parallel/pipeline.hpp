@@ -78,9 +78,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
       abort_on_error(of_step, [&] { of_step.of(0); });
       prepare(of_step.of(0), micro_batches);
     }
-    const traffic sent = all_sent();
-    const axis_bytes along = sent_by_axis();
-    const double waited = all_waited_ms();
+    const typename base::communication before = communicated();
     const auto count = static_cast<std::size_t>(micro_batches * base::groups().data().size());
     const auto ranks = static_cast<std::size_t>(base::ranks().size());
     recycled_vector<double> figures(count + 2 * ranks, 0.0);  // the losses, and the times of each rank
@@ -94,9 +92,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     step_result r = base::mean_of(losses, o);
     r.bubble_fraction = idle_fraction(times);
     r.norm = base::step(o);
-    r.sent = all_sent() - sent;
-    r.sent_by_axis = difference(sent_by_axis(), along);
-    r.waited_ms = all_waited_ms() - waited;
+    base::set_communication(r, before);
     return r;
   }
 
@@ -189,12 +185,18 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
   axis_bytes sent_by_axis() const override {
     axis_bytes all = base::sent_by_axis();
-    if (stages_->size() > 1) all[static_cast<std::size_t>(mesh_axis::pp)] += payload(stages_->sent());
+    all[static_cast<std::size_t>(mesh_axis::pp)] += payload(stages_->sent());
     return all;
   }
 
  protected:
   const communicator& data_ranks() const override { return *data_; }
+  typename base::communication communicated() const override {
+    typename base::communication all = base::communicated();  // by_axis has that of the stages
+    all.sent += stages_->sent();
+    all.waited_ms += stages_->waited_ms();
+    return all;
+  }
   void deliver_gradients() override {
     base::deliver_gradients();
     if (tied_) tied_->deliver(base::local(), base::groups().labelled(" of all micro-batches"));
@@ -215,14 +217,6 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
   comm_options control(const std::string& label) const {
     return {.label = label, .timeout = base::options().timeout, .control = true};
-  }
-  traffic all_sent() const {
-    traffic t = base::groups().sent();
-    if (stages_->size() > 1) t += stages_->sent();
-    return t;
-  }
-  double all_waited_ms() const {
-    return base::groups().waited_ms() + (stages_->size() > 1 ? stages_->waited_ms() : 0.0);
   }
 
   /// Sets the time that this rank has computed in a step, and when it ended, both in seconds.

@@ -82,7 +82,6 @@ class pipeline_step {
   struct saved {
     std::unique_ptr<tape_type> recorded;
     state_ptr in, out;   // operand of its first block; value after its last one, or the loss
-    shape in_extents;    // known before `in` arrives
     state_ptr gradient;  // of `in`, until it is sent
   };
 
@@ -209,11 +208,6 @@ class pipeline_step {
   }
   void send_gradient(const pipeline::step& e) {
     messages_.send(schedule_, e, std::exchange(cell(e).gradient, nullptr), options());
-  }
-  static state_ptr zeros_like(const tensor_state& t) {
-    const state_ptr z = make_state(t.where, t.extents, t.type);
-    t.where->fill_zero(z->memory.data(), z->bytes());
-    return z;
   }
 
   Run& run_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How the blocks of a model are divided into the chunks of a pipeline: by a list, by number, or so that the
-// modelled cost of the most expensive chunk is as small as possible.
+// How the blocks of a model are divided into the chunks of a pipeline: by a list, or so that the modelled
+// cost of the most expensive chunk is as small as possible.
 #pragma once
 
 #include <algorithm>
@@ -33,10 +33,8 @@ inline double modelled_cost(const run::plan_view& p, const run::symbol_values& s
     };
     for (int i = 0; i < s.inputs + s.outputs; ++i) cost += flop_per_element * elements(i);
     if (s.kind != lower::step_kind::contraction) continue;
-    const run::plan_view& plan = p;
-    const shape& a =
-        plan.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])]
-            .result.extents;
+    const auto first = static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)]);
+    const shape& a = p.values[first].result.extents;
     cost += 2 * elements(s.inputs) * static_cast<double>(run::detail::number_of(symbols, a[a.order - 1]));
   }
   return cost;

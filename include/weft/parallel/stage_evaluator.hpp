@@ -40,7 +40,7 @@ struct stage_events {
 };
 
 namespace detail {
-/// The value of output 0 of a plan for operands with these symbol values.
+/// The extents of the value of a program for operands with these symbol values.
 inline shape output_extents(const run::plan_view& p, const run::symbol_values& symbols) {
   shape s = p.values[static_cast<std::size_t>(p.outputs[0])].result.extents;
   for (int d = 0; d < s.order; ++d) s[d] = run::detail::number_of(symbols, s[d]);

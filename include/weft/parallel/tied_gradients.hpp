@@ -136,7 +136,7 @@ class tied_gradients {
   }
   /// Sends a gradient, zeros if there is none, of the shape of `like`.
   void send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o) {
-    if (!g) g = zeros(*like);
+    if (!g) g = zeros_like(*like);
     const state_ptr message = reachable(message_device(g->where), g);
     sent_.emplace_back(message, work());
     sent_.back().second =
@@ -150,11 +150,6 @@ class tied_gradients {
     const state_ptr value = make_state(like->where, like->extents, like->type);
     copy_rows(value, 0, message, 0, value->extents.size());
     return value;
-  }
-  static state_ptr zeros(const tensor_state& like) {
-    const state_ptr z = make_state(like.where, like.extents, like.type);
-    like.where->fill_zero(z->memory.data(), z->bytes());
-    return z;
   }
   /// Adds what the other stages have sent, and sends them the sum.
   void collect(std::size_t t, tensor_state& own, const comm_options& o) {

@@ -77,6 +77,12 @@ struct message_layout {
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
   return make_state(where, shape{1, {count}}, type);
 }
+/// A tensor of zeros of the type and shape of `t`.
+inline state_ptr zeros_like(const tensor_state& t) {
+  const state_ptr z = make_state(t.where, t.extents, t.type);
+  t.where->fill_zero(z->memory.data(), z->bytes());
+  return z;
+}
 /// The device on which messages for parameters on `where` are kept: `where`, or memory of the host, which is
 /// counted separately.
 inline device message_device(const device& where) {

@@ -93,22 +93,13 @@ struct backward_plan {
   }
 };
 
-template <expression E, class Options>
-struct backward_input_plan {
+/// One of the two parts of the backward program.
+template <expression E, class Options, graph::compute_graph autodiff::divided_backward::* Part>
+struct backward_part_plan {
   static consteval lower::plan make() {
     const graph::compute_graph joint = thawed_joint_graph<E, Options>();
-    return plan_of(
-        autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
-            .input);
-  }
-};
-template <expression E, class Options>
-struct backward_weight_plan {
-  static consteval lower::plan make() {
-    const graph::compute_graph joint = thawed_joint_graph<E, Options>();
-    return plan_of(
-        autodiff::backward_in_parts(joint, autodiff::saved_values(joint, Options::saved == saving::written))
-            .weight);
+    const bool all_written = Options::saved == saving::written;
+    return plan_of(autodiff::backward_in_parts(joint, autodiff::saved_values(joint, all_written)).*Part);
   }
 };
 
@@ -182,8 +173,10 @@ using backward_program = program<detail::backward_plan<E, Options>>;
 /// The same in two programs, autodiff::backward_in_parts: the cotangents of inputs, and what the second one
 /// reads; the cotangents of parameters.
 template <expression E, class Options = program_options<>>
-using backward_input_program = program<detail::backward_input_plan<E, Options>>;
+using backward_input_program =
+    program<detail::backward_part_plan<E, Options, &autodiff::divided_backward::input>>;
 template <expression E, class Options = program_options<>>
-using backward_weight_program = program<detail::backward_weight_plan<E, Options>>;
+using backward_weight_program =
+    program<detail::backward_part_plan<E, Options, &autodiff::divided_backward::weight>>;
 
 }  // namespace weft::run

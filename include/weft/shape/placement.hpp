@@ -2,9 +2,8 @@
 // Placements: which elements of a value a rank has, where ranks divide layers among themselves (tensor
 // parallelism), and which dim of a parameter may be divided, which is part of the parameter's type.
 //
-//   placement p = divided_along(1, 3);                              // of [C, 3 C]: a part of q, of k and of
-//   v parameter<extents<In, Out>, float, divided::along<1>> weight;   // without effect unless a policy
-//   divides
+//   placement p = divided_along(1, 3);          // of [C, 3 C]: a part of q, of k and of v
+//   parameter<extents<In, Out>, float, divided::along<1>> weight;     // may be divided by columns
 #pragma once
 
 #include <string>
