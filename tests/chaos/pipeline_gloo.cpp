@@ -4,11 +4,6 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-
-#include <csignal>
 #include <cstdlib>
 #include <regex>
 
@@ -17,24 +12,16 @@
 #include <weft/parallel/pipeline.hpp>
 #include <weft/weft.hpp>
 
+#include "forked_ranks.hpp"
+
 using namespace weft;
+using namespace weft::test;
 using namespace std::chrono_literals;
 
 namespace {
 
 constexpr auto limit = 2000ms;  // of every operation
 enum class fault { killed, stopped, hangs };
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-int free_port() {
-  int port = 0;
-  const descriptor probe = detail::listen_on("127.0.0.1", port);
-  return port;
-}
 
 struct round {
   int stages, victim;
@@ -85,44 +72,11 @@ bool blames(const std::string& text, int victim) {
   return std::regex_search(text, found, named) && found[2] == "rank " + std::to_string(victim);
 }
 
-struct child {
-  pid_t id;
-  int pipe;
-};
-
-child fork_rank(const round& r, int rank, int port) {
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  const pid_t id = ::fork();
-  if (id == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::close(ends[0]);
-    const std::string report = train_until_failure(r, rank, port);
-    const bool written =
-        ::write(ends[1], report.data(), report.size()) == static_cast<ssize_t>(report.size());
-    ::_exit(written ? 0 : 1);
-  }
-  ::close(ends[1]);
-  return {id, ends[0]};
-}
-
-/// What it has written, until it ends; nothing after half a minute.
-std::string read_all(int from) {
-  std::string text;
-  for (;;) {
-    pollfd p{from, POLLIN, 0};
-    char part[4096];
-    if (::poll(&p, 1, 30'000) <= 0) return text;
-    const auto n = ::read(from, part, sizeof part);
-    if (n <= 0) return text;
-    text.append(part, static_cast<std::size_t>(n));
-  }
-}
-
 void play(const round& r) {
-  const int port = free_port();
+  const kept_port port;
   std::vector<child> children;
-  for (int rank = 0; rank < r.stages; ++rank) children.push_back(fork_rank(r, rank, port));
+  for (int rank = 0; rank < r.stages; ++rank)
+    children.push_back(fork_rank([&] { return train_until_failure(r, rank, port.number); }));
   double fault_ms = now_ms() + r.after_ms;
   if (r.what != fault::hangs) {
     std::this_thread::sleep_for(std::chrono::milliseconds(r.after_ms));
@@ -137,11 +91,7 @@ void play(const round& r) {
     CHECK(blames(report, r.victim));
     CHECK(std::atof(report.c_str()) - fault_ms < static_cast<double>(limit.count()) + 20'000);
   }
-  for (const child& c : children) {
-    ::kill(c.id, SIGKILL);
-    ::waitpid(c.id, nullptr, 0);
-    ::close(c.pipe);
-  }
+  end_all(children);
 }
 
 void play_rounds(fault what, int rounds) {

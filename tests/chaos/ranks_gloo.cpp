@@ -4,44 +4,22 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <regex>
 
 #include <weft/comm/gloo_world.hpp>
 
+#include "forked_ranks.hpp"
+
 using namespace weft;
+using namespace weft::test;
 using namespace std::chrono_literals;
 
 namespace {
 
 constexpr auto limit = 2000ms;  // of every operation
 enum class fault { killed, stopped, hangs, hangs_in_a_group };
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-/// A port that the system gives to nobody else: bound, and not listened on, so that rank 0 can.
-struct kept_port {
-  descriptor held{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  int number = 0;
-  kept_port() {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    const int on = 1;
-    REQUIRE(::setsockopt(held.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
-    REQUIRE(::bind(held.number(), reinterpret_cast<sockaddr*>(&at), size) == 0);
-    REQUIRE(::getsockname(held.number(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
-    number = ntohs(at.sin_port);
-  }
-};
 
 struct round {
   int ranks, victim;
@@ -66,12 +44,8 @@ std::string work_until_failure(const round& r, int rank, int port) {
         if (now && (r.what == fault::hangs || (r.what == fault::hangs_in_a_group && i % 3 == 1)))
           for (volatile bool forever = true; forever;) {}
         in.all_reduce(x, reduction::sum, {.timeout = limit}).wait();
-      } catch (const comm_error& e) {
-        return learnt(e);
-      }
-  } catch (const comm_error& e) {
-    return learnt(e);
-  }
+      } catch (const comm_error& e) { return learnt(e); }
+  } catch (const comm_error& e) { return learnt(e); }
 }
 
 /// The ranks that an error names as gone.
@@ -79,49 +53,14 @@ std::vector<int> blamed(const std::string& text) {
   std::vector<int> ranks;
   std::smatch found;
   static const std::regex late(R"(; not there: (rank \d+(, rank \d+)*))"),
-      gone(
-          R"(^weft: (rank \d+(, rank \d+)*))"
-          R"(( is gone| does not answer| is not there|, which serves the store:))");
+      gone(R"(^weft: (rank \d+(, rank \d+)*))"
+           R"(( is gone| does not answer| is not there|, which serves the store:))");
   if (!std::regex_search(text, found, late) && !std::regex_search(text, found, gone)) return {};
   const std::string names = found[1];
   static const std::regex number(R"(\d+)");
   for (std::sregex_iterator i(names.begin(), names.end(), number), end; i != end; ++i)
     ranks.push_back(std::stoi(i->str()));
   return ranks;
-}
-
-struct child {
-  pid_t id;
-  int pipe;
-};
-
-child fork_rank(const round& r, int rank, int port) {
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  const pid_t id = ::fork();
-  if (id == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::close(ends[0]);
-    const std::string report = work_until_failure(r, rank, port);
-    const bool written =
-        ::write(ends[1], report.data(), report.size()) == static_cast<ssize_t>(report.size());
-    ::_exit(written ? 0 : 1);
-  }
-  ::close(ends[1]);
-  return {id, ends[0]};
-}
-
-/// What it has written, until it ends; nothing after half a minute.
-std::string read_all(int from) {
-  std::string text;
-  for (;;) {
-    pollfd p{from, POLLIN, 0};
-    char part[4096];
-    if (::poll(&p, 1, 30'000) <= 0) return text;
-    const auto n = ::read(from, part, sizeof part);
-    if (n <= 0) return text;
-    text.append(part, static_cast<std::size_t>(n));
-  }
 }
 
 struct outcome {
@@ -132,7 +71,8 @@ struct outcome {
 outcome play(const round& r) {
   const kept_port port;
   std::vector<child> children;
-  for (int rank = 0; rank < r.ranks; ++rank) children.push_back(fork_rank(r, rank, port.number));
+  for (int rank = 0; rank < r.ranks; ++rank)
+    children.push_back(fork_rank([&] { return work_until_failure(r, rank, port.number); }));
   const child victim = children[static_cast<std::size_t>(r.victim)];
   double fault_ms = now_ms() + r.after_ms;
   if (r.what == fault::killed || r.what == fault::stopped) {
@@ -154,11 +94,7 @@ outcome play(const round& r) {
     std::fprintf(stderr, "rank %d of %d, victim %d, after %d ms, knew after %.0f ms:%s\n", rank, r.ranks,
                  r.victim, r.after_ms, o.latest_ms, text.c_str());
   }
-  for (const child& c : children) {
-    ::kill(c.id, SIGKILL);
-    ::waitpid(c.id, nullptr, 0);
-    ::close(c.pipe);
-  }
+  end_all(children);
   return o;
 }
 

@@ -3,51 +3,18 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 
 #include <weft/nn/clone.hpp>
 #include <weft/train/weights.hpp>
 
-#include "training.hpp"
+#include "../../limited_backend.hpp"
+#include "large_net.hpp"
 
 using namespace training;
 
 namespace {
-/// A device that has so many bytes and no more.
-class small_backend : public cpu::cpu_backend {
- public:
-  explicit small_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
-  void* allocate(std::size_t bytes) override {
-    if (bytes > left_)
-      throw out_of_memory_error("weft: the small device has " + std::to_string(left_) + " bytes left, not " +
-                                std::to_string(bytes));
-    left_ -= bytes;
-    return cpu_backend::allocate(bytes);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept override {
-    left_ += bytes;
-    cpu_backend::deallocate(p, bytes);
-  }
-
- private:
-  std::atomic<std::size_t> left_;
-};
-
-constexpr net_sizes large{64, 64, 128};
-constexpr int blocks = 48;
-
-net large_net(const device& where, std::uint64_t seed) {
-  net model = net::create(where, large);
-  while (model.h.blocks.size() < blocks)
-    model.h.blocks.push_back({layer_normalization<>::create(large.width, where),
-                              linear<>::create(large.width, large.hidden, where),
-                              linear<>::create(large.hidden, large.width, where)});
-  initialize(model, seed);
-  return model;
-}
-
 bool same_bits(const void* a, const void* b, std::size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
@@ -75,7 +42,7 @@ TEST_CASE("a model whose parameters no rank could hold is created, drawn with th
   const auto bytes = static_cast<std::size_t>(4 * parameter_count(whole));
   const std::size_t limit = bytes * 4 / 5;
   run_ranks(4, [&](communicator& ranks) {
-    const device where(std::make_shared<small_backend>(limit));
+    const device where(std::make_shared<test::limited_backend>(limit));
     CHECK_THROWS_AS(large_net(where, 5), out_of_memory_error);
     where.memory().reset_peak();
     net model = large_net(where.deferred(), 5 + static_cast<std::uint64_t>(ranks.rank()));  // rank 0's counts
@@ -164,7 +131,7 @@ TEST_CASE("a model whose sizes are in its type is created without memory, and ea
   const auto bytes = static_cast<std::size_t>(4 * parameter_count(whole));
   const std::size_t by_default = default_device().memory().figures().in_use;
   run_ranks(4, [&](communicator& ranks) {
-    const device where(std::make_shared<small_backend>(bytes * 4 / 5));
+    const device where(std::make_shared<test::limited_backend>(bytes * 4 / 5));
     CHECK_THROWS_AS(create<fixed_net>(where), out_of_memory_error);
     where.memory().reset_peak();
     auto model = create<fixed_net>(where.deferred());
@@ -246,7 +213,7 @@ TEST_CASE("weights are loaded by rows: no rank holds more of the file than what 
   for (sharding stage : stages)
     run_ranks(3, [&](communicator& ranks) {
       const bool divided = stage == sharding::parameters;
-      const device where(std::make_shared<small_backend>(divided ? bytes / 2 : 4 * bytes));
+      const device where(std::make_shared<test::limited_backend>(divided ? bytes / 2 : 4 * bytes));
       net model = large_net(where.deferred(), 7);
       adamw optimizer;
       auto run = bind(model, optimizer, ranks, {.divide = stage});

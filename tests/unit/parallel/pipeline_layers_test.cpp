@@ -3,52 +3,19 @@
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 
+#include "divided_net.hpp"
 #include "training.hpp"
 
 using namespace training;
 
 namespace {
 
-/// Hidden features and words that do not divide evenly.
-constexpr index_t B = 2, T = 5, C = 6, V = 11, hidden = 7;
-
-struct layers_block {
-  layer_normalization<C> ln_1, ln_2;
-  causal_self_attention<C> attn;
-  feed_forward<C, hidden> mlp;
-  auto operator()(expression auto x) const {
-    return let(x, [this](auto h) {
-      return let(h + attn(ln_1(h)), [this](auto y) { return y + dropout(mlp(ln_2(y)), 0.1f); });
-    });
-  }
-};
-
-struct layers_net {
-  embedding_table<V, C, divided::vocabulary> words;
-  repeat<layers_block> h;
-  layer_normalization<C> last;
-
-  static layers_net create() {
-    layers_net n;
-    n.h.blocks.resize(4);
-    for (layers_block& b : n.h.blocks) b.attn.heads = 6;
-    return n;
-  }
-  auto operator()(expression auto tokens) const {
-    return matmul(last(h(words(tokens))), transpose(words.weight));
-  }
-};
-
-auto words_of(index_t number, index_t shift) {
-  return generate<std::int32_t>(extents<B, T>{}, [=](index_t i) { return (number * 7 + i * 3 + shift) % V; });
-}
-
 template <class Plan>
 outcome train_layers(const mesh_sizes& sizes) {
   constexpr index_t total = 4;
   std::vector<outcome> all(static_cast<std::size_t>(sizes.ranks()));
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
-    layers_net model = layers_net::create();
+    auto model = divided_model::net::create(4);
     initialize(model, 5);
     adamw optimizer{.lr = 1e-2};
     auto run = bind<Plan>(model, optimizer, ranks, sizes);
@@ -56,12 +23,13 @@ outcome train_layers(const mesh_sizes& sizes) {
     outcome& o = all[static_cast<std::size_t>(ranks.rank())];
     const index_t m = total / sizes.dp / sizes.fsdp;
     for (int s = 0; s < 3; ++s) {
-      const step_result r = run.step(m,
-                                     [&](index_t j) {
-                                       const index_t g = s * total + run.micro_batch(j, m);
-                                       return cross_entropy(model(words_of(g, 0)), words_of(g, 1));
-                                     },
-                                     {.clip = 0.5});
+      const step_result r =
+          run.step(m,
+                   [&](index_t j) {
+                     const index_t g = s * total + run.micro_batch(j, m);
+                     return cross_entropy(model(divided_model::batch(g, 0)), divided_model::batch(g, 1));
+                   },
+                   {.clip = 0.5});
       o.losses.push_back(r.loss);
       o.norms.push_back(r.norm);
     }
@@ -80,7 +48,7 @@ outcome train_layers(const mesh_sizes& sizes) {
 TEST_CASE("pipelines of divided layers train as one rank does") {
   using plan = policy<strategy::mesh<pp<>, dp, tp<>>>;
   using zero_bubble = policy<strategy::mesh<pp<pipeline::zb_h1>, fsdp<3>, tp<>>>;
-  const outcome one = train_layers<plan>({});
+  const outcome one = train_layers<policy<strategy::mesh<dp>>>({});  // divides nothing
   const auto compare = [&](const outcome& o) {
     CHECK(largest_relative_difference(o.losses, one.losses) < 1e-5);
     CHECK(largest_relative_difference(o.norms, one.norms) < 1e-4);

@@ -3,47 +3,18 @@
 // statements, which every rank gets.
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 
 #include <weft/train/weights.hpp>
 
 #include "../../../examples/gpt2.hpp"
+#include "../../limited_backend.hpp"
+#include "large_net.hpp"
 #include "pipelines.hpp"
 
 using namespace pipelines;
 
 namespace {
-
-/// A device that has so many bytes and no more.
-class limited_backend : public cpu::cpu_backend {
- public:
-  explicit limited_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
-  void* allocate(std::size_t bytes) override {
-    if (bytes > left_) throw out_of_memory_error("weft: the limited device has no more memory");
-    left_ -= bytes;
-    return cpu_backend::allocate(bytes);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept override {
-    left_ += bytes;
-    cpu_backend::deallocate(p, bytes);
-  }
-
- private:
-  std::atomic<std::size_t> left_;
-};
-
-constexpr net_sizes large{64, 64, 128};
-
-net large_net(const device& where, std::uint64_t seed) {
-  net model = net::create(where, large);
-  while (model.h.blocks.size() < 48)
-    model.h.blocks.push_back({layer_normalization<>::create(large.width, where),
-                              linear<>::create(large.width, large.hidden, where),
-                              linear<>::create(large.hidden, large.width, where)});
-  initialize(model, seed);
-  return model;
-}
 
 const auto loss = [](const net& model, const device& where, index_t number) {
   return cross_entropy(model(batch_of(number, where, 0)), batch_of(number, where, 1));
@@ -75,7 +46,7 @@ TEST_CASE("a model whose parameters and optimizer state no rank could hold train
   };
   CHECK_THROWS_AS(
       [&] {
-        const device where(std::make_shared<limited_backend>(limit));
+        const device where(std::make_shared<test::limited_backend>(limit));
         net model = large_net(where, 5);
         adamw optimizer{.lr = 1e-2};
         self_communicator alone;
@@ -83,10 +54,10 @@ TEST_CASE("a model whose parameters and optimizer state no rank could hold train
         by_adamw(run, model, where);
       }(),
       out_of_memory_error);
-  const outcome alone = train_alone<precision::f32>(
-      s, [](const device& where) { return large_net(where, 5); }, loss);
+  const outcome alone =
+      train_alone<precision::f32>(s, [](const device& where) { return large_net(where, 5); }, loss);
   run_ranks(4, [&](communicator& ranks) {
-    const device where(std::make_shared<limited_backend>(limit));
+    const device where(std::make_shared<test::limited_backend>(limit));
     net model = large_net(where.deferred(), 5);
     CHECK(where.memory().figures().in_use == 0);
     adamw optimizer{.lr = 1e-2};

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Pipelines against one rank: the same losses, norms and parameters under every schedule and sharding.
-#include <weft/parallel/pipeline.hpp>
-#include <weft/parallel/schedule/named.hpp>
+#include "pipelines.hpp"
 
-#include "training.hpp"
-
-using namespace training;
+using namespace pipelines;
 
 namespace {
 
@@ -35,104 +32,27 @@ struct deep_net {
   }
 };
 
-struct setting {
-  mesh_sizes sizes;
-  std::string schedule = "1f1b";
-  index_t per_rank = 4;
-  bool deterministic = false;
-  int steps = 3;
-  std::vector<index_t> blocks{};
-  int model_blocks = 10;
-  bool recompute = false;
-};
-
-std::string to_string(const setting& s) {
-  return to_string(s.sizes) + ", " + s.schedule + ", " + std::to_string(s.per_rank) + " micro-batches" +
-         (s.deterministic ? ", deterministic" : "");
-}
-
-template <class Plan>
-outcome train_stage(communicator& ranks, const setting& s) {
-  const device where = one_thread();
-  deep_net model = deep_net::create(where, s.model_blocks);
+deep_net make(const device& where) {
+  deep_net model = deep_net::create(where, 10);
   initialize(model, 5);
-  adamw optimizer{.lr = 1e-2};
-  parallel_options o = Plan::strategy_type::options(check_mesh(s.sizes, ranks.size()));
-  o.deterministic = s.deterministic;
-  auto run = bind<Plan>(
-      model, optimizer, ranks, o,
-      {.schedule = [&](int stages, int m) { return pipeline::schedule_named(s.schedule, stages, m); },
-       .blocks = s.blocks});
-  run.seed = 3;
-  run.recompute_programs = s.recompute ? context::every_program : 0;
-  outcome result;
-  const index_t total = s.per_rank * s.sizes.dp * s.sizes.fsdp;
-  run.prepare(cross_entropy(model(batch_of(0, where, 0)), batch_of(0, where, 1)), s.per_rank);
-  for (int step = 0; step < s.steps; ++step) {
-    index_t called = 0;
-    const step_result r =
-        run.step(s.per_rank,
-                 [&](index_t j) {
-                   CHECK(j == called++);
-                   const index_t g = step * total + run.micro_batch(j, s.per_rank);
-                   return cross_entropy(model(batch_of(g, where, 0)), batch_of(g, where, 1));
-                 },
-                 {.clip = 0.5});
-    CHECK(called == s.per_rank);
-    result.losses.push_back(r.loss);
-    result.norms.push_back(r.norm);
-  }
-  result.parameters = elements_of(run.full());
-  return result;
+  return model;
 }
-
-template <class Plan>
-outcome train_stages(const setting& s) {
-  std::vector<outcome> of(static_cast<std::size_t>(s.sizes.ranks()));
-  run_ranks(static_cast<int>(s.sizes.ranks()), [&](communicator& ranks) {
-    of[static_cast<std::size_t>(ranks.rank())] = train_stage<Plan>(ranks, s);
-  });
-  for (const outcome& r : of) {
-    CHECK(r.losses == of[0].losses);
-    CHECK(r.norms == of[0].norms);
-    CHECK(r.parameters == of[0].parameters);
-  }
-  return of[0];
-}
+const auto loss = [](const deep_net& model, const device& where, index_t number) {
+  return cross_entropy(model(batch_of(number, where, 0)), batch_of(number, where, 1));
+};
 
 template <int Stage>
 using plan = policy<strategy::mesh<pp<>, dp, fsdp<Stage>>>;
-
 /// The same with programs for divided backward steps.
 template <int Stage>
 using plan_in_parts = policy<strategy::mesh<pp<pipeline::zb_h1>, dp, fsdp<Stage>>>;
 
-/// One rank with as many micro-batches.
-const outcome& whole(setting s) {
-  static std::vector<std::pair<std::string, outcome>> known;
-  s.per_rank *= s.sizes.dp * s.sizes.fsdp;
-  s.sizes = {};
-  s.schedule = "1f1b";
-  s.blocks.clear();
-  const std::string key = to_string(s) + std::to_string(s.model_blocks);
-  for (const auto& [k, o] : known)
-    if (k == key) return o;
-  known.emplace_back(key, train_stages<plan<0>>(s));
-  return known.back().second;
-}
-
-template <int Stage, template <int> class Plan = plan>
-void compare(setting s) {
-  INFO("ZeRO " << Stage << ", " << to_string(s));
-  const outcome one = whole(s), staged = train_stages<Plan<Stage>>(s);
-  if (s.deterministic) {
-    CHECK(staged.losses == one.losses);
-    CHECK(staged.norms == one.norms);
-    CHECK(staged.parameters == one.parameters);
-  } else {
-    CHECK(largest_relative_difference(staged.losses, one.losses) < 1e-5);
-    CHECK(largest_relative_difference(staged.norms, one.norms) < 1e-5);
-  }
+/// Three steps of `m` micro-batches on each data rank, against one rank without a pipeline.
+template <class Plan>
+void compare_with_one(const mesh_sizes& sizes, const char* schedule, index_t m, bool deterministic) {
+  compare_plan<Plan, precision::f32>(
+      {.sizes = sizes, .schedule = schedule, .per_rank = {m, m, m}, .deterministic = deterministic}, make,
+      loss);
 }
 
 const char* const schedules[] = {"gpipe", "1f1b", "interleaved:2", "interleaved:3", "breadth-first:2"};
@@ -144,11 +64,9 @@ TEST_CASE("pipelines train as one rank does, under every schedule") {
     for (const char* schedule : schedules)
       for (const bool deterministic : {true, false})
         for (const index_t m : {stages, 2 * stages})
-          compare<0>(
-              {.sizes = {.pp = stages}, .schedule = schedule, .per_rank = m, .deterministic = deterministic});
-  for (const char* schedule : {"gpipe", "1f1b"})
-    compare<0>({.sizes = {.pp = 4}, .schedule = schedule, .per_rank = 5});
-  compare<0>({.sizes = {.pp = 3}, .schedule = "layer-wise", .per_rank = 1});
+          compare_with_one<plan<0>>({.pp = stages}, schedule, m, deterministic);
+  for (const char* schedule : {"gpipe", "1f1b"}) compare_with_one<plan<0>>({.pp = 4}, schedule, 5, false);
+  compare_with_one<plan<0>>({.pp = 3}, "layer-wise", 1, false);
 }
 
 TEST_CASE("divided backward steps give the same gradients") {
@@ -157,14 +75,9 @@ TEST_CASE("divided backward steps give the same gradients") {
       for (const index_t m : {stages, 2 * stages, 7})
         for (const char* schedule : {"zb-h1", "zb-v", "dual-pipe-v", "1f1b"})
           if (m >= 2 * stages || std::string_view(schedule) != "dual-pipe-v")
-            compare<0, plan_in_parts>({.sizes = {.pp = stages},
-                                       .schedule = schedule,
-                                       .per_rank = m,
-                                       .deterministic = deterministic});
-    compare<0, plan_in_parts>(
-        {.sizes = {.pp = 2, .dp = 2}, .schedule = "zb-h1", .deterministic = deterministic});
-    compare<3, plan_in_parts>(
-        {.sizes = {.pp = 2, .fsdp = 2}, .schedule = "zb-v", .deterministic = deterministic});
+            compare_with_one<plan_in_parts<0>>({.pp = stages}, schedule, m, deterministic);
+    compare_with_one<plan_in_parts<0>>({.pp = 2, .dp = 2}, "zb-h1", 4, deterministic);
+    compare_with_one<plan_in_parts<3>>({.pp = 2, .fsdp = 2}, "zb-v", 4, deterministic);
   }
 }
 
@@ -189,12 +102,10 @@ TEST_CASE("all ranks divide the blocks alike, though the cost of their micro-bat
 TEST_CASE("pipelines beside data parallelism and every stage of ZeRO") {
   for (const bool deterministic : {true, false})
     for (const char* schedule : {"1f1b", "interleaved:2"}) {
-      setting s{.sizes = {.pp = 2, .dp = 2}, .schedule = schedule, .deterministic = deterministic};
-      compare<0>(s);
-      s.sizes = {.pp = 2, .fsdp = 2};
-      compare<1>(s);
-      compare<2>(s);
-      compare<3>(s);
+      compare_with_one<plan<0>>({.pp = 2, .dp = 2}, schedule, 4, deterministic);
+      compare_with_one<plan<1>>({.pp = 2, .fsdp = 2}, schedule, 4, deterministic);
+      compare_with_one<plan<2>>({.pp = 2, .fsdp = 2}, schedule, 4, deterministic);
+      compare_with_one<plan<3>>({.pp = 2, .fsdp = 2}, schedule, 4, deterministic);
     }
-  compare<3>({.sizes = {.pp = 2, .dp = 2, .fsdp = 2}, .deterministic = true});
+  compare_with_one<plan<3>>({.pp = 2, .dp = 2, .fsdp = 2}, "1f1b", 4, true);
 }

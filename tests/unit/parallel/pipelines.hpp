@@ -52,8 +52,14 @@ outcome train_by(Run& run, const setting& s, Loss loss) {
   outcome result;
   index_t before = 0;
   for (const index_t m : s.per_rank) {
-    const step_result r =
-        run.step(m, [&](index_t j) { return loss(before + run.micro_batch(j, m)); }, {.clip = s.clip});
+    index_t called = 0;
+    const step_result r = run.step(m,
+                                   [&](index_t j) {
+                                     CHECK(j == called++);
+                                     return loss(before + run.micro_batch(j, m));
+                                   },
+                                   {.clip = s.clip});
+    CHECK(called == m);
     before += m * run.groups().data().size();
     result.losses.push_back(r.loss);
     result.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);  // a step left out

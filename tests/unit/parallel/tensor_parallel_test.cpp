@@ -11,45 +11,12 @@
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
 
+#include "divided_net.hpp"
+
 using namespace weft;
+using namespace divided_model;
 
 namespace {
-
-/// 11 words and 7 hidden features do not divide evenly among 2 or 3 ranks; the 6 heads do.
-constexpr index_t B = 2, T = 5, C = 6, V = 11, hidden = 7;
-
-struct block {
-  layer_normalization<C> ln_1, ln_2;
-  causal_self_attention<C> attn;
-  feed_forward<C, hidden> mlp;
-  auto operator()(expression auto x) const {
-    return let(x, [this](auto h) {
-      return let(h + attn(ln_1(h)), [this](auto y) { return y + dropout(mlp(ln_2(y)), 0.1f); });
-    });
-  }
-};
-
-struct net {
-  embedding_table<V, C, divided::vocabulary> words;
-  embedding_table<T, C> positions;
-  repeat<block> h;
-  layer_normalization<C> last;
-
-  static net create() {
-    net n;
-    n.h.blocks.resize(2);
-    for (block& b : n.h.blocks) b.attn.heads = 6;
-    return n;
-  }
-  auto operator()(expression auto tokens) const {
-    return matmul(last(h(words(tokens) + positions.weight)), transpose(words.weight));
-  }
-};
-
-using tokens = tensor<std::int32_t, extents<B, T>>;
-tokens batch(int number, int shift) {
-  return generate<std::int32_t>(extents<B, T>{}, [=](index_t i) { return (number * 7 + i * 3 + shift) % V; });
-}
 
 using plan = policy<strategy::mesh<dp, tp<>>>;
 
@@ -61,7 +28,7 @@ struct outcome {
 /// Five steps of `batches` micro-batches of all ranks.
 template <class Plan = plan>
 outcome trained(communicator& ranks, const mesh_sizes& sizes, int batches = 2) {
-  net model = net::create();
+  net model = net::create(2);
   initialize(model, 3);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
   auto run = bind<Plan>(model, optimizer, ranks, sizes);

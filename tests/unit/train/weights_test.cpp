@@ -9,6 +9,7 @@
 
 #include "../../box_run.hpp"
 #include "../../checkpoints.hpp"
+#include "../../limited_backend.hpp"
 
 namespace {
 std::atomic<long long> in_use = 0, peak = 0;
@@ -52,24 +53,6 @@ namespace {
 
 device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
 
-/// Memory of at most so many bytes.
-class small_backend : public cpu::cpu_backend {
- public:
-  explicit small_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
-  void* allocate(std::size_t bytes) override {
-    if (bytes > left_) throw out_of_memory_error("weft: the small device is full");
-    left_ -= bytes;
-    return cpu_backend::allocate(bytes);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept override {
-    left_ += bytes;
-    cpu_backend::deallocate(p, bytes);
-  }
-
- private:
-  std::atomic<std::size_t> left_;
-};
-
 constexpr index_t rows = 3001, width = 512;  // 6 MB; eight of them
 
 struct large_net {
@@ -101,7 +84,7 @@ TEST_CASE(
   fs::create_directories(f.path);
   const std::string path = f.name() + "/model.safetensors";
   run_ranks(4, [&](communicator& ranks) {
-    const device where(std::make_shared<small_backend>(whole_bytes * 3 / 10));
+    const device where(std::make_shared<limited_backend>(whole_bytes * 3 / 10));
     auto model = made(where.deferred(), 5);
     sgd optimizer;
     auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);
@@ -119,7 +102,7 @@ TEST_CASE(
     saves.finish();
   });
   run_ranks(3, [&](communicator& ranks) {
-    const device where(std::make_shared<small_backend>(whole_bytes * 4 / 10));
+    const device where(std::make_shared<limited_backend>(whole_bytes * 4 / 10));
     auto model = made(where.deferred(), 6);
     sgd optimizer;
     auto run = bind<policy<strategy::fully_sharded<3>>>(model, optimizer, ranks);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// A device for tests of what needs how much memory.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include <weft/device/cpu/backend.hpp>
+
+namespace weft::test {
+
+/// The CPU with so many bytes and no more.
+class limited_backend : public cpu::cpu_backend {
+ public:
+  explicit limited_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
+  void* allocate(std::size_t bytes) override {
+    if (bytes > left_)
+      throw out_of_memory_error("weft: the limited device has " + std::to_string(left_) +
+                                " bytes left, not " + std::to_string(bytes));
+    left_ -= bytes;
+    return cpu_backend::allocate(bytes);
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept override {
+    left_ += bytes;
+    cpu_backend::deallocate(p, bytes);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+};
+
+}  // namespace weft::test
