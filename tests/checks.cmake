@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: MIT
 # Tests that read, compile or install the sources.
 
-# What must not compile, and with which words.
+# What must not compile, and with which words. All include one header, which is compiled before.
+set(compile ${CMAKE_CXX_COMPILER} ${PROJECT_SOURCE_DIR}/include ${scratch}/precompiled)
+weft_add_test(fail/headers fail COMMAND ${folder}/fail/precompile.sh ${compile})
 file(GLOB fail_files CONFIGURE_DEPENDS fail/*.cpp)
 foreach(file ${fail_files})
   get_filename_component(name ${file} NAME_WE)
-  weft_add_test(fail/${name} fail COMMAND ${folder}/fail/check.sh ${CMAKE_CXX_COMPILER} ${PROJECT_SOURCE_DIR}/include ${file})
+  weft_add_test(fail/${name} fail COMMAND ${folder}/fail/check.sh ${compile} ${file})
+  if(TEST fail/headers AND TEST fail/${name})
+    set_tests_properties(fail/headers PROPERTIES FIXTURES_SETUP precompiled)
+    set_tests_properties(fail/${name} PROPERTIES FIXTURES_REQUIRED precompiled)
+  endif()
 endforeach()
 
 # Headers compile alone, and together in two units; g++ takes a program with its undefined-behaviour sanitizer, for which

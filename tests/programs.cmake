@@ -7,6 +7,13 @@ target_include_directories(weft_test_main SYSTEM PUBLIC ${weft_doctest_headers})
 weft_program(weft_test_main)
 target_compile_features(weft_test_main PUBLIC cxx_std_20)
 
+# What all of them include, compiled once: a tenth of the time. Their warnings are not those of system headers.
+set(CMAKE_PCH_PROLOGUE "")
+file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
+weft_test_program(weft_test_precompiled ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp OBJECT)
+target_include_directories(weft_test_precompiled SYSTEM PRIVATE ${weft_doctest_headers})
+target_precompile_headers(weft_test_precompiled PRIVATE <doctest/doctest.h> <weft/weft.hpp>)
+
 # One program per file, so that they compile and run side by side. Drivers of OpenCL keep memory that they do not give back.
 file(GLOB_RECURSE test_files CONFIGURE_DEPENDS unit/*_test.cpp law/*_test.cpp agree/*_test.cpp chaos/*_test.cpp)
 foreach(file ${test_files})
@@ -19,6 +26,8 @@ foreach(file ${test_files})
   target_link_libraries(weft_test_${folder_name}_${name} PRIVATE weft_test_main)
   if(WEFT_TEST_OPTIMIZED AND "${folder_name}/${name}" MATCHES "${WEFT_TEST_OPTIMIZED}")
     target_compile_options(weft_test_${folder_name}_${name} PRIVATE -O1)
+  else()
+    target_precompile_headers(weft_test_${folder_name}_${name} REUSE_FROM weft_test_precompiled)
   endif()
   set(environment "")
   if(name STREQUAL "device_test")

@@ -5,8 +5,10 @@
 #   // within 12: the sentence
 #   // at most 20 lines
 set -u
-compiler=$1 include=$2 file=$3
-output=$("$compiler" -std=c++20 -fsyntax-only -I"$include" "$file" 2>&1)
+compiler=$1 include=$2 precompiled=$3 file=$4
+flags=(-std=c++20 -fsyntax-only -I"$precompiled" -I"$include")  # g++ finds precompiled headers by itself
+[ ! -e "$precompiled/weft.pch" ] || flags+=(-include-pch "$precompiled/weft.pch")
+output=$("$compiler" "${flags[@]}" "$file" 2>&1)
 if [ $? -eq 0 ]; then echo "$file compiles, but must not"; exit 1; fi
 output=$(grep -vE '^ +([0-9]+ )?\|' <<<"$output")
 status=0
