@@ -228,6 +228,15 @@ inline const device*& created_on() {
   thread_local const device* where = nullptr;
   return where;
 }
+/// A new parameter, without elements if `where` defers them.
+[[gnu::noinline]] inline std::shared_ptr<tensor_state> parameter_state(const shape& extents, dtype type,
+                                                                       const initializer& init,
+                                                                       const device& where) {
+  auto p = make_recycled<tensor_state>(
+      where, extents, type, where.defers_parameters() ? buffer() : where.allocate(bytes_of(extents, type)));
+  p->init = init;
+  return p;
+}
 }  // namespace detail
 
 /// Where parameters are made if no device is given: the device of the `create` that is in progress on this
@@ -241,12 +250,7 @@ inline const device& parameter_device() {
 /// name.
 template <element T = float, class Extents>
 parameter<Extents, T> make_parameter(Extents e, initializer init, const device& where = parameter_device()) {
-  parameter<Extents, T> p = [&] {
-    if (!where.defers_parameters()) return parameter<Extents, T>(static_cast<shape>(e), where);
-    return parameter<Extents, T>(
-        make_recycled<tensor_state>(where, static_cast<shape>(e), dtype_of<T>, buffer()));
-  }();
-  p.state()->init = init;
+  parameter<Extents, T> p(detail::parameter_state(static_cast<shape>(e), dtype_of<T>, init, where));
   draw<T>(*p.state(), detail::next_parameter_key());
   return p;
 }

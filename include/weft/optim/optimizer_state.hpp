@@ -65,9 +65,7 @@ class optimizer_state {
                              t->extents, ", not ", name_of(type), " ", like.extents});
       move_to(*t, like.where);
     } else {
-      t = make_state(like.where, like.extents, type);
-      t->where->fill_zero(t->memory.data(), t->bytes());
-      insert(place, kind, name, t);
+      t = add(place, kind, name, like, type);
     }
     if (home_) lent_.push_back(t);
     return t;
@@ -132,8 +130,16 @@ class optimizer_state {
   bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;
   }
-  void insert(std::size_t place, std::string_view kind, std::string_view name,
-              std::shared_ptr<tensor_state> t) {
+  [[gnu::cold]] std::shared_ptr<tensor_state> add(std::size_t place, std::string_view kind,
+                                                  std::string_view name, const tensor_state& like,
+                                                  dtype type) {
+    auto t = make_state(like.where, like.extents, type);
+    t->where->fill_zero(t->memory.data(), t->bytes());
+    insert(place, kind, name, t);
+    return t;
+  }
+  [[gnu::cold]] void insert(std::size_t place, std::string_view kind, std::string_view name,
+                            std::shared_ptr<tensor_state> t) {
     slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
                   slot{std::string(kind), std::string(name), std::move(t)});
   }

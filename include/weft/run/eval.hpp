@@ -162,7 +162,7 @@ struct forgetful_evaluator {
     if constexpr (!can_be_compiled<E>(most_operands))
       return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E>();
     else
-      return evaluated<E>(execute_value(in, executable_of<program_of<E>>(), operands_of(e, check_versions)));
+      return evaluated<E>(execute_value(in, executable_of<program_of<E>>, operands_of(e, check_versions)));
   }
 
   template <expression E>

@@ -43,15 +43,15 @@ class tape : public tape_entries {
       return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // checks that its ops have derivatives
-      const run::executable forward = run::executable_of<program_of<E>>();
+      const run::executable& forward = run::executable_of<program_of<E>>;
       run::operands o = run::operands_of(e);
       if constexpr (InParts)
         return evaluated<E, true>(
-            run_forward(forward, run::executable_of<run::backward_input_program<E, Options>>(), std::move(o),
-                        run::executable_of<run::backward_weight_program<E, Options>>()));
+            run_forward(forward, run::executable_of<run::backward_input_program<E, Options>>, std::move(o),
+                        &run::executable_of<run::backward_weight_program<E, Options>>));
       else
         return evaluated<E, true>(
-            run_forward(forward, run::executable_of<run::backward_program<E, Options>>(), std::move(o)));
+            run_forward(forward, run::executable_of<run::backward_program<E, Options>>, std::move(o)));
     }
   }
 
@@ -79,8 +79,8 @@ class tape : public tape_entries {
       sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
-      run_slice(sums, run::executable_of<program_of<E>>(),
-                run::executable_of<run::backward_program<E, Options>>(),
+      run_slice(sums, run::executable_of<program_of<E>>,
+                run::executable_of<run::backward_program<E, Options>>,
                 run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });
     remember(sums);

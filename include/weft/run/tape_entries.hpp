@@ -104,7 +104,7 @@ class basic_tape_entries {
     if (hooks) announce(*hooks, later_);
     for (entry& n : std::exchange(later_, {})) {
       if (n.function) accumulate_all(n, n.saved);
-      else if (!n.saved.empty()) check_versions(n), run_program(n, n.weight);
+      else if (!n.saved.empty()) check_versions(n), run_program(n, *n.weight);
       if (hooks) complete(*hooks, n);
     }
     finish(hooks);
@@ -131,9 +131,9 @@ class basic_tape_entries {
 
  protected:
   /// Executes `forward` and records how to execute `backward`; of a backward pass in parts, that is the first
-  /// part and `weight` the second.
+  /// part and `weight` the second. All outlive the tape.
   std::shared_ptr<tensor_state> run_forward(const run::executable& forward, const run::executable& backward,
-                                            run::operands o, const run::executable& weight = {}) {
+                                            run::operands o, const run::executable* weight = nullptr) {
     const context::use own(*context_);
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -142,8 +142,8 @@ class basic_tape_entries {
     run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(run::pass::forward));
     outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return outputs[0];
-    n.forward = forward;
-    n.backward = backward;
+    n.forward = &forward;
+    n.backward = &backward;
     n.weight = weight;
     n.numbers = std::move(o.numbers);
     n.result = outputs[0];
@@ -221,7 +221,7 @@ class basic_tape_entries {
 
  private:
   struct entry {
-    run::executable forward, backward, weight;
+    const run::executable *forward = nullptr, *backward = nullptr, *weight = nullptr;
     context::random_state randomness;  // of the forward pass
     run::symbol_values symbols;
     recycled_vector<any_number> numbers;
@@ -238,10 +238,12 @@ class basic_tape_entries {
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n) {
     n.read.assign(n.leaves.size(), n.recomputes);
-    for (const run::executable* part : {&n.backward, &n.weight})
+    for (const run::executable* part : {n.backward, n.weight}) {
+      if (!part) continue;
       for (const lower::value_entry& v : part->plan.values)
         if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
           n.read[static_cast<std::size_t>(v.source)] = true;
+    }
     n.versions.reserve(n.leaves.size());
     for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
   }
@@ -303,11 +305,11 @@ class basic_tape_entries {
     n.result.reset();
     if (!n.function) {
       recycled_vector<char> read(n.leaves.size() + n.saved.size(), false);
-      for (const lower::value_entry& v : n.weight.plan.values)
+      for (const lower::value_entry& v : n.weight->plan.values)
         if (v.where == lower::storage::leaf) read[static_cast<std::size_t>(v.source)] = true;
       for (std::size_t i = 0; i < n.leaves.size(); ++i) {
         n.read[i] = read[i];
-        if (!read[i] && n.weight.plan.outputs[i] < 0) n.leaves[i].reset();
+        if (!read[i] && n.weight->plan.outputs[i] < 0) n.leaves[i].reset();
       }
       for (std::size_t i = 0; i < n.saved.size(); ++i)
         if (!read[n.leaves.size() + i]) n.saved[i].reset();
@@ -317,7 +319,7 @@ class basic_tape_entries {
 
   /// Whether this part of the backward pass computes the gradient of operand `i` of an entry.
   bool computes(const entry& n, std::size_t i) const {
-    if (!n.function) return (n.is_second ? n.weight : n.backward).plan.outputs[i] >= 0;
+    if (!n.function) return (n.is_second ? n.weight : n.backward)->plan.outputs[i] >= 0;
     const bool is_input = n.leaves[i]->on_tape == tape_status::recorded;
     return !in_parts_ || is_input != n.is_second;
   }
@@ -364,7 +366,7 @@ class basic_tape_entries {
     check_versions(n);
     if (n.recomputes) recompute(n);
     n.saved.push_back(cotangent);
-    run_program(n, n.backward);
+    run_program(n, *n.backward);
   }
   static void check_versions(const entry& n) {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
@@ -397,7 +399,7 @@ class basic_tape_entries {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
     tensor_list outputs;
-    run::execute(*context_, n.forward, n.leaves, n.numbers, n.symbols, outputs, why(run::pass::recompute));
+    run::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs, why(run::pass::recompute));
     context_->set_randomness(now);
     n.saved.assign(outputs.begin() + 1, outputs.end());
   }

@@ -67,7 +67,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
 /// shape_error, with nothing written, if a target does not fit.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e) {
-  run::execute_into(c, run::executable_of<run::value_program<E>>(), run::operands_of(e), targets);
+  run::execute_into(c, run::executable_of<run::value_program<E>>, run::operands_of(e), targets);
 }
 
 /// The same for one tensor: update(w, w - g * 0.1f).

@@ -24,8 +24,9 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
 
 namespace detail {
 /// A tensor whose elements are written by fill(how, elements, count), on the host.
-inline std::shared_ptr<tensor_state> filled(dtype type, const shape& s, const device& where,
-                                            void (*fill)(const void*, void*, index_t), const void* how) {
+[[gnu::noinline]] inline std::shared_ptr<tensor_state> filled(
+    dtype type, const shape& s, const device& where, void (*fill)(const void*, void*, index_t),
+    const void* how) {
   auto t = make_state(where, s, type);
   const bool in_place = where->host_accessible();
   const std::unique_ptr<std::byte[]> host(in_place ? nullptr : new std::byte[t->bytes()]);

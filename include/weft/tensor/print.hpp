@@ -11,7 +11,7 @@ namespace weft {
 
 namespace detail {
 template <class T>
-void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_t offset) {
+[[gnu::cold]] void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_t offset) {
   constexpr index_t edge = 3;
   if (dim == s.order) {
     if constexpr (sizeof(T) == 1) out << static_cast<int>(data[offset]);
@@ -37,7 +37,7 @@ void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_
 
 namespace detail {
 template <class T>
-std::ostream& print(std::ostream& out, const tensor_state& t) {
+[[gnu::cold]] std::ostream& print(std::ostream& out, const tensor_state& t) {
   require_memory(t);
   const std::unique_ptr<T[]> host(new T[static_cast<std::size_t>(t.extents.size())]);
   download_to(t, host.get());

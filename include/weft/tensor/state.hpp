@@ -60,13 +60,16 @@ struct tensor_state {
   bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
 };
 
+// Not inlined: they are called in many places and allocate anyway.
+
 /// A tensor with uninitialized elements.
-inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type) {
+[[gnu::noinline]] inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents,
+                                                                  dtype type) {
   return make_recycled<tensor_state>(where, extents, type);
 }
 /// A copy of the state that refers to the same elements; shape, gradient and device can be changed
 /// separately.
-inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
+[[gnu::noinline]] inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
   return make_recycled<tensor_state>(t);
 }
 

@@ -32,7 +32,9 @@ inline index_t index_value(const strided& t, index_t offset) {
   }
 }
 /// Element `i` of a tensor of indices, in row-major order.
-inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
+[[gnu::noinline]] inline index_t index_at(const strided& t, index_t i) {
+  return index_value(t, row_element(t, 0, i));
+}
 
 [[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position,
                                                  index_t extent) {
