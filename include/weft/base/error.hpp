@@ -111,18 +111,20 @@ class message_part {
   };
 };
 
+namespace detail {
 /// The parts as one text. One function for all messages: each `+` between strings would be code at its place.
 [[gnu::cold, gnu::noinline]] inline std::string joined(std::initializer_list<message_part> parts) {
   std::string message;
   for (const message_part& p : parts) p.append_to(message);
   return message;
 }
+}  // namespace detail
 
 /// Throws an Error with the parts as its message.
 ///   refuse<shape_error>({"weft: slice: dim ", dim, " of ", extents});
 template <class Error>
 [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::initializer_list<message_part> parts) {
-  throw Error(joined(parts));
+  throw Error(detail::joined(parts));
 }
 
 }  // namespace weft

@@ -38,7 +38,7 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
     }
     text += l.operands > applied_law::shapes ? ", ...: " : ": ";
   }
-  refuse<shape_error>({text, joined(what)});
+  refuse<shape_error>({text, weft::detail::joined(what)});
 }
 
 [[noreturn, gnu::cold]] inline void refuse_check(const plan_view& p, const extent_check& c,

@@ -3,11 +3,13 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include <weft/base/dtype.hpp>
 #include <weft/base/philox.hpp>
 #include <weft/base/reflect.hpp>
 #include <weft/base/sequence.hpp>
+#include <weft/shape/shape.hpp>
 
 using namespace weft;
 
@@ -66,4 +68,16 @@ TEST_CASE("reflect: members of an aggregate with their names") {
   for_each_member(o.first,
                   [&](std::string_view name, int& v) { names += std::string(name) + std::to_string(v); });
   CHECK(names == "first;scale;weight1bias2");
+}
+
+TEST_CASE("messages: parts of every kind, numbers to their limits") {
+  const std::string name = "weight";
+  const std::string_view view = "0.weight";
+  CHECK(detail::joined({"parameter ", name, " of ", view.substr(0, 1)}) == "parameter weight of 0");
+  CHECK(detail::joined({-7, " ", std::numeric_limits<std::int64_t>::min(), " ", ~std::uint64_t{0}, " ",
+                        std::int8_t{-1}}) == "-7 -9223372036854775808 18446744073709551615 -1");
+  CHECK(detail::joined({0.5, " ", std::numeric_limits<float>::infinity()}) == "0.500000 inf");
+  CHECK(detail::joined({shape{2, {3, dyn}}, " and ", shape{}}) == "[3, ?] and []");
+  CHECK(detail::joined({}).empty());
+  CHECK_THROWS_WITH_AS(refuse<shape_error>({"weft: dim ", 1}), "weft: dim 1", shape_error);
 }
