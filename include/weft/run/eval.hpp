@@ -28,9 +28,7 @@ inline specialization& specialization_of(context& c, const executable& p, const 
 
 /// The executable of a `program` type (run/program.hpp).
 template <class Program>
-constexpr executable executable_of() {
-  return {Program::plan, Program::kernels};
-}
+inline constexpr executable executable_of{Program::plan, Program::kernels};
 
 namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t,

@@ -223,9 +223,19 @@ class cpu_backend : public backend {
       to_stride[outer++] = t;
     }
 
-    /// Copies elements first to last - 1 of rows begin to end - 1. Offsets are computed by division once and
-    /// then incremented from row to row.
+    /// Copies elements first to last - 1 of rows begin to end - 1.
     void run(index_t begin, index_t end, index_t first, index_t last) const {
+      switch (bytes) {
+        case 8: run_as<std::uint64_t>(begin, end, first, last); break;
+        case 4: run_as<std::uint32_t>(begin, end, first, last); break;
+        case 2: run_as<std::uint16_t>(begin, end, first, last); break;
+        default: run_as<std::uint8_t>(begin, end, first, last);
+      }
+    }
+
+    /// Offsets are computed by division once and then incremented from row to row.
+    template <class Bits>
+    void run_as(index_t begin, index_t end, index_t first, index_t last) const {
       index_t at[max_order]{}, f = first * from_step, t = first * to_step, rest = begin;
       for (int d = outer; d-- > 0; rest /= extent[d]) {
         at[d] = rest % extent[d];
@@ -233,7 +243,7 @@ class cpu_backend : public backend {
         t += at[d] * to_stride[d];
       }
       for (index_t r = begin; r < end; ++r) {
-        copy_row(t, f, last - first);
+        copy_row<Bits>(t, f, last - first);
         for (int d = outer; d-- > 0;) {
           f += from_stride[d];
           t += to_stride[d];
@@ -245,22 +255,13 @@ class cpu_backend : public backend {
       }
     }
 
+    template <class Bits>
     void copy_row(index_t t, index_t f, index_t count) const {
-      constexpr index_t short_row = 16;
+      constexpr index_t short_row = 16, width = sizeof(Bits);
       if (is_contiguous() && count > short_row) {
-        std::memcpy(to + t * bytes, from + f * bytes, static_cast<std::size_t>(count * bytes));
+        std::memcpy(to + t * width, from + f * width, static_cast<std::size_t>(count * width));
         return;
       }
-      switch (bytes) {
-        case 8: copy_elements<std::uint64_t>(t, f, count); break;
-        case 4: copy_elements<std::uint32_t>(t, f, count); break;
-        case 2: copy_elements<std::uint16_t>(t, f, count); break;
-        default: copy_elements<std::uint8_t>(t, f, count);
-      }
-    }
-    template <class Bits>
-    void copy_elements(index_t t, index_t f, index_t count) const {
-      constexpr index_t width = sizeof(Bits);
       for (index_t i = 0; i < count; ++i, f += from_step, t += to_step)
         std::memcpy(to + t * width, from + f * width, sizeof(Bits));
     }

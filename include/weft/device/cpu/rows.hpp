@@ -32,9 +32,7 @@ inline index_t index_value(const strided& t, index_t offset) {
   }
 }
 /// Element `i` of a tensor of indices, in row-major order.
-[[gnu::noinline]] inline index_t index_at(const strided& t, index_t i) {
-  return index_value(t, row_element(t, 0, i));
-}
+inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
 
 [[noreturn, gnu::cold]] inline void refuse_index(const char* op, index_t index, index_t position,
                                                  index_t extent) {
