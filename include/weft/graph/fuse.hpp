@@ -81,22 +81,43 @@ class fuser {
   }
 
  private:
+  static constexpr int none = -1;  // no group
+
   /// Adds node `i` to the group of its latest operands if all of those can be in one kernel.
   ///
-  /// A unit (a group, or a node that does not fuse) has a level one above the units it reads, so units of one
-  /// level never depend on each other, and merging them cannot create a cycle.
+  /// Groups, and nodes that do not fuse, have a level one above those that they read, so groups of one level
+  /// never depend on each other, and merging them cannot create a cycle. In exp(a) + relu(b), where a and b
+  /// are products, both have level 1; exp and relu are groups of level 2, which the sum merges and joins. In
+  /// exp(a) + matmul(c, relu(a)) the latest operand of the sum is a product, which is in no kernel: the sum
+  /// is a group of its own, into which sink() merges exp, because no other reads that.
   constexpr void place(int i) {
     const node& n = g_[i];
-    int latest = 0;
-    for (int k = 0; k < n.operands; ++k) {
-      const int o = n.operand[k], level = level_[o] - is_part_of_concat(g_, uses_, n, o);
-      if (level > latest) latest = level;
-    }
+    const int latest = latest_level(n);
     if (!fuses(n)) {
       const bool computes = n.op->kind != op::op_kind::view && n.op->kind != op::op_kind::result;
       level_[i] = n.operands == 0 ? 0 : latest + computes;
       return;
     }
+    kernel_group own = group_of_one(i);
+    const int joined = group_to_join(n, latest, own);
+    const int number = result_.groups.size();
+    result_.group_of[i] = number;
+    result_.groups.push_back(own);
+    level_[i] = joined == none ? latest + 1 : latest;
+    if (joined != none) merge(joined, number);
+  }
+
+  constexpr int latest_level(const node& n) const {
+    int latest = 0;
+    for (int k = 0; k < n.operands; ++k) {
+      const int o = n.operand[k], level = level_[o] - is_part_of_concat(g_, uses_, n, o);
+      if (level > latest) latest = level;
+    }
+    return latest;
+  }
+
+  constexpr kernel_group group_of_one(int i) const {
+    const node& n = g_[i];
     kernel_group own;
     own.nodes.push_back(i);
     own.space = n.result.extents;
@@ -104,32 +125,27 @@ class fuser {
       own.space = g_[n.operand[0]].result.extents;
       (folds_last(g_, n) ? own.folds_rows : own.folds_columns) = true;
     }
-    int joined = -1;
-    for (int k = 0; k < n.operands && latest > 0; ++k) {
-      const int from = n.operand[k];
-      if (level_[from] < latest) continue;
-      const int group = result_.group_of[from];
-      if (group < 0 || own.folds_columns || !compatible(result_.groups[group], own)) {
-        joined = -1;
-        break;
-      }
-      if (joined >= 0 && joined != group) {
-        if (!compatible(result_.groups[joined], result_.groups[group])) continue;
-        merge(joined, group);
-      } else {
-        joined = group;
-      }
-    }
-    if (joined >= 0 && !all_latest_in(i, latest, joined)) joined = -1;
-    result_.group_of[i] = result_.groups.size();
-    result_.groups.push_back(own);
-    level_[i] = joined >= 0 ? latest : latest + 1;
-    if (joined >= 0) merge(joined, result_.group_of[i]);
+    return own;
   }
 
-  constexpr bool all_latest_in(int i, int latest, int group) const {
-    for (int k = 0; k < g_[i].operands; ++k) {
-      const int from = g_[i].operand[k];
+  /// The group of all operands of level `latest`, which are merged, if `own` can be in one kernel with them.
+  constexpr int group_to_join(const node& n, int latest, const kernel_group& own) {
+    if (latest == 0 || own.folds_columns) return none;
+    int joined = none;
+    for (int k = 0; k < n.operands; ++k) {
+      if (level_[n.operand[k]] < latest) continue;
+      const int group = result_.group_of[n.operand[k]];
+      if (group == none || !compatible(result_.groups[group], own)) return none;
+      if (joined == none) joined = group;
+      else if (group != joined && compatible(result_.groups[joined], result_.groups[group]))
+        merge(joined, group);
+    }
+    return all_latest_in(n, latest, joined) ? joined : none;
+  }
+
+  constexpr bool all_latest_in(const node& n, int latest, int group) const {
+    for (int k = 0; k < n.operands; ++k) {
+      const int from = n.operand[k];
       if (level_[from] == latest && result_.group_of[from] != group) return false;
     }
     return true;
@@ -137,7 +153,7 @@ class fuser {
 
   /// Merges a group into another one that is its only reader.
   constexpr void sink() {
-    constexpr int none = -1, several = -2;
+    constexpr int several = -2;
     sequence<int> reader(g_.size(), none);  // by node: the only group that reads it
     const auto read_by = [&](int i, int group) {
       reader[i] = reader[i] == none || reader[i] == group ? group : several;
@@ -230,7 +246,7 @@ class fuser {
   }
 
   const compute_graph& g_;
-  sequence<int> level_;  // by node: the level of its unit
+  sequence<int> level_;                     // by node: the level of its unit
   sequence<int> uses_, inner_uses_, mark_;  // by node: readers, those in the groups considered
   int stamp_ = 0;
   fusion result_;

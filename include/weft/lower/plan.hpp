@@ -13,7 +13,7 @@
 
 #include <weft/graph/freeze.hpp>
 #include <weft/graph/verify.hpp>
-#include <weft/lower/code.hpp>
+#include <weft/lower/encode.hpp>
 
 namespace weft::lower {
 
