@@ -16,7 +16,7 @@
 
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/cpu/few_rows.hpp>
-#include <weft/device/cpu/micro_kernel.hpp>
+#include <weft/device/cpu/gemm_plan.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -31,11 +31,7 @@ struct operands_of_product {
 
 namespace detail {
 
-/// A blocked product. Parts of K have the depth at which a tile of A fits the first-level cache; sums of
-/// another type than C's are kept until the last part.
-///
-/// A B^T with at most half as many rows as columns is computed as the transpose of B A^T: then the smaller
-/// operand is transposed, and the larger one can be read in place.
+/// A product in blocks as planned. Sums of another type than C's are kept until the last part of K.
 template <class From, class Out>
 class blocked_product {
  public:
@@ -44,55 +40,28 @@ class blocked_product {
   using B = blocking<T>;
 
   blocked_product(const gemm_size& size, const operands_of_product<From, Out>& o)
-      : size_(size),
-        a_(o.a),
-        b_(o.b),
-        c_(o.c),
-        transposed_(o.a.column == 1 && o.b.row == 1 && o.b.column != 1 && 2 * size.m <= size.n),
-        depth_(quotient(size.k, n)) {
-    if (transposed_) {
-      std::swap(size_.m, size_.n);
-      a_ = {o.b.data, o.b.column, 1};
-      b_ = {o.a.data, 1, o.a.row};
-    }
-    const bool by_column = a_.row == 1 && a_.column != 1;
-    const index_t deepest = by_column ? B::depth * B::tile_rows / packed_column : B::depth;
-    const index_t parts = std::max<index_t>(quotient(depth_, deepest), 1);
-    part_ = std::max<index_t>(quotient(depth_, parts), 1);
-    if (parts > 1) part_ = quotient(part_, B::lanes) * B::lanes;
-    // Contiguous rows of whole packed elements are read in place, unless they all map to the same cache sets.
-    a_in_place_ = sizeof(T) == n * sizeof(From) && a_.column == 1 && size.k % n == 0 && a_.row % n == 0 &&
-                  reinterpret_cast<std::uintptr_t>(a_.data) % sizeof(T) == 0 &&
-                  a_.row * static_cast<index_t>(sizeof(From)) % 4096 != 0;
-    if (by_column) layout_ = {1, packed_column, packed_column * part_};
-    else if (a_in_place_) layout_ = {a_.row / n, 1, B::tile_rows * a_.row / n};
-    else layout_ = {part_ + B::lanes, 1, B::tile_rows * (part_ + B::lanes)};
-    const index_t tile_bytes =
-        (by_column ? packed_column : B::tile_rows) * part_ * static_cast<index_t>(sizeof(T));
-    const index_t vectors = quotient(size_.n, B::lanes);
-    step_ = quotient(vectors, quotient(vectors, B::vectors)) * B::lanes;
-    block_rows_ = std::max<index_t>(second_cache() * 3 / 8 / tile_bytes, 8) * B::tile_rows;
-  }
+      : a_(o.a), b_(o.b), c_(o.c), plan_(size, a_, b_) {}
 
   /// The size of what is computed: of C, or of its transpose.
-  const gemm_size& size() const { return size_; }
-  bool is_one_block() const { return size_.m <= block_rows_; }
+  const gemm_size& size() const { return plan_.size; }
+  bool is_one_block() const { return plan_.size.m <= plan_.block_rows; }
 
   /// Computes a part of C; A must be one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
-    const index_t rows = range.i1 - range.i0, panels = quotient(range.j1 - range.j0, step_);
+    const index_t rows = range.i1 - range.i0, panels = quotient_up(range.j1 - range.j0, plan_.panel_columns);
     const index_t a_space = a_space_for(rows), b_space = panel_size();
-    const index_t sums_space = direct() ? 0 : rows * B::tile_columns * (part_ < depth_ ? panels : 1);
+    const index_t sums_space =
+        direct() ? 0 : rows * B::tile_columns * (plan_.part < plan_.depth ? panels : 1);
     T* const a_packed =
         static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + b_space + sums_space) * sizeof(T)));
     T* const b_packed = a_packed + a_space;
     S* const sums = reinterpret_cast<S*>(b_packed + b_space);
-    for (index_t k0 = 0; k0 < depth_; k0 += part_) {
-      const block at{range.i0, rows, k0, std::min(part_, depth_ - k0)};
+    for (index_t k0 = 0; k0 < plan_.depth; k0 += plan_.part) {
+      const block at{range.i0, rows, k0, std::min(plan_.part, plan_.depth - k0)};
       const T* const tiles = tiles_of(at, a_packed);
-      for (index_t j0 = range.j0, p = 0; j0 < range.j1; j0 += step_, ++p) {
-        const index_t columns = std::min(step_, range.j1 - j0);
-        S* const sum = sums + (part_ < depth_ ? p : 0) * rows * B::tile_columns;
+      for (index_t j0 = range.j0, p = 0; j0 < range.j1; j0 += plan_.panel_columns, ++p) {
+        const index_t columns = std::min(plan_.panel_columns, range.j1 - j0);
+        S* const sum = sums + (plan_.part < plan_.depth ? p : 0) * rows * B::tile_columns;
         if (reads_in_place(rows, columns)) {
           multiply_panel(at, tiles, j0, columns, reinterpret_cast<const T*>(b_.data + k0 * b_.row + j0),
                          b_.row, sum);
@@ -100,7 +69,7 @@ class blocked_product {
           multiply_and_pack(at, tiles, j0, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum, B::tile_rows);
         } else {
-          pack_panel<T, B::tile_columns>(b_, k0 * n, at.depth, size_.k - k0 * n, j0, columns, b_packed);
+          pack_panel<T, B::tile_columns>(b_, k0 * n, at.depth, plan_.size.k - k0 * n, j0, columns, b_packed);
           multiply_panel(at, tiles, j0, columns, b_packed, B::tile_columns, sum);
         }
       }
@@ -112,26 +81,26 @@ class blocked_product {
   template <class ForEach>
   void multiply_all(scratch_memory& shared, int threads, const ForEach& for_each) const {
     constexpr index_t cached = index_t{6} << 20;  // bytes
-    const bool keeps_sums = !direct() && part_ < depth_;
-    const index_t sums_size = keeps_sums ? size_.m * B::tile_columns : 0,
+    const bool keeps_sums = !direct() && plan_.part < plan_.depth;
+    const index_t sums_size = keeps_sums ? plan_.size.m * B::tile_columns : 0,
                   panel_bytes = (panel_size() + sums_size) * static_cast<index_t>(sizeof(T));
-    const index_t panels = quotient(size_.n, step_),
-                  groups = quotient(panels, std::max<index_t>(cached / panel_bytes, 1));
-    const index_t most = quotient(panels, groups),
-                  blocks = quotient(quotient(size_.m, block_rows_), threads) * threads;
+    const index_t panels = quotient_up(plan_.size.n, plan_.panel_columns),
+                  groups = quotient_up(panels, std::max<index_t>(cached / panel_bytes, 1));
+    const index_t most = quotient_up(panels, groups),
+                  blocks = quotient_up(quotient_up(plan_.size.m, plan_.block_rows), threads) * threads;
     T* const b_packed = static_cast<T*>(shared.get(static_cast<std::size_t>(most * panel_bytes)));
     S* const sums = reinterpret_cast<S*>(b_packed + most * panel_size());
     for (index_t first = 0; first < panels; first += most)
-      for (index_t k0 = 0; k0 < depth_; k0 += part_) {
-        const panel_group group{first, std::min(most, panels - first), k0, std::min(part_, depth_ - k0),
-                                b_packed};
+      for (index_t k0 = 0; k0 < plan_.depth; k0 += plan_.part) {
+        const panel_group group{first, std::min(most, panels - first), k0,
+                                std::min(plan_.part, plan_.depth - k0), b_packed};
         const index_t piece = std::clamp<index_t>(group.count / (2 * threads), 1, 4);
-        for_each(quotient(group.count, piece), [&](index_t task, scratch_memory&) {
+        for_each(quotient_up(group.count, piece), [&](index_t task, scratch_memory&) {
           pack(group, task * piece, std::min(group.count, (task + 1) * piece));
         });
         for_each(blocks, [&](index_t task, scratch_memory& scratch) {
-          const index_t begin = part_begin(size_.m, B::tile_rows, task, blocks),
-                        end = part_begin(size_.m, B::tile_rows, task + 1, blocks);
+          const index_t begin = part_begin(plan_.size.m, B::tile_rows, task, blocks),
+                        end = part_begin(plan_.size.m, B::tile_rows, task + 1, blocks);
           multiply_rows(group, {begin, end - begin, group.k0, group.depth},
                         keeps_sums ? sums + begin * B::tile_columns : nullptr, sums_size, scratch);
         });
@@ -141,8 +110,7 @@ class blocked_product {
  private:
   static constexpr index_t n = elements_in<T>;
   /// Whether sums are accumulated in C.
-  bool direct() const { return std::is_same_v<Out, S> && !transposed_; }
-  static index_t quotient(index_t all, index_t part) { return (all + part - 1) / part; }
+  bool direct() const { return std::is_same_v<Out, S> && !plan_.transposed; }
 
   /// Rows i0 to i0 + rows - 1 of A, for `depth` packed elements from the k0-th on.
   struct block {
@@ -154,16 +122,20 @@ class blocked_product {
     T* packed;
   };
 
-  index_t panel_size() const { return part_ * B::tile_columns; }
-  index_t columns_of(index_t panel) const { return std::min(step_, size_.n - panel * step_); }
+  index_t panel_size() const { return plan_.part * B::tile_columns; }
+  index_t columns_of(index_t panel) const {
+    return std::min(plan_.panel_columns, plan_.size.n - panel * plan_.panel_columns);
+  }
 
   index_t a_space_for(index_t rows) const {
-    return a_in_place_ ? 0 : quotient(quotient(rows, B::tile_rows) * layout_.tile, B::lanes) * B::lanes;
+    return plan_.a_in_place
+               ? 0
+               : quotient_up(quotient_up(rows, B::tile_rows) * plan_.layout.tile, B::lanes) * B::lanes;
   }
   const T* tiles_of(const block& at, T* packed) const {
-    if (a_in_place_) return reinterpret_cast<const T*>(a_.data + at.i0 * a_.row + at.k0 * n);
-    pack_tiles<T, B::tile_rows>(a_, at.i0, at.rows, at.k0 * n, at.depth, size_.k - at.k0 * n, layout_,
-                                packed);
+    if (plan_.a_in_place) return reinterpret_cast<const T*>(a_.data + at.i0 * a_.row + at.k0 * n);
+    pack_tiles<T, B::tile_rows>(a_, at.i0, at.rows, at.k0 * n, at.depth, plan_.size.k - at.k0 * n,
+                                plan_.layout, packed);
     return packed;
   }
 
@@ -173,7 +145,7 @@ class blocked_product {
     for (index_t from = 0; from < g.depth; from += some)
       for (index_t p = begin; p < end; ++p)
         pack_panel<T, B::tile_columns>(b_, (g.k0 + from) * n, std::min(some, g.depth - from),
-                                       size_.k - (g.k0 + from) * n, (g.first + p) * step_,
+                                       plan_.size.k - (g.k0 + from) * n, (g.first + p) * plan_.panel_columns,
                                        columns_of(g.first + p),
                                        g.packed + p * panel_size() + from * B::tile_columns);
   }
@@ -185,8 +157,9 @@ class blocked_product {
     T* const a_packed = static_cast<T*>(scratch.get(static_cast<std::size_t>(a_space + own) * sizeof(T)));
     const T* const tiles = tiles_of(at, a_packed);
     for (index_t p = 0; p < g.count; ++p)
-      multiply_panel(at, tiles, (g.first + p) * step_, columns_of(g.first + p), g.packed + p * panel_size(),
-                     B::tile_columns, kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
+      multiply_panel(at, tiles, (g.first + p) * plan_.panel_columns, columns_of(g.first + p),
+                     g.packed + p * panel_size(), B::tile_columns,
+                     kept ? kept + p * sums_size : reinterpret_cast<S*>(a_packed + a_space));
   }
 
   /// Whether a panel of B is read so few times that packing it is not worthwhile.
@@ -206,11 +179,11 @@ class blocked_product {
     if constexpr (std::is_same_v<Out, S>)
       if (direct()) to = c_.data + at.i0 * c_.row + j0, to_row = c_.row, width = columns;
     for (index_t t = from; t < at.rows; t += B::tile_rows)
-      multiply_tile<T>(at.depth, tiles + t / B::tile_rows * layout_.tile, layout_.row, layout_.column, panel,
-                       panel_row, to + t * to_row, to_row,
+      multiply_tile<T>(at.depth, tiles + t / B::tile_rows * plan_.layout.tile, plan_.layout.row,
+                       plan_.layout.column, panel, panel_row, to + t * to_row, to_row,
                        static_cast<int>(std::min<index_t>(B::tile_rows, at.rows - t)), width, adds(at));
-    if (direct() || at.k0 + at.depth < depth_) return;
-    if (transposed_)
+    if (direct() || at.k0 + at.depth < plan_.depth) return;
+    if (plan_.transposed)
       store_transposed_tile<B::tile_columns>(sums, c_.data + j0 * c_.row + at.i0, c_.row, at.rows, columns,
                                              c_.add);
     else store_tile<B::tile_columns>(sums, c_.data + at.i0 * c_.row + j0, c_.row, at.rows, columns, c_.add);
@@ -219,19 +192,13 @@ class blocked_product {
   /// Multiplies the first tile of a block by a panel of B, which is packed on the way.
   void multiply_and_pack(const block& at, const T* tiles, index_t j0, T* packed) const {
     if constexpr (std::is_same_v<Out, S> && std::is_same_v<T, From>)
-      packing_kernel<T>(at.depth, tiles, layout_.row, layout_.column, b_.data + at.k0 * b_.row + j0, b_.row,
-                        c_.data + at.i0 * c_.row + j0, c_.row, adds(at), packed);
+      packing_kernel<T>(at.depth, tiles, plan_.layout.row, plan_.layout.column, b_.data + at.k0 * b_.row + j0,
+                        b_.row, c_.data + at.i0 * c_.row + j0, c_.row, adds(at), packed);
   }
 
-  gemm_size size_;
   matrix<From> a_, b_;
   result_matrix<Out> c_;
-  bool transposed_;       // C^T is computed
-  index_t depth_, part_;  // of K in packed elements
-  index_t block_rows_;    // of A that stay in the second cache
-  index_t step_;          // columns of a panel
-  tile_layout layout_;
-  bool a_in_place_;
+  gemm_plan<From> plan_;
 };
 
 /// Divides products of `size` into tasks of whole tiles: as many as keep `threads` busy, each at least two
@@ -342,11 +309,7 @@ template <class From, class Out>
 void multiply(const gemm_size& size, const matrix<From>& a, const matrix<From>& b,
               const result_matrix<Out>& c, executor& threads) {
   multiply_each<From, Out>(
-      size, 1,
-      [&](index_t) {
-        return operands_of_product<From, Out>{a, b, c};
-      },
-      threads);
+      size, 1, [&](index_t) { return operands_of_product<From, Out>{a, b, c}; }, threads);
 }
 
 }  // namespace WEFT_ISA
