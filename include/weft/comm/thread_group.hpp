@@ -2,108 +2,19 @@
 // The shared state of a group of threads: the sequence of posted collectives, the messages by sender,
 // receiver and tag, and the reports of mismatches.
 //
-// Collectives form a list of rendezvous, which each rank traverses at its own pace, without a lock. The last
-// rank to arrive at a rendezvous has all arguments and starts the work. A rank that gives up before that
-// cancels the rendezvous, so that no rank accesses memory that has been freed.
+// The last rank to arrive at a rendezvous (rendezvous.hpp) has all arguments and starts the work. A rank that
+// gives up before that cancels the rendezvous, so that no rank accesses memory that has been freed.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <condition_variable>
-#include <map>
-#include <mutex>
 #include <thread>
-#include <utility>
 
-#include <weft/base/recycled.hpp>
-#include <weft/comm/chunks.hpp>
+#include <weft/comm/rendezvous.hpp>
 #include <weft/comm/standing.hpp>
-#include <weft/comm/work.hpp>
 
 namespace weft {
 
 namespace detail {
-
-class thread_group;
-struct rendezvous;
-struct message;
-
-/// The operation that a rank waits for.
-struct thread_wait {
-  const thread_group* group;
-  const rendezvous* in;    // or
-  const message* from;  // whose other side is `peer`
-  int peer;
-};
-
-/// State shared by all threads of a run: one lock for infrequent events, and the reason to give up.
-struct thread_world {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::atomic<int> sleepers = 0;  // threads that wait for a change, or are about to
-  std::exception_ptr aborted;
-  std::atomic<bool> gave_up = false;  // the same, readable without the lock
-  std::map<int, thread_wait> waits;   // of sleeping ranks; requires the lock
-
-  /// Wakes threads that wait for a value that has been set before. Must not hold the lock.
-  void tell() {
-    if (sleepers == 0) return;
-    const std::lock_guard lock(mutex);
-    changed.notify_all();
-  }
-
-  /// Makes everything fail from now on. Requires the lock.
-  template <class Error = comm_error>
-  void give_up(const std::string& report) {
-    if (!aborted) aborted = std::make_exception_ptr(Error(report));
-    gave_up = true;
-    changed.notify_all();
-  }
-};
-
-/// One collective: the operations that the ranks have posted, and the chunks of its work.
-struct rendezvous {
-  enum class stage { gathering, ready, over, refused };
-
-  rendezvous(int ranks, std::uint64_t n, int uses)
-      : number(n), posted(static_cast<std::size_t>(ranks)), users(uses) {}
-  static void* operator new(std::size_t bytes) { return recycled_blocks::take(bytes); }
-  static void operator delete(void* memory, std::size_t bytes) { recycled_blocks::give(memory, bytes); }
-
-  /// Prevents the work from starting; false if it has started or is about to.
-  bool cancel() {
-    int before = arrived;
-    while (before < static_cast<int>(posted.size()))
-      if (arrived.compare_exchange_weak(before, before | cancelled)) return true;
-    return before & cancelled;
-  }
-  bool is_over() const { return at == stage::over; }
-
-  std::uint64_t number;
-  recycled_vector<operation> posted;  // by rank; each rank writes its own
-  std::atomic<rendezvous*> next = nullptr;
-  std::atomic<int> arrived = 0;  // number of ranks, and whether it is cancelled
-  static constexpr int cancelled = 1 << 30;
-  std::atomic<int> users;  // for each rank, its place in the list and the handle of its operation
-  std::shared_ptr<std::vector<std::pair<std::shared_ptr<thread_group>, int>>>
-      divided;  // the groups of a split, by rank; requires the lock
-
-  recycled_vector<chunk> chunks;  // from `ready` on
-  std::atomic<std::size_t> finished = 0;
-  char apart[64];  // a separate cache line for what waiting ranks poll
-  std::atomic<stage> at = stage::gathering;
-};
-
-/// One message, posted by its sender, its receiver, or both.
-struct message {
-  bool sent = false, wanted = false, over = false;
-  const_elements from;
-  elements to;
-  std::vector<char> copy;  // of a short message, so that its sender can continue
-  std::string sender, receiver;
-  int sender_rank = 0, receiver_rank = 0;
-};
 
 /// The state of a group that is shared by its ranks.
 class thread_group {
@@ -317,9 +228,9 @@ class thread_group {
 
   /// The activity of a rank.
   struct alignas(64) member {
-    std::mutex guard;          // reports of other ranks read the following
+    std::mutex guard;             // reports of other ranks read the following
     rendezvous* place = nullptr;  // the last collective that it has posted
-    std::string message;       // the last message that it has posted since
+    std::string message;          // the last message that it has posted since
     std::atomic<bool> left = false;
   };
   member& at(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
