@@ -85,6 +85,8 @@ struct native_code {
   /// Whether it exchanges messages with other ranks: executed by the strategy's hooks
   /// (run/execution_hooks.hpp).
   bool exchanges = false;
+  /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
+  bool repeats = false;
 
   constexpr const char* name(const char* op, const attributes& at) const {
     return named_by < 0 ? op : names[at[named_by]];

@@ -62,12 +62,18 @@ constexpr bool is_source(const compute_graph& g, int id) {
          (n.op == &graph::info_of<op::cast> && g[n.operand[0]].op->kind == op::op_kind::leaf);
 }
 
+/// Whether a value is gathered from other ranks.
+constexpr bool is_gather(const graph::node& n) {
+  return n.op->kind == op::op_kind::native && n.op->native->repeats;
+}
+
 }  // namespace detail
 
 /// Values that a program with the outputs `first` computes, and that one with the outputs `second` reads, in
-/// node order: those that the first one writes, or only those of them that no element-wise op computes.
+/// node order: those that the first one writes and for which keeps(node) holds.
+template <class Keeps>
 constexpr sequence<int> values_between(const compute_graph& g, const sequence<int>& first,
-                                       const sequence<int>& second, bool all_written = true) {
+                                       const sequence<int>& second, Keeps keeps) {
   const sequence<bool> forward = detail::ancestors(g, first);
   const sequence<bool> written = detail::written_by_forward(g, forward, first);
   sequence<bool> needed(g.size(), false), is_result(g.size(), false);
@@ -76,8 +82,7 @@ constexpr sequence<int> values_between(const compute_graph& g, const sequence<in
   sequence<bool> keep(g.size(), false);
   for (int i = g.size(); i-- > 0;) {
     if (!needed[i]) continue;
-    const bool again = !all_written && !is_result[i] && g[i].op->kind == op::op_kind::elementwise;
-    keep[i] = forward[i] && written[i] && !again && !detail::is_source(g, i);
+    keep[i] = forward[i] && written[i] && (is_result[i] || keeps(g[i])) && !detail::is_source(g, i);
     if (!keep[i])
       for (int k = 0; k < g[i].operands; ++k) needed[g[i].operand[k]] = true;
   }
@@ -87,12 +92,15 @@ constexpr sequence<int> values_between(const compute_graph& g, const sequence<in
   return kept;
 }
 
-/// Forward values of a joint graph that are saved for backward; see values_between.
+/// Forward values of a joint graph that are saved for backward: those that forward writes, or only those of
+/// them that no element-wise op computes; none that is gathered from other ranks, which backward does again.
 constexpr sequence<int> saved_values(const compute_graph& joint, bool all_written = true) {
   sequence<int> cotangents;
   for (int i = 1; i < joint.outputs.size(); ++i)
     if (joint.outputs[i] >= 0) cotangents.push_back(joint.outputs[i]);
-  return values_between(joint, {joint.outputs[0]}, cotangents, all_written);
+  return values_between(joint, {joint.outputs[0]}, cotangents, [&](const graph::node& n) {
+    return !detail::is_gather(n) && (all_written || n.op->kind != op::op_kind::elementwise);
+  });
 }
 
 namespace detail {
@@ -116,6 +124,40 @@ constexpr compute_graph forward_part(compute_graph joint, const sequence<int>& k
   return without_dead_code(joint);
 }
 
+namespace detail {
+/// Appends node `i` of `g` to `to`, after its operands; `renumbered`: -1 for those that are not there yet.
+constexpr void append_with_operands(const compute_graph& g, int i, compute_graph& to,
+                                    sequence<int>& renumbered) {
+  if (renumbered[i] >= 0) return;
+  graph::node n = g[i];
+  for (int k = 0; k < n.operands; ++k) {
+    append_with_operands(g, n.operand[k], to, renumbered);
+    n.operand[k] = renumbered[n.operand[k]];
+  }
+  renumbered[i] = to.append(n).id;
+}
+}  // namespace detail
+
+/// `g` with what is gathered from other ranks, and views of it, just before the first reader, so that it
+/// takes memory no longer than needed. Without gathers it is `g`.
+constexpr compute_graph with_late_gathers(const compute_graph& g) {
+  bool gathers = false;
+  for (int i = 0; i < g.size(); ++i) gathers = gathers || detail::is_gather(g[i]);
+  if (!gathers) return g;
+  compute_graph to;
+  to.dims = g.dims;
+  to.leaves = g.leaves;
+  to.arguments = g.arguments;
+  to.sizes = g.sizes;
+  sequence<int> renumbered(g.size(), -1);
+  for (int i = 0; i < g.size(); ++i) {
+    const bool late = g[i].op->kind == op::op_kind::view || detail::is_gather(g[i]);
+    if (!late || g.outputs.contains(i)) detail::append_with_operands(g, i, to, renumbered);
+  }
+  for (int o : g.outputs) to.outputs.push_back(o < 0 ? -1 : renumbered[o]);
+  return to;
+}
+
 /// The backward program: outputs are the cotangents. Saved values become further leaves, followed by the
 /// seed, which is the last leaf of the joint graph.
 constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& kept) {
@@ -127,7 +169,7 @@ constexpr compute_graph backward_part(compute_graph joint, const sequence<int>& 
   sequence<int> cotangents;
   for (int i = 1; i < joint.outputs.size(); ++i) cotangents.push_back(joint.outputs[i]);
   joint.outputs = cotangents;
-  return without_dead_code(joint);
+  return with_late_gathers(without_dead_code(joint));
 }
 
 /// The backward program in two: `input` computes the cotangents of all leaves but parameters, `weight` those
@@ -150,7 +192,7 @@ constexpr divided_backward backward_in_parts(const compute_graph& joint, const s
   }
   for (int i = 0; i < input.outputs.size(); ++i)
     (is_parameter[i] ? input.outputs[i] : weight.outputs[i]) = -1;
-  const sequence<int> passed = values_between(input, first, second);
+  const sequence<int> passed = values_between(input, first, second, [](const graph::node&) { return true; });
   for (int p : passed) input.outputs.push_back(p);
   detail::make_leaves(weight, passed, weight.leaves);
   return {without_dead_code(input), without_dead_code(weight)};

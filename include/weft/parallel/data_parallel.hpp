@@ -93,6 +93,9 @@ class data_parallel_hooks : public run::execution_hooks {
   void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) override {
     exchange_in_layer(*where_, groups_, op, at, in, out);
   }
+  state_ptr placed(const state_ptr& value, const placement& to) override {
+    return parallel::placed(value, to, *groups_.layers(), groups_.labelled("activations"));
+  }
 
   /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
   /// per step.
@@ -212,7 +215,8 @@ class data_parallel_hooks : public run::execution_hooks {
   /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
   state_ptr whole_layer(const member& m, const state_ptr& part) {
     return m.whole->is_part_of_layer()
-               ? joined_parts(*part, *m.whole->divided, *groups_.layers(), groups_.labelled(m.name, true))
+               ? gathered(part, m.whole->whole(), m.whole->divided->where, *groups_.layers(),
+                          groups_.labelled(m.name, true))
                : part;
   }
 

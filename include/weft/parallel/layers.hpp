@@ -6,65 +6,29 @@
 
 #include <weft/nn/module.hpp>
 #include <weft/parallel/groups.hpp>
-#include <weft/parallel/unit.hpp>
+#include <weft/parallel/parts.hpp>
 
 namespace weft::parallel {
 
-/// The extents of the part of `rank` of a tensor of shape `whole`, divided as `p`. Throws shape_error, naming
-/// the parameter, if its groups or units do not divide the dim, or are fewer than ranks.
-inline shape part_extents(const std::string& name, shape whole, const placement& p, const communicator& ranks,
-                          int rank) {
+/// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or are fewer than
+/// ranks.
+inline void check_division(const std::string& name, const shape& whole, const placement& p,
+                           const communicator& ranks) {
   const index_t e = whole[p.dim];
   if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
     throw shape_error("weft: bind: parameter " + name + " of shape " + to_string(whole) +
                       " cannot be divided among " + std::to_string(ranks.size()) + " ranks along " +
                       to_string(p));
-  whole[p.dim] = p.groups * p.unit * count_of_part(e / (p.groups * p.unit), ranks.size(), rank);
-  return whole;
-}
-
-/// Calls f(first element in the whole, first element in the part, number of elements) for the ranges of which
-/// the part of `rank` consists.
-template <class F>
-void for_each_range(const shape& whole, const placement& p, int ranks, int rank, F f) {
-  index_t outer = p.groups, inner = 1;
-  for (int d = 0; d < p.dim; ++d) outer *= whole[d];
-  for (int d = p.dim + 1; d < whole.order; ++d) inner *= whole[d];
-  const index_t group = whole[p.dim] / p.groups, units = group / p.unit;
-  const index_t first = first_of_part(units, ranks, rank) * p.unit * inner;
-  const index_t count = count_of_part(units, ranks, rank) * p.unit * inner;
-  for (index_t o = 0; o < outer; ++o) f(o * group * inner + first, o * count, count);
-}
-
-/// The whole of a tensor from the parts of all ranks. Collective.
-inline state_ptr joined_parts(const tensor_state& part, const division& of, communicator& layers,
-                              const comm_options& o) {
-  const auto count_on = [&](int r) { return part_extents(of.name, of.whole, of.where, layers, r).size(); };
-  rank_counts counts;
-  for (int r = 0; r < layers.size(); ++r) counts.push_back(count_on(r));
-  const state_ptr all = flat(part.where, of.whole.size(), part.type);
-  layers.all_gather(elements_of(part), elements_of(*all), counts, o).wait();
-  const state_ptr whole = make_state(part.where, of.whole, part.type);
-  index_t begin = 0;
-  for (int r = 0; r < layers.size(); ++r) {
-    for_each_range(of.whole, of.where, layers.size(), r, [&](index_t at, index_t from, index_t count) {
-      copy_rows(whole, at, all, begin + from, count);
-    });
-    begin += counts[static_cast<std::size_t>(r)];
-  }
-  return whole;
 }
 
 /// Replaces the elements of a parameter by the part of this rank.
 inline void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
                              const communicator& layers) {
-  const shape own = part_extents(name, p.extents, where, layers, layers.rank());
-  const state_ptr whole = alias_of(p), part = make_state(p.where, own, p.type);
-  for_each_range(p.extents, where, layers.size(), layers.rank(),
-                 [&](index_t at, index_t to, index_t count) { copy_rows(part, to, whole, at, count); });
+  check_division(name, p.extents, where, layers);
+  const state_ptr part = cut(p, where, layers.size(), layers.rank());
   p.divided = std::make_shared<division>(division{name, p.extents, where});
   p.memory = part->memory;
-  p.extents = own;
+  p.extents = part->extents;
   p.grad.reset();
   ++p.version;
 }
@@ -84,9 +48,9 @@ void divide_layers(Model& model, communicator& layers) {
       throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
     }
     weft::detail::materialize_state<typename P::value_type>(t);
-    if (!t.where->host_accessible())
+    if (!t.where->holds_messages())
       throw device_error("weft: bind: parameter " + name + " is on device " + t.where->name() +
-                         ": layers are divided on devices whose memory the host can access");
+                         ": layers are divided on devices whose memory messages can use");
     layers.broadcast(elements_of(t), 0, {.label = name, .control = true}).wait();
     ++t.version;
     if constexpr (may_be)

@@ -115,7 +115,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     }
     messages.complete();
     const parallel::state_ptr result =
-        computes == stage() ? value : make_state(this->where(), value->extents, value->type);
+        computes == stage() ? value : parallel::state_like(*value, this->where());
     if (stages_->size() > 1) parallel::share_elements(*stages_, result, computes, control("value"));
     return evaluated<E>(result);
   }
@@ -374,10 +374,10 @@ class pipeline_run : public bound_run<Optimizer, Options> {
                                               std::shared_ptr<tensor_state>& passed) {
     using kind = pipeline::step_kind;
     const parallel::stage_events events{.enter =
-                                            [&](const shape& extents, dtype type) {
+                                            [&](const tensor_state& x) {
                                               if (on_this_stage(c - 1)) return std::exchange(passed, nullptr);
                                               const pipeline::step step{kind::receive_activation, c, 0};
-                                              messages.receive(schedule_, step, extents, type, control(""));
+                                              messages.receive(schedule_, step, x, control(""));
                                               return messages.take(step);
                                             },
                                         .leave =

@@ -108,15 +108,11 @@ class pipeline_step {
   void begin_receive(const pipeline::step& e) {
     if (messages_.has(e)) return;
     if (e.kind == kind::receive_gradient)
-      return messages_.receive(schedule_, e, cell(e).out->extents, cell(e).out->type, options());
-    shape extents;
-    dtype type = dtype::f32;
-    walk(e, {.enter = [&](const shape& s, dtype t) {
-           extents = s;
-           type = t;
-           return detail::absent_value(run_.where(), s, t);
+      return messages_.receive(schedule_, e, *cell(e).out, options());
+    walk(e, {.enter = [&](const tensor_state& x) {
+           messages_.receive(schedule_, e, x, options());
+           return detail::absent_value(x);
          }});
-    messages_.receive(schedule_, e, extents, type, options());
   }
   /// Waits for the message that a step reads, so that its record has the time of computing alone.
   void await_input(const pipeline::step& e) {
@@ -147,7 +143,7 @@ class pipeline_step {
     run_.begin_this(e.micro_batch, schedule_.micro_batches);
     saved& s = cell(e);
     s.recorded = std::make_unique<tape_type>(run_);
-    const stage_events events{.enter = [&](const shape&, dtype) { return s.in = input_of(e); },
+    const stage_events events{.enter = [&](const tensor_state&) { return s.in = input_of(e); },
                               .leave = [&](const state_ptr& out) { s.out = out; }};
     stage_evaluator<tape_type> evaluator(*s.recorded, run_, run_.blocks_of(e.chunk), events);
     const auto value = evaluator.eval(of(e.micro_batch));

@@ -32,25 +32,31 @@ struct stage_events {
   /// Called for every program, computed or not: how many blocks have been passed (including this one), what
   /// it reads, and the plan of its value.
   std::function<void(index_t blocks, const run::operands&, const run::plan_view&)> visit{};
-  /// Returns the operand of the chunk's first block, of the given spec; called if the chunk does not compute
-  /// it.
-  std::function<std::shared_ptr<tensor_state>(const shape&, dtype)> enter{};
+  /// Returns the operand of the chunk's first block, a tensor like the given one; called if the chunk does
+  /// not compute it.
+  std::function<std::shared_ptr<tensor_state>(const tensor_state&)> enter{};
   /// Called with the operand of the block that follows the chunk.
   std::function<void(const std::shared_ptr<tensor_state>&)> leave{};
 };
 
 namespace detail {
-/// The extents of the value of a program for operands with these symbol values.
-inline shape output_extents(const run::plan_view& p, const run::symbol_values& symbols) {
-  shape s = p.values[static_cast<std::size_t>(p.outputs[0])].result.extents;
-  for (int d = 0; d < s.order; ++d) s[d] = run::detail::number_of(symbols, s[d]);
-  return s;
-}
-/// A value that another stage computes: it has extents and no memory.
-inline std::shared_ptr<tensor_state> absent_value(const device& where, const shape& extents, dtype type) {
-  auto state = make_recycled<tensor_state>(where, extents, type, buffer());
-  state->divided = std::make_shared<division>(division{"of another stage of the pipeline", extents});
+/// A value like `t` that another stage computes: it has extents, a placement and no memory.
+inline std::shared_ptr<tensor_state> absent_value(const tensor_state& t) {
+  auto state = make_recycled<tensor_state>(t.where, t.extents, t.type, buffer());
+  state->divided = std::make_shared<division>(
+      division{"of another stage of the pipeline", t.whole(), t.where_in_layer()});
   return state;
+}
+/// The value that a program would compute from these operands, without memory.
+inline std::shared_ptr<tensor_state> absent_result(const context& c, const run::plan_view& p,
+                                                   const run::operands& o) {
+  const run::symbol_values symbols = run::resolve_symbols(p, o.leaves, o.sizes, c.layer_rank());
+  const tensor_spec& result = p.values[static_cast<std::size_t>(p.outputs[0])].result;
+  shape s = result.extents;
+  for (int d = 0; d < s.order; ++d) s[d] = run::detail::number_of(symbols, s[d]);
+  tensor_state value(c.where(), s, result.type, buffer());
+  run::note_division(c, p, symbols, value);
+  return absent_value(value);
 }
 [[noreturn, gnu::cold]] inline void refuse_absent(const tensor_state& value, index_t blocks) {
   throw usage_error("weft: pipeline: the program after " + std::to_string(blocks) +
@@ -88,8 +94,7 @@ class stage_evaluator {
       return inner_.eval_program(e);
     }
     context_.next_random();  // as if it had been executed
-    return absent<result>(
-        detail::output_extents(plan, run::resolve_symbols(plan, o.leaves, o.sizes, context_.layer_rank())));
+    return absent<result>(detail::absent_result(context_, plan, o));
   }
 
   template <class X, class Labels, class F>
@@ -104,17 +109,18 @@ class stage_evaluator {
       check_present(o.leaves);
       return inner_.sum_of_slices(x, labels, rows, f);
     }
-    return absent<result>({});
+    return absent<result>(
+        detail::absent_value({context_.where(), {}, dtype_of<typename result::value_type>, buffer()}));
   }
 
   /// Called before each block with its operand.
   template <class X>
   void before_block(X& x) {
     if (blocks_ == mine_.first && mine_.first > 0 && events_.enter)
-      x = X(events_.enter(x.extents(), dtype_of<typename X::value_type>));
+      x = X(events_.enter(*x.state()));
     if (blocks_ == mine_.last && mine_.last > mine_.first) {
       if (events_.leave) events_.leave(x.state());
-      x = absent<X>(x.extents());
+      x = absent<X>(detail::absent_value(*x.state()));
     }
     ++blocks_;
   }
@@ -126,9 +132,9 @@ class stage_evaluator {
   bool computes() const { return mine_.holds(blocks_); }
 
   template <class Result>
-  Result absent(const shape& extents) {
-    absent_.push_back(detail::absent_value(context_.where(), extents, dtype_of<typename Result::value_type>));
-    return Result(absent_.back());
+  Result absent(std::shared_ptr<tensor_state> value) {
+    absent_.push_back(value);
+    return Result(std::move(value));
   }
   /// Throws usage_error if a program of this chunk reads a value of another one.
   void check_present(const tensor_list& leaves) const {

@@ -34,11 +34,12 @@ class stage_messages {
                                 labelled(e, std::move(o)));
   }
 
-  /// Starts to receive the message that the step describes, unless that has begun.
-  void receive(const pipeline::schedule& s, const pipeline::step& e, const shape& extents, dtype type,
+  /// Starts to receive the message that the step describes, a tensor like `like`, unless that has begun.
+  void receive(const pipeline::schedule& s, const pipeline::step& e, const tensor_state& like,
                comm_options o) {
     if (has(e)) return;
-    message& m = coming_.emplace(key(e), message{make_state(messages_, extents, type), work()}).first->second;
+    message& m =
+        coming_.emplace(key(e), message{state_like(like, messages_), work()}).first->second;
     m.in_flight = stages_->receive(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),
                                    labelled(e, std::move(o)));
   }
@@ -57,7 +58,7 @@ class stage_messages {
           of != sent_.end())
         drop(of, std::next(of));
     if (where_ == messages_ || where_->holds_messages()) return m.value;
-    const state_ptr value = make_state(where_, m.value->extents, m.value->type);
+    const state_ptr value = state_like(*m.value, where_);
     copy_rows(value, 0, m.value, 0, value->extents.size());
     return value;
   }

@@ -102,8 +102,6 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
-  static_assert(!Plan::programs::by_positions,
-                "weft: bind: activations divided by positions are placed and counted, but not executed");
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),

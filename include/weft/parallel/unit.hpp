@@ -77,9 +77,15 @@ struct message_layout {
 inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f32) {
   return make_state(where, shape{1, {count}}, type);
 }
-/// A tensor of zeros of the type and shape of `t`.
+/// A tensor of the type, shape and placement of `t`, on `where`.
+inline state_ptr state_like(const tensor_state& t, const device& where) {
+  state_ptr state = make_state(where, t.extents, t.type);
+  if (t.is_part_of_layer()) state->divided = unnamed_division(t.whole(), t.divided->where);
+  return state;
+}
+/// The same of zeros.
 inline state_ptr zeros_like(const tensor_state& t) {
-  const state_ptr z = make_state(t.where, t.extents, t.type);
+  const state_ptr z = state_like(t, t.where);
   t.where->fill_zero(z->memory.data(), z->bytes());
   return z;
 }

@@ -37,6 +37,7 @@ struct rows_collective : collective_rule {
 /// The rows of all ranks, in the order of ranks, on every rank.
 struct all_gather : rows_collective {
   static constexpr auto name = "all_gather";
+  static constexpr native_code code{.exchanges = true, .repeats = true};
 };
 /// Of the sum over the ranks the rows of this rank.
 struct reduce_scatter : rows_collective {

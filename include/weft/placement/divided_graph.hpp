@@ -84,7 +84,9 @@ constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
   const stream_extents stream = sequence ? stream_of(g) : stream_extents{};
   placed_graph p = place(g, leaf_placements(g, stream), stream);
   const int result = g.outputs[0];
-  const bool in_stream = sequence && p.result.is_divided() && p.result.dim == 1;
+  const shape& s = g[result].result.extents;
+  const bool in_stream = stream.positions && s.order >= 3 && p.result == divided_along(1) &&
+                         g.dims.canonical(s[1]) == stream.positions;
   if (!p.found && p.result.is_divided() && !in_stream)
     p.found = {mistake::result_divided, g[result].op, result, p.result, {}};
   return p;

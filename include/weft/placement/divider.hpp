@@ -37,14 +37,14 @@ class divider {
         at_[i] = settled(divided_node(i), p_.made[i], p_.where[i]);
         note(p_.where[i]);
       }
-    out.result = p_.where[g_.outputs[0]];
+    out.result = p_.result;
     for (int o = 0; o < g_.outputs.size(); ++o) {
       const int i = g_.outputs[o];
       if (i < 0) {
         to_.outputs.push_back(-1);
         continue;
       }
-      const placement& wanted = o == 0 ? p_.where[i] : leaves[o - 1];
+      const placement& wanted = o == 0 ? p_.result : leaves[o - 1];
       to_.outputs.push_back(as(i, wanted));
       note(wanted);
       unify(to_[to_.outputs.back()].result.extents, local(g_[i].result.extents, wanted));
@@ -102,7 +102,9 @@ class divider {
   }
   constexpr int source(int i) {
     node n = g_[i];
-    n.result.extents = local(n.result.extents, p_.made[i]);
+    const placement& p = p_.made[i];
+    n.result.extents = local(n.result.extents, p);
+    if (n.op == &info_of<op::leaf> && p.is_divided()) n.at = {{n.at[0], p.dim, p.groups, p.unit}, 4};
     const bool merges = n.op->kind == op::op_kind::constant && n.op != &info_of<op::argument>;
     return n.op == &info_of<op::coordinate> || merges ? to_.intern(n).id : to_.append(n).id;
   }

@@ -53,6 +53,7 @@ class placer {
   sequence<placement> made, where;         // by node: as its op makes it; after sums are settled
   sequence<bool> live;
   finding found{};
+  placement result{};  // of the first output, for the programs that read it
 
   constexpr void run() {
     ask_for_parts();
@@ -71,6 +72,7 @@ class placer {
       settled_[settle_first_] = true;
       i = settle_first_ - 1;
     }
+    result = placement_of_result();
   }
 
   constexpr bool agree(const placement& a, const placement& b) const {
@@ -114,6 +116,12 @@ class placer {
     return {};
   }
 
+  /// What the next program reads: the stream as [batch, positions, ...] in parts, in other forms gathered.
+  constexpr placement placement_of_result() {
+    const int id = g_.outputs[0];
+    return extents(id).order < 3 && in_stream(id, where[id]) ? placement{} : where[id];
+  }
+
   // ----- sums over ranks
 
   constexpr void settle(int i) {
@@ -142,7 +150,7 @@ class placer {
   constexpr placement by_rule(int i, sequence<placement>& p) {
     const node& n = g_[i];
     if (n.op == &info_of<op::leaf>)
-      return is_seed(i) ? where[g_.outputs[0]] : leaves_[static_cast<int>(n.at[0])];
+      return is_seed(i) ? placement_of_result() : leaves_[static_cast<int>(n.at[0])];
     if (n.op->kind == op::op_kind::result) return other_result(i);
     for (int k = 0; k < n.operands; ++k) {
       if (!p[k].is_partial()) continue;

@@ -7,7 +7,7 @@
 #include <weft/run/add.hpp>
 #include <weft/run/bind.hpp>
 #include <weft/run/boundary.hpp>
-#include <weft/run/context.hpp>
+#include <weft/run/placed.hpp>
 #include <weft/run/program.hpp>
 
 namespace weft {
@@ -109,9 +109,13 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
 }
 
 /// The value of `p` for these operands; throws shape_error if their extents do not fit.
-inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, const operands& o) {
+inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, operands o) {
   tensor_list outputs;
-  execute(c, p, o.leaves, o.numbers, resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank()), outputs);
+  const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank());
+  place_operands(c, p.plan, symbols, o.leaves,
+                 [&](const auto& leaf, const placement& to) { return placed(c, leaf, to); });
+  execute(c, p, o.leaves, o.numbers, symbols, outputs);
+  note_division(c, p.plan, symbols, *outputs[0]);
   return outputs[0];
 }
 

@@ -8,6 +8,7 @@
 
 #include <weft/base/recycled.hpp>
 #include <weft/device/native.hpp>
+#include <weft/shape/placement.hpp>
 
 namespace weft {
 
@@ -55,6 +56,10 @@ class execution_hooks {
   /// Executes the collective `op` of a program whose layers are divided (placement/collective.hpp). `in` is
   /// contiguous.
   virtual void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) = 0;
+  /// `value`, which this rank has in one placement, in another one. Collective among the ranks that divide
+  /// layers.
+  virtual std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value,
+                                               const placement& to) = 0;
 };
 
 }  // namespace run

@@ -58,7 +58,7 @@ class basic_tape_entries {
   }
   /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
   void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
-    if (seed->type != y->type || !(seed->extents == y->extents))
+    if (seed->type != y->type || !(seed->whole() == y->whole()))
       run::detail::refuse_spec("backward", *y, *seed, y->type);
     run_backward(y, seed);
   }
@@ -137,9 +137,12 @@ class basic_tape_entries {
     const context::use own(*context_);
     entry n;
     n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
+    run::place_operands(*context_, forward.plan, n.symbols, o.leaves,
+                        [&](const auto& leaf, const placement& to) { return placed(leaf, to); });
     n.randomness = context_->randomness();
     tensor_list outputs;
     run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(run::pass::forward));
+    run::note_division(*context_, forward.plan, n.symbols, *outputs[0]);
     outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return outputs[0];
     n.forward = &forward;
@@ -154,6 +157,16 @@ class basic_tape_entries {
     keep_what_is_read(n);
     entries_.push_back(std::move(n));
     return outputs[0];
+  }
+
+  /// `value` in another placement, as an entry whose backward pass is the placement that it has.
+  std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to) {
+    const std::shared_ptr<tensor_state> result = run::placed(*context_, value, to);
+    if (result == value) return value;
+    remember(result, {value}, [c = context_, from = value->where_in_layer()](const auto& cotangent) {
+      return tensor_list{cotangent ? run::placed(*c, cotangent, from) : nullptr};
+    });
+    return result;
   }
 
   /// Sums over slices of rows: a value and, if this tape records, the gradients of `leaves` for `cotangent`.
@@ -273,7 +286,7 @@ class basic_tape_entries {
     const auto is_y = [&](const entry& n) { return n.result == y; };
     if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
     context_->begin_backward();
-    accumulate(y, seed);
+    accumulate(y, run::placed(*context_, seed, y->where_in_layer()));
     run::execution_hooks* const hooks = context_->hooks();
     if (hooks) announce(*hooks, entries_);
     while (!entries_.empty()) {
@@ -433,10 +446,12 @@ class basic_tape_entries {
     expect_hooks(to);
     if (!to->grad) {
       to->grad = alias_of(*g);
+      to->grad->divided = to->is_part_of_layer() ? to->divided : nullptr;
       return;
     }
     auto sum = has_shared_gradient(*to) ? make_state(to->where, to->extents, to->type) : to->grad;
     run::add(context_->engine(), *to->grad, *g, *sum);
+    sum->divided = to->grad->divided;
     to->grad = std::move(sum);
   }
 

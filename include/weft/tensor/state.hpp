@@ -28,10 +28,14 @@ enum class tape_status : std::uint8_t { never, not_recording, recorded, consumed
 
 /// The tensor that a shard belongs to.
 struct division {
-  std::string name;  // of the parameter
+  std::string name;  // of the parameter; empty for other tensors
   shape whole;
   placement where{};  // if ranks divide the layer: this rank has a part, and programs read it as such
 };
+/// The division of a tensor that is no parameter.
+inline std::shared_ptr<const division> unnamed_division(const shape& whole, const placement& where) {
+  return make_recycled<division>(division{{}, whole, where});
+}
 
 /// State shared by the handles of a tensor.
 struct tensor_state {
@@ -54,8 +58,12 @@ struct tensor_state {
   std::size_t bytes() const { return bytes_of(extents, type); }
   /// The extents that handles and expressions see: those of all ranks together.
   const shape& whole() const { return divided ? divided->whole : extents; }
-  /// Whether these are the elements of this rank of a parameter of a divided layer.
+  /// Whether these are the elements of this rank of a parameter of a divided layer, or of an activation.
   bool is_part_of_layer() const { return divided && divided->where.is_divided(); }
+  /// The same for activations and gradients of them, and tensors divided by hand.
+  bool is_unnamed_part() const { return is_part_of_layer() && divided->name.empty(); }
+  /// What of the tensor this rank has, if ranks divide layers.
+  placement where_in_layer() const { return divided ? divided->where : placement{}; }
   /// Whether it is a parameter without elements so far; see device::deferred.
   bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
 };
@@ -99,6 +107,11 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
 }
 [[noreturn, gnu::cold]] inline void refuse_divided(const tensor_state& t) {
   const std::string part = t.memory ? ", this one has " + to_string(t.extents) : "";
+  if (t.is_unnamed_part())
+    refuse<value_error>({"weft: a tensor of shape ", t.whole(), " is divided among ranks along ",
+                         to_string(t.divided->where), part,
+                         ": gather(t, ranks) gives the whole, local_part(t) this part "
+                         "(parallel/redistribute.hpp)"});
   refuse<value_error>({"weft: parameter ", t.divided->name, " of shape ", t.whole(),
                        " is divided among ranks", part,
                        ": run.full() gives whole copies, where `run` is what bind returned; expressions that "

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Values that ranks have in parts between the programs of a tape, as the activations of sequence parallelism.
+//
+// A program says of its result, and of each operand, whether a rank has a part: a dim of the result is then a
+// symbol for this rank's part, and a leaf has its placement as attributes (placement/divider.hpp). An operand
+// that comes in another placement is cut or gathered before the program runs.
+#pragma once
+
+#include <weft/run/context.hpp>
+
+namespace weft::run {
+
+/// Records that the result of a program is the part of this rank, if it is.
+inline void note_division(const context& c, const plan_view& p, const symbol_values& symbols,
+                          tensor_state& result) {
+  if (c.layer_rank().ranks == 1) return;
+  const shape& s = p.values[static_cast<std::size_t>(p.outputs[0])].result.extents;
+  for (int d = 0; d < s.order; ++d) {
+    if (!symbol_table::is_symbol(s[d])) continue;
+    const symbol& own = p.symbols[static_cast<std::size_t>(symbol_table::number_of(s[d]))];
+    if (own.kind != symbol_kind::part) continue;
+    shape whole = result.extents;
+    whole[d] = detail::number_of(symbols, own.a);
+    result.divided = unnamed_division(whole, divided_along(d));
+    return;
+  }
+}
+
+/// Replaces operands that this rank has in another placement than the program reads them, by
+/// replace(operand, placement). Parameters are never gathered.
+template <class Replace>
+void place_operands(const context& c, const plan_view& p, const symbol_values& symbols, tensor_list& leaves,
+                    Replace replace) {
+  if (c.layer_rank().ranks == 1) return;
+  for (const lower::value_entry& v : p.values) {
+    if (v.where != lower::storage::leaf) continue;
+    std::shared_ptr<tensor_state>& leaf = leaves[static_cast<std::size_t>(v.source)];
+    const auto dim = static_cast<int>(v.at[1]);
+    const bool reads_part =
+        v.at.count > 1 && detail::number_of(symbols, v.result.extents[dim]) != leaf->whole()[dim];
+    if (leaf->is_unnamed_part()) {
+      const placement to = v.at.count > 1 ? divided_along(dim, v.at[2], v.at[3]) : placement{};
+      if (!(leaf->divided->where == to)) leaf = replace(leaf, to);
+    } else if (reads_part && !leaf->divided) {
+      leaf = replace(leaf, divided_along(dim, v.at[2], v.at[3]));
+    }
+  }
+}
+
+/// `value` in another placement. Collective among the ranks that divide layers.
+inline std::shared_ptr<tensor_state> placed(const context& c, const std::shared_ptr<tensor_state>& value,
+                                            const placement& to) {
+  if (value->where_in_layer() == to || !c.hooks()) return value;
+  return c.hooks()->placed(value, to);
+}
+
+}  // namespace weft::run
