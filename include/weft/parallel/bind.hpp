@@ -253,6 +253,11 @@ class bound_run : public context {
     return *parallel_;
   }
   const parallel::rank_groups& groups() const { return parallel().groups(); }
+  /// The ranks that divide layers with this one. Throws usage_error if the policy has no axis tp.
+  communicator& layer_ranks() const {
+    if (!groups().layers()) throw usage_error("weft: layer_ranks: the policy has no axis tp");
+    return *groups().layers();
+  }
 
   /// Bytes that this rank has sent along each axis, in the order of mesh_axes, without control traffic.
   virtual axis_bytes sent_by_axis() const { return groups().sent_by_axis(); }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Activations divided by positions between divided layers, on ranks that are threads: the training of one
+// rank, and what values between programs say.
+#include <weft/parallel/redistribute.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+
+#include "divided_training.hpp"
+
+using namespace training;
+
+namespace {
+using by_positions = tp<activations::by_positions>;
+using plan = policy<strategy::mesh<dp, by_positions>>;
+}  // namespace
+
+TEST_CASE("2 and 3 ranks divide layers and positions: losses, norms and parameters of one rank") {
+  const outcome one = train_layers<policy<strategy::mesh<dp>>>({});
+  for (const mesh_sizes& sizes : {mesh_sizes{.tp = 2}, mesh_sizes{.tp = 3}, mesh_sizes{.dp = 2, .tp = 2}}) {
+    INFO(to_string(sizes));
+    check_same_training(train_layers<plan>(sizes), one);
+  }
+  check_same_training(train_layers<policy<strategy::mesh<fsdp<3>, by_positions>>>({.fsdp = 2, .tp = 2}), one);
+}
+
+TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
+  const outcome one = train_layers<plan>({}), plain = train_layers<policy<strategy::mesh<dp>>>({});
+  CHECK(one.losses == plain.losses);
+  CHECK(one.parameters == plain.parameters);
+}
+
+namespace {
+using divided_model::B, divided_model::C, divided_model::T;
+
+/// The values of a tape of two programs, the gradient of their operand, and that of the value between them.
+struct between {
+  std::vector<float> value, gradient, middle;
+};
+between trained_between(communicator& ranks) {
+  divided_model::block first, second;
+  for (auto* b : {&first, &second}) b->attn.heads = 6;
+  struct {
+    divided_model::block a, b;
+  } model{first, second};
+  initialize(model, 3);
+  sgd optimizer;
+  auto run = bind<plan>(model, optimizer, ranks, {.tp = ranks.size()});
+  variable<float, extents<B, T, C>> x(randn<float>(extents<B, T, C>{}, {.seed = 5}));  // whole on each rank
+  run.begin_micro_batch(0, 0);
+  tape steps(run);
+  auto y = steps.eval(model.a(x));
+  CHECK(y.extents() == shape{3, {B, T, C}});
+  const index_t own = count_of_part(T, ranks.size(), ranks.rank());
+  CHECK(y.state()->extents == shape{3, {B, own, C}});
+  if (ranks.size() > 1)
+    CHECK_THROWS_WITH_AS(y.to_vector(), doctest::Contains("[2, 5, 6] is divided among ranks along dim 1"),
+                         value_error);
+  shape seen;
+  y.on_gradient([&](const auto& g) { seen = g.extents(); });
+  auto z = steps.eval(model.b(y));
+  between found;
+  found.value = gather(z, run.layer_ranks()).to_vector();
+  const auto seed = randn<float>(extents<B, T, C>{}, {.seed = 6});
+  steps.backward(z, seed);
+  CHECK(seen == shape{3, {B, T, C}});
+  found.gradient = x.grad().to_vector();  // of a whole operand whole
+  found.middle = gather(eval(y * y, run), run.layer_ranks()).to_vector();
+  return found;
+}
+}  // namespace
+
+TEST_CASE("values between programs are parts that say so; whole operands are cut, and their gradients whole") {
+  between one;
+  run_ranks(1, [&](communicator& ranks) { one = trained_between(ranks); });
+  for (const int n : {2, 3})
+    run_ranks(n, [&](communicator& ranks) {
+      const between o = trained_between(ranks);
+      CHECK(distance(o.value, one.value) < 1e-5);
+      CHECK(distance(o.gradient, one.gradient) < 1e-4);
+      CHECK(distance(o.middle, one.middle) < 1e-5);
+    });
+}
+
+namespace {
+/// Reads two sequences of different lengths: the second one is gathered.
+struct crossing {
+  layer_normalization<C> norm;
+  linear<C, C, divided::columns<>> q;
+  linear<C, C, divided::rows<>> out;
+  auto operator()(expression auto x, expression auto memory) const {
+    return x + out(q(norm(x)) * unsqueeze<1>(sum(q(memory), dims<1>)));
+  }
+};
+std::vector<float> crossed(communicator& ranks) {
+  crossing model;
+  initialize(model, 4);
+  sgd optimizer;
+  auto run = bind<plan>(model, optimizer, ranks, {.tp = ranks.size()});
+  variable<float, extents<B, T, C>> x(randn<float>(extents<B, T, C>{}, {.seed = 5}));
+  variable<float, extents<B, 3, C>> other(randn<float>(extents<B, 3, C>{}, {.seed = 6}));
+  tape steps(run);
+  auto memory = steps.eval(other + model.out(relu(model.q(other))));
+  auto loss = steps.eval(mean(square(model(x, memory))));
+  steps.backward(loss);
+  std::vector<float> all = other.grad().to_vector();
+  for (const float g : x.grad().to_vector()) all.push_back(g);
+  all.push_back(loss.item());
+  return all;
+}
+}  // namespace
+
+TEST_CASE("a second sequence in a program is gathered, and its gradient divided") {
+  std::vector<float> one;
+  run_ranks(1, [&](communicator& ranks) { one = crossed(ranks); });
+  run_ranks(2, [&](communicator& ranks) { CHECK(distance(crossed(ranks), one) < 1e-4); });
+}
