@@ -37,9 +37,9 @@ struct forecast {
   weft::device_work work;
 };
 
-/// How a unit's ranks hold the model: each holds all blocks; stages of a pipeline hold some; and the backward
-/// steps of these have two parts.
-enum class model_division { none, stages, stages_and_backward };
+/// How a unit's ranks hold the model: each holds all blocks; stages of a pipeline hold some; the backward
+/// steps of these have two parts; ranks divide the layers of stages, and activations by positions, too.
+enum class model_division { none, stages, stages_and_backward, layers, layers_and_positions };
 
 /// The mesh of all ranks.
 weft::mesh_sizes mesh_of(const settings& s, int ranks);

@@ -46,7 +46,10 @@ pipeline::schedule schedule_of(const settings& s, int stages, int micro_batches)
 }
 
 model_division model_division_of(const settings& s) {
-  const int stages = parallel_options_of(s).stages;
+  const parallel_options o = parallel_options_of(s);
+  const int stages = o.stages;
+  if (o.layer_ranks > 1)
+    return s.sequence_parallel ? model_division::layers_and_positions : model_division::layers;
   if (stages == 1) return model_division::none;
   for (const auto& list : schedule_of(s, stages, static_cast<int>(s.accumulate)).steps)
     for (const pipeline::step& e : list)
@@ -59,16 +62,18 @@ settings resolved(settings s, int ranks) {
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));
-  if (sizes.pp > 1 && s.schedule.empty()) s.schedule = "1f1b";
+  if ((sizes.pp > 1 || sizes.tp > 1) && s.schedule.empty()) s.schedule = "1f1b";
   if (s.accumulate == 0) s.accumulate = usual_micro_batches(s, sizes.pp);
   return s;
 }
 
 usage_error not_built(const settings& s) {
   const model_division d = model_division_of(s);
-  return usage_error(
-      "--precision " + s.precision + " --recompute " + (s.recompute.empty() ? "none" : s.recompute) +
-      (d == model_division::none ? "" : " --schedule " + s.schedule) + ": this program was built without it");
+  return usage_error("--precision " + s.precision + " --recompute " +
+                     (s.recompute.empty() ? "none" : s.recompute) +
+                     (d >= model_division::layers ? " --mesh " + s.mesh : "") +
+                     (d == model_division::none ? "" : " --schedule " + s.schedule) +
+                     ": this program was built without it");
 }
 
 void write_timeline(const settings& s, index_t step, const pipeline::timing& t) {

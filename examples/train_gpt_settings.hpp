@@ -35,6 +35,7 @@ struct settings {
   double memory_limit = 0;   // bytes; 0: none
   std::string precision = "f32", offload = "none";
   bool resume = false, help = false, deterministic = false, log_all_ranks = false;
+  bool sequence_parallel = false;
 };
 
 inline constexpr const char* usage =
@@ -47,8 +48,9 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--mesh pp=2,dp=2,fsdp=2   ranks along each axis; with fsdp --strategy zero1|zero2|zero3 says what is "
-    "divided\n"
+    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis; with fsdp --strategy zero1|zero2|zero3 says what "
+    "is divided\n"
+    "    --sequence-parallel   activations by positions along tp\n"
     "    --schedule NAME|F.csv --microbatches M   "
     "(--accumulate; 2 x pp)\n"
     "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
@@ -131,6 +133,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
     const weft::mesh_sizes sizes = weft::mesh_from_text(s.mesh);
     o.stages = sizes.pp;
     o.shard_ranks = sizes.fsdp;
+    o.layer_ranks = sizes.tp;
     if (sizes.fsdp == 1) o.divide = weft::sharding::none;
     else if (name.empty()) o.divide = weft::sharding::parameters;
     return o;
@@ -147,8 +150,13 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
 /// What `--mesh` says, and the flags that are for pipelines alone.
 inline void check_mesh_flags(settings& s) {
   const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
-  if (sizes.cp > 1 || sizes.tp > 1)
-    throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp and fsdp");
+  if (sizes.cp > 1)
+    throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp, fsdp and tp");
+  if (s.sequence_parallel && sizes.tp == 1)
+    throw weft::usage_error("--sequence-parallel: divides positions along the axis tp, --mesh tp=2");
+  if (s.model.heads % sizes.tp)
+    throw weft::usage_error("--mesh " + s.mesh + ": --heads " + std::to_string(s.model.heads) +
+                            " cannot be divided among " + std::to_string(sizes.tp) + " ranks");
   if (!s.mesh.empty() && sizes.fsdp == 1 && !s.strategy.empty())
     throw weft::usage_error("--strategy " + s.strategy + ": says what fsdp divides, which --mesh " + s.mesh +
                             " has not");
@@ -169,6 +177,7 @@ inline settings parse(int count, char** values) {
   a.flag("help", s.help);
   a.flag("resume", s.resume);
   a.flag("deterministic", s.deterministic);
+  a.flag("sequence-parallel", s.sequence_parallel);
   a.flag("log-all-ranks", s.log_all_ranks);
   a.list("data", s.data);
   a.number<weft::index_t>("layers", s.model.layers, 1);

@@ -15,6 +15,9 @@
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/stage_timing.hpp>
 #endif
+#if WEFT_STAGES >= 3
+#include <weft/parallel/tensor_parallel.hpp>
+#endif
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/line_log.hpp>
 #include <weft/train/progress.hpp>
@@ -88,7 +91,8 @@ template <class Run>
 std::string first_non_finite(Run& run, const settings& s, const step_batches& batches, index_t micro_batch) {
   const state_dict_t whole = run.full();
   const mesh_sizes sizes = mesh_of(s, run.ranks().size());
-  if (sizes.coordinate(run.ranks().rank(), mesh_axis::pp) > 0) return "";
+  for (const mesh_axis a : {mesh_axis::pp, mesh_axis::tp})
+    if (sizes.coordinate(run.ranks().rank(), a) > 0) return "";
   for (std::size_t j = 0; j < batches.size(); ++j) {
     if (run.micro_batch(static_cast<index_t>(j), s.accumulate) != micro_batch) continue;
     run.begin_micro_batch(static_cast<std::uint64_t>(run.optimizer().steps),
@@ -119,7 +123,12 @@ auto bind_to_mesh(gpt2::model<>& model, Optimizer& optimizer, communicator& rank
                   const parallel_options& o) {
 #if WEFT_STAGES
   using depth = pp<pipeline::one_f_one_b, WEFT_STAGES == 2>;
+#if WEFT_STAGES >= 3
+  using layers = tp<WEFT_STAGES == 4 ? activations::by_positions : activations::whole>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, layers>>;
+#else
   using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>>>;
+#endif
   return bind<plan>(
       model, optimizer, ranks, o,
       {.schedule = [s](int stages, int m) { return schedule_of(s, stages, m); }, .blocks = s.stage_blocks});
@@ -150,6 +159,21 @@ std::string recomputed(const settings& s) {
 /// Blocks are not cached beyond the limit, so that it holds for what the process takes as well.
 void set_memory_limit(const settings& s, const device& where) {
   if (s.memory_limit > 0) where.memory().limit(static_cast<std::size_t>(s.memory_limit));
+}
+
+/// The text that `sample` draws. Logits of divided layers are divided by words: a whole copy draws, then.
+template <class... Choices, class Run>
+std::string sampled(const gpt2::model<>& model, const settings& s, Run& run) {
+  if constexpr (WEFT_STAGES >= 3) {
+    const state_dict_t whole = run.full();
+    const auto copy = gpt2::model<>::create(s.model, run.where().deferred());
+    const state_dict_t parameters = state_dict(copy);
+    for (std::size_t i = 0; i < whole.size(); ++i) parameters[i].second->memory = whole[i].second->memory;
+    context_in<Choices...> alone(run.where());
+    return sample(copy, s, alone);
+  } else {
+    return sample(model, s, run);
+  }
 }
 
 /// What a rank will hold and send, found by two steps on a device that only counts, among ranks that
@@ -276,12 +300,12 @@ int train(const settings& s, communicator& ranks) {
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
   const mesh_sizes sizes = mesh_of(s, ranks.size());
-  const int data_ranks = ranks.size() / sizes.pp, data_rank = ranks.rank() % data_ranks;
-  if (first && s.deterministic && !strategy.keeps_bits(data_ranks, s.accumulate))
+  const int data_ranks = sizes.dp * sizes.fsdp, data_rank = ranks.rank() / sizes.tp % data_ranks;
+  if (first && s.deterministic && (sizes.tp > 1 || !strategy.keeps_bits(data_ranks, s.accumulate)))
     std::fprintf(stderr,
                  "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
                  "micro-batches each: a power "
-                 "of two is needed; the bits will be others than those of one rank\n",
+                 "of two is needed, and no tp; the bits will be others than those of one rank\n",
                  to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
@@ -369,13 +393,13 @@ int train(const settings& s, communicator& ranks) {
                       static_cast<long long>(at.step), s.checkpoint.c_str());
   }
   if constexpr (requires { run.stage(); })
-    if (!s.timeline.empty() && data_rank == 0) {
+    if (!s.timeline.empty() && data_rank == 0 && sizes.coordinate(ranks.rank(), mesh_axis::tp) == 0) {
       const pipeline::timing measured = measured_timing(run);
       if (first) write_timeline(s, at.step, measured);
     }
   if (!s.save.empty()) save_weights(s.save, run);
   if (s.sample > 0) {
-    const std::string text = sample(model, s, run);
+    const std::string text = sampled<Choices...>(model, s, run);
     if (first) std::printf("%s\n", text.c_str());
   }
   return stopped ? stopped : log.failed() ? 2 : 0;

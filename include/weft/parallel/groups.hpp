@@ -62,6 +62,7 @@ class rank_groups {
     all[static_cast<std::size_t>(mesh_axis::fsdp)] = payload(shards_->sent());
     for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
       if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
+    if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
     return all;
   }
   double waited_ms() const {

@@ -206,6 +206,8 @@ class placer {
   constexpr placement by_shared_dims(int i, sequence<placement>& p) {
     const node& n = g_[i];
     bool any = wanted_[i].is_divided();
+    for (int k = 0; k < n.operands; ++k)  // the sums of all rows, rather than a summand of a whole table
+      if (adds_rows_as_wanted(i) && in_stream(n.operand[k], p[k])) p[k] = {};
     for (int k = 0; k < n.operands; ++k) any = any || p[k].is_divided();
     if (!any) return {};
     const sequence<shared_dim> all = shared_dims(g_, i);
@@ -273,11 +275,13 @@ class placer {
       wanted_[n.operand[0]].dim = normalized_dim(n.at[wanted_[i].dim], n.at.count);
     }
   }
+  constexpr bool adds_rows_as_wanted(int i) const {
+    return g_[i].op == &info_of<op::index_add> && wanted_[i].is_divided() && wanted_[i].groups == 1;
+  }
   /// Products and sums of rows of whole operands are computed in the parts that an output asks for.
   constexpr placement as_wanted(int i, sequence<placement>& p, const sequence<shared_dim>& all) {
     const node& n = g_[i];
-    const bool adds_rows = n.op == &info_of<op::index_add> && wanted_[i].groups == 1;
-    if (n.op->kind != op::op_kind::contraction && !adds_rows) return {};
+    if (n.op->kind != op::op_kind::contraction && !adds_rows_as_wanted(i)) return {};
     for (const shared_dim& d : all)
       if (d.result[0] == wanted_[i].dim) return cut_others(i, p, d, wanted_[i]);
     return {};

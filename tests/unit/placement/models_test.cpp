@@ -41,8 +41,9 @@ static_assert(sent<block, by_positions>(4) == bytes * (8 * S + 6 * 2 * C) * 3,
 inline constexpr auto embed = [](auto words, auto positions, auto tokens) {
   return embedding(words, tokens) + positions;
 };
-static_assert(sent<of<decltype(embed), table, parameter<extents<T, C>>, labels>, plan>(3) ==
-              bytes * 2 * S * 2);
+using embed_of = of<decltype(embed), table, parameter<extents<T, C>>, labels>;
+static_assert(sent<embed_of, plan>(3) == bytes * 2 * S * 2);
+static_assert(sent<embed_of, by_positions>(3) == bytes * (2 * S + T * C) * 2);
 
 inline constexpr auto head = [](auto x, auto words, auto y) {
   return cross_entropy(matmul(x, transpose(words)), y);
@@ -176,7 +177,7 @@ TEST_CASE("extents that are known at run time") {
 
 TEST_CASE("the ends of a model, and layers of a user's own") {
   for (const bool in_stream : {false, true}) {
-    check_values<of<decltype(embed), table, parameter<extents<T, C>>, labels>>(in_stream);
+    check_values<embed_of>(in_stream);
     check_values<head_of>(in_stream);
     check_values<of<const apart&, var<B, T, C>>>(in_stream);
     check_values<of<const gated&, var<B, T, C>>>(in_stream);
@@ -191,12 +192,12 @@ TEST_CASE("logits and gradients of a divided vocabulary are never whole") {
   for (int i = 0; i < p.graph.size(); ++i)
     for (int d = 0; live[i] && d < p.graph[i].result.extents.order; ++d)
       CHECK_MESSAGE(p.graph[i].result.extents[d] != V, graph::to_text(p));
-  const graph::placed_graph rows = graph::detail::placed_program(
-      run::detail::joint_graph_of<of<decltype(embed), table, parameter<extents<T, C>>, labels>,
-                                  program_options<>>(),
-      false);
-  for (const graph::node& n : rows.graph.nodes)
-    CHECK((n.result.extents.order == 0 || n.result.extents[0] != V));
+  for (const bool in_stream : {false, true}) {
+    const graph::placed_graph rows =
+        graph::detail::placed_program(run::detail::joint_graph_of<embed_of, program_options<>>(), in_stream);
+    for (const graph::node& n : rows.graph.nodes)
+      CHECK((n.result.extents.order == 0 || n.result.extents[0] != V));
+  }
 }
 
 TEST_CASE("a divided graph as text and as a picture") {
