@@ -110,12 +110,13 @@ class box_run {
       const box_model::entry& e = m.tensors[i];
       held_tensor h{e.name, e.whole, {}, nullptr, false, e.is_buffer};
       if (const auto mine = plan[i].find(own); mine != plan[i].end()) {
-        h.part = mine->second;
-        h.local = made(e, "", h.part, with_elements, where);
+        const box part = mine->second;
+        h.parts = {part};
+        h.local = made(e, "", part, with_elements, where);
         h.saves = ranks.rank() / owners == 0 && (!e.is_buffer || own == 0);
-        if (with_elements && e.has_state && h.part.size() > 0)
+        if (with_elements && e.has_state && part.size() > 0)
           for (const char* kind : {"exp_avg", "exp_avg_sq"})
-            optimizer_.state.set(kind, e.name, made(e, kind, h.part, true, where));
+            optimizer_.state.set(kind, e.name, made(e, kind, part, true, where));
       }
       held_.push_back(std::move(h));
     }
@@ -139,11 +140,11 @@ class box_run {
     bool all = true;
     for (std::size_t i = 0; i < held_.size(); ++i) {
       const held_tensor& h = held_[i];
-      if (h.local) all = all && is(*h.local, box_model::chosen(m.tensors[i], "", h.part));
+      if (h.local) all = all && is(*h.local, box_model::chosen(m.tensors[i], "", h.parts[0].where));
       for (const char* kind : {"exp_avg", "exp_avg_sq"}) {
         const auto t = optimizer_.state.find(kind, h.name);
         const bool expected = with_state && h.local && m.tensors[i].has_state;
-        if (expected) all = all && t && is(*t, box_model::chosen(m.tensors[i], kind, h.part));
+        if (expected) all = all && t && is(*t, box_model::chosen(m.tensors[i], kind, h.parts[0].where));
         else all = all && !t;
       }
     }

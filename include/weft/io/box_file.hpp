@@ -110,11 +110,11 @@ class tensor_writer {
 
 }  // namespace detail
 
-/// Sets the elements of `to`, which holds the box `wanted` of a tensor, to those that are also in `from`.
+/// Sets the elements of `to`, in which the box `wanted` of a tensor is, to those that are also in `from`.
 /// Throws io_error, naming file and tensor, if a checksum is wrong or a bool other than 0 and 1; elements
 /// before it have been set then. `to` is of the type in the file. Reads and allocates at most 1 MiB at a
 /// time, or the whole of `from` if one checksum covers more.
-inline void read_shared(const box_in_file& from, const box& wanted, tensor_state& to) {
+inline void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to) {
   const auto size = static_cast<std::uint64_t>(size_of(to.type));
   std::uint64_t needed_end = 0;
   for_each_run(from.where, wanted, [&](index_t begin, index_t, index_t count) {

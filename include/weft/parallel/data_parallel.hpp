@@ -162,18 +162,26 @@ class data_parallel_hooks : public run::execution_hooks {
     std::vector<held_tensor> all(places_.size());
     for (const unit& u : units_)
       for (const member& m : u.members) {
-        if (m.whole->is_part_of_layer())
-          throw usage_error("weft: parameter " + m.name +
-                            " is divided with its layer among ranks: files of such parameters are not "
-                            "supported, use run.full()");
-        box part = whole_box(in_rows(m.local->extents));
-        part.offset[0] = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
-        all[static_cast<std::size_t>(m.number)] = {m.name,  {m.whole->type, m.whole->extents}, part,
-                                                   m.local, groups_.replicas().rank() == 0,    false};
+        const shape rows = in_rows(m.local->extents);
+        const index_t first = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
+        const communicator* const layers = groups_.layers();
+        const bool divided = m.whole->is_part_of_layer();
+        all[static_cast<std::size_t>(m.number)] = {
+            m.name,
+            {m.whole->type, m.whole->whole()},
+            boxes_of_part(in_rows(m.whole->whole()), m.whole->where_in_layer(), layers ? layers->size() : 1,
+                          layers ? layers->rank() : 0, first, rows),
+            m.local,
+            groups_.replicas().rank() == 0 && (divided || is_first_of_layer()),
+            false};
       }
     for (const auto& [name, b] : buffers_)
-      all.push_back(
-          {name, {b->type, b->extents}, whole_box(in_rows(b->extents)), b, groups_.data().rank() == 0, true});
+      all.push_back({name,
+                     {b->type, b->extents},
+                     {whole_box(in_rows(b->extents))},
+                     b,
+                     groups_.data().rank() == 0 && is_first_of_layer(),
+                     true});
     return all;
   }
 
@@ -201,6 +209,9 @@ class data_parallel_hooks : public run::execution_hooks {
   struct place {
     int unit, member;
   };
+
+  /// Whether this rank saves what all ranks that divide layers have.
+  bool is_first_of_layer() const { return !groups_.layers() || groups_.layers()->rank() == 0; }
 
   /// Reduces the gradients of a unit, except those that are withheld.
   void take(int u) {

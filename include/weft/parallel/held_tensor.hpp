@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a rank holds of the model: for each parameter and buffer a box, all of it, or nothing.
+// What a rank holds of the model: for each parameter and buffer boxes, all of it, or nothing.
 //
 // Checkpoints and weight files are written and read by these boxes alone, whatever strategy made them.
 #pragma once
@@ -16,6 +16,31 @@ namespace weft {
 namespace parallel {
 /// The shape of a tensor as divided into rows: a scalar is one row of one element.
 inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
+
+/// The boxes of a tensor of shape `whole` that are rows `first`, ... of the part that rank `rank` of `ranks`
+/// has, and where they are in a tensor of these rows, of shape `local`. Several if the dim is divided in
+/// groups.
+inline std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks, int rank,
+                                             index_t first, const shape& local) {
+  const int rows = 0, d = p.is_divided() ? p.dim : rows;
+  const index_t group = whole[d] / p.groups, units = group / p.unit;
+  const index_t begin = p.is_divided() ? first_of_part(units, ranks, rank) * p.unit : 0;
+  const index_t count = p.is_divided() ? count_of_part(units, ranks, rank) * p.unit : group;
+  std::vector<stored_box> all;
+  for (index_t g = 0; g < p.groups; ++g) {
+    stored_box b(box{{local.order, {}}, local});
+    b.where.offset[rows] = first;
+    // The indices of the part that are of this group, and those that `local` has of them.
+    index_t low = g * count, high = low + count;
+    if (d == rows) low = std::max(low, first), high = std::min(high, first + local[rows]);
+    if (high <= low && p.groups > 1) continue;
+    b.where.offset[d] = g * group + begin + low - g * count;
+    b.where.extents[d] = std::max<index_t>(high - low, 0);
+    b.at[d] = d == rows ? low - first : low;
+    all.push_back(b);
+  }
+  return all;
+}
 }  // namespace parallel
 
 /// What a rank holds of a parameter or buffer. All ranks have the same list, in the order of the model, also
@@ -23,9 +48,9 @@ inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shap
 struct held_tensor {
   std::string name;
   tensor_spec whole;                    // of all ranks together
-  box part;                             // of in_rows(whole.extents)
-  std::shared_ptr<tensor_state> local;  // the elements of `part`; null if this rank has no part of the tensor
-  bool saves = false;      // whether this rank writes `part`: of each element one of its ranks does
+  std::vector<stored_box> parts;        // of in_rows(whole.extents), and where they are in `local`
+  std::shared_ptr<tensor_state> local;  // their elements; null if this rank has no part of the tensor
+  bool saves = false;      // whether this rank writes its parts: of each element one of the ranks does
   bool is_buffer = false;  // not changed by optimizers, but possibly by forward passes
 };
 

@@ -55,22 +55,33 @@ constexpr box intersection(const box& a, const box& b) {
   return text + "]";
 }
 
+/// A box and where its elements are: in a row-major tensor of shape `in`, beginning at index `at`.
+struct stored_box {
+  box where;
+  shape in, at;
+
+  /// Stored on its own.
+  constexpr stored_box(const box& b) : where(b), in(b.extents), at{b.extents.order, {}} {}
+  constexpr stored_box(const box& b, const shape& s, const shape& begin) : where(b), in(s), at(begin) {}
+};
+
 /// Calls f(index in a, index in b, count) for the elements that are in both boxes, in ascending order: runs
-/// that are contiguous in each of them, stored on their own.
+/// that are contiguous in what each of them is stored in.
 template <class F>
-void for_each_run(const box& a, const box& b, F f) {
-  const box both = intersection(a, b);
+void for_each_run(const stored_box& a, const stored_box& b, F f) {
+  const box both = intersection(a.where, b.where);
   if (both.size() == 0) return;
   int outer = both.offset.order;  // dims from `outer` on form a run
   index_t count = 1;
   for (bool whole = true; whole && outer > 0;) {
     --outer;
     count *= both.extents[outer];
-    whole = both.extents[outer] == a.extents[outer] && both.extents[outer] == b.extents[outer];
+    whole = both.extents[outer] == a.in[outer] && both.extents[outer] == b.in[outer];
   }
-  const auto index_in = [&](const box& in, const shape& at) {
+  const auto index_in = [&](const stored_box& s, const shape& at) {
     index_t i = 0;
-    for (int d = 0; d < at.order; ++d) i = i * in.extents[d] + (both.offset[d] + at[d] - in.offset[d]);
+    for (int d = 0; d < at.order; ++d)
+      i = i * s.in[d] + (both.offset[d] + at[d] - s.where.offset[d] + s.at[d]);
     return i;
   };
   shape at{both.offset.order, {}};

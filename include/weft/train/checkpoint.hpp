@@ -177,11 +177,12 @@ class checkpointer {
     bool is_late() const { return clock::now().time_since_epoch().count() > deadline; }
   };
 
-  /// A tensor in host memory, to be copied.
+  /// A box of a tensor, to be copied.
   struct to_copy {
     std::string key;
     std::shared_ptr<tensor_state> from;
     std::uint64_t version;
+    stored_box part;
     io::stored_tensor* to;
   };
 
@@ -230,18 +231,22 @@ class checkpointer {
     copy_.metadata.clear();
     std::map<std::string, io::stored_tensor> before = std::move(copy_.tensors);
     copy_.tensors.clear();
-    const auto put = [&](const std::string& key, const held_tensor& of,
+    const auto put = [&](const std::string& name, const held_tensor& of,
                          const std::shared_ptr<tensor_state>& t) {
-      if (auto again = before.extract(key)) copy_.tensors.insert(std::move(again));
-      io::stored_tensor& s = copy_.tensors[key];
-      if (!of.is_buffer && t->where->host_accessible()) {  // a forward pass can change buffers
-        io::store_form(*t, s);
-        rest_.push_back({key, t, t->version, &s});
-      } else {
-        io::store(*t, s);
+      weft::detail::require_own_memory(*t);
+      t->where->synchronize();
+      for (std::size_t i = 0; i < of.parts.size(); ++i) {
+        const std::string key = detail::key_of_part(name, i);
+        if (auto again = before.extract(key)) copy_.tensors.insert(std::move(again));
+        io::stored_tensor& s = copy_.tensors[key];
+        s.type = t->type;
+        s.extents = of.parts[i].where.extents;
+        to_copy c{key, t, t->version, of.parts[i], &s};
+        if (!of.is_buffer && t->where->host_accessible()) rest_.push_back(c);  // a forward pass changes buffers
+        else copy(c);
+        copy_.metadata[key] =
+            detail::note_of(of.whole, of.parts[i].where).text();  // sums are added when it is written
       }
-      s.extents = of.part.extents;
-      copy_.metadata[key] = detail::note_of(of).text();  // sums are added when it is written
     };
     std::map<std::string, const held_tensor*> model;
     const std::vector<held_tensor> held = run_->held_tensors();
@@ -261,11 +266,17 @@ class checkpointer {
   int part() const { return run_->groups().owners().rank(); }
   int parts() const { return run_->groups().owners().size(); }
 
+  static void copy(const to_copy& c) {
+    const index_t size = size_of(c.from->type);
+    c.to->bytes.resize(bytes_of(c.part.where.extents, c.from->type));
+    for_each_run(c.part.where, c.part, [&](index_t to, index_t from, index_t count) {
+      c.from->where->download(c.to->bytes.data() + to * size,
+                              static_cast<const char*>(c.from->memory.data()) + from * size,
+                              static_cast<std::size_t>(count * size));
+    });
+  }
   void copy_rest() {
-    for (const to_copy& c : rest_) {
-      c.to->bytes.resize(c.from->bytes());
-      if (!c.to->bytes.empty()) std::memcpy(c.to->bytes.data(), c.from->memory.data(), c.to->bytes.size());
-    }
+    for (const to_copy& c : rest_) copy(c);
     for (const to_copy& c : std::exchange(rest_, {}))
       if (c.from->version != c.version)
         throw io_error("weft: " + folder_.path() + ": tensor " + c.key + " was changed while it was saved");

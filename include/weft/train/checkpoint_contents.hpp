@@ -91,7 +91,7 @@ class checkpoint_contents {
     if (!is_within(where, whole.extents))
       fail(to_string(where) + " is outside of " + to_string(whole.extents));
     if (!fits(whole)) fail("the size of " + to_string(whole.extents) + " overflows");
-    checkpoint_tensor& to = tensors_[t.name];
+    checkpoint_tensor& to = tensors_[t.name.substr(0, t.name.find('#'))];
     if (!to.pieces.empty() && !(to.whole == whole))
       fail("is a piece of " + std::string(name_of(whole.type)) + " " + to_string(whole.extents) + ", in " +
            path_of(to.pieces.front()) + " of " + name_of(to.whole.type) + " " + to_string(to.whole.extents));

@@ -193,6 +193,11 @@ inline std::string text_of_sums(const std::vector<std::uint64_t>& sums) {
   return t;
 }
 
+/// The key of box number `part` of a tensor of which a shard has several.
+inline std::string key_of_part(const std::string& key, std::size_t part) {
+  return part == 0 ? key : key + "#" + std::to_string(part);
+}
+
 /// The note on a tensor in the header of a shard, "3,0/11,8 0123456789abcdef ...": the offset of the box in
 /// the shard, the extents of the whole tensor, and XXH64 of each block (io::block_sums) of its bytes. In the
 /// dims after those listed, of which there is at least one, the box is whole.

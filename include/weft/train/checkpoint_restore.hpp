@@ -15,10 +15,10 @@
 
 namespace weft::detail {
 
-/// The note on what a rank holds of a tensor, without checksums.
-inline piece_note note_of(const held_tensor& t) {
-  piece_note note{t.part.offset, parallel::in_rows(t.whole.extents), {}};
-  const auto is_whole = [&](int d) { return t.part.extents[d] == note.whole[d]; };
+/// The note on a box of a tensor, without checksums.
+inline piece_note note_of(const tensor_spec& whole, const box& part) {
+  piece_note note{part.offset, parallel::in_rows(whole.extents), {}};
+  const auto is_whole = [&](int d) { return part.extents[d] == note.whole[d]; };
   while (note.whole.order > 1 && is_whole(note.whole.order - 1))
     note.whole[--note.whole.order] = 0, note.offset[--note.offset.order] = 0;
   return note;
@@ -88,9 +88,10 @@ class checkpoint_restorer {
       run_->optimizer().state.set(k.kind, k.name, to);
     }
     for (const checkpoint_piece& p : t.pieces) {
-      if (intersection(p.where, of.part).size() == 0) continue;
+      const auto shares = [&](const stored_box& own) { return intersection(p.where, own.where).size() > 0; };
+      if (std::none_of(of.parts.begin(), of.parts.end(), shares)) continue;
       const io::input_file file(checkpoint_folder::shard(from_, p.part));
-      io::read_shared({file, p.at, p.where, p.sums, key}, of.part, *to);
+      for (const stored_box& own : of.parts) io::read_shared({file, p.at, p.where, p.sums, key}, own, *to);
     }
   }
 

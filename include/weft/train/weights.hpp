@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,12 +91,10 @@ class weights_writer {
       const index_t size = size_of(held_[t].whole.type);
       const index_t most = static_cast<index_t>(io::block_bytes) / size;
       for_each_slab(parallel::in_rows(held_[t].whole.extents), most, [&](const box& slab) {
-        const box own = intersection(slab, held_[t].part);
-        message_.resize(static_cast<std::size_t>(own.size() * size));
-        attempt([&] { copy_own(held_[t], own); });
+        attempt([&] { copy_own(held_[t], slab); });
         if (owners_.rank() != 0) return send();
         slab_.resize(static_cast<std::size_t>(slab.size() * size));
-        place(own, slab, size);
+        place(slab, 0, t);
         for (int r = 1; r < owners_.size(); ++r) receive(r, slab, t);
         attempt([&] { file_->append({slab_.data(), slab_.size()}); });
       });
@@ -104,56 +104,79 @@ class weights_writer {
   }
 
  private:
-  static constexpr std::size_t numbers_of_box = 2 * max_order;
-
-  /// Sends the boxes of all tensors to rank 0. What a rank has no part in, or does not save, is empty.
+  /// Sends the boxes of all tensors to rank 0: their number, then offsets and extents. What a rank has no
+  /// part in, or does not save, has none.
   void gather_boxes() {
     std::vector<std::int64_t> own;
     for (held_tensor& t : held_) {
-      const shape nothing{parallel::in_rows(t.whole.extents).order, {}};
-      if (!t.saves || !t.local) t.part = {nothing, nothing};
-      for (const shape* s : {&t.part.offset, &t.part.extents})
-        own.insert(own.end(), s->extent, s->extent + max_order);
+      if (!t.saves || !t.local) t.parts.clear();
+      own.push_back(static_cast<std::int64_t>(t.parts.size()));
+      for (const stored_box& p : t.parts)
+        for (const shape* s : {&p.where.offset, &p.where.extents})
+          own.insert(own.end(), s->extent, s->extent + s->order);
     }
-    boxes_.resize(owners_.rank() == 0 ? own.size() * static_cast<std::size_t>(owners_.size()) : 0);
-    const rank_counts counts(static_cast<std::size_t>(owners_.size()), static_cast<index_t>(own.size()));
-    owners_.gather(own, boxes_, 0, counts, options_).wait();
+    const auto ranks = static_cast<std::size_t>(owners_.size());
+    std::vector<std::int64_t> counts(ranks), numbers;
+    const auto size = static_cast<std::int64_t>(own.size());
+    owners_.all_gather(std::span(&size, 1), counts, {}, options_).wait();
+    if (owners_.rank() == 0)
+      numbers.resize(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), index_t{0})));
+    owners_.gather(own, numbers, 0, rank_counts(counts.begin(), counts.end()), options_).wait();
+    boxes_.assign(owners_.rank() == 0 ? ranks * held_.size() : 0, {});
+    const std::int64_t* n = numbers.data();
+    for (std::size_t i = 0; i < boxes_.size(); ++i) {
+      const int order = parallel::in_rows(held_[i % held_.size()].whole.extents).order;
+      for (std::int64_t left = *n++; left > 0; --left) {
+        box b{{order, {}}, {order, {}}};
+        for (shape* s : {&b.offset, &b.extents})
+          for (int d = 0; d < order; ++d) (*s)[d] = *n++;
+        boxes_[i].push_back(b);
+      }
+    }
   }
-  /// The part of tensor `t` that `rank` holds.
-  box part_of_rank(int rank, std::size_t t) const {
-    const int order = held_[t].part.extents.order;
-    box b{{order, {}}, {order, {}}};
-    const std::int64_t* const from =
-        &boxes_[(static_cast<std::size_t>(rank) * held_.size() + t) * numbers_of_box];
-    for (int d = 0; d < order; ++d) b.offset[d] = from[d], b.extents[d] = from[max_order + d];
-    return b;
+  /// What `rank` holds of tensor `t`; on rank 0.
+  const std::vector<box>& boxes_of_rank(int rank, std::size_t t) const {
+    return boxes_[static_cast<std::size_t>(rank) * held_.size() + t];
   }
 
-  /// Copies the elements of `own`, which this rank holds, to `message_`.
-  void copy_own(const held_tensor& t, const box& own) {
+  /// Copies the elements of the slab that this rank holds to `message_`, one box after the other.
+  void copy_own(const held_tensor& t, const box& slab) {
     const index_t size = size_of(t.whole.type);
-    for_each_run(own, t.part, [&](index_t to, index_t from, index_t count) {
-      t.local->where->download(message_.data() + to * size,
-                               static_cast<const char*>(t.local->memory.data()) + from * size,
-                               static_cast<std::size_t>(count * size));
-    });
+    message_.clear();
+    for (const stored_box& p : t.parts) {
+      const box own = intersection(slab, p.where);
+      const std::size_t begin = message_.size();
+      message_.resize(begin + static_cast<std::size_t>(own.size() * size));
+      for_each_run(own, p, [&](index_t to, index_t from, index_t count) {
+        t.local->where->download(message_.data() + begin + to * size,
+                                 static_cast<const char*>(t.local->memory.data()) + from * size,
+                                 static_cast<std::size_t>(count * size));
+      });
+    }
   }
   void send() {
     if (!message_.empty()) owners_.send(bytes_in(message_), 0, 0, options_).wait();
   }
   void receive(int rank, const box& slab, std::size_t t) {
-    const box common = intersection(slab, part_of_rank(rank, t));
-    message_.resize(bytes_of(common.extents, held_[t].whole.type));
+    std::size_t bytes = 0;
+    for (const box& b : boxes_of_rank(rank, t))
+      bytes += bytes_of(intersection(slab, b).extents, held_[t].whole.type);
+    message_.resize(bytes);
     if (message_.empty()) return;
     owners_.receive(bytes_in(message_), rank, 0, options_).wait();
-    place(common, slab, size_of(held_[t].whole.type));
+    place(slab, rank, t);
   }
-  /// Copies `message_`, the elements of `common`, to their places in the slab.
-  void place(const box& common, const box& slab, index_t size) {
-    for_each_run(common, slab, [&](index_t from, index_t to, index_t count) {
-      std::memcpy(slab_.data() + to * size, message_.data() + from * size,
-                  static_cast<std::size_t>(count * size));
-    });
+  /// Copies `message_`, what `rank` holds of the slab, to its places.
+  void place(const box& slab, int rank, std::size_t t) {
+    const index_t size = size_of(held_[t].whole.type);
+    const char* message = message_.data();
+    for (const box& b : boxes_of_rank(rank, t)) {
+      const box common = intersection(slab, b);
+      for_each_run(common, slab, [&](index_t from, index_t to, index_t count) {
+        std::memcpy(slab_.data() + to * size, message + from * size, static_cast<std::size_t>(count * size));
+      });
+      message += common.size() * size;
+    }
   }
   static elements bytes_in(std::vector<char>& v) {
     return {v.data(), static_cast<index_t>(v.size()), dtype::u8};
@@ -164,7 +187,7 @@ class weights_writer {
   comm_options options_;
   std::vector<held_tensor> held_;
   std::optional<io::replacement_file> file_;  // on rank 0
-  std::vector<std::int64_t> boxes_;           // of all ranks, on rank 0
+  std::vector<std::vector<box>> boxes_;       // by rank and tensor, on rank 0
   std::vector<char> slab_, message_;
 };
 
@@ -204,7 +227,8 @@ void load_weights(const std::string& path, Run& run) {
     wanted = detail::tensors_in_file(header, *file, held);
   });
   on_all_ranks(run.ranks(), o, [&] {
-    for (const detail::tensor_in_file& w : wanted) io::read_shared(w.from, w.to->part, *w.to->local);
+    for (const detail::tensor_in_file& w : wanted)
+      for (const stored_box& p : w.to->parts) io::read_shared(w.from, p, *w.to->local);
   });
   run.reload();
 }

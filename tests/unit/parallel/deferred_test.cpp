@@ -30,7 +30,7 @@ void check_rows(const Run& run, const net& whole) {
     REQUIRE(held[i].name == all[i].first);
     CHECK(held[i].local == run.local()[i].second);
     const index_t row = w.extents.size() / parallel::in_rows(w.extents)[0];
-    const index_t first = held[i].part.offset[0] * row;
+    const index_t first = held[i].parts[0].where.offset[0] * row;
     INFO(all[i].first);
     CHECK(same_bits(own.memory.data(), static_cast<const float*>(w.memory.data()) + first, own.bytes()));
   }
@@ -147,7 +147,7 @@ TEST_CASE("a model whose sizes are in its type is created without memory, and ea
     for (const held_tensor& h : held) {
       const auto& w =
           *std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == h.name; })->second;
-      const index_t first = h.part.offset[0] * (w.extents.size() / w.extents[0]);
+      const index_t first = h.parts[0].where.offset[0] * (w.extents.size() / w.extents[0]);
       CHECK(same_bits(h.local->memory.data(), static_cast<const float*>(w.memory.data()) + first,
                       h.local->bytes()));
     }

@@ -71,7 +71,7 @@ large_net made(const device& where, std::uint64_t seed) {
 /// Sets what this rank holds to one number.
 void initialize_rows(auto& run, float value) {
   for (const held_tensor& t : run.held_tensors())
-    std::fill_n(static_cast<float*>(t.local->memory.data()), t.part.size(), value);
+    std::fill_n(static_cast<float*>(t.local->memory.data()), t.parts[0].where.size(), value);
 }
 constexpr long long whole_bytes = 8LL * rows * width * 4;
 
