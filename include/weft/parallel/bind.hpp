@@ -61,6 +61,7 @@ class bound_run : public context {
 
  public:
   using programs = Options;
+  static constexpr bool scales_loss = Options::products == dtype::f16;
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
             std::shared_ptr<communicator> ranks, const parallel_options& o)
@@ -93,18 +94,14 @@ class bound_run : public context {
         1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
     loss_weight = 1;
     const double norm = gradient_norm() * mean;
-    for (const auto& f : std::exchange(before_update_, {})) f();
+    begin_update();
     if (!scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
       update_parameters(*optimizer_, local_,
                         mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0), *this);
     else
       for (const auto& [name, p] : local_) p->grad.reset();
     set_scale();
-    parallel_->groups().set_step(++steps_);
-    const bool meets = steps_ % options_.local_steps == 0;
-    if (local && groups().data().size() > 1 && meets) parallel_->average_parameters();
-    if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers();
-    parallel_->parameters_changed();
+    end_step();
     return norm;
   }
 
@@ -335,12 +332,30 @@ class bound_run : public context {
   virtual void deliver_gradients() {
     if (hooks_) parallel_->deliver_gradients();
   }
+  /// Calls what waits for the next change of parameters.
+  void begin_update() {
+    for (const auto& f : std::exchange(before_update_, {})) f();
+  }
+  /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been
+  /// delivered, as the update that follows `updates` others. For schedules that update parameters more than
+  /// once in a step.
+  void update_once(std::int64_t updates) {
+    optimizer_->steps = updates;
+    update_parameters(*optimizer_, local_, 1.0 / (loss_scale * groups().data().size()), *this);
+    parallel_->parameters_changed();
+  }
+  /// Ends a step whose parameters have been updated.
+  void end_step() {
+    parallel_->groups().set_step(++steps_);
+    const bool meets = steps_ % options_.local_steps == 0;
+    if (options_.local_steps > 1 && groups().data().size() > 1 && meets) parallel_->average_parameters();
+    if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers();
+    parallel_->parameters_changed();
+  }
   /// Whether norms count the gradient of this parameter on this rank.
   virtual bool counts(const tensor_state&) const { return true; }
 
  private:
-  static constexpr bool scales_loss = Options::products == dtype::f16;
-
   [[noreturn, gnu::cold]] static void refuse_unprepared() {
     throw usage_error(
         "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, "

@@ -78,12 +78,15 @@ class pipeline_run : public bound_run<Optimizer, Options> {
       abort_on_error(of_step, [&] { of_step.of(0); });
       prepare(of_step.of(0), micro_batches);
     }
+    if (!schedule_.flush)
+      parallel::refuse_without_flush(base::options(), o.clip, base::scales_loss, tied_->first_name());
     const typename base::communication before = communicated();
     const auto count = static_cast<std::size_t>(micro_batches * base::groups().data().size());
     const auto ranks = static_cast<std::size_t>(base::ranks().size());
     recycled_vector<double> figures(count + 2 * ranks, 0.0);  // the losses, and the times of each rank
     const std::span losses = std::span(figures).first(count), times = std::span(figures).subspan(count);
     number_of_step_ = static_cast<std::uint64_t>(base::optimizer().steps);
+    if (!schedule_.flush) base::begin_update();
     abort_on_error(of_step, [&] { of_step.execute(losses); });
     records_ = of_step.records();
     began_ = of_step.begin();
@@ -91,7 +94,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     base::ranks().all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
     step_result r = base::mean_of(losses, o);
     r.bubble_fraction = idle_fraction(times);
-    r.norm = base::step(o);
+    if (schedule_.flush) r.norm = base::step(o);
+    else base::end_step();
     base::set_communication(r, before);
     return r;
   }
@@ -425,6 +429,11 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
   void after_backward(int chunk, int micro_batch) {
     tied_->after_backward(chunk, micro_batch, base::groups().labelled(""));
+  }
+  void complete_gradients() { base::deliver_gradients(); }
+  /// Update number `number` of this step, counted from 0.
+  void update(int number) {
+    base::update_once(static_cast<std::int64_t>(number_of_step_) + number);
   }
 
   state_dict_t parameters_, buffers_;  // of the whole model

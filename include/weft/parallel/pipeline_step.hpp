@@ -9,6 +9,7 @@
 #include <weft/parallel/stage_evaluator.hpp>
 #include <weft/parallel/stage_messages.hpp>
 #include <weft/parallel/tied_gradients.hpp>
+#include <weft/parallel/weight_versions.hpp>
 
 namespace weft::parallel {
 
@@ -48,6 +49,7 @@ class pipeline_step {
   /// that computes them.
   void execute(std::span<double> losses) {
     losses_ = losses;
+    if (!schedule_.flush) versions_.emplace(run_.local());
     for (std::size_t k = 0; k < list_.size(); ++k) {
       const pipeline::step& e = list_[k];
       at_ = &e;
@@ -60,11 +62,11 @@ class pipeline_step {
       await_input(e);
       const double start = seconds();
       if (e.kind == kind::forward) forward(e);
-      if (pipeline::yields_gradient(e.kind)) backward_input(e);
-      if (completes_gradients(e)) backward_weight(e);
+      if (e.kind != kind::forward) backward(e);
       records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, start, seconds()});
     }
     messages_.complete();
+    if (versions_) versions_->finish();
   }
 
   /// What execute() does now, for example "forward of chunk 3, micro-batch 0".
@@ -141,6 +143,7 @@ class pipeline_step {
 
   void forward(const pipeline::step& e) {
     run_.begin_this(e.micro_batch, schedule_.micro_batches);
+    if (versions_) versions_->keep(e.micro_batch);
     saved& s = cell(e);
     s.recorded = std::make_unique<tape_type>(run_);
     const stage_events events{.enter = [&](const tensor_state&) { return s.in = input_of(e); },
@@ -173,6 +176,17 @@ class pipeline_step {
   static bool completes_gradients(const pipeline::step& e) {
     return e.kind == kind::backward || e.kind == kind::backward_weight;
   }
+  void backward(const pipeline::step& e) {
+    std::optional<weight_versions::scope> as_in_forward;
+    if (versions_) as_in_forward.emplace(*versions_, e.micro_batch);
+    if (pipeline::yields_gradient(e.kind)) backward_input(e);
+    if (completes_gradients(e)) backward_weight(e);
+    as_in_forward.reset();
+    if (!versions_ || !completes_gradients(e)) return;
+    versions_->release(e.micro_batch);
+    run_.complete_gradients();
+    versions_->update([&] { run_.update(updates_++); });
+  }
   /// Computes the gradient of the chunk's input; of an undivided backward pass, all gradients.
   void backward_input(const pipeline::step& e) {
     saved& s = cell(e);
@@ -199,7 +213,8 @@ class pipeline_step {
     s.recorded.reset();
   }
   void begin_gradients(const pipeline::step& e) {
-    run_.synchronize(--backwards_left_[static_cast<std::size_t>(e.chunk)] == 0);
+    run_.synchronize(--backwards_left_[static_cast<std::size_t>(e.chunk)] == 0 ||
+                     versions_.has_value());
     run_.before_backward(e.chunk, e.micro_batch);
   }
   void send_gradient(const pipeline::step& e) {
@@ -217,6 +232,8 @@ class pipeline_step {
   std::vector<int> forwards_left_, backwards_left_;  // by micro-batch; by chunk
   std::span<double> losses_;
   std::vector<pipeline::record> records_;
+  std::optional<weight_versions> versions_;  // if parameters are updated after each backward step
+  int updates_ = 0;
   stage_messages messages_;
   clock::time_point begin_;
 };

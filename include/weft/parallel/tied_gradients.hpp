@@ -88,6 +88,9 @@ class tied_gradients {
     sent_.clear();
   }
 
+  /// The name of a parameter that several chunks read; empty if there is none.
+  std::string first_name() const { return all_.empty() ? "" : all_[0].name; }
+
   /// Whether another stage owns the parameter whose rows `local` are.
   bool owned_elsewhere(const std::string& name) const {
     for (std::size_t t = 0; t < all_.size(); ++t)

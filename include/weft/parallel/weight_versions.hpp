@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// The versions of a stage's parameters that micro-batches in flight read, for schedules that update
+// parameters after each backward step (weight stashing; PipeDream, Narayanan et al., 2019).
+//
+// The backward step of a micro-batch reads the elements that its forward step has read, whatever updates came
+// between. The newest version stays in the memory of the parameters, so that whoever refers to it reads the
+// newest elements; an update copies what a micro-batch in flight still needs.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <weft/parallel/unit.hpp>
+
+namespace weft::parallel {
+
+/// The stored versions of some parameters.
+class weight_versions {
+ public:
+  explicit weight_versions(state_dict_t parameters) : parameters_(std::move(parameters)) {
+    for (const auto& [name, p] : parameters_) written_.push_back(p->version);
+  }
+  weight_versions(const weight_versions&) = delete;
+  weight_versions& operator=(const weight_versions&) = delete;
+
+  /// A micro-batch reads the newest version from now on, until release().
+  void keep(int micro_batch) {
+    auto& memory = kept_[micro_batch];
+    for (const auto& [name, p] : parameters_) memory.push_back(p->memory);
+  }
+  void release(int micro_batch) { kept_.erase(micro_batch); }
+
+  /// During its lifetime, the parameters have the elements of the version that a micro-batch keeps.
+  class scope {
+   public:
+    scope(weight_versions& of, int micro_batch) : of_(of), memory_(of.kept_.at(micro_batch)) { exchange(); }
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() { exchange(); }
+
+   private:
+    void exchange() {
+      for (std::size_t i = 0; i < memory_.size(); ++i)
+        std::swap(of_.parameters_[i].second->memory, memory_[i]);
+    }
+    weight_versions& of_;
+    std::vector<buffer>& memory_;
+  };
+
+  /// Updates the parameters by `update()`, which changes the newest version only: of the parameters with a
+  /// gradient, elements that a micro-batch keeps are copied before.
+  template <class F>
+  void update(F update) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (parameters_[i].second->grad) preserve(i);
+    update();
+    // Statements of the step were written before, for whichever version their micro-batch reads.
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second->version = written_[i];
+  }
+
+  /// After the last update of a step: statements written before are out of date.
+  void finish() const {
+    for (const auto& [name, p] : parameters_) ++p->version;
+  }
+
+ private:
+  /// Gives micro-batches that read the newest version of a parameter a copy, one for all of them.
+  void preserve(std::size_t i) {
+    const tensor_state& p = *parameters_[i].second;
+    buffer copy;
+    for (auto& [micro_batch, memory] : kept_) {
+      if (memory[i].data() != p.memory.data() || p.bytes() == 0) continue;
+      if (!copy) {
+        copy = p.where.allocate(p.bytes());
+        copy_elements(*p.where, p.type, copy.data(), p.memory.data(), p.extents.size());
+      }
+      memory[i] = copy;
+    }
+  }
+
+  state_dict_t parameters_;
+  std::vector<std::uint64_t> written_;         // tensor_state::version at the beginning of the step
+  std::map<int, std::vector<buffer>> kept_;  // by micro-batch, then by parameter
+};
+
+}  // namespace weft::parallel
