@@ -62,6 +62,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     use_schedule(micro_batches);
     const std::vector<reading> readings = readings_of(statement);
     divide(readings);
+    find_tied(readings);
     hold_own(readings);
   }
 
@@ -73,13 +74,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     o.micro_batches = micro_batches;
     base::check(o);
     use_schedule(micro_batches);
+    if (!schedule_.flush) parallel::refuse_without_flush(base::options(), o.clip, base::scales_loss);
     parallel::pipeline_step<pipeline_run, Loss> of_step(*this, loss, schedule_);
     if (!base::holds_parameters()) {
       abort_on_error(of_step, [&] { of_step.of(0); });
       prepare(of_step.of(0), micro_batches);
     }
-    if (!schedule_.flush)
-      parallel::refuse_without_flush(base::options(), o.clip, base::scales_loss, tied_->first_name());
     const typename base::communication before = communicated();
     const auto count = static_cast<std::size_t>(micro_batches * base::groups().data().size());
     const auto ranks = static_cast<std::size_t>(base::ranks().size());
@@ -90,7 +90,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     abort_on_error(of_step, [&] { of_step.execute(losses); });
     records_ = of_step.records();
     began_ = of_step.begin();
-    set_times(times.subspan(2 * static_cast<std::size_t>(base::ranks().rank()), 2));
+    of_step.set_times(times.subspan(2 * static_cast<std::size_t>(base::ranks().rank()), 2));
     base::ranks().all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
     step_result r = base::mean_of(losses, o);
     r.bubble_fraction = idle_fraction(times);
@@ -223,14 +223,6 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return {.label = label, .timeout = base::options().timeout, .control = true};
   }
 
-  /// Sets the time that this rank has computed in a step, and when it ended, both in seconds.
-  void set_times(std::span<double> times) const {
-    for (const pipeline::record& r : records_)
-      if (!pipeline::is_message(r.kind)) {
-        times[0] += r.end - r.start;
-        times[1] = std::max(times[1], r.end);
-      }
-  }
   /// The fraction of the time up to the last end during which ranks did not compute.
   static double idle_fraction(std::span<const double> times) {
     double busy = 0, end = 0;
@@ -249,6 +241,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
       throw usage_error("weft: pipeline: the schedule for " + std::to_string(micro_batches) +
                         " micro-batches puts chunks on other stages than the one before");
+    if (base::holds_parameters()) tied_->check(s);
     schedule_ = std::move(s);
   }
 
@@ -283,6 +276,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     chunks_ = settings_.blocks.empty() ? parallel::divided_by_cost(cost, before, chunks)
                                        : parallel::divided_by_list(settings_.blocks, blocks_, chunks);
     agree_on_chunks();
+    costs_.clear();
     for (const parallel::block_range& c : chunks_) {
       costs_.push_back(c.first == 0 ? before : 0.0);
       for (index_t b = c.first; b < c.last; ++b) costs_.back() += cost[static_cast<std::size_t>(b)];
@@ -313,6 +307,26 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return found.empty() ? std::vector<int>{0} : found;
   }
 
+  /// The stages of chunks, each once.
+  std::vector<int> stages_of(const std::vector<int>& chunks) const {
+    std::vector<int> stages;
+    for (const int c : chunks)
+      if (const int s = schedule_.stage_of[static_cast<std::size_t>(c)];
+          std::find(stages.begin(), stages.end(), s) == stages.end())
+        stages.push_back(s);
+    return stages;
+  }
+  /// The parameters that several chunks read.
+  void find_tied(const std::vector<reading>& readings) {
+    std::vector<parallel::tied_parameter> tied;
+    for (const auto& [name, t] : parameters_)
+      if (const std::vector<int> chunks = chunks_that_read(readings, t.get()); chunks.size() > 1)
+        tied.push_back({name, t, chunks, stages_of(chunks)});
+    tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
+                  base::options().deterministic);
+    tied_->check(schedule_);
+  }
+
   /// Sets all tensors to those of rank 0, as stages may share some. Frees what other stages hold, and divides
   /// the rest among the data-parallel ranks.
   void hold_own(const std::vector<reading>& readings) {
@@ -325,20 +339,13 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &base::ranks())
                        : base::ranks().split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
     parallel::begin_as_first(*alike, control(""), parallel::message_device(this->where()), whole);
-    std::vector<parallel::tied_parameter> tied;
     state_dict_t own[2];
     std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
     const state_dict_t* const all[] = {&parameters_, &buffers_};
     for (int k = 0; k < 2; ++k)
       for (const auto& [name, t] : *all[k]) {
         const std::vector<int> chunks = chunks_that_read(readings, t.get());
-        std::vector<int> stages;
-        for (const int c : chunks)
-          if (const int s = schedule_.stage_of[static_cast<std::size_t>(c)];
-              std::find(stages.begin(), stages.end(), s) == stages.end())
-            stages.push_back(s);
-        owner_.emplace_back(name, stages[0]);
-        if (k == 0 && chunks.size() > 1) tied.push_back({name, t, chunks, stages});
+        owner_.emplace_back(name, schedule_.stage_of[static_cast<std::size_t>(chunks[0])]);
         const auto here = std::find_if(chunks.begin(), chunks.end(), [&](int c) { return on_this_stage(c); });
         if (here == chunks.end()) {
           free(name, *t);
@@ -349,8 +356,6 @@ class pipeline_run : public bound_run<Optimizer, Options> {
       }
     base::hold(own[0], own[1], *data_, owners_, chunk_of, layers_);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
-    tied_.emplace(std::move(tied), schedule_.stage_of, *stages_, 2 * schedule_.chunks(),
-                  base::options().deterministic);
   }
   static void free(const std::string& name, tensor_state& t) {
     t.memory = buffer();
@@ -430,7 +435,11 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   void after_backward(int chunk, int micro_batch) {
     tied_->after_backward(chunk, micro_batch, base::groups().labelled(""));
   }
-  void complete_gradients() { base::deliver_gradients(); }
+  parallel::tied_gradients& tied() { return *tied_; }
+  void complete_gradients() {
+    base::deliver_gradients();
+    tied_->share(base::local(), base::groups().labelled(""));
+  }
   /// Update number `number` of this step, counted from 0.
   void update(int number) {
     base::update_once(static_cast<std::int64_t>(number_of_step_) + number);

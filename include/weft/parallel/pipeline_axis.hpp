@@ -109,26 +109,24 @@ inline pipeline::schedule usable_schedule(pipeline::schedule s, int stages, inde
 
 /// Throws usage_error, naming the option, for what a schedule that updates parameters after each backward
 /// step cannot do, because it needs the gradients of all stages or micro-batches before the update.
-/// `tied`: the name of a parameter that several stages read; empty if there is none.
-inline void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss,
-                                 const std::string& tied) {
+inline void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss) {
   const auto refuse = [](const std::string& what) {
     throw usage_error("weft: pipeline: the schedule updates parameters after each backward step: " + what);
   };
   if (clip > 0)
-    refuse("step_options::clip needs the norm of the gradient over all stages, which do not wait for each "
-           "other; set it to 0");
+    refuse(
+        "step_options::clip needs the norm of the gradient over all stages, which do not wait for each "
+        "other; set it to 0");
   if (scales_loss)
-    refuse("the scale of the loss of precision::f16 follows from the gradients of all stages; use "
-           "precision::bf16");
+    refuse(
+        "the scale of the loss of precision::f16 follows from the gradients of all stages; use "
+        "precision::bf16");
   if (o.divide != sharding::none)
-    refuse("fsdp divides parameters or the state of the optimizer among ranks, each stage keeps whole "
-           "versions of its parameters; use dp");
+    refuse(
+        "fsdp divides parameters or the state of the optimizer among ranks, each stage keeps whole "
+        "versions of its parameters; use dp");
   if (o.local_steps > 1)
     refuse("local_steps is " + std::to_string(o.local_steps) + ": ranks would keep different versions");
-  if (!tied.empty())
-    refuse("parameter " + tied +
-           " is read by several stages, whose gradients of a micro-batch are not known at one time");
 }
 
 }  // namespace parallel

@@ -35,7 +35,7 @@ class pipeline_step {
         begin_(clock::now()) {
     for (const pipeline::step& e : list_) {
       if (e.kind == kind::forward) ++forwards_left_[static_cast<std::size_t>(e.micro_batch)];
-      if (completes_gradients(e)) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
+      if (pipeline::completes_gradients(e.kind)) ++backwards_left_[static_cast<std::size_t>(e.chunk)];
     }
   }
 
@@ -49,6 +49,7 @@ class pipeline_step {
   /// that computes them.
   void execute(std::span<double> losses) {
     losses_ = losses;
+    run_.tied().begin_step(schedule_);
     if (!schedule_.flush) versions_.emplace(run_.local());
     for (std::size_t k = 0; k < list_.size(); ++k) {
       const pipeline::step& e = list_[k];
@@ -66,7 +67,10 @@ class pipeline_step {
       records_.push_back({run_.stage(), e.kind, e.chunk, e.micro_batch, start, seconds()});
     }
     messages_.complete();
-    if (versions_) versions_->finish();
+    if (!versions_) return;
+    update_tied(schedule_.micro_batches);
+    run_.tied().complete();
+    versions_->finish();
   }
 
   /// What execute() does now, for example "forward of chunk 3, micro-batch 0".
@@ -75,6 +79,14 @@ class pipeline_step {
   /// When this stage executed what, in seconds since the step began: see pipeline_run::records.
   const std::vector<pipeline::record>& records() const { return records_; }
   std::chrono::steady_clock::time_point begin() const { return begin_; }
+  /// Sets the time that this stage has computed, and when it ended, both in seconds.
+  void set_times(std::span<double> times) const {
+    for (const pipeline::record& r : records_)
+      if (!pipeline::is_message(r.kind)) {
+        times[0] += r.end - r.start;
+        times[1] = std::max(times[1], r.end);
+      }
+  }
 
  private:
   using kind = pipeline::step_kind;
@@ -142,8 +154,11 @@ class pipeline_step {
   }
 
   void forward(const pipeline::step& e) {
+    if (versions_) {
+      update_tied(e.micro_batch);
+      versions_->keep(e.micro_batch);
+    }
     run_.begin_this(e.micro_batch, schedule_.micro_batches);
-    if (versions_) versions_->keep(e.micro_batch);
     saved& s = cell(e);
     s.recorded = std::make_unique<tape_type>(run_);
     const stage_events events{.enter = [&](const tensor_state&) { return s.in = input_of(e); },
@@ -172,17 +187,14 @@ class pipeline_step {
     return part_of(*before, 0, before->extents);  // with a gradient of its own
   }
 
-  /// Whether a step computes gradients of parameters.
-  static bool completes_gradients(const pipeline::step& e) {
-    return e.kind == kind::backward || e.kind == kind::backward_weight;
-  }
   void backward(const pipeline::step& e) {
     std::optional<weight_versions::scope> as_in_forward;
     if (versions_) as_in_forward.emplace(*versions_, e.micro_batch);
     if (pipeline::yields_gradient(e.kind)) backward_input(e);
-    if (completes_gradients(e)) backward_weight(e);
+    if (!pipeline::completes_gradients(e.kind)) return;
+    backward_weight(e);
     as_in_forward.reset();
-    if (!versions_ || !completes_gradients(e)) return;
+    if (!versions_) return;
     versions_->release(e.micro_batch);
     run_.complete_gradients();
     versions_->update([&] { run_.update(updates_++); });
@@ -213,9 +225,13 @@ class pipeline_step {
     s.recorded.reset();
   }
   void begin_gradients(const pipeline::step& e) {
-    run_.synchronize(--backwards_left_[static_cast<std::size_t>(e.chunk)] == 0 ||
-                     versions_.has_value());
+    run_.synchronize(--backwards_left_[static_cast<std::size_t>(e.chunk)] == 0 || versions_.has_value());
     run_.before_backward(e.chunk, e.micro_batch);
+  }
+  /// Brings tied parameters that other stages own to the version of a forward step; see tied_gradients.
+  void update_tied(int micro_batch) {
+    run_.tied().follow(micro_batch, run_.local(), options(),
+                       [&](int number) { versions_->update([&] { run_.update(number); }); });
   }
   void send_gradient(const pipeline::step& e) {
     messages_.send(schedule_, e, std::exchange(cell(e).gradient, nullptr), options());

@@ -7,9 +7,14 @@
 // gradients, and after the last micro-batch their sum is exchanged: two messages for each other stage. In
 // deterministic mode the gradients of every micro-batch are handed to the owner in the order of the backward
 // pass, as on one rank.
+//
+// A schedule without a flush hands them over in both modes, and the owner sends the sum of each micro-batch
+// to the other stages. All chunks read the version of a tied parameter that the first one reads in its
+// forward step of the micro-batch; a message for that version was sent before, so nobody waits in a cycle.
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -41,7 +46,33 @@ class tied_gradients {
   tied_gradients(const tied_gradients&) = delete;
   tied_gradients& operator=(const tied_gradients&) = delete;
   ~tied_gradients() {
-    for (const auto& s : sent_) s.second.finish();
+    for (const auto& of : sent_)
+      for (const sent& s : of) s.in_flight.finish();
+  }
+
+  /// Throws usage_error if under a schedule, which has messages, the chunks that hand over gradients of
+  /// micro-batches would wait in a cycle, or receive other gradients.
+  void check(const pipeline::schedule& s) const {
+    for (const tied_parameter& p : all_) {
+      std::vector<pipeline::handing> handed;
+      for (const int chunk : p.chunks)
+        if (const int after = neighbor(p, chunk, 1, deterministic_ || !s.flush); after >= 0)
+          handed.push_back({chunk, after});
+      if (const auto mistake = pipeline::check(s, handed); mistake && !handed.empty())
+        throw usage_error("weft: pipeline: the schedule cannot run with parameter " + p.name +
+                          ", which several chunks read: " + pipeline::to_text(*mistake));
+    }
+  }
+
+  /// Must be called before the first backward pass of a step.
+  void begin_step(const pipeline::schedule& s) {
+    hands_each_ = deterministic_ || !s.flush;
+    sent_.resize(all_.size());
+    sums_.assign(all_.size(), 0);
+    handed_over_.assign(all_.size(), 0);
+    updates_before_.clear();
+    for (const tied_parameter& p : all_)
+      if (!s.flush) updates_before_.push_back(updates_before(s, p.chunks[0]));
   }
 
   /// Before the backward pass of a chunk: takes over the gradients from the chunk that reads a parameter
@@ -50,11 +81,12 @@ class tied_gradients {
     tensor_list withheld;
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const tied_parameter& p = all_[t];
-      if (const int after = neighbor(p, chunk, 1); after >= 0)
+      if (const int after = neighbor(p, chunk, 1, hands_each_); after >= 0)
         add(*p.whole, on_this_stage(after)
                           ? take(t, micro_batch)
                           : receive(t, stage(after), p.whole, handed(after, micro_batch, o)));
-      if (neighbor(p, chunk, -1) >= 0) withheld.push_back(p.whole);
+      if (!updates_before_.empty() && owns(t)) drop(t, of_forward(t, micro_batch));
+      if (neighbor(p, chunk, -1, hands_each_) >= 0) withheld.push_back(p.whole);
     }
     return withheld;
   }
@@ -62,7 +94,7 @@ class tied_gradients {
   void after_backward(int chunk, int micro_batch, const comm_options& o) {
     for (std::size_t t = 0; t < all_.size(); ++t) {
       const tied_parameter& p = all_[t];
-      const int before = neighbor(p, chunk, -1);
+      const int before = neighbor(p, chunk, -1, hands_each_);
       if (before < 0) continue;
       state_ptr g = std::exchange(p.whole->grad, nullptr);
       if (on_this_stage(before)) handed_[{t, micro_batch}] = std::move(g);
@@ -70,26 +102,49 @@ class tied_gradients {
     }
   }
 
-  /// Sums the reduced gradients of the stages; `local`: the parameters that this rank updates, by name.
+  /// Without a flush, after the gradients of a micro-batch have been reduced on this stage: sends those of
+  /// the parameters that it owns. `local`: the parameters that this rank updates, by name.
+  void share(const state_dict_t& local, const comm_options& o) {
+    for (std::size_t t = 0; t < all_.size(); ++t)
+      if (const state_ptr own = rows(t, local); exchanges(t) && own && owns(t)) {
+        collect(t, *own, o);
+        ++sums_[t];
+      }
+  }
+  /// Without a flush, before the forward step of a micro-batch, or after the last one: receives the sums of
+  /// the updates that the parameters' first chunks had executed then, and calls update(n) after each, n being
+  /// the number of updates before.
+  template <class F>
+  void follow(int micro_batch, const state_dict_t& local, const comm_options& o, F update) {
+    for (std::size_t t = 0; t < all_.size(); ++t) {
+      const state_ptr own = rows(t, local);
+      if (!exchanges(t) || !own || owns(t)) continue;
+      for (int& n = sums_[t]; n < of_forward(t, micro_batch); ++n) {
+        own->grad = receive(t, all_[t].stages[0], own, o);
+        drop(t, n + 1);
+        update(n);
+      }
+    }
+  }
+
+  /// Sums the reduced gradients of the stages, after the last micro-batch of a step.
   void deliver(const state_dict_t& local, const comm_options& o) {
     std::vector<state_ptr> own;
     for (std::size_t t = 0; t < all_.size(); ++t) {
-      own.push_back(nullptr);
-      for (const auto& [name, p] : local)
-        if (name == all_[t].name) own[t] = p;
-      if (exchanges(t) && own[t] && !owns(t) && !deterministic_)
+      own.push_back(rows(t, local));
+      if (exchanges(t) && own[t] && !owns(t) && !hands_each_)
         send(t, all_[t].stages[0], own[t]->grad, own[t], o);
     }
     for (std::size_t t = 0; t < all_.size(); ++t)
       if (exchanges(t) && own[t] && owns(t)) collect(t, *own[t], o);
     for (std::size_t t = 0; t < all_.size(); ++t)
       if (exchanges(t) && own[t] && !owns(t)) own[t]->grad = receive(t, all_[t].stages[0], own[t], o);
-    for (const auto& s : sent_) s.second.wait();
-    sent_.clear();
+    complete();
   }
-
-  /// The name of a parameter that several chunks read; empty if there is none.
-  std::string first_name() const { return all_.empty() ? "" : all_[0].name; }
+  /// Waits until everything has been sent.
+  void complete() {
+    for (std::size_t t = 0; t < sent_.size(); ++t) drop(t, std::numeric_limits<int>::max());
+  }
 
   /// Whether another stage owns the parameter whose rows `local` are.
   bool owned_elsewhere(const std::string& name) const {
@@ -99,19 +154,46 @@ class tied_gradients {
   }
 
  private:
+  struct sent {
+    int number;  // of the messages of a parameter in a step
+    state_ptr message;
+    work in_flight;
+  };
+
   int stage(int chunk) const { return stage_of_[static_cast<std::size_t>(chunk)]; }
   bool on_this_stage(int chunk) const { return stage(chunk) == stages_->rank(); }
   bool owns(std::size_t t) const { return all_[t].stages[0] == stages_->rank(); }
   bool exchanges(std::size_t t) const { return all_[t].stages.size() > 1; }
+  /// The rows of a parameter that this rank updates; null if it has none.
+  state_ptr rows(std::size_t t, const state_dict_t& local) const {
+    for (const auto& [name, p] : local)
+      if (name == all_[t].name) return p;
+    return nullptr;
+  }
+  /// The number of updates of a chunk before its forward step of each micro-batch, and of all.
+  static std::vector<int> updates_before(const pipeline::schedule& s, int chunk) {
+    std::vector<int> counts(static_cast<std::size_t>(s.micro_batches) + 1, s.micro_batches);
+    int updates = 0;
+    for (const pipeline::step& e :
+         s.steps[static_cast<std::size_t>(s.stage_of[static_cast<std::size_t>(chunk)])]) {
+      if (e.chunk != chunk) continue;
+      if (e.kind == pipeline::step_kind::forward) counts[static_cast<std::size_t>(e.micro_batch)] = updates;
+      updates += pipeline::completes_gradients(e.kind);
+    }
+    return counts;
+  }
+  int of_forward(std::size_t t, int micro_batch) const {
+    return updates_before_[t][static_cast<std::size_t>(micro_batch)];
+  }
+
   /// The chunk that reads the parameter next after `chunk` (`direction` 1) or before it (-1), and that
-  /// exchanges the gradients of micro-batches with it; -1 if there is none.
-  int neighbor(const tied_parameter& p, int chunk, int direction) const {
+  /// exchanges the gradients of micro-batches with it, on other stages if `each`; -1 if there is none.
+  int neighbor(const tied_parameter& p, int chunk, int direction, bool each) const {
     const auto count = static_cast<std::ptrdiff_t>(p.chunks.size());
     const auto at = std::find(p.chunks.begin(), p.chunks.end(), chunk) - p.chunks.begin();
     if (at == count) return -1;
     for (auto i = at + direction; i >= 0 && i < count; i += direction)
-      if (const int other = p.chunks[static_cast<std::size_t>(i)];
-          deterministic_ || stage(other) == stage(chunk))
+      if (const int other = p.chunks[static_cast<std::size_t>(i)]; each || stage(other) == stage(chunk))
         return other;
     return -1;
   }
@@ -141,9 +223,15 @@ class tied_gradients {
   void send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o) {
     if (!g) g = zeros_like(*like);
     const state_ptr message = reachable(message_device(g->where), g);
-    sent_.emplace_back(message, work());
-    sent_.back().second =
+    sent_[t].push_back({owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
+    sent_[t].back().in_flight =
         stages_->send(elements_of(*message), to, first_tag_ + static_cast<int>(t), labelled(t, o));
+  }
+  /// Waits for the messages of a parameter with numbers below `number`, which arrive or have arrived, and
+  /// frees them.
+  void drop(std::size_t t, int number) {
+    for (auto& of = sent_[t]; !of.empty() && of.front().number < number; of.pop_front())
+      of.front().in_flight.wait();
   }
   state_ptr receive(std::size_t t, int from, const state_ptr& like, const comm_options& o) {
     const device messages = message_device(like->where);
@@ -157,7 +245,7 @@ class tied_gradients {
   /// Adds what the other stages have sent, and sends them the sum.
   void collect(std::size_t t, tensor_state& own, const comm_options& o) {
     const auto like = alias_of(own);
-    for (std::size_t s = all_[t].stages.size(); !deterministic_ && s-- > 1;)
+    for (std::size_t s = all_[t].stages.size(); !hands_each_ && s-- > 1;)
       add(own, receive(t, all_[t].stages[s], like, o));
     for (std::size_t s = 1; s < all_[t].stages.size(); ++s) send(t, all_[t].stages[s], own.grad, like, o);
   }
@@ -168,7 +256,10 @@ class tied_gradients {
   int first_tag_;
   bool deterministic_;
   std::map<std::pair<std::size_t, int>, state_ptr> handed_;  // by parameter and micro-batch
-  std::deque<std::pair<state_ptr, work>> sent_;
+  bool hands_each_ = false;                       // the gradients of each micro-batch to other stages
+  std::vector<std::vector<int>> updates_before_;  // by parameter, without a flush; see of_forward
+  std::vector<int> sums_, handed_over_;           // messages of this step, by parameter
+  std::vector<std::deque<sent>> sent_;            // by parameter
 };
 
 }  // namespace weft::parallel

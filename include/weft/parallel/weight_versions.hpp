@@ -80,7 +80,7 @@ class weight_versions {
   }
 
   state_dict_t parameters_;
-  std::vector<std::uint64_t> written_;         // tensor_state::version at the beginning of the step
+  std::vector<std::uint64_t> written_;       // tensor_state::version at the beginning of the step
   std::map<int, std::vector<buffer>> kept_;  // by micro-batch, then by parameter
 };
 

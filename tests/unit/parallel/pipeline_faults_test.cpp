@@ -207,10 +207,39 @@ TEST_CASE("a schedule for other sizes is refused, and the step after it is as if
     stages = 2;
     name = "interleaved:1";
     CHECK_THROWS_AS(step(3), error);  // no multiple of the stages
-    name = "pipedream";
-    CHECK_THROWS_WITH_AS(step(6), doctest::Contains("updates parameters before its end"), usage_error);
     CHECK_THROWS_WITH_AS(step(0), "weft: step: 0 micro-batches", value_error);
     name = "gpipe";
     CHECK(std::isfinite(step(2).loss));
   });
+}
+
+TEST_CASE("what a schedule without a flush cannot do is refused on every rank, by name") {
+  const auto refused_by = [](auto plan, mesh_sizes sizes, double clip, int local_steps, const char* why) {
+    using plan_type = decltype(plan);
+    run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+      INFO(std::string(why));
+      const device where = one_thread();
+      net model = net::create(where);
+      sgd optimizer;
+      parallel_options o = plan_type::strategy_type::options(sizes);
+      o.local_steps = local_steps;
+      auto run = bind<plan_type>(model, optimizer, ranks, o);
+      const auto step = [&] {
+        run.step(2, [&](index_t j) { return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1)); },
+                 {.clip = clip});
+      };
+      CHECK_THROWS_WITH_AS(step(), doctest::Contains(why), usage_error);
+    });
+  };
+  using stashing = pp<pipeline::pipedream>;
+  refused_by(policy<strategy::mesh<stashing>>{}, {.pp = 2}, 1, 1, "step_options::clip needs the norm");
+  refused_by(policy<precision::f16, strategy::mesh<stashing>>{}, {.pp = 2}, 0, 1, "the loss of precision::f16");
+  refused_by(policy<strategy::mesh<stashing, fsdp<1>>>{}, {.pp = 2, .fsdp = 2}, 0, 1, "fsdp divides");
+  refused_by(policy<strategy::mesh<stashing, dp>>{}, {.pp = 2, .dp = 2}, 0, 3, "local_steps is 3");
+  constexpr auto two_chunks = [](int p, int m) {
+    pipeline::schedule s = pipeline::interleaved_1f1b(p, m, 2);
+    s.flush = false;
+    return s;
+  };
+  refused_by(policy<strategy::mesh<pp<two_chunks>>>{}, {.pp = 2}, 0, 1, "needs one chunk on each stage: it has 4");
 }

@@ -40,6 +40,10 @@ constexpr bool is_send(step_kind k) {
 constexpr bool yields_gradient(step_kind k) {
   return k == step_kind::backward || k == step_kind::backward_input;
 }
+/// Whether it completes the gradients of the chunk's parameters.
+constexpr bool completes_gradients(step_kind k) {
+  return k == step_kind::backward || k == step_kind::backward_weight;
+}
 
 /// One entry of a stage's list. For a message, `chunk` is the chunk on this stage whose output or input (or
 /// its gradient) is sent or received, and `size` is its size in any unit.
