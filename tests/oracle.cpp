@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 
 namespace weft::test::oracle {
@@ -697,6 +698,64 @@ array arg_extremum(const call& c) {
   });
   return out;
 }
+/// The positions along dim v0 of the elements in ascending order (v1: descending), NaN the largest and equal
+/// ones as they stand. v2, if present: how many.
+array argsort(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  const index_t size = x.extents[along];
+  shape to = x.extents, lines = x.extents;
+  if (c.at.count > 2) to[along] = c.at[2];
+  require(c, to[along] >= 0 && to[along] <= size, "fewer elements");
+  lines[along] = size > 0;
+  array out = zeros(dtype::i64, to);
+  for_each(lines, [&](position p) {
+    const auto at = [&](index_t i) {
+      p[static_cast<std::size_t>(along)] = i;
+      return element_at(x.extents, p);
+    };
+    const auto below = [&](index_t a, index_t b) {
+      if (!x.floating()) return x.i[static_cast<std::size_t>(a)] < x.i[static_cast<std::size_t>(b)];
+      const double m = x.number(a), n = x.number(b);
+      return std::isnan(n) ? !std::isnan(m) : m < n;
+    };
+    std::vector<index_t> order(static_cast<std::size_t>(size));
+    std::iota(order.begin(), order.end(), index_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](index_t i, index_t j) {
+      return c.at[1] ? below(at(j), at(i)) : below(at(i), at(j));
+    });
+    for (index_t i = 0; i < to[along]; ++i) {
+      p[static_cast<std::size_t>(along)] = i;
+      store(out, element_at(to, p), order[static_cast<std::size_t>(i)]);
+    }
+  });
+  return out;
+}
+/// The elements at these positions.
+array sort(const call& c) {
+  return gather({c.op, c.at, c.operands[0].type, false, {c.operands[0], argsort(c)}});
+}
+/// Sums of the elements up to each position along dim v0, or from it on (v1).
+array cumsum(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  array out = zeros(x.floating() ? x.type : dtype::i64, x.extents);
+  for_each(x.extents, [&](const position& p) {
+    double total = 0;
+    std::uint64_t whole = 0;
+    const index_t own = p[static_cast<std::size_t>(along)], last = c.at[1] ? x.extents[along] - 1 : own;
+    for (index_t i = c.at[1] ? own : 0; i <= last; ++i) {
+      position from = p;
+      from[static_cast<std::size_t>(along)] = i;
+      const index_t at = element_at(x.extents, from);
+      if (x.floating()) total += x.number(at);
+      else whole += bits(x.i[static_cast<std::size_t>(at)]);
+    }
+    if (x.floating()) store(c, out, element_at(x.extents, p), total);
+    else store(out, element_at(x.extents, p), wrapping(whole));
+  });
+  return out;
+}
 array one_hot(const call& c) {
   const array& index = indices(c, 0);
   shape to = index.extents;
@@ -861,6 +920,11 @@ constexpr definition definitions[] = {
     {"scatter_sum", scatter_sum},
     {"scatter_add", scatter_add},
     {"arg_extremum", arg_extremum},
+    {"argsort", argsort},
+    {"argtopk", argsort},
+    {"sort", sort},
+    {"topk", sort},
+    {"cumsum", cumsum},
     {"one_hot", one_hot},
     {"attention", attention},
 };

@@ -23,6 +23,15 @@ int main() {
   //| x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.maxCoeff(&row, &column)
   expect(argmax<1>(x), {2, 2});
   expect(argmin(x), {0});
+  //| x.sort(1, descending=True)[0], x.argsort(1) | std::get<0>(x.sort(1, true)), x.argsort(1) | -np.sort(-x, 1), x.argsort(1) | -
+  expect(sort<1, descending>(x), {3, 2, 1, 6, 5, 4});
+  expect(argsort<1>(x), {0, 1, 2, 0, 1, 2});
+  //| values, indices = x.topk(2) | auto [values, indices] = x.topk(2) | - | -
+  auto [values, indices] = topk<-1, 2>(x);
+  expect(values, {3, 2, 6, 5});
+  expect(indices, {2, 1, 2, 1});
+  //| x.cumsum(1) | x.cumsum(1) | x.cumsum(1) | -
+  expect(cumsum<1>(x), {1, 3, 6, 4, 9, 15});
   //| x.logsumexp(1) | x.logsumexp(1) | - | -
   expect(logsumexp(x, dims<1>), {3.40761, 6.40761});
   //| x.var(1, correction=0) | x.var(1, 0) | x.var(1) | -

@@ -240,3 +240,23 @@ for name, make in schedules.items():
         scheduler.step()
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("optimizers")
+
+# Orders: equal elements and NaN; topk, which does not say which of equal elements it takes, has none.
+ops = family()
+for shape in shapes:
+    ties = torch.randint(-2, 3, shape).float()
+    if ties.numel() > 8:
+        ties.view(-1)[3::5] = nan
+        ties.view(-1)[4::5] = -0.0
+    apart = torch.randperm(ties.numel()).float().reshape(shape)
+    if apart.numel() > 8:
+        apart.view(-1)[apart.numel() // 2] = nan
+    for dim in range(3):
+        for name, down in (("ascending", False), ("descending", True)):
+            ops.case(f"sort_{name}_{dim}", lambda x: torch.sort(x, stable=True, dim=dim, descending=down)[0], x=ties)
+            ops.case(f"argsort_{name}_{dim}", lambda x: torch.sort(x, stable=True, dim=dim, descending=down)[1], differentiated=False, x=ties)
+            k = (shape[dim] + 1) // 2
+            ops.case(f"topk_{name}_{dim}", lambda x: torch.topk(x, k, dim, down)[0], x=apart)
+            ops.case(f"argtopk_{name}_{dim}", lambda x: torch.topk(x, k, dim, down)[1], differentiated=False, x=apart)
+        ops.case(f"cumsum_{dim}", lambda x: torch.cumsum(x, dim), x=torch.randn(shape))
+ops.save("orders")

@@ -15,8 +15,8 @@ const io::stored_tensors& cases() {
 
 /// Each case has one operand x of order 3.
 template <class F>
-void of_x(const std::string& name, F f) {
-  for_each_case(cases(), name, [&](const stored_case& c) {
+void of_x(const std::string& name, F f, const io::stored_tensors& from = cases()) {
+  for_each_case(from, name, [&](const stored_case& c) {
     auto x = c.variable<float, order3>("x");
     c.agrees([&] { return f(x); }, 1e-5, 1, "x", x);
   });
@@ -40,6 +40,17 @@ void along() {
   of_x("argmin_" + key, [](const auto& x) { return argmin<Dim>(x); });
 }
 
+template <index_t Dim, bool Down>
+void ordered(const std::string& key) {
+  static const io::stored_tensors all = file("orders");
+  const auto half = [](const auto& x) { return (x.extent(int{Dim}) + 1) / 2; };
+  of_x("sort_" + key, [](const auto& x) { return sort<Dim, Down>(x); }, all);
+  of_x("argsort_" + key, [](const auto& x) { return argsort<Dim, Down>(x); }, all);
+  of_x("topk_" + key, [&](const auto& x) { return topk<Dim, !Down>(x, half(x)).values; }, all);
+  of_x("argtopk_" + key, [&](const auto& x) { return topk<Dim, !Down>(x, half(x)).indices; }, all);
+  if (!Down) of_x("cumsum_" + std::to_string(Dim), [](const auto& x) { return cumsum<Dim>(x); }, all);
+}
+
 }  // namespace
 
 TEST_CASE("reductions of one dim") {
@@ -56,6 +67,15 @@ TEST_CASE("softmax and positions of extrema along each dim") {
   along<0>();
   along<1>();
   along<2>();
+}
+
+TEST_CASE("orders along each dim: equal elements, NaN") {
+  ordered<0, false>("ascending_0");
+  ordered<1, false>("ascending_1");
+  ordered<2, false>("ascending_2");
+  ordered<0, true>("descending_0");
+  ordered<1, true>("descending_1");
+  ordered<2, true>("descending_2");
 }
 
 TEST_CASE("movement") {

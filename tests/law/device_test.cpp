@@ -302,6 +302,46 @@ TEST_CASE("look-ups and losses, with their gradients") {
       {oracle::value(argmax<1>(here)), oracle::value(argmin<0>(here))});
 }
 
+TEST_CASE("sorting and running sums, of every type, with their gradients") {
+  check_with_gradients([](auto x, auto) { return sort<0, descending>(x) * cumsum<1>(x); });
+  check_with_gradients([](auto x, auto) { return topk<1, 3>(x).values; });
+  const auto of_type = [&]<class T>(T) {
+    const auto numbers = [](const device& d) {
+      return generate<T>(
+          extents<4, 9>{},
+          [](index_t i) {
+            if (is_floating(dtype_of<T>) && i % 11 == 7) return static_cast<T>(std::nanf(""));
+            return static_cast<T>(static_cast<float>(i * 7 % 5) - (std::is_signed_v<T> ? 2.f : 0.f));
+          },
+          d);
+    };
+    const auto here = numbers(default_device());
+    const auto all = [](const auto& x, auto f) {
+      return values{f(sort<1>(x)),
+                    f(argsort<0>(x)),
+                    f(argsort<1, descending>(transpose(x))),
+                    f(topk<1, smallest>(x, 3).indices),
+                    f(topk<0, 2>(x).values),
+                    f(cumsum<0>(x))};
+    };
+    std::vector<expectation> expected;
+    for (const auto& v : all(here, [](const auto& e) { return oracle::value(e); })) expected.push_back(v);
+    check_everywhere(
+        [&](context& c, const device& d) {
+          return all(numbers(d), [&](const auto& e) { return oracle::read(eval(e, c)); });
+        },
+        expected);
+  };
+  of_type(float{});
+  of_type(double{});
+  of_type(bfloat16{});
+  of_type(float16{});
+  of_type(std::int64_t{});
+  of_type(std::int32_t{});
+  of_type(std::uint8_t{});
+  of_type(bool{});
+}
+
 TEST_CASE("dropout: zeros or scaled elements, the same ones on every device") {
   const auto drop = [](context& c, const device& d) {
     c.seed = 3;

@@ -109,6 +109,12 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(scatter_add<1>(wide, along, fixed)), fixed));
   CHECK(
       derivable(weighed(index_select<1>(table, from(extents<2>{}, std::vector<std::int32_t>{2, 0}))), table));
+  CHECK(derivable(weighed(sort<0>(table)), table));
+  CHECK(derivable(weighed(sort<1, descending>(table)), table));
+  CHECK(derivable(weighed(topk<0, 2>(table).values), table));
+  CHECK(derivable(weighed(topk<1, smallest>(table, 2).values), table));
+  CHECK(derivable(weighed(cumsum<0>(table)), table));
+  CHECK(derivable(weighed(cumsum<1>(table * table)), table));
   using heads = extents<2, 9, 2, 3>;
   auto q = variable<double, heads>(randn<double>(heads{})),
        k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),

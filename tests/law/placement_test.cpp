@@ -248,6 +248,9 @@ TEST_CASE("look-ups: rows of other ranks are zeros") {
   on<var<4, 3>, index, var<4, 2>>(
       "scatter_add", {15, 37, 0}, [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);
   on<var<4, 5>, var<4>>("argmax", {9, 25, 0}, [](auto x, auto y) { return cast<float>(argmax<1>(x)) * y; });
+  on<var<4, 5>>("sort", {4, 12, 0}, [](auto x) { return sort<1>(x); });
+  on<var<4, 5>>("topk", {4, 12, 0}, [](auto x) { return topk<1, 2>(x).values; });
+  on<var<4, 5>>("cumsum", {4, 12, 0}, [](auto x) { return cumsum<1>(x) * 2.0f; });
   on<data<std::int32_t, 5>, var<5, 3>>("one_hot", {4, 12, 0},
                                        [](auto i, auto x) { return one_hot<3>(i) * x; });
 }

@@ -194,7 +194,8 @@ inline bool is_exact(std::string_view op) {
       "cast",    "equal",    "less",         "less_equal", "logical_and",  "logical_or", "logical_not",
       "amax",    "amin",     "detach",       "contiguous", "reshape",      "permute",    "expand",
       "slice",   "flip",     "pad",          "concat",     "unsqueeze",    "select",     "unflatten",
-      "flatten", "chunk",    "index_select", "gather",     "arg_extremum", "one_hot",    "count_labels"};
+      "flatten", "chunk",    "index_select", "gather",     "arg_extremum", "one_hot",    "count_labels",
+      "argsort", "argtopk",  "sort",         "topk"};
   return std::find(std::begin(ops), std::end(ops), op) != std::end(ops);
 }
 

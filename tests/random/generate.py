@@ -1110,6 +1110,56 @@ class Arg(Op):
         return f"{p['op']}<{p['dim']}>({x})"
 
 
+@register
+class Order(Op):
+    name = "order"
+    smooth = False
+
+    def propose(self, g):
+        x = g.pick(lambda v: v.order() > 0 and (v.exact or v.special))
+        dim = g.rng.randrange(g.value(x).order())
+        op = g.rng.choice(("sort", "argsort", "topk", "topk"))
+        count = g.rng.randint(0, g.value(x).dims[dim].size) if op == "topk" else None
+        return [x], {"op": op, "dim": dim, "count": count, "static": g.rng.random() < 0.5, "other": g.rng.random() < 0.5,
+                     "part": g.rng.choice(("values", "indices"))}
+
+    def infer(self, p, x):
+        need(p["dim"] < x.order() and (x.exact or x.special))
+        dims = list(x.dims)
+        size = dims[p["dim"]].size
+        if p["op"] == "topk":
+            need(p["count"] <= size)
+            dims[p["dim"]] = Dim(p["count"], p["static"])
+        if p["op"] == "argsort" or (p["op"] == "topk" and p["part"] == "indices"):
+            return Value("i64", tuple(dims), 0, max(size - 1, 0), True)
+        return x.like(dims=tuple(dims))
+
+    def text(self, p, x):
+        if p["op"] != "topk":
+            return f"{p['op']}<{p['dim']}{', descending' if p['other'] else ''}>({x})"
+        other = ", smallest" if p["other"] else ""
+        call = f"topk<{p['dim']}, {p['count']}{other}>({x})" if p["static"] else f"topk<{p['dim']}{other}>({x}, {p['count']})"
+        return f"{call}.{p['part']}"
+
+
+@register
+class Cumsum(Op):
+    name = "cumsum"
+
+    def propose(self, g):
+        x = g.pick(lambda v: v.order() > 0)
+        return [x], {"dim": g.rng.randrange(g.value(x).order())}
+
+    def infer(self, p, x):
+        need(p["dim"] < x.order())
+        count = x.dims[p["dim"]].size
+        return settled(x.like(low=min(x.low, x.low * count), high=max(x.high, x.high * count),
+                              type=x.type if x.floating() else "i64"))
+
+    def text(self, p, x):
+        return f"cumsum<{p['dim']}>({x})"
+
+
 # ---------------------------------------------------------------------------------------------------- refusals
 
 class Refusal(Op):
@@ -1247,8 +1297,9 @@ MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 
 ROWS = ("matmul", "matmul", "matmul", "softmax", "softmax", "norm", "norm", "cross_entropy", "pair_loss", "embedding", "gather",
-        "scatter_add", "index_select", "attention", "cast")
-TYPED = ("cast", "cast", "cast", "compare", "compare", "logic", "one_hot", "arg", "arg", "floor", "round", "sign", "reduce", "scatter_add")
+        "scatter_add", "index_select", "attention", "cast", "cumsum")
+TYPED = ("cast", "cast", "cast", "compare", "compare", "logic", "one_hot", "arg", "arg", "floor", "round", "sign", "reduce", "scatter_add",
+         "order", "order", "cumsum")
 
 
 class Generator:

@@ -13,6 +13,7 @@
 #include <weft/op/loss.hpp>
 #include <weft/op/attention.hpp>
 #include <weft/op/index.hpp>
+#include <weft/op/sort.hpp>
 #include <weft/op/random.hpp>
 #include <weft/op/select.hpp>
 #include <weft/op/tap.hpp>
@@ -40,6 +41,7 @@ struct all {
             contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
             relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
             checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
+            argsort, argtopk, sort, topk, cumsum,                               // orders
             attention, attention_backward,                                      // by index, attention
             softmax, log_softmax, standardize, rms_standardize,                 // rows
             clamp, cross_entropy, count_labels, bce_with_logits,                // losses

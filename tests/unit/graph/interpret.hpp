@@ -284,6 +284,36 @@ inline array looked_up(std::string_view op, const array& a, const array& b, cons
   return out;
 }
 
+/// The positions along dim at[0] of the elements in their order, at[1]: descending.
+inline array order_of(const array& x, const std::vector<index_t>& at, const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::size_t>(at[0]);
+  return filled(extents, [&](position p) {
+    const index_t place = p[dim];
+    const auto number = [&](index_t i) {
+      p[dim] = i;
+      return at[1] ? -element(x, p) : element(x, p);
+    };
+    for (index_t i = 0;; ++i) {  // the one that `place` elements come before
+      index_t before = 0;
+      for (index_t j = 0; j < x.extents[dim]; ++j)
+        before += number(j) < number(i) || (number(j) == number(i) && j < i);
+      if (before == place) return static_cast<double>(i);
+    }
+  });
+}
+
+/// Sums along dim at[0] up to each position, at[1]: from it on.
+inline array running_sum(const array& x, const std::vector<index_t>& at,
+                         const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::size_t>(at[0]);
+  return filled(extents, [&](position p) {
+    const index_t own = p[dim], last = at[1] ? x.extents[dim] - 1 : own;
+    double sum = 0;
+    for (p[dim] = at[1] ? own : 0; p[dim] <= last; ++p[dim]) sum += element(x, p);
+    return sum;
+  });
+}
+
 /// The position of the largest (at[1] = 0) or smallest element along dim at[0], the first of equal ones.
 inline array position_of(const array& x, const std::vector<index_t>& at,
                          const std::vector<index_t>& extents) {
@@ -378,6 +408,8 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "contract" || op == "matmul") return detail::product_of(*in[0], *in[1], extents);
   if (op == "softmax" || op == "log_softmax") return detail::softmax(*in[0], op == "log_softmax");
   if (op == "arg_extremum") return detail::position_of(*in[0], at, extents);
+  if (op == "argsort" || op == "argtopk") return detail::order_of(*in[0], at, extents);
+  if (op == "cumsum") return detail::running_sum(*in[0], at, extents);
   if (op == "checked_index") return detail::checked(*in[0], at);
   if (op == "uniform_like") return detail::uniform(at[0], extents);
   if (op.starts_with("attention")) return detail::attended(at[0] != 0, in, 0, extents);

@@ -252,6 +252,16 @@ TEST_CASE("losses, look-ups") {
   CHECK_THROWS_AS(oracle::value(gather<1>(x, from(extents<2, 1>{}, std::vector<std::int64_t>{0, -1}))),
                   oracle::undefined);
   CHECK(is_integer(argmax<1>(x), dtype::i64, {1, {2}}, {1, 1}));
+  const auto ties = row<float>({3, static_cast<float>(NaN), 1, 3, -0.f, 0});
+  CHECK(is_integer(argsort<0>(ties), dtype::i64, {1, {6}}, {4, 5, 2, 0, 3, 1}));
+  CHECK(is_integer(argsort<0, descending>(ties), dtype::i64, {1, {6}}, {1, 0, 3, 2, 4, 5}));
+  CHECK(is_integer(topk<0, 2>(ties).indices, dtype::i64, {1, {2}}, {1, 0}));
+  CHECK(is(topk<0, 3, smallest>(ties).values, dtype::f32, {1, {3}}, {0, 0, 1}));
+  CHECK(is(sort<1, descending>(x), dtype::f32, {2, {2, 3}}, {5, 3, 0, 6, 4, 1}));
+  CHECK(is(sort<0>(x), dtype::f32, {2, {2, 3}}, {0, 5, 3, 1, 6, 4}));
+  CHECK_THROWS_AS(oracle::value(topk<0>(ties, 7).values), oracle::undefined);
+  CHECK(is(cumsum<1>(x), dtype::f32, {2, {2, 3}}, {0, 5, 8, 1, 7, 11}));
+  CHECK(is_integer(cumsum<0>(row<std::uint8_t>({200, 100, 1})), dtype::i64, {1, {3}}, {200, 300, 301}));
   CHECK(is_integer(argmin<0>(full<float>(extents<3, 1>{}, 2.f)), dtype::i64, {1, {1}}, {0}));
   CHECK(is(one_hot<3>(row<std::int32_t>({2, 0})), dtype::f32, {2, {2, 3}}, {0, 0, 1, 1, 0, 0}));
   CHECK_THROWS_AS(oracle::value(one_hot<3>(row<std::int32_t>({3}))), oracle::undefined);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <weft/weft.hpp>
 
@@ -268,6 +269,49 @@ TEST_CASE("argmax, argmin: of all elements without a dim") {
   CHECK(eval(argmax<-1>(x)).to_vector() == std::vector<std::int64_t>{1, 0});
   CHECK(eval(argmax(sum(x))).item() == 0);
   CHECK(eval(argmax(from<float>(extents<3>{}, {1, NaN, 5}))).item() == 1);
+}
+
+TEST_CASE("orders: equal elements, NaN") {
+  auto x = vector_of({3, NaN, -0.f, 0, 3, -inf, inf});
+  CHECK(eval(argsort<0>(x)).to_vector() == std::vector<std::int64_t>{5, 2, 3, 0, 4, 6, 1});
+  CHECK(eval(argsort<0, descending>(x)).to_vector() == std::vector<std::int64_t>{1, 6, 0, 4, 2, 3, 5});
+  CHECK(same(eval(sort(x)).to_vector(), {-inf, -0.f, 0, 3, 3, inf, NaN}));
+  const auto [values, indices] = topk<0, 3>(x);
+  CHECK(same(eval(values).to_vector(), {NaN, inf, 3}));
+  CHECK(eval(indices).to_vector() == std::vector<std::int64_t>{1, 6, 0});
+  CHECK(eval(topk<0, smallest>(x, 3).indices).to_vector() == std::vector<std::int64_t>{5, 2, 3});
+  CHECK(eval(cast<int>(sort<0, descending>(x > 0.f))).to_vector() == std::vector<int>{1, 1, 1, 0, 0, 0, 0});
+  CHECK(eval(sort(list<std::int64_t>({std::int64_t{1} << 62, -1, std::int64_t{1} << 62 | 1}))).to_vector() ==
+        std::vector<std::int64_t>{-1, std::int64_t{1} << 62, std::int64_t{1} << 62 | 1});
+  CHECK(eval(cumsum<0>(list<std::uint8_t>({200, 100}))).to_vector() == std::vector<std::int64_t>{200, 300});
+  CHECK(eval(topk<0>(x, 0).values).extents() == shape{1, {0}});
+  CHECK(eval(sort<1>(empty<float>(extents<dyn, 0>{3}))).extents() == shape{2, {3, 0}});
+  CHECK_THROWS_WITH_AS(eval(topk<0>(x, 8).values), "weft: topk: an operand of shape [7]: 8 must be at most 7",
+                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(topk<0, 8>(x).indices),
+                       "weft: topk: an operand of shape [7]: 8 must be at most 7", shape_error);
+  CHECK_THROWS_WITH_AS(topk<0>(x, -1), "weft: topk: -1 elements", value_error);
+  static_assert(topk_compatible<1, 3, tensor<float, extents<2, 3>>> &&
+                !topk_compatible<1, 4, tensor<float, extents<2, 3>>>);
+}
+
+TEST_CASE("orders of long rows, by several threads") {
+  const index_t rows = 7, width = 5'003;
+  const auto x = generate<float>(extents<dyn, dyn>{rows, width}, [](index_t i) {
+    return static_cast<float>(i * 7'919 % 1'009);  // each number about five times
+  });
+  const auto elements = x.to_vector();
+  const auto first = eval(argsort<1>(x)).to_vector(), best = eval(topk<1>(x, 100).indices).to_vector();
+  for (index_t r = 0; r < rows; ++r) {
+    const auto at = [&](index_t i) { return elements[static_cast<std::size_t>(r * width + i)]; };
+    std::vector<std::int64_t> order(static_cast<std::size_t>(width));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return at(a) < at(b); });
+    CHECK(std::equal(order.begin(), order.end(), first.begin() + r * width));
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return a < b; });
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return at(a) > at(b); });
+    CHECK(std::equal(order.begin(), order.begin() + 100, best.begin() + r * 100));
+  }
 }
 
 TEST_CASE("== and != compare element by element") {

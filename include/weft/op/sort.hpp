@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+// Sorting, the largest elements, and running sums along a dim.
+//
+//   auto order = argsort<1>(x);                          // positions, i64
+//   auto [values, indices] = topk<-1, 2>(shared(x));     // the two largest of each row, and where they are
+//
+// One native op computes positions; values are gathered at them, so the derivative puts each cotangent where
+// its element came from.
+#pragma once
+
+#include <weft/device/cpu/sort.hpp>
+#include <weft/op/index.hpp>
+
+namespace weft {
+
+/// Template argument of `sort` and `argsort`: the largest element first.
+inline constexpr bool descending = true;
+/// Template argument of `topk`: the smallest elements instead of the largest.
+inline constexpr bool smallest = true;
+
+}  // namespace weft
+
+namespace weft::op {
+
+namespace detail {
+/// Each item is an element. Its place in the sorted line is the number of elements that come before it.
+inline constexpr const char* argsort_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, to = 0, own = 0, place = 0;
+    for (int d = in0_order; d-- > 0;) {
+      long i = rest % in0_extent(d);
+      rest /= in0_extent(d);
+      if (d == dim) own = i;
+      else {
+        at += i * in0_stride(d);
+        to += i * out0_stride(d);
+      }
+    }
+    in0_t x = in0_load(at + own * in0_stride(dim));
+    for (long i = 0; i < in0_extent(dim); ++i) {
+      in0_t y = in0_load(at + i * in0_stride(dim));
+      int less = y < x || (x != x && y == y), more = y > x || (y != y && x == x);
+      place += (attribute(1) ? more : less) || (!less && !more && i < own);
+    }
+    if (place < out0_extent(dim)) out0_store(to + place * out0_stride(dim), own);)";
+
+/// Each item is a line.
+inline constexpr const char* cumsum_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, to = 0;
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      at += rest % in0_extent(d) * in0_stride(d);
+      to += rest % in0_extent(d) * out0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_t sum = 0;
+    for (long n = 0; n < in0_extent(dim); ++n) {
+      long i = attribute(1) ? in0_extent(dim) - 1 - n : n;
+      sum += in0_load(at + i * in0_stride(dim));
+      out0_store(to + i * out0_stride(dim), sum);
+    })";
+
+inline index_t elements_sorted(const native_operands& o) { return o.in[0].size(); }
+/// The law of the ops that order the elements along dim v0, descending if v1 is 1. v2, if present: how many
+/// of them the result has.
+template <class Dims>
+constexpr inferred ordered(dtype t, Dims& dims, const attributes& at, const shape& from) {
+  inferred result{true, {t, from}};
+  if (at.count < 3) return result;
+  index_t& e = result.value.extents[static_cast<int>(at[0])];
+  result.holds = dims.require_at_most(at[2], e);
+  e = at[2];
+  return result;
+}
+
+inline index_t lines_summed(const native_operands& o) {
+  return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
+}
+}  // namespace detail
+
+/// The compile-time error for a number of elements that a dim does not have.
+template <bool Holds, class... Extents>
+struct topk_law {
+  static_assert(Holds, "weft: topk: the dim has fewer elements");
+};
+
+/// The positions along dim v0 of the elements in ascending order, or descending if v1 is 1; i64.
+struct argsort : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "argsort";
+  static constexpr auto divides = "A! -> A!";
+  static constexpr native_code code{&cpu::argsort, detail::argsort_text, &detail::elements_sorted};
+  template <bool Holds, class... Extents>
+  using law = topk_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    return detail::ordered(dtype::i64, dims, at, operands[0].extents);
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// The positions of the first v2 of them.
+struct argtopk : argsort {
+  static constexpr unsigned extents = 0b100;
+  static constexpr auto name = "argtopk";
+  static constexpr const char* names[] = {"topk", "topk"};
+  static constexpr native_code code{
+      &cpu::argsort, detail::argsort_text, &detail::elements_sorted, false, names, 1};
+};
+
+/// The elements in their order.
+struct sort : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "sort";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    return detail::ordered(operands[0].type, dims, at, operands[0].extents);
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    return gather_of(x, x.owner->template apply<argsort>(at, x), at[0]);
+  }
+};
+
+/// The first v2 of them.
+struct topk : sort {
+  static constexpr unsigned extents = 0b100;
+  static constexpr auto name = "topk";
+  template <bool Holds, class... Extents>
+  using law = topk_law<Holds, Extents...>;
+  static constexpr auto value(const attributes& at, auto x) {
+    return gather_of(x, x.owner->template apply<argtopk>(at, x), at[0]);
+  }
+};
+
+/// The sums of the elements up to each position along dim v0, of those from it on if v1 is 1.
+struct cumsum : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
+  static constexpr auto name = "cumsum";
+  static constexpr auto divides = "A! -> A!";
+  static constexpr native_code code{&cpu::cumsum, detail::cumsum_text, &detail::lines_summed};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    const dtype t = operands[0].type;
+    return {true, {is_floating(t) ? t : dtype::i64, operands[0].extents}};
+  }
+  static constexpr auto vjp(auto g, auto y, auto) {
+    return g.owner->template apply<cumsum>(attributes{{y.attribute(0), !y.attribute(1)}, 2}, g);
+  }
+};
+
+}  // namespace weft::op
+
+namespace weft {
+
+namespace detail {
+template <index_t Dim, expression X>
+constexpr int dim_to_sort() {
+  constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
+  static_assert(dim < order, "weft: sort, argsort, topk, cumsum: the dim is out of range for this operand");
+  return dim;
+}
+[[noreturn, gnu::cold]] inline void refuse_count(index_t k) {
+  refuse<value_error>({"weft: topk: ", k, " elements"});
+}
+}  // namespace detail
+
+/// Whether dim Dim of an X, counted from the left, has K elements.
+template <index_t Dim, index_t K, class X>
+concept topk_compatible = accepts<op::topk, attr<Dim, 1, K>, X>;
+
+/// The elements along dim Dim in ascending order, or descending: sort<0, descending>(x). Equal elements stay
+/// in their order; NaN counts as larger than every number, as in PyTorch. Every element type. The derivative
+/// puts each cotangent where its element came from.
+template <index_t Dim = -1, bool Descending = false, expression X>
+constexpr auto sort(X x) {
+  return apply<op::sort, attr<detail::dim_to_sort<Dim, X>(), Descending>>(std::move(x));
+}
+/// The positions along dim Dim of these elements, i64: gather<Dim>(x, argsort<Dim>(x)) is sort<Dim>(x). No
+/// derivative.
+template <index_t Dim = -1, bool Descending = false, expression X>
+constexpr auto argsort(X x) {
+  return apply<op::argsort, attr<detail::dim_to_sort<Dim, X>(), Descending>>(std::move(x));
+}
+
+/// What `topk` finds: elements, and their positions along the dim as i64.
+template <expression Values, expression Indices>
+struct topk_result {
+  Values values;
+  Indices indices;
+};
+
+/// The K largest elements along dim Dim, whose extent becomes K, and their positions, the largest first; or
+/// the smallest: topk<-1, 2, smallest>(x). Equal elements and NaN as in `sort`. More elements than a static
+/// extent do not compile; than a dynamic one, shape_error at evaluation. Values and indices evaluated apart
+/// are sorted twice; in one statement once, where `x` is shared.
+template <index_t Dim, index_t K, bool Smallest = false, expression X>
+constexpr auto topk(X x) {
+  static_assert(K >= 0, "weft: topk: the number of elements is not negative");
+  using how = attr<detail::dim_to_sort<Dim, X>(), !Smallest, K>;
+  auto indices = apply<op::argtopk, how>(x);
+  auto values = apply<op::topk, how>(std::move(x));
+  return topk_result<decltype(values), decltype(indices)>{std::move(values), std::move(indices)};
+}
+/// The same with a number given at run time. Throws value_error if it is negative.
+template <index_t Dim, bool Smallest = false, expression X>
+constexpr auto topk(X x, index_t k) {
+  using how = attr<detail::dim_to_sort<Dim, X>(), !Smallest, dyn>;
+  if (k < 0) detail::refuse_count(k);
+  auto indices = detail::apply_sized<op::argtopk, how>({k}, x);
+  auto values = detail::apply_sized<op::topk, how>({k}, std::move(x));
+  return topk_result<decltype(values), decltype(indices)>{std::move(values), std::move(indices)};
+}
+
+/// The sums of the elements up to each position along dim Dim, itself included. Floating types are kept (bf16
+/// and f16 are summed in f32 and rounded once); integers and bool become i64. The derivative sums from the
+/// other end.
+template <index_t Dim, expression X>
+constexpr auto cumsum(X x) {
+  return apply<op::cumsum, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));
+}
+
+}  // namespace weft
