@@ -558,31 +558,37 @@ array matmul(const call& c) {
   return out;
 }
 
-/// softmax(q k^T / sqrt(features)) v for each batch element and head; v0: positions see no later ones.
+/// softmax(q k^T / sqrt(features)) v for each batch element and head, of which several in turn may have the
+/// same keys and values; v0: queries see no later keys, v1: the position of the first query.
 array attention(const call& c) {
   const array &q = c.operands[0], &k = c.operands[1], &v = c.operands[2];
-  for (const array& o : c.operands)
-    require(c, o.extents.order == 4 && o.extents == q.extents && o.type == q.type, "operands differ");
-  const index_t batches = q.extents[0], positions = q.extents[1], heads = q.extents[2],
-                features = q.extents[3];
+  for (const array& o : c.operands) require(c, o.extents.order == 4 && o.type == q.type, "operands differ");
+  const index_t batches = q.extents[0], queries = q.extents[1], heads = q.extents[2], features = q.extents[3];
+  const index_t keys = k.extents[1], key_heads = k.extents[2];
+  require(c, k.extents == v.extents && k.extents[0] == batches && k.extents[3] == features,
+          "operands differ");
+  require(c, key_heads > 0 ? heads % key_heads == 0 : heads == 0, "key heads do not divide heads");
   array out = zeros(q.type, q.extents);
   for (index_t b = 0; b < batches; ++b)
     for (index_t h = 0; h < heads; ++h) {
       const auto at = [&](index_t t, index_t d) {
-        return static_cast<std::size_t>(((b * positions + t) * heads + h) * features + d);
+        return static_cast<std::size_t>(((b * queries + t) * heads + h) * features + d);
       };
-      for (index_t t = 0; t < positions; ++t) {
+      const auto of_key = [&](index_t s, index_t d) {
+        return static_cast<std::size_t>(((b * keys + s) * key_heads + h * key_heads / heads) * features + d);
+      };
+      for (index_t t = 0; t < queries; ++t) {
         line scores;
-        for (index_t s = 0; s < (c.at[0] ? t + 1 : positions); ++s) {
+        for (index_t s = 0; s < keys && (!c.at[0] || s <= c.at[1] + t); ++s) {
           double score = 0;
-          for (index_t d = 0; d < features; ++d) score += q.f[at(t, d)] * k.f[at(s, d)];
+          for (index_t d = 0; d < features; ++d) score += q.f[at(t, d)] * k.f[of_key(s, d)];
           scores.push_back(score / std::sqrt(static_cast<double>(features)));
         }
         const line weight = softmax(scores, 0);
         for (index_t d = 0; d < features; ++d) {
           double total = 0;
           for (std::size_t s = 0; s < weight.size(); ++s)
-            total += weight[s] * v.f[at(static_cast<index_t>(s), d)];
+            total += weight[s] * v.f[of_key(static_cast<index_t>(s), d)];
           store(c, out, static_cast<index_t>(at(t, d)), total);
         }
       }

@@ -122,3 +122,19 @@ TEST_CASE("attention") {
   of_qkv("attention_causal",
          [](const auto& q, const auto& k, const auto& v) { return attention<causal>(q, k, v); });
 }
+
+TEST_CASE("attention to keys of other lengths, fewer heads, from later positions") {
+  const io::stored_tensors all = file("attention_lengths");
+  const auto of_qkv = [&](const char* name, auto f) {
+    for_each_case(all, name, [&](const stored_case& c) {
+      auto q = c.variable<float, order4>("q"), k = c.variable<float, order4>("k"),
+           v = c.variable<float, order4>("v");
+      c.agrees([&] { return f(c, q, k, v); }, 1e-5, 1, "q", q, "k", k, "v", v);
+    });
+  };
+  of_qkv("attention",
+         [](const auto&, const auto& q, const auto& k, const auto& v) { return attention<false>(q, k, v); });
+  of_qkv("attention_causal", [](const stored_case& c, const auto& q, const auto& k, const auto& v) {
+    return attention<causal>(q, k, v, c.stored<std::int64_t, order1>("first").to_vector()[0]);
+  });
+}

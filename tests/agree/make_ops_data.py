@@ -165,6 +165,22 @@ for batch, positions, heads, features in [(2, 7, 3, 5), (1, 1, 1, 1), (1, 67, 1,
                  .transpose(1, 2), **qkv)
 ops.save("layers")
 
+# Attention of queries to keys of other lengths, of several heads to one of the keys, at later positions. With random
+# numbers of its own, so that the other files stay as they are.
+state = torch.get_rng_state()
+torch.manual_seed(3)
+ops = family()
+for batch, queries, keys, heads, key_heads, features, first in [
+        (2, 3, 7, 4, 2, 5, 4), (1, 1, 9, 2, 2, 3, 8), (1, 70, 67, 3, 1, 8, 0), (1, 5, 140, 2, 1, 4, 71), (2, 6, 2, 6, 2, 3, 0)]:
+    q, k, v = torch.randn(batch, queries, heads, features), *torch.randn(2, batch, keys, key_heads, features).unbind(0)
+    seen = torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + first
+    for name, mask in ("attention_causal", seen), ("attention", None):
+        ops.case(name, lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                                                      attn_mask=mask, enable_gqa=True).transpose(1, 2), q=q, k=k, v=v)
+    ops.tensors[f"attention_causal/{ops.counts['attention']}/first"] = torch.tensor([first])
+ops.save("attention_lengths")
+torch.set_rng_state(state)
+
 # Element types: what bf16, f16, f64 and integers come to.
 ops = family()
 types = {"f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}

@@ -122,6 +122,12 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(attention<causal>(q, k, v)), q));
   CHECK(derivable(weighed(attention<causal>(q, k, v)), k));
   CHECK(derivable(weighed(attention<false>(q, k, v)), v));
+  using keys = extents<dyn, dyn, dyn, dyn>;
+  auto more_k = variable<double, keys>(randn<double>(keys{2, 13, 1, 3}, {.seed = 4})),
+       more_v = variable<double, keys>(randn<double>(keys{2, 13, 1, 3}, {.seed = 5}));
+  CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), q));
+  CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), more_k));
+  CHECK(derivable(weighed(attention<false>(q, more_k, more_v)), more_v));
 }
 
 TEST_CASE("let: shared and written out are the same") {

@@ -285,6 +285,9 @@ TEST_CASE("attention by batch elements and heads") {
   using heads = var<2, 3, 4, 2>;
   on<heads, heads, heads>("causal", {11, 27, 0},
                           [](auto q, auto k, auto v) { return attention<causal>(q, k, v); });
+  using keys = var<2, 3, 2, 2>;
+  on<heads, keys, keys>("grouped queries", {4, 11, 0},
+                        [](auto q, auto k, auto v) { return attention<causal>(q, k, v); });
 }
 
 TEST_CASE("losses") {

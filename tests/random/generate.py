@@ -900,22 +900,27 @@ class Attention(Op):
         t = g.value(known).type if known else g.rng.choice(("f64", "f32"))
         dims = g.value(known).dims if known else tuple(Dim(s, g.rng.random() < 0.6) for s in (
             g.rng.choice((1, 2)), g.rng.choice((1, 2, 3, 5, 9)), g.rng.choice((1, 2)), g.rng.choice((1, 3, 4, 8))))
-        names = [g.leaf_like(dims, t) for _ in range(3)]
+        keys = dims
+        if g.rng.random() < 0.4:  # other keys: of another length, fewer heads
+            divisors = [n for n in range(1, dims[2].size + 1) if dims[2].size % n == 0]
+            keys = (dims[0], Dim(g.rng.choice((1, 2, 3, 7)), False), Dim(g.rng.choice(divisors), dims[2].static), dims[3])
+        names = [g.leaf_like(dims, t), g.leaf_like(keys, t), g.leaf_like(keys, t)]
         if known:
-            names[g.rng.randrange(3)] = known
-        return names, {"causal": g.rng.random() < 0.5}
+            names[g.rng.randrange(3) if keys == dims else 0] = known
+        causal = g.rng.random() < 0.5
+        return names, {"causal": causal, "first": g.rng.choice((None, 0, 1, 4)) if causal else None}
 
     def infer(self, p, q, k, v):
         need(q.type in ("f64", "f32") and q.order() == 4 and not (q.special or k.special or v.special))
-        need(q.largest() < 20 and k.largest() < 20 and q.elements() > 0)
-        dims = q.dims
-        for x in (k, v):
-            need(x.type == q.type and x.order() == 4)
-            dims = tuple(unify(a, b) for a, b in zip(dims, x.dims))
-        return v.like(dims=dims, exact=False)
+        need(q.largest() < 20 and k.largest() < 20 and q.elements() > 0 and k.elements() > 0)
+        need(k.type == v.type == q.type and k.order() == v.order() == 4)
+        keys = tuple(unify(a, b) for a, b in zip(k.dims, v.dims))
+        need(q.dims[2].size % keys[2].size == 0)
+        return v.like(dims=(unify(q.dims[0], keys[0]), q.dims[1], q.dims[2], unify(q.dims[3], keys[3])), exact=False)
 
     def text(self, p, q, k, v):
-        return f"attention<{'causal' if p['causal'] else 'false'}>({q}, {k}, {v})"
+        first = "" if p["first"] is None else f", {p['first']}"
+        return f"attention<{'causal' if p['causal'] else 'false'}>({q}, {k}, {v}{first})"
 
 
 # ---------------------------------------------------------------------------------------------------- losses, look-ups

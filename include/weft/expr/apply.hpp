@@ -133,4 +133,16 @@ constexpr auto apply(A... a) {
   }
 }
 
+namespace detail {
+/// A node of `Op` whose dynamic attributes are given at run time, in `sizes`.
+template <class Op, class Attr, std::size_t Sizes, expression... X>
+constexpr auto apply_sized(const index_t (&sizes)[Sizes], X... x) {
+  using result = sized_node<Op, Attr, static_cast<int>(Sizes), X...>;
+  (void)sizeof(law_of<Op, node<Op, Attr, X...>, X...>);
+  given_size given[Sizes];
+  for (std::size_t i = 0; i < Sizes; ++i) given[i].value = sizes[i];
+  return result(given, as_expression<void>(std::move(x))...);
+}
+}  // namespace detail
+
 }  // namespace weft

@@ -95,7 +95,24 @@ class divider {
     if (n.op == &info_of<op::index_add> && p_.made[i].is_divided() && p_.made[i].dim == 0) return added_up(i);
     value operands[max_operands]{};
     for (int k = 0; k < n.operands; ++k) operands[k] = {&to_, as(n.operand[k], p[k])};
+    if (n.op->kind == op::op_kind::native) match_parts(n, p);
     return applied(n, attributes_of(i), operands);
+  }
+  /// Operands can have different extents for one index, as queries have several heads per head of the keys:
+  /// the parts of a rank must be of the same ratio.
+  constexpr void match_parts(const node& n, const sequence<placement>& p) {
+    index_t first = 0, part = 0, same = 0;
+    for (int k = 0; k < n.operands; ++k) {
+      if (!p[k].is_divided()) continue;
+      const index_t e = to_.dims.canonical(g_[n.operand[k]].result.extents[p[k].dim]);
+      const index_t own = local_extent(e, p[k]);
+      if (part == 0) {
+        first = e;
+        part = own;
+      } else {
+        to_.dims.unify(part, to_.dims.multiply(own, to_.dims.divide(first, e)), same);
+      }
+    }
   }
   constexpr int applied(const node& n, const attributes& at, value* operands) {
     return to_.apply(*n.op, to_.dims.canonical(at, n.op->extents), operands, n.operands).id;

@@ -175,8 +175,18 @@ class placer {
     const auto k = static_cast<int>(g_[i].at[0]);
     if (!made[of].is_divided()) return made[of];
     for (const shared_dim& d : shared_dims(g_, of))
-      if (d.result[0] == made[of].dim) return divided_along(d.result[k], made[of].groups, made[of].unit);
+      if (d.result[0] == made[of].dim)
+        return divided_along(d.result[k], made[of].groups, unit_of_result(i, of, d.result[k], d));
     return {};
+  }
+
+  /// The unit of dim `dim` of `i`, a further result of `of`: that of an operand that has as many indices, as
+  /// keys have fewer heads than queries.
+  constexpr index_t unit_of_result(int i, int of, int dim, const shared_dim& d) const {
+    for (int o = 0; o < g_[of].operands; ++o)
+      if (d.operand[o] >= 0 && same(extents(g_[of].operand[o])[d.operand[o]], extents(i)[dim]))
+        return operands[of][o].unit;
+    return made[of].unit;
   }
 
   constexpr placement reshape(int i, sequence<placement>& p) {

@@ -20,27 +20,39 @@ namespace {
 template <class T>
 using heads = variable<T, extents<dyn, dyn, dyn, dyn>>;
 
+/// Extents of queries, keys and values; the position of the first query.
+struct sizes {
+  index_t queries, keys, heads, key_heads, features, first;
+};
+constexpr sizes alike(index_t positions, index_t features) {
+  return {positions, positions, 3, 3, features, 0};
+}
+
 /// The cotangents of q, k and v for that of the result, by the formula of softmax's derivative.
-std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::array, 3>& of,
+std::array<oracle::array, 3> cotangents(bool hides, index_t first, const std::array<oracle::array, 3>& of,
                                         const oracle::array& g) {
   const auto& [q, k, v] = of;
-  const shape& s = q.extents;
-  const index_t positions = s[1], features = s[3];
+  const shape &s = q.extents, &of_keys = k.extents;
+  const index_t features = s[3];
   const double scale = 1 / std::sqrt(static_cast<double>(features));
-  std::array<oracle::array, 3> d{oracle::zeros(q.type, s), oracle::zeros(q.type, s),
-                                 oracle::zeros(q.type, s)};
+  std::array<oracle::array, 3> d{oracle::zeros(q.type, s), oracle::zeros(q.type, of_keys),
+                                 oracle::zeros(q.type, of_keys)};
   for (index_t b = 0; b < s[0]; ++b)
     for (index_t h = 0; h < s[2]; ++h)
-      for (index_t i = 0; i < positions; ++i) {
-        const auto at = [&](index_t t, index_t f) {
-          return static_cast<std::size_t>(((b * positions + t) * s[2] + h) * features + f);
+      for (index_t i = 0; i < s[1]; ++i) {
+        const auto query = [&](index_t f) {
+          return static_cast<std::size_t>(((b * s[1] + i) * s[2] + h) * features + f);
+        };
+        const auto key = [&](index_t j, index_t f) {
+          const index_t head = h * of_keys[2] / s[2];
+          return static_cast<std::size_t>(((b * of_keys[1] + j) * of_keys[2] + head) * features + f);
         };
         const auto product = [&](const oracle::array& x, const oracle::array& y, index_t j) {
           double total = 0;
-          for (index_t f = 0; f < features; ++f) total += x.f[at(i, f)] * y.f[at(j, f)];
+          for (index_t f = 0; f < features; ++f) total += x.f[query(f)] * y.f[key(j, f)];
           return total;
         };
-        const index_t seen = hides ? i + 1 : positions;
+        const index_t seen = hides ? std::min(first + i + 1, of_keys[1]) : of_keys[1];
         std::vector<double> weight, slope;
         double sum = 0, mean = 0, top = -std::numeric_limits<double>::infinity();
         for (index_t j = 0; j < seen; ++j) top = std::max(top, product(q, k, j) * scale);
@@ -52,9 +64,9 @@ std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::arr
           const double w = weight[static_cast<std::size_t>(j)],
                        of_score = w * (slope[static_cast<std::size_t>(j)] - mean) * scale;
           for (index_t f = 0; f < features; ++f) {
-            d[0].f[at(i, f)] += of_score * k.f[at(j, f)];
-            d[1].f[at(j, f)] += of_score * q.f[at(i, f)];
-            d[2].f[at(j, f)] += w * g.f[at(i, f)];
+            d[0].f[query(f)] += of_score * k.f[key(j, f)];
+            d[1].f[key(j, f)] += of_score * q.f[query(f)];
+            d[2].f[key(j, f)] += w * g.f[query(f)];
           }
         }
       }
@@ -62,51 +74,105 @@ std::array<oracle::array, 3> cotangents(bool hides, const std::array<oracle::arr
 }
 
 template <class T>
-heads<T> drawn(index_t positions, index_t features, std::uint64_t seed) {
-  return heads<T>(randn<T>(extents<dyn, dyn, dyn, dyn>{2, positions, 3, features}, {.seed = seed}));
+heads<T> drawn(index_t positions, index_t count, index_t features, std::uint64_t seed) {
+  return heads<T>(randn<T>(extents<dyn, dyn, dyn, dyn>{2, positions, count, features}, {.seed = seed}));
+}
+template <class T>
+std::array<heads<T>, 4> drawn(const sizes& n) {
+  return {drawn<T>(n.queries, n.heads, n.features, 1), drawn<T>(n.keys, n.key_heads, n.features, 2),
+          drawn<T>(n.keys, n.key_heads, n.features, 3), drawn<T>(n.queries, n.heads, n.features, 4)};
+}
+
+template <bool Causal, class T>
+auto attended(const std::array<heads<T>, 4>& of, index_t first) {
+  if constexpr (Causal) return attention<causal>(of[0], of[1], of[2], first);
+  else return attention<false>(of[0], of[1], of[2]);
 }
 
 template <class T, bool Causal>
-void compare(index_t positions, index_t features, double tolerance) {
-  CAPTURE(positions); CAPTURE(features); CAPTURE(Causal);
-  heads<T> of[] = {drawn<T>(positions, features, 1), drawn<T>(positions, features, 2),
-                   drawn<T>(positions, features, 3)};
-  const auto weight = drawn<T>(positions, features, 4);
-  const auto y = attention<Causal>(of[0], of[1], of[2]);
+void compare(const sizes& n, double tolerance) {
+  CAPTURE(n.queries);
+  CAPTURE(n.keys);
+  CAPTURE(n.heads);
+  CAPTURE(n.features);
+  CAPTURE(Causal);
+  const std::array<heads<T>, 4> of = drawn<T>(n);
+  const auto y = attended<Causal>(of, n.first);
   CHECK(matches(eval(y), oracle::value(y), {.of_largest = tolerance}));
   tape steps;
-  steps.backward(steps.eval(sum(y * weight)));
-  const auto expected = cotangents(Causal, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])},
-                                   oracle::read(weight));
+  steps.backward(steps.eval(sum(y * of[3])));
+  const auto expected = cotangents(
+      Causal, n.first, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])}, oracle::read(of[3]));
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(i);
     CHECK(matches(of[i].grad(), expected[i], {.of_largest = tolerance}));
   }
 }
+void compare_all(const sizes& n) {
+  compare<float, true>(n, 1e-5);
+  compare<float, false>(n, 1e-5);
+  compare<double, true>(n, 1e-13);
+  compare<double, false>(n, 1e-13);
+}
 
 }  // namespace
 
 TEST_CASE("the formula of cotangents agrees with difference quotients") {
-  const auto check = [](auto causal_or_not) {
+  const auto check = [](auto causal_or_not, const sizes& n) {
     constexpr bool hides = decltype(causal_or_not)::value;
-    const heads<double> of[] = {drawn<double>(4, 3, 1), drawn<double>(4, 3, 2), drawn<double>(4, 3, 3)};
-    const auto weight = oracle::read(drawn<double>(4, 3, 4));
-    const auto d = cotangents(hides, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])}, weight);
+    const auto of = drawn<double>(n);
+    const auto weight = oracle::read(of[3]);
+    const auto d =
+        cotangents(hides, n.first, {oracle::read(of[0]), oracle::read(of[1]), oracle::read(of[2])}, weight);
     for (std::size_t i = 0; i < 3; ++i)
-      CHECK(matches(d[i], oracle::gradient(attention<hides>(of[0], of[1], of[2]), of[i], weight).value,
+      CHECK(matches(d[i], oracle::gradient(attended<hides>(of, n.first), of[i], weight).value,
                     {.of_largest = 1e-9}));
   };
-  check(std::true_type{});
-  check(std::false_type{});
+  for (const sizes& n : {alike(4, 3), sizes{2, 5, 4, 2, 3, 3}, sizes{5, 2, 2, 1, 3, 0}}) {
+    check(std::true_type{}, n);
+    check(std::false_type{}, n);
+  }
 }
 
 TEST_CASE("attention in blocks is attention") {
-  constexpr std::pair<index_t, index_t> sizes[] = {{1, 1}, {7, 3}, {64, 16}, {65, 20}, {130, 33}, {200, 64}};
-  for (const auto& [positions, features] : sizes) {
-    compare<float, true>(positions, features, 1e-5);
-    compare<float, false>(positions, features, 1e-5);
-    compare<double, true>(positions, features, 1e-13);
-    compare<double, false>(positions, features, 1e-13);
+  for (const sizes& n :
+       {alike(1, 1), alike(7, 3), alike(64, 16), alike(65, 20), alike(130, 33), alike(200, 64)})
+    compare_all(n);
+}
+
+TEST_CASE("queries and keys of other lengths and numbers of heads, queries at later positions") {
+  for (const sizes& n :
+       {sizes{1, 200, 2, 2, 16, 199}, sizes{3, 131, 6, 2, 7, 128}, sizes{130, 5, 2, 1, 8, 0},
+        sizes{70, 200, 4, 2, 20, 100}, sizes{65, 140, 3, 1, 9, 13}, sizes{9, 66, 2, 2, 4, 500}})
+    compare_all(n);
+}
+
+TEST_CASE("no keys, and shapes that do not fit") {
+  const auto q = drawn<float>(3, 4, 5, 1), none = drawn<float>(0, 2, 5, 2), three = drawn<float>(3, 3, 5, 3);
+  for (const float e : eval(attention<false>(q, none, none)).to_vector()) CHECK(e == 0);
+  tape steps;
+  steps.backward(steps.eval(sum(attention<causal>(q, none, none))));
+  for (const float e : q.grad().to_vector()) CHECK(e == 0);
+  CHECK_THROWS_WITH_AS(eval(attention<false>(q, three, three)),
+                       doctest::Contains("attention: operands of shapes [2, 3, 4, 5], [2, 3, 3, 5]"),
+                       shape_error);
+  CHECK_THROWS_WITH_AS(attention<causal>(q, q, q, -1),
+                       "weft: attention: the position of the first query is -1", shape_error);
+}
+
+TEST_CASE("token by token with keys and values of earlier ones in a cache, as all at once") {
+  using rows = extents<dyn, dyn, dyn, dyn>;
+  const index_t positions = 75;
+  const auto q = drawn<double>(positions, 6, 8, 1), k = drawn<double>(positions, 2, 8, 2),
+             v = drawn<double>(positions, 2, 8, 3);
+  const auto whole = eval(attention<causal>(q, k, v));
+  tensor<double, rows> keys = eval(slice<1>(k, 0, 0)), values = eval(slice<1>(v, 0, 0));
+  for (index_t t = 0, next = 0; t < positions; t = next) {
+    next = t == 0 ? 66 : t + 1;  // a prompt, then one token each
+    keys = eval(concat<1>(keys, slice<1>(k, t, next)));
+    values = eval(concat<1>(values, slice<1>(v, t, next)));
+    const auto y = eval(attention<causal>(slice<1>(q, t, next), keys, values, t));
+    CHECK(matches(y, oracle::value(slice<1>(whole, t, next)), {.of_largest = 1e-14}));
   }
 }
 

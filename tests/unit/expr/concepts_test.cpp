@@ -27,6 +27,9 @@ static_assert(embedding_compatible<f32<10, 4>, i32<3>> && !embedding_compatible<
 static_assert(gather_compatible<1, f32<3, 5>, i32<3, 2>> && !gather_compatible<0, f32<3, 5>, i32<3, 2>>);
 static_assert(attention_compatible<f32<2, dyn, 3, 8>, f32<2, dyn, 3, 8>, f32<2, dyn, 3, 8>>);
 static_assert(!attention_compatible<f32<2, 5, 3, 8>, f32<2, 5, 3, 4>, f32<2, 5, 3, 8>>);
+static_assert(attention_compatible<f32<2, 5, 6, 8>, f32<2, 9, 3, 8>, f32<2, dyn, 3, 8>>);
+static_assert(!attention_compatible<f32<2, 5, 6, 8>, f32<2, 9, 4, 8>, f32<2, 9, 4, 8>>);  // 4 heads of 6
+static_assert(!attention_compatible<f32<2, 5, 6, 8>, f32<2, 9, 3, 8>, f32<2, 8, 3, 8>>);
 static_assert(cross_entropy_compatible<f32<dyn, 10>, i32<dyn>> &&
               !cross_entropy_compatible<f32<32, 10>, i32<31>>);
 

@@ -354,37 +354,40 @@ inline array uniform(index_t number, const std::vector<index_t>& extents) {
   return out;
 }
 
-/// Attention (three operands) and its derivative (six): the k-th result.
-inline array attended(bool causal, const std::vector<const array*>& in, index_t k,
+/// Attention (three operands) and its derivative (six): the k-th result. Queries of several heads in turn may
+/// have the same keys; at: whether causal, the position of the first query.
+inline array attended(const std::vector<index_t>& at, const std::vector<const array*>& in, index_t k,
                       const std::vector<index_t>& extents) {
-  const std::vector<index_t>& e = in[0]->extents;  // batch, position, head, feature
+  const std::vector<index_t>&e = in[0]->extents, &f = in[1]->extents;  // batch, position, head, feature
   const double scale = 1 / std::sqrt(static_cast<double>(e[3]));
   array out(extents);
-  const auto dot = [&](const array& a, const array& b, index_t n, index_t h, index_t i, index_t j) {
-    double sum = 0;
-    for (index_t d = 0; d < e[3]; ++d) sum += element(a, {n, i, h, d}) * element(b, {n, j, h, d});
-    return sum;
-  };
   for_each_position({e[0], e[1], e[2]}, [&](const position& p) {
-    const index_t n = p[0], i = p[1], h = p[2], keys = causal ? i + 1 : e[1];
+    const index_t n = p[0], i = p[1], h = p[2], of = h / (e[2] / f[2]);
+    const index_t keys = at[0] ? std::min(i + 1 + at[1], f[1]) : f[1];
+    const auto dot = [&](const array& a, const array& b, index_t j, index_t head) {
+      double sum = 0;
+      for (index_t d = 0; d < e[3]; ++d) sum += element(a, {n, i, h, d}) * element(b, {n, j, head, d});
+      return sum;
+    };
     double sum = 0;
-    for (index_t j = 0; j < keys; ++j) sum += std::exp(scale * dot(*in[0], *in[1], n, h, i, j));
+    for (index_t j = 0; j < keys; ++j) sum += std::exp(scale * dot(*in[0], *in[1], j, of));
     if (in.size() == 3 && k == 1) out.at[number_of_position(out, {n, h, i})] = std::log(sum);
     for (index_t j = 0; j < keys && (in.size() == 6 || k == 0); ++j) {
-      const double weight = std::exp(scale * dot(*in[0], *in[1], n, h, i, j)) / sum;
-      const auto add = [&](index_t to, double times, const array& of, index_t from) {
+      const double weight = std::exp(scale * dot(*in[0], *in[1], j, of)) / sum;
+      const auto add = [&](const position& to, double times, const array& x, const position& from) {
         for (index_t d = 0; d < e[3]; ++d)
-          out.at[number_of_position(out, {n, to, h, d})] += times * element(of, {n, from, h, d});
+          out.at[number_of_position(out, {to[0], to[1], to[2], d})] +=
+              times * element(x, {from[0], from[1], from[2], d});
       };
+      const position query{n, i, h}, key{n, j, of};
       if (in.size() == 3) {
-        add(i, weight, *in[2], j);
+        add(query, weight, *in[2], key);
         continue;
       }
-      const double slope =
-          scale * weight * (dot(*in[5], *in[2], n, h, i, j) - dot(*in[5], *in[3], n, h, i, i));
-      if (k == 0) add(i, slope, *in[1], j);
-      if (k == 1) add(j, slope, *in[0], i);
-      if (k == 2) add(j, weight, *in[5], i);
+      const double slope = scale * weight * (dot(*in[5], *in[2], j, of) - dot(*in[5], *in[3], i, h));
+      if (k == 0) add(query, slope, *in[1], key);
+      if (k == 1) add(key, slope, *in[0], query);
+      if (k == 2) add(key, weight, *in[5], query);
     }
   });
   return out;
@@ -412,7 +415,7 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "cumsum") return detail::running_sum(*in[0], at, extents);
   if (op == "checked_index") return detail::checked(*in[0], at);
   if (op == "uniform_like") return detail::uniform(at[0], extents);
-  if (op.starts_with("attention")) return detail::attended(at[0] != 0, in, 0, extents);
+  if (op.starts_with("attention")) return detail::attended(at, in, 0, extents);
   if (op == "concat") return detail::joined(in, at[0], extents);
   if (op == "index_select" || op == "index_add" || op == "gather" || op == "scatter_sum")
     return detail::looked_up(op, *in[0], *in[1], at, extents);
@@ -426,11 +429,16 @@ template <class ValueOf>
 array interpreted_node(const graph::compute_graph& g, const graph::node& n, ValueOf value_of,
                        const given_values& v) {
   const std::string_view op = n.op->name;
-  std::vector<index_t> extents, at;
+  std::vector<index_t> extents;
   for (int d = 0; d < n.result.extents.order; ++d)
     extents.push_back(resolved(g.dims, n.result.extents[d], v));
-  for (int i = 0; i < n.at.count; ++i)
-    at.push_back(n.op->extents >> i & 1 ? resolved(g.dims, n.at[i], v) : n.at[i]);
+  const auto attributes_of = [&](const graph::node& of) {
+    std::vector<index_t> all;
+    for (int i = 0; i < of.at.count; ++i)
+      all.push_back(of.op->extents >> i & 1 ? resolved(g.dims, of.at[i], v) : of.at[i]);
+    return all;
+  };
+  const std::vector<index_t> at = attributes_of(n);
   const graph::node& computes = op == "result" ? g[n.operand[0]] : n;
   std::vector<const array*> in;
   for (int k = 0; k < computes.operands; ++k) in.push_back(&value_of(computes.operand[k]));
@@ -442,7 +450,7 @@ array interpreted_node(const graph::compute_graph& g, const graph::node& n, Valu
   else if (op == "extent_value") result.at[0] = static_cast<double>(at[0]);
   else if (op == "coordinate")
     result = filled(extents, [](const position& p) { return static_cast<double>(p[0]); });
-  else if (op == "result") result = detail::attended(computes.at[0] != 0, in, at[0], extents);
+  else if (op == "result") result = detail::attended(attributes_of(computes), in, at[0], extents);
   else result = computed(op, n.result.type, at, in, extents);
   if (result.extents != extents)
     throw std::logic_error("interpret: " + std::string(op) + " has other extents than its operands give");

@@ -289,6 +289,11 @@ TEST_CASE("products and attention") {
             0.67011195854453021, 0.67399123396038063, 0.46556280042717080, 0.51627481566747024,
             0.83639629681195726, 0.51402811206119381, 0.26817163782020481, 0.13498311989205988},
            1e-14));
+  const auto keys = slice<2, 0, 1>(q);  // two heads read one of the keys, from the second position on
+  CHECK(is(attention<causal>(slice<1, 1, 3>(q), keys, keys * keys, 1), dtype::f64, {4, {1, 2, 2, 2}},
+           {0.45592055665077397, 0.290460278325387, 0.2923736740254854, 0.2086868370127427,
+            0.8363962968119573, 1.2837644815627205, 0.9095486736764944, 1.4177371916046393},
+           1e-14));
 }
 
 TEST_CASE("let: a variable is its value, inner ones hide nothing") {

@@ -33,21 +33,31 @@ struct head_view {
   }
 };
 
-/// Sizes of one head, with features padded to whole tiles and positions to whole blocks.
+/// The number of positions of whole blocks of scores that hold `positions`.
+inline index_t whole_blocks(index_t positions) {
+  return (positions + attention_block - 1) / attention_block * attention_block;
+}
+
+/// Sizes of one head, with features padded to whole tiles.
 template <class T>
 struct head_size {
-  index_t positions, features, padded_positions, padded_features;
+  index_t queries, keys, features, padded_features;
+  index_t group;  // query heads per key head
   bool causal;
+  index_t offset;  // of causal attention: the position of the first query, that of the first key being 0
   T scale;
 
-  head_size(const strided& q, bool is_causal) : causal(is_causal) {
+  head_size(const strided& q, const strided& k, const attributes& at) : causal(at[0] != 0), offset(at[1]) {
     constexpr index_t lanes = micro_kernels<T>::few ? blocking<T>::tile_columns : blocking<T>::lanes;
-    positions = q.extents[1];
+    queries = q.extents[1];
+    keys = k.extents[1];
     features = q.extents[3];
-    padded_positions = (positions + attention_block - 1) / attention_block * attention_block;
     padded_features = (features + lanes - 1) / lanes * lanes;
+    group = k.extents[2] == 0 ? 1 : q.extents[2] / k.extents[2];
     scale = T(1) / std::sqrt(static_cast<T>(features));
   }
+  /// The number of elements of padded rows of `positions`.
+  index_t matrix(index_t positions) const { return whole_blocks(positions) * padded_features; }
 };
 
 /// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors.
@@ -61,8 +71,8 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
                                           : left == 4 * lanes ? 2 * lanes
                                                               : std::min(left, wide);
     for (index_t i = 0; i < m; i += K::full)
-      K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes),
-             k, a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);
+      K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes), k,
+             a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);
     j += columns;
   }
 }
@@ -78,29 +88,30 @@ V row_part(const head_view<T>& x, index_t t, index_t d, index_t features) {
   return v;
 }
 
-/// Rows of positions, padded with zeros: [padded_positions, padded_features].
+/// Rows of `positions`, padded with zeros: [whole_blocks(positions), padded_features].
 template <class T>
-void pack_rows(const head_view<const T>& x, const head_size<T>& s, T* to) {
-  for (index_t t = 0; t < s.positions; ++t, to += s.padded_features) {
+void pack_rows(const head_view<const T>& x, const head_size<T>& s, index_t positions, T* to) {
+  for (index_t t = 0; t < positions; ++t, to += s.padded_features) {
     const T* from = x.data + t * x.position;
     if (x.feature == 1) std::copy_n(from, s.features, to);
-    else for (index_t d = 0; d < s.features; ++d) to[d] = from[d * x.feature];
+    else
+      for (index_t d = 0; d < s.features; ++d) to[d] = from[d * x.feature];
     std::fill(to + s.features, to + s.padded_features, T{});
   }
-  std::fill_n(to, (s.padded_positions - s.positions) * s.padded_features, T{});
+  std::fill_n(to, (whole_blocks(positions) - positions) * s.padded_features, T{});
 }
-/// The same transposed blockwise: [blocks, features, attention_block]. Rows of all positions would often be
-/// multiples of 4 KiB apart and fall into the same cache sets.
+/// Rows of keys transposed blockwise: [blocks, features, attention_block]. Rows of all positions would often
+/// be multiples of 4 KiB apart and fall into the same cache sets.
 template <class T>
 void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t side = blocking<T>::lanes;
-  for (index_t t0 = 0; t0 < s.padded_positions; t0 += side) {
+  for (index_t t0 = 0; t0 < whole_blocks(s.keys); t0 += side) {
     T* const block = to + t0 / attention_block * attention_block * s.features + t0 % attention_block;
     for (index_t d0 = 0; d0 < s.features; d0 += side) {
       V square[std::size_t{side}];
       for (index_t t = 0; t < side; ++t)
-        square[t] = t0 + t < s.positions ? row_part<V>(x, t0 + t, d0, s.features) : V{};
+        square[t] = t0 + t < s.keys ? row_part<V>(x, t0 + t, d0, s.features) : V{};
       transpose(square);
       for (index_t d = 0; d < std::min(side, s.features - d0); ++d)
         simd::store(block + (d0 + d) * attention_block, square[d]);
@@ -113,14 +124,15 @@ void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x, in
   for (index_t t = first; t < last; ++t, from += s.padded_features) {
     T* to = x.data + t * x.position;
     if (x.feature == 1) std::copy_n(from, s.features, to);
-    else for (index_t d = 0; d < s.features; ++d) to[d * x.feature] = from[d];
+    else
+      for (index_t d = 0; d < s.features; ++d) to[d * x.feature] = from[d];
   }
 }
 
 /// First key to which query `i` does not attend.
 template <class T>
 index_t visible(const head_size<T>& s, index_t i) {
-  return s.causal ? std::min(i + 1, s.positions) : s.positions;
+  return s.causal ? std::min(i + s.offset + 1, s.keys) : s.keys;
 }
 
 /// Replaces the scores of as many rows as a vector has lanes by weights exp(score - maximum), and updates the
@@ -156,24 +168,25 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   return factor;
 }
 
+/// The result and the logarithms of the sums of one head. Without keys: 0 and minus infinity.
 template <class T>
 void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& k,
-            const head_view<const T>& v, const head_view<T>& out, T* log_sum,
-            scratch_memory& scratch) {
+            const head_view<const T>& v, const head_view<T>& out, T* log_sum, scratch_memory& scratch) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
-  const index_t row = s.padded_features, matrix_size = s.padded_positions * row;
-  T* keys = static_cast<T*>(
-      scratch.get(static_cast<std::size_t>(3 * matrix_size + block * (block + row)) * sizeof(T)));
-  T* values = keys + matrix_size;
-  T* queries = values + matrix_size;
-  T* scores = queries + matrix_size;
+  const index_t row = s.padded_features;
+  T* keys = static_cast<T*>(scratch.get(
+      static_cast<std::size_t>(2 * s.matrix(s.keys) + s.matrix(s.queries) + block * (block + row)) *
+      sizeof(T)));
+  T* values = keys + s.matrix(s.keys);
+  T* queries = values + s.matrix(s.keys);
+  T* scores = queries + s.matrix(s.queries);
   T* sums = scores + block * block;
   pack_columns(k, s, keys);
-  pack_rows(v, s, values);
-  pack_rows(q, s, queries);
-  for (index_t i0 = 0; i0 < s.positions; i0 += block) {
-    const index_t rows = std::min(block, s.positions - i0), whole_groups = (rows + lanes - 1) / lanes * lanes;
+  pack_rows(v, s, s.keys, values);
+  pack_rows(q, s, s.queries, queries);
+  for (index_t i0 = 0; i0 < s.queries; i0 += block) {
+    const index_t rows = std::min(block, s.queries - i0), whole_groups = (rows + lanes - 1) / lanes * lanes;
     V maximum[std::size_t{block / lanes}], sum[std::size_t{block / lanes}];
     std::fill(maximum, maximum + block / lanes, simd::splat<V>(-std::numeric_limits<T>::max()));
     std::fill(sum, sum + block / lanes, V{});
@@ -191,10 +204,11 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
       multiply_in_place(whole_groups, row, block, scores, block, index_t{1}, values + j0 * row, row, sums,
                         row, j0 > 0);
     }
+    if (end == 0) std::fill_n(sums, rows * row, T{});
     for (index_t r = 0; r < rows; ++r) {
-      const T total = sum[r / lanes][r % lanes];
+      const T total = sum[r / lanes][r % lanes], divisor = end == 0 ? T(1) : total;
       for (index_t d = 0; d < row; d += lanes)
-        simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / total);
+        simd::store(sums + r * row + d, simd::load<V>(sums + r * row + d) / divisor);
       log_sum[i0 + r] = maximum[r / lanes][r % lanes] + std::log(total);
     }
     unpack_rows(sums, s, out, i0, i0 + rows);
@@ -205,14 +219,15 @@ void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<
 /// scale, with zeros where a query does not attend to a key.
 template <class T>
 void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, const T* log_sum,
-                 const T* delta, T* scores, T* cotangents) {
+                 index_t log_sum_stride, const T* delta, T* scores, T* cotangents) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
   for (index_t r = 0; r < rows; ++r) {
     T* p = scores + r * block;
     T* d = cotangents + r * block;
     for (index_t c = 0; c < block; c += lanes) {
-      const V w = math::exp(simd::multiply_add(simd::load<V>(p + c), s.scale, -log_sum[i0 + r]));
+      const V w =
+          math::exp(simd::multiply_add(simd::load<V>(p + c), s.scale, -log_sum[(i0 + r) * log_sum_stride]));
       simd::store(p + c, w);
       simd::store(d + c, w * (simd::load<V>(d + c) - delta[i0 + r]) * s.scale);
     }
@@ -221,91 +236,129 @@ void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, co
   }
 }
 
+/// The memory of one task of backward: operands of one key head and of one query head, and their cotangents.
 template <class T>
-void attend_backward(const head_size<T>& s, const head_view<const T>& q,
-                     const head_view<const T>& k, const head_view<const T>& v,
-                     const head_view<const T>& out, const T* log_sum, const head_view<const T>& g,
-                     const head_view<T>& dq, const head_view<T>& dk, const head_view<T>& dv,
-                     scratch_memory& scratch) {
-  constexpr index_t block = attention_block;
-  const index_t row = s.padded_features, size = s.padded_positions * row;
-  T* memory = static_cast<T*>(
-      scratch.get(static_cast<std::size_t>(8 * size + 2 * block * block + s.padded_positions) * sizeof(T)));
-  T *keys_t = memory, *values_t = memory + size, *keys = memory + 2 * size,
-    *queries = memory + 3 * size, *cotangent = memory + 4 * size, *sum_q = memory + 5 * size,
-    *sum_k = memory + 6 * size, *sum_v = memory + 7 * size, *scores = memory + 8 * size,
-    *slopes = scores + block * block, *delta = slopes + block * block;
-  pack_columns(k, s, keys_t);
-  pack_columns(v, s, values_t);
-  pack_rows(k, s, keys);
-  pack_rows(q, s, queries);
-  pack_rows(g, s, cotangent);
-  std::fill(sum_q, sum_q + 3 * size, T{});
+struct backward_memory {
+  T *keys_t, *values_t, *keys, *sum_k, *sum_v;               // of the key head
+  T *queries, *cotangent, *sum_q, *scores, *slopes, *delta;  // of a query head
+
+  backward_memory(const head_size<T>& s, scratch_memory& scratch) {
+    constexpr index_t block = attention_block;
+    const index_t k = s.matrix(s.keys), q = s.matrix(s.queries);
+    keys_t = static_cast<T*>(scratch.get(
+        static_cast<std::size_t>(5 * k + 3 * q + 2 * block * block + whole_blocks(s.queries)) * sizeof(T)));
+    values_t = keys_t + k;
+    keys = values_t + k;
+    queries = keys + k;
+    cotangent = queries + q;
+    sum_q = cotangent + q;
+    sum_k = sum_q + q;
+    sum_v = sum_k + k;
+    scores = sum_v + k;
+    slopes = scores + block * block;
+    delta = slopes + block * block;
+  }
+};
+
+/// Reads keys and values of a key head, and sets their cotangents to 0.
+template <class T>
+void begin_backward(const head_size<T>& s, const head_view<const T>& k, const head_view<const T>& v,
+                    const backward_memory<T>& m) {
+  pack_columns(k, s, m.keys_t);
+  pack_columns(v, s, m.values_t);
+  pack_rows(k, s, s.keys, m.keys);
+  std::fill_n(m.sum_k, s.matrix(s.keys), T{});
+  std::fill_n(m.sum_v, s.matrix(s.keys), T{});
+}
+
+/// Reads queries and the cotangents of their results of a query head, and sets their own to 0.
+template <class T>
+void begin_queries(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& out,
+                   const head_view<const T>& g, const backward_memory<T>& m) {
   using V = simd::vec<T, blocking<T>::lanes>;
-  for (index_t t = 0; t < s.positions; ++t) {
+  pack_rows(q, s, s.queries, m.queries);
+  pack_rows(g, s, s.queries, m.cotangent);
+  std::fill_n(m.sum_q, s.matrix(s.queries), T{});
+  for (index_t t = 0; t < s.queries; ++t) {
     V dot{};
     for (index_t d = 0; d < s.features; d += blocking<T>::lanes)
-      dot =
-          simd::multiply_add(row_part<V>(out, t, d, s.features), simd::load<V>(cotangent + t * row + d), dot);
-    delta[t] = simd::fold_lanes(dot, [](auto a, auto b) { return a + b; });
+      dot = simd::multiply_add(row_part<V>(out, t, d, s.features),
+                               simd::load<V>(m.cotangent + t * s.padded_features + d), dot);
+    m.delta[t] = simd::fold_lanes(dot, [](auto a, auto b) { return a + b; });
   }
-  for (index_t j0 = 0; j0 < s.positions; j0 += block)
-    for (index_t i0 = s.causal ? j0 : 0; i0 < s.positions; i0 += block) {
-      const index_t rows = std::min(block, s.positions - i0);
-      const index_t columns = std::min(block, s.positions - j0);
-      multiply_in_place(rows, block, s.features, queries + i0 * row, row, index_t{1},
-                        keys_t + j0 * s.features, block, scores, block, false);
-      multiply_in_place(rows, block, s.features, cotangent + i0 * row, row, index_t{1},
-                        values_t + j0 * s.features, block, slopes, block, false);
-      weigh_block(s, i0, rows, j0, log_sum, delta, scores, slopes);
-      multiply_in_place(columns, row, rows, scores, index_t{1}, block, cotangent + i0 * row, row,
-                        sum_v + j0 * row, row, true);
-      multiply_in_place(rows, row, columns, slopes, block, index_t{1}, keys + j0 * row, row,
-                        sum_q + i0 * row, row, true);
-      multiply_in_place(columns, row, rows, slopes, index_t{1}, block, queries + i0 * row, row,
-                        sum_k + j0 * row, row, true);
+}
+
+/// Adds the cotangents of keys and values by one query head, and computes that of its queries.
+template <class T>
+void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_stride,
+                     const backward_memory<T>& m) {
+  constexpr index_t block = attention_block;
+  const index_t row = s.padded_features;
+  for (index_t j0 = 0; j0 < s.keys; j0 += block) {
+    const index_t first = s.causal ? std::max<index_t>(0, j0 - s.offset) / block * block : 0;
+    for (index_t i0 = first; i0 < s.queries; i0 += block) {
+      const index_t rows = std::min(block, s.queries - i0);
+      const index_t columns = std::min(block, s.keys - j0);
+      multiply_in_place(rows, block, s.features, m.queries + i0 * row, row, index_t{1},
+                        m.keys_t + j0 * s.features, block, m.scores, block, false);
+      multiply_in_place(rows, block, s.features, m.cotangent + i0 * row, row, index_t{1},
+                        m.values_t + j0 * s.features, block, m.slopes, block, false);
+      weigh_block(s, i0, rows, j0, log_sum, log_sum_stride, m.delta, m.scores, m.slopes);
+      multiply_in_place(columns, row, rows, m.scores, index_t{1}, block, m.cotangent + i0 * row, row,
+                        m.sum_v + j0 * row, row, true);
+      multiply_in_place(rows, row, columns, m.slopes, block, index_t{1}, m.keys + j0 * row, row,
+                        m.sum_q + i0 * row, row, true);
+      multiply_in_place(columns, row, rows, m.slopes, index_t{1}, block, m.queries + i0 * row, row,
+                        m.sum_k + j0 * row, row, true);
     }
-  unpack_rows(sum_q, s, dq, 0, s.positions);
-  unpack_rows(sum_k, s, dk, 0, s.positions);
-  unpack_rows(sum_v, s, dv, 0, s.positions);
+  }
 }
 
 }  // namespace detail
 
-/// in: q, k, v [batch, position, head, feature]; out: result like q, log_sum [batch, head, position].
-/// Attribute 0: whether causal.
+/// in: q [batch, queries, heads, feature], k and v [batch, keys, key heads, feature]; out: result like q,
+/// log_sum [batch, head, query]. Attributes: whether causal; the position of the first query.
 template <class T>
 void attention(const native_call& call) {
   using detail::head_view;
-  const strided &q = call.in[0], &log_sum = call.out[1];
+  const strided &q = call.in[0], &k = call.in[1], &v = call.in[2], &log_sum = call.out[1];
   const index_t heads = q.extents[2];
-  const detail::head_size<T> size(q, call.at[0] != 0);
+  const detail::head_size<T> size(q, k, call.at);
   call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
-    const index_t b = task / heads, h = task % heads;
-    detail::attend<T>(size, head_view<const T>::of(q, b, h), head_view<const T>::of(call.in[1], b, h),
-                      head_view<const T>::of(call.in[2], b, h), head_view<T>::of(call.out[0], b, h),
-                      log_sum.data<T>() + task * size.positions, scratch);
+    const index_t b = task / heads, h = task % heads, of = h / size.group;
+    detail::attend<T>(size, head_view<const T>::of(q, b, h), head_view<const T>::of(k, b, of),
+                      head_view<const T>::of(v, b, of), head_view<T>::of(call.out[0], b, h),
+                      log_sum.data<T>() + task * size.queries, scratch);
   });
 }
 
-/// in: q, k, v, result, log_sum, cotangent of the result; out: cotangents of q, k and v.
+/// in: q, k, v, result, log_sum, cotangent of the result; out: cotangents of q, k and v. Key heads run in
+/// parallel, each with its query heads in their order.
 template <class T>
 void attention_backward(const native_call& call) {
   using detail::head_view;
-  const strided& q = call.in[0];
-  const index_t heads = q.extents[2];
-  const detail::head_size<T> size(q, call.at[0] != 0);
+  const strided &q = call.in[0], &k = call.in[1], &log_sum = call.in[4];
+  const index_t heads = k.extents[2];
+  const detail::head_size<T> size(q, k, call.at);
   const auto in = [&](int i, index_t b, index_t h) {
     return head_view<const T>::of(call.in[static_cast<std::size_t>(i)], b, h);
   };
-  const auto out = [&](int i, index_t b, index_t h) {
-    return head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h);
+  const auto write = [&](int i, index_t b, index_t h, const T* from, index_t positions) {
+    const head_view<T> to = head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h);
+    detail::unpack_rows(from, size, to, 0, positions);
   };
-  call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
-    const index_t b = task / heads, h = task % heads;
-    detail::attend_backward<T>(size, in(0, b, h), in(1, b, h), in(2, b, h), in(3, b, h),
-                               call.in[4].data<const T>() + task * size.positions, in(5, b, h),
-                               out(0, b, h), out(1, b, h), out(2, b, h), scratch);
+  call.threads.parallel_for(k.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
+    const index_t b = task / heads, of = task % heads;
+    const detail::backward_memory<T> m(size, scratch);
+    detail::begin_backward(size, in(1, b, of), in(2, b, of), m);
+    for (index_t h = of * size.group; h < (of + 1) * size.group; ++h) {
+      detail::begin_queries(size, in(0, b, h), in(3, b, h), in(5, b, h), m);
+      detail::attend_backward(size, log_sum.data<const T>() + b * log_sum.stride[0] + h * log_sum.stride[1],
+                              log_sum.stride[2], m);
+      write(0, b, h, m.sum_q, size.queries);
+    }
+    write(1, b, of, m.sum_k, size.keys);
+    write(2, b, of, m.sum_v, size.keys);
   });
 }
 
