@@ -17,13 +17,26 @@ import tempfile
 root = pathlib.Path(__file__).resolve().parent.parent
 flags = ["-std=c++20", "-O2", "-march=native", "-Wno-psabi", "-w", f"-I{root}/include"]
 tbb = ["-DWEFT_WITH_TBB=1"] if pathlib.Path("/usr/include/tbb").exists() else []
-#           name, source, flags, time in units of the reference, GB
+#           name, source, flags, time in units of the reference, GB; those of the second list with weft::precompiled
 programs = [("include, no TBB", "benchmarks/compile/include.cpp", [], 1.2, None),
             ("include, TBB", "benchmarks/compile/include.cpp", tbb, 1.8, None),
             ("hello: one fused expression", "examples/hello.cpp", tbb, 2.3, 0.3),
             ("MLP training", "examples/train_mlp.cpp", tbb, 6.2, 0.5),
             ("GPT training, 1 layer", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=1"], 12.3, 1.0),
             ("GPT training, 48 layers", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=48"], 12.3, 1.0)]
+precompiled = [("include, precompiled", "benchmarks/compile/include.cpp", tbb, 1.0, None),
+               ("hello, precompiled", "examples/hello.cpp", tbb, 1.5, 0.4),
+               ("GPT training, precompiled", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=48"], 12.3, 1.1)]
+
+
+def precompile(compiler, flags, at):
+    """The flags with which <weft/weft.hpp> is read precompiled."""
+    wrapper = pathlib.Path(at) / "weft/weft.hpp"
+    wrapper.parent.mkdir(exist_ok=True)
+    wrapper.write_text(f'#include "{root}/include/weft/weft.hpp"\n')
+    to = wrapper.with_suffix(".hpp.pch" if "clang" in compiler else ".hpp.gch")
+    seconds, _ = measure([compiler, *flags, "-x", "c++-header", str(wrapper), "-o", str(to)])
+    return seconds, ["-include-pch", str(to)] if "clang" in compiler else [f"-I{at}", "-include", "weft/weft.hpp"]
 
 
 def measure(command):
@@ -43,21 +56,24 @@ with tempfile.TemporaryDirectory() as at:
     reference.write_text("#include <Eigen/Dense>\n")
     for compiler in compilers:
         base = [compiler, *flags, "-c", "-o", f"{at}/out.o"]
-        seconds = {p[0]: [] for p in programs}
+        once, found_first = precompile(compiler, flags + tbb, at)
+        every = programs + [(n, s, found_first + e, b, gb) for n, s, e, b, gb in precompiled]
+        seconds = {p[0]: [] for p in every}
         memory, references = {}, []
         for _ in range(3):  # interleaved
             references.append(measure(base + ["-I/usr/include/eigen3", str(reference)])[0])
-            for name, source, extra, _, _ in programs:
-                t, gb = measure(base + extra + [str(root / source)])
+            for name, source, extra, _, _ in every:
+                t, gb = measure([compiler, *extra, *base[1:], str(root / source)])
                 seconds[name].append(t)
                 memory[name] = gb
         unit = statistics.median(references)
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
         print(f"\n{version}; Eigen/Dense {unit:.2f} s\n\n| program | seconds | of Eigen | budget | GB | budget |\n|---|---|---|---|---|---|")
-        for name, _, _, budget, gb in programs:
+        for name, _, _, budget, gb in every:
             t = statistics.median(seconds[name])
             over |= t / unit > budget or (gb is not None and memory[name] > gb)
             print(f"| {name} | {t:.2f} | {t / unit:.1f} | {budget} | {memory[name]:.2f} | {gb or ''} |")
         one, many = (statistics.median(seconds[p[0]]) for p in programs[-2:])
-        print(f"\ndepth: 48 layers take {many / one:.2f} of the time of 1")
+        print(f"\nprecompiling takes {once:.2f} s, once for each target")
+        print(f"depth: 48 layers take {many / one:.2f} of the time of 1")
 sys.exit(check and over)

@@ -24,4 +24,6 @@ fi
 run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compiler" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
   "-DCMAKE_PREFIX_PATH=$at/prefix"
 run cmake --build "$at/build"
-"$at/build/consumer"
+"$at/build/consumer_weft"
+"$at/build/consumer_precompiled"
+compgen -G "$at/build/CMakeFiles/consumer_precompiled.dir/cmake_pch.hxx.*ch" >/dev/null || { echo "no header was precompiled"; exit 1; }
