@@ -14,6 +14,16 @@
 
 namespace weft::graph {
 
+namespace detail {
+/// Whether a leaf may be an activation [batch, positions, ...]: a variable, or in a graph without gradients, in
+/// which values between programs are no variables, any floating tensor that is no parameter.
+constexpr bool is_activation(const compute_graph& g, const node& n) {
+  if (n.op != &info_of<op::leaf> || n.result.extents.order < 3) return false;
+  if (g.outputs.size() == 1) return n.role != leaf_role::parameter && is_floating(n.result.type);
+  return n.role == leaf_role::variable;
+}
+}  // namespace detail
+
 /// The placements of the leaves of `g`, by number: parameters as their types say, activations in the stream
 /// if it is divided, everything else whole. Without the seed of a joint graph.
 constexpr sequence<placement> leaf_placements(const compute_graph& g, const stream_extents& stream = {}) {
@@ -22,8 +32,8 @@ constexpr sequence<placement> leaf_placements(const compute_graph& g, const stre
     if (n.op != &info_of<op::leaf> || n.at[0] >= all.size()) continue;
     placement& p = all[static_cast<int>(n.at[0])];
     if (n.at.count > 1) p = divided_along(static_cast<int>(n.at[1]), n.at[2], n.at[3]);
-    const bool activation = n.role == leaf_role::variable && n.result.extents.order >= 3;
-    if (activation && stream.positions && n.result.extents[1] == stream.positions) p = divided_along(1);
+    const bool in_stream = detail::is_activation(g, n) && n.result.extents[1] == stream.positions;
+    if (in_stream && stream.positions) p = divided_along(1);
   }
   return all;
 }
@@ -31,7 +41,7 @@ constexpr sequence<placement> leaf_placements(const compute_graph& g, const stre
 /// The extents of the stream in `g`: those of the first activation [batch, positions, ...], or of the result.
 constexpr stream_extents stream_of(const compute_graph& g) {
   for (const node& n : g.nodes)
-    if (n.op == &info_of<op::leaf> && n.role == leaf_role::variable && n.result.extents.order >= 3)
+    if (detail::is_activation(g, n))
       return {g.dims.canonical(n.result.extents[0]), g.dims.canonical(n.result.extents[1])};
   const shape& s = g[g.outputs[0]].result.extents;
   return s.order >= 3 ? stream_extents{g.dims.canonical(s[0]), g.dims.canonical(s[1])} : stream_extents{};

@@ -59,9 +59,6 @@ struct symbol {
   symbol_kind kind{};
   index_t a = 0, b = 0;  // leaf and dim; number of the given size; or one or two extents
   int law = -1;          // of a quotient: the applied op, for messages
-
-  /// Whether both have the same formula.
-  constexpr bool operator==(const symbol& s) const { return kind == s.kind && a == s.a && b == s.b; }
 };
 
 /// Conditions on extents that are checked at run time.
@@ -276,8 +273,11 @@ class symbol_table {
   }
 
   [[gnu::cold]] constexpr index_t intern(symbol s) {
-    for (int i = 0; i < symbols.size(); ++i)
-      if (symbols[i] == s) return canonical(-2 - i);
+    const index_t a = canonical(s.a), b = canonical(s.b);
+    for (int i = 0; i < symbols.size(); ++i) {  // operands may have been unified since
+      const symbol& t = symbols[i];
+      if (t.kind == s.kind && canonical(t.a) == a && canonical(t.b) == b) return canonical(-2 - i);
+    }
     symbols.push_back(s);
     same_as.push_back(-1 - symbols.size());
     return -1 - symbols.size();

@@ -175,6 +175,18 @@ TEST_CASE("extents that are known at run time") {
   check_values<blocks>(true, shapes, {H, H, H});
 }
 
+TEST_CASE("evaluation without gradients: values between programs are no variables, and divided alike") {
+  using blocks = of<const gpt2::block<dyn, dyn>&, data<float, dyn, dyn, dyn>>;
+  const compute_graph g = graph::expanded(run::detail::graph_of<blocks, program_options<>>());
+  const graph::placed_graph p = graph::detail::placed_program(g, true);
+  REQUIRE_MESSAGE(!p.found, graph::to_text(p));
+  CHECK(p.result == divided_along(1));
+  std::vector<std::string> sent;
+  for (const graph::message& m : graph::messages_of(p.graph)) sent.push_back(m.op->name);
+  CHECK(sent == std::vector<std::string>{"all_gather", "reduce_scatter", "all_gather", "reduce_scatter"});
+  CHECK(!graph::detail::placed_program(g, false).found);
+}
+
 TEST_CASE("the ends of a model, and layers of a user's own") {
   for (const bool in_stream : {false, true}) {
     check_values<embed_of>(in_stream);
