@@ -130,7 +130,7 @@ class bound_run : public context {
       static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
                     "weft: step: the loss must be a scalar");
       steps.backward(value);
-      losses[static_cast<std::size_t>(number)] = static_cast<double>(value.item());
+      losses[static_cast<std::size_t>(number)] = loss_weight * static_cast<double>(value.item());
     }
     if (ranks_->size() > 1) ranks_->all_reduce(std::span(losses), reduction::sum, control("losses")).wait();
     step_result r = mean_of(losses, o);
@@ -323,6 +323,10 @@ class bound_run : public context {
 
   /// Whether subsequent backward passes are the last of the step; see no_sync.
   void synchronize(bool on) { parallel_->synchronize(on); }
+  /// Positions are divided among ranks, which `by` executes attention over.
+  void divide_context(std::shared_ptr<parallel::context_service> by) {
+    parallel_->groups().divide_context(std::move(by));
+  }
   /// During subsequent backward passes, the gradients of these tensors are not reduced.
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
 
@@ -416,6 +420,9 @@ using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_ty
 /// Whether a policy has the axis tp: bind is then that of parallel/tensor_parallel.hpp.
 template <class Plan>
 concept divides_layers = Plan::strategy_type::has(mesh_axis::tp);
+/// Whether a policy has the axis cp: bind is then that of parallel/context_parallel.hpp.
+template <class Plan>
+concept divides_context = Plan::strategy_type::has(mesh_axis::cp);
 
 /// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
 /// the name of the first. All ranks must pass the same model. The model, the optimizer and the communicator
@@ -426,7 +433,7 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>)
+  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
@@ -440,7 +447,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
-           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>)
+           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   return bound_run<Optimizer, typename Plan::programs>(
       detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},

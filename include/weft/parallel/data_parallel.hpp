@@ -96,6 +96,12 @@ class data_parallel_hooks : public run::execution_hooks {
   state_ptr placed(const state_ptr& value, const placement& to) override {
     return parallel::placed(value, to, *groups_.layers(), groups_.labelled("activations"));
   }
+  bool attend(std::string_view op, const native_operands& o) override {
+    context_service* const all = groups_.context();
+    if (!all || all->ranks().size() == 1) return false;
+    all->attend(where_, op, o, groups_.labelled(""));
+    return true;
+  }
 
   /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
   /// per step.

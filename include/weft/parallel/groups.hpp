@@ -3,6 +3,7 @@
 // parameters, and ranks that hold the same shard of different copies.
 #pragma once
 
+#include <weft/parallel/context_service.hpp>
 #include <weft/parallel/strategy.hpp>
 
 namespace weft::parallel {
@@ -41,6 +42,9 @@ class rank_groups {
   /// The ranks that divide layers with this one and process the same data; null if nobody does.
   communicator* layers() const { return layers_.get(); }
   void divide_layers(std::shared_ptr<communicator> among) { layers_ = std::move(among); }
+  /// Attention over the positions of several ranks; null if each rank has all positions of its sequences.
+  context_service* context() const { return context_.get(); }
+  void divide_context(std::shared_ptr<context_service> by) { context_ = std::move(by); }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
@@ -63,6 +67,7 @@ class rank_groups {
     for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
       if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
     if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
+    if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
     return all;
   }
   double waited_ms() const {
@@ -78,6 +83,7 @@ class rank_groups {
     for (const communicator* c : {shards_.get(), replicas_.get()})
       if (c != data_) f(*c);
     if (layers_) f(*layers_);
+    if (context_) f(context_->ranks());
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
@@ -95,6 +101,7 @@ class rank_groups {
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_, owners_, layers_;
+  std::shared_ptr<context_service> context_;
 };
 
 }  // namespace weft::parallel

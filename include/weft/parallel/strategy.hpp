@@ -106,10 +106,10 @@ struct mesh {
   static constexpr int axes = sizeof...(Axes);
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
   static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
-                 int{has(mesh_axis::tp)}) == int{sizeof...(Axes)},
+                 int{has(mesh_axis::cp)} + int{has(mesh_axis::tp)}) == int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
-  /// The options of programs: those of the axes that change them, of which there is one (parallel/
-  /// tensor_parallel.hpp).
+  /// The options of programs: those of the axes that change them (parallel/tensor_parallel.hpp,
+  /// parallel/context_parallel.hpp).
   template <class Options>
   using programs = typename detail::programs_along<Options, Axes...>::type;
 

@@ -28,7 +28,7 @@ template <class Options, activations Between>
 struct divided_programs : Options {
   static constexpr bool by_positions = Between == activations::by_positions;
   template <class Source>
-  using divided = divided_graph<Source, by_positions>;
+  using divided = divided_graph<run::divided_source<Source, Options>, by_positions>;
 };
 
 /// The axis of a mesh along which layers are divided, as Megatron-LM does (Shoeybi et al., 2019).
@@ -100,7 +100,7 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 /// sizes do not multiply to the number of ranks, shape_error if a parameter cannot be divided. Checkpoints of
 /// divided parameters are not supported; `run.full()` gives whole copies.
 template <class Plan, class Model, class Optimizer>
-  requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
+  requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
@@ -110,7 +110,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
 }
 /// The same for a mesh whose only axis is tp, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
-  requires divides_layers<Plan>
+  requires divides_layers<Plan> && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   static_assert(Plan::strategy_type::axes == 1,
                 "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "

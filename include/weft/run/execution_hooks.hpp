@@ -60,6 +60,10 @@ class execution_hooks {
   /// layers.
   virtual std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value,
                                                const placement& to) = 0;
+
+  /// Executes attention over the positions of several ranks (placement/context_graph.hpp), or its derivative;
+  /// false if this rank has all of them.
+  virtual bool attend(std::string_view op, const native_operands&) = 0;
 };
 
 }  // namespace run

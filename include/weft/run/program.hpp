@@ -48,6 +48,23 @@ constexpr lower::plan plan_of(const graph::compute_graph& g) {
 template <class Source, class Options>
 concept divides_programs = requires { typename Options::template divided<Source>; };
 
+}  // namespace detail
+
+/// Where the graph of one rank begins for options that contain `Options`: Source, or what these make of it.
+template <class Source, class Options>
+struct divided_by {
+  using type = Source;
+};
+template <class Source, class Options>
+  requires detail::divides_programs<Source, Options>
+struct divided_by<Source, Options> {
+  using type = typename Options::template divided<Source>;
+};
+template <class Source, class Options>
+using divided_source = typename divided_by<Source, Options>::type;
+
+namespace detail {
+
 template <expression E, class Options>
 struct value_graph {
   static consteval graph::compute_graph make() {

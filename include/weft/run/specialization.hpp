@@ -414,6 +414,9 @@ class specialization {
       device.multiply(*e.native, t[0], t[1], t[2]);
     } else if (e.kind == step_kind::native) {
       device.call_native(e.op, *e.native, {t.first(inputs), t.subspan(inputs), s.at, f.random});
+    } else if (e.kind == step_kind::exchange && e.native->cpu) {  // one rank can compute it
+      const native_operands o{t.first(inputs), t.subspan(inputs), s.at, f.random};
+      if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, *e.native, o);
     } else if (e.kind == step_kind::exchange) {
       if (f.hooks) f.hooks->exchange(e.op, s.at, t[0], t[1]);
       else device.copy(t[0], t[1]);  // one rank

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Which positions of a sequence each rank has where ranks divide the context.
+//
+//   const context_division all(1024, 4);
+//   all.count(rank);                        // positions of a rank
+//   all.early(rank), all.late(rank);        // the two ranges of which they consist
+//
+// With causal attention, late positions attend to more keys than early ones. So the sequence is cut into two
+// chunks per rank, of which rank r has number r and number r from the end: every rank then has as much to
+// compute (zig-zag; Zhu, "ring-flash-attention", 2024).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <weft/base/error.hpp>
+#include <weft/shape/placement.hpp>
+
+namespace weft::parallel {
+
+/// Positions [first, first + count).
+struct position_range {
+  index_t first = 0, count = 0;
+};
+
+/// The positions of a sequence of `length` positions that each of `ranks` ranks has. Chunks differ by one
+/// position at most.
+class context_division {
+ public:
+  /// Throws usage_error if a rank would have no position.
+  context_division(index_t length, int ranks) : length_(length), ranks_(ranks) {
+    if (length < ranks)
+      throw usage_error("weft: context: " + std::to_string(length) + " positions cannot be divided among " +
+                        std::to_string(ranks) + " ranks");
+  }
+
+  index_t length() const { return length_; }
+  int ranks() const { return ranks_; }
+
+  /// The two ranges of a rank. All positions of the first are before those of the second.
+  position_range early(int rank) const { return chunk(rank); }
+  position_range late(int rank) const { return chunk(2 * ranks_ - 1 - rank); }
+  index_t count(int rank) const { return early(rank).count + late(rank).count; }
+  /// The most positions of any rank.
+  index_t most() const {
+    index_t most = 0;
+    for (int r = 0; r < ranks_; ++r) most = count(r) > most ? count(r) : most;
+    return most;
+  }
+
+  /// The positions of a rank, in its order.
+  std::vector<std::int32_t> positions(int rank) const {
+    std::vector<std::int32_t> all;
+    for (const position_range& of : {early(rank), late(rank)})
+      for (index_t i = 0; i < of.count; ++i) all.push_back(static_cast<std::int32_t>(of.first + i));
+    return all;
+  }
+
+ private:
+  position_range chunk(int i) const {
+    return {first_of_part(length_, 2 * ranks_, i), count_of_part(length_, 2 * ranks_, i)};
+  }
+
+  index_t length_;
+  int ranks_;
+};
+
+}  // namespace weft::parallel

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// Context parallelism: the positions of each sequence divided among the ranks along axis cp of a mesh.
+//
+//   using plan = policy<strategy::mesh<dp, cp<>>>;
+//   auto run = bind<plan>(model, optimizer, ranks, {.dp = 2, .cp = 4});
+//   auto own = run.part_of_context(tokens.extents()[1]);
+//   auto loss = steps.eval(model.loss(own.of(tokens), own.of(labels), own.positions()));
+//
+// Each rank computes its positions as if there were no others: only attention, and look-ups by position,
+// differ. The ranks along dp, fsdp and cp together are those over which gradients are averaged; the loss of
+// each counts by its number of positions.
+#pragma once
+
+#include <weft/parallel/bind.hpp>
+#include <weft/parallel/ring_attention.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/placement/context_graph.hpp>
+
+namespace weft {
+
+/// How ranks attend to the positions of others: blocks of keys and values travel around a ring.
+struct ring {};
+
+/// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
+template <class Options>
+struct context_programs : Options {
+  template <class Source>
+  using divided = context_graph<run::divided_source<Source, Options>>;
+};
+
+/// The axis of a mesh along which the positions of sequences are divided.
+template <class Kind = ring>
+struct cp {
+  static_assert(std::is_same_v<Kind, ring>, "weft: cp: the kinds are: ring");
+  static constexpr mesh_axis axis = mesh_axis::cp;
+  static constexpr sharding divide = sharding::none;
+  template <class Options>
+  using programs = context_programs<Options>;
+};
+
+/// The positions of a sequence that this rank has.
+class context_part {
+ public:
+  /// `copies`: the context in which positions are copied.
+  context_part(const parallel::context_division& d, int rank, std::shared_ptr<context> copies)
+      : division_(d), rank_(rank), copies_(std::move(copies)) {}
+
+  /// The number of positions.
+  index_t count() const { return division_.count(rank_); }
+  /// The mean over this rank's positions times this is its summand of the mean over ranks.
+  double weight() const {
+    return static_cast<double>(count() * division_.ranks()) / static_cast<double>(division_.length());
+  }
+  /// The number in the sequence of each position, [count()], for look-ups.
+  tensor<std::int32_t, extents<dyn>> positions() const {
+    return from(extents<dyn>{count()}, division_.positions(rank_));
+  }
+  /// These positions of x [batch, positions, ...], of which every rank passes all. A copy. Throws shape_error
+  /// if x has another number of positions.
+  template <element T, class E>
+    requires(E::order >= 2)
+  auto of(const tensor<T, E>& x) const {
+    if (x.extents()[1] != division_.length())
+      refuse<shape_error>({"weft: context: a tensor of shape ", x.state()->extents, " has not the ",
+                           division_.length(), " positions of the sequence"});
+    const parallel::position_range a = division_.early(rank_), b = division_.late(rank_);
+    return eval(concat<1>(slice<1>(x, a.first, a.first + a.count), slice<1>(x, b.first, b.first + b.count)),
+                *copies_);
+  }
+
+ private:
+  parallel::context_division division_;
+  int rank_;
+  std::shared_ptr<context> copies_;
+};
+
+/// A run, made by `Base`, in which the ranks along axis cp divide the positions of sequences. See bind.
+template <class Base>
+class context_parallel_run : public Base {
+ public:
+  /// `positions`: the ranks that have the positions of one sequence. The others: see Base.
+  template <class... Arguments>
+  explicit context_parallel_run(std::shared_ptr<communicator> positions, Arguments&&... arguments)
+      : Base(std::forward<Arguments>(arguments)...),
+        ring_(std::make_shared<parallel::ring_attention>(std::move(positions))),
+        copies_(std::make_shared<context>(this->where())) {
+    Base::divide_context(ring_);
+  }
+
+  /// The positions of this rank of sequences of `length` positions. Programs evaluated from here on, and
+  /// their backward passes, are of such sequences, and their loss is weighted by its number of positions.
+  /// Must be called with the same length on all ranks. Throws usage_error if `length` is less than the number
+  /// of ranks.
+  context_part part_of_context(index_t length) {
+    ring_->divide({length, ring_->ranks().size()});
+    const context_part own(*ring_->division(), ring_->ranks().rank(), copies_);
+    this->loss_weight = own.weight();
+    return own;
+  }
+
+ private:
+  std::shared_ptr<parallel::ring_attention> ring_;
+  std::shared_ptr<context> copies_;  // apart, so that copies draw none of the run's random numbers
+};
+
+/// Binds a model to a mesh with the axis cp: its ranks process the same sequences, each some of the
+/// positions, and hold the same parameters. Throws usage_error if the sizes do not multiply to the number of
+/// ranks.
+template <class Plan, class Model, class Optimizer>
+  requires divides_context<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+  static_assert(!Plan::strategy_type::has(mesh_axis::pp), "weft: bind: a mesh with the axes pp and cp");
+  using options = typename Plan::programs;
+  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
+  // For parameters and their gradients, cp is one more axis of copies.
+  const mesh_sizes copies{.dp = sizes.dp * sizes.cp, .fsdp = sizes.fsdp, .tp = sizes.tp};
+  const auto along = [&](mesh_axis first, mesh_axis last) { return group_along(ranks, copies, first, last); };
+  if constexpr (divides_layers<Plan>) {
+    static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");
+    return context_parallel_run<tensor_parallel_run<Optimizer, options>>(
+        std::move(context), model, optimizer, o, along(mesh_axis::dp, mesh_axis::fsdp),
+        along(mesh_axis::tp, mesh_axis::tp), along(mesh_axis::fsdp, mesh_axis::tp));
+  } else {
+    return context_parallel_run<bound_run<Optimizer, options>>(
+        std::move(context), detail::once_each(model), named_buffers(model), optimizer,
+        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o);
+  }
+}
+/// The same for a mesh whose only axis is cp, along which all ranks are.
+template <class Plan, class Model, class Optimizer>
+  requires divides_context<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+  static_assert(Plan::strategy_type::axes == 1,
+                "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
+                "{.dp = 2, .cp = 2})");
+  return bind<Plan>(model, optimizer, ranks, {.cp = ranks.size()});
+}
+
+}  // namespace weft
