@@ -110,8 +110,9 @@ struct model {
     return m;
   }
 
-  /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight.
-  auto operator()(expression auto tokens_BT, index_t positions) const {
+  /// Logits [B, T, V] for tokens [B, T]; the head is the embedding's own weight. `positions`: the number T of
+  /// positions, or the positions [T] of the tokens, where some other rank has the others.
+  auto operator()(expression auto tokens_BT, const auto& positions) const {
     return matmul(features(tokens_BT, positions), transpose(wte.weight));
   }
   /// The same for all positions of a static context.
@@ -122,14 +123,15 @@ struct model {
   }
 
   /// Mean cross-entropy of the logits and labels [B, T], without all logits at once.
-  auto loss(expression auto tokens_BT, expression auto labels_BT, index_t positions) const {
+  auto loss(expression auto tokens_BT, expression auto labels_BT, const auto& positions) const {
     return linear_cross_entropy(features(tokens_BT, positions), wte.weight, labels_BT);
   }
 
  private:
   /// What the head reads: [B, T, C].
-  auto features(expression auto tokens_BT, index_t positions) const {
-    return ln_f(h(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions)));
+  auto features(expression auto tokens_BT, const auto& positions) const {
+    if constexpr (expression<decltype(positions)>) return ln_f(h(wte(tokens_BT) + wpe(positions)));
+    else return ln_f(h(wte(tokens_BT) + weft::slice<0>(wpe.weight, 0, positions)));
   }
 };
 

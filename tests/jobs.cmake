@@ -14,17 +14,21 @@ weft_add_test(job/run_world job TIMEOUT 300 PROCESSORS 2 COMMAND ${folder}/job/r
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
-add_executable(weft_test_job_pipeline_ranks EXCLUDE_FROM_ALL job/pipeline_ranks.cpp)
-weft_program(weft_test_job_pipeline_ranks)
-weft_link_transports(weft_test_job_pipeline_ranks)
-weft_add_test(job/pipeline_ranks job TIMEOUT 1200 PROCESSORS 2 COMMAND ${folder}/job/pipeline_ranks.sh
-  $<TARGET_FILE:weft_test_job_pipeline_ranks> "$<$<TARGET_EXISTS:weft::gloo>:$<TARGET_FILE:weft_example_launch>>"
-  "$<$<TARGET_EXISTS:weft::mpi>:${MPIEXEC_EXECUTABLE}>"
-  ENVIRONMENT
-  OMPI_ALLOW_RUN_AS_ROOT=1
-  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  OMPI_MCA_rmaps_base_oversubscribe=1
-  PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
+function(weft_add_job_on_transports name lines)
+  add_executable(weft_test_job_${name} EXCLUDE_FROM_ALL job/${name}.cpp)
+  weft_program(weft_test_job_${name})
+  weft_link_transports(weft_test_job_${name})
+  weft_add_test(job/${name} job TIMEOUT 1200 PROCESSORS 2 COMMAND ${folder}/job/transports.sh
+    $<TARGET_FILE:weft_test_job_${name}> "$<$<TARGET_EXISTS:weft::gloo>:$<TARGET_FILE:weft_example_launch>>"
+    "$<$<TARGET_EXISTS:weft::mpi>:${MPIEXEC_EXECUTABLE}>" ${lines}
+    ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
+endfunction()
+weft_add_job_on_transports(pipeline_ranks 24)
+weft_add_job_on_transports(context_ranks 3)
 if(NOT Python3_FOUND)
   return()
 endif()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Trains a small pipelined model whose messages are large, under every schedule that the number of ranks
-// allows, and prints losses and norms to the bit. pipeline_ranks.sh compares the output between transports.
+// allows, and prints losses and norms to the bit. transports.sh compares the output between transports.
 //
 //   pipeline_ranks                  WEFT_RANKS=4 for threads; under launch; under mpirun
 #include <cstdio>

@@ -285,6 +285,7 @@ class bound_run : public context {
     if (layers) layer_rank_ = {layers->size(), layers->rank()};
     if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
     parallel_->groups().divide_layers(std::move(layers));
+    parallel_->groups().divide_context(context_);
     parallel_->groups().set_step(0);
     local_ = parallel_->local();
   }
@@ -325,7 +326,8 @@ class bound_run : public context {
   void synchronize(bool on) { parallel_->synchronize(on); }
   /// Positions are divided among ranks, which `by` executes attention over.
   void divide_context(std::shared_ptr<parallel::context_service> by) {
-    parallel_->groups().divide_context(std::move(by));
+    context_ = std::move(by);
+    if (parallel_) parallel_->groups().divide_context(context_);
   }
   /// During subsequent backward passes, the gradients of these tensors are not reduced.
   void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
@@ -394,6 +396,7 @@ class bound_run : public context {
   parallel_options options_;
   std::shared_ptr<communicator> ranks_;
   Optimizer* optimizer_;
+  std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_;
   loss_scaler scaler_;

@@ -105,11 +105,10 @@ class context_parallel_run : public Base {
 
 /// Binds a model to a mesh with the axis cp: its ranks process the same sequences, each some of the
 /// positions, and hold the same parameters. Throws usage_error if the sizes do not multiply to the number of
-/// ranks.
+/// ranks. With the axis pp: parallel/context_pipeline.hpp.
 template <class Plan, class Model, class Optimizer>
-  requires divides_context<Plan>
+  requires divides_context<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
-  static_assert(!Plan::strategy_type::has(mesh_axis::pp), "weft: bind: a mesh with the axes pp and cp");
   using options = typename Plan::programs;
   const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
   std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);

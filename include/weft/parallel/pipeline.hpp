@@ -468,7 +468,7 @@ evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options, DividesBackward>&
 
 /// Binds a model to a mesh with the axis pp; see bind of a mesh.
 template <class Plan, class Model, class Optimizer>
-  requires(Plan::strategy_type::has(mesh_axis::pp))
+  requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}) {
   std::shared_ptr<communicator> layers;
@@ -483,7 +483,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
       std::move(p), std::move(layers));
 }
 template <class Plan, class Model, class Optimizer>
-  requires(Plan::strategy_type::has(mesh_axis::pp))
+  requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
           pipeline_options p = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),

@@ -172,7 +172,7 @@ class pipeline_step {
       s.out = value.state();
       if (run_.layer_rank().rank == 0)
         losses_[static_cast<std::size_t>(run_.micro_batch(e.micro_batch, schedule_.micro_batches))] =
-            static_cast<double>(value.item());
+            run_.loss_weight * static_cast<double>(value.item());
     }
     const auto j = static_cast<std::size_t>(e.micro_batch);
     if (--forwards_left_[j] == 0) statements_[j].reset();

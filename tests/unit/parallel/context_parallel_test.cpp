@@ -3,16 +3,11 @@
 // are those of one rank, and exactly the predicted bytes are sent.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include <weft/comm/threads.hpp>
-#include <weft/parallel/context_parallel.hpp>
-#include <weft/weft.hpp>
+#include "divided_positions.hpp"
 
-using namespace weft;
+using namespace divided_positions;
 
 namespace {
 
@@ -49,18 +44,6 @@ struct attended {
     return {y.to_vector(), q.grad().to_vector(), k.grad().to_vector(), v.grad().to_vector()};
   }
 };
-
-template <class T>
-double distance(const std::vector<T>& a, const std::vector<T>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i])) return 1;
-    most = std::max(most,
-                    std::abs(static_cast<double>(a[i] - b[i])) / (1 + std::abs(static_cast<double>(b[i]))));
-  }
-  return most;
-}
 
 /// Whether `ranks` ranks compute what one does, each at its positions, and the bytes that they send.
 template <class T, bool Causal>
@@ -120,4 +103,33 @@ TEST_CASE("attention over the positions of all ranks, and its gradients") {
       same_as_one_rank<double, false>(ranks, n, 1e-13);
       same_as_one_rank<float, true>(ranks, n, 1e-5);
     }
+}
+
+TEST_CASE("GPT-2 on meshes: losses, norms and parameters of one rank") {
+  outcome one, alone;
+  run_ranks(1, [&](communicator& ranks) {
+    one = trained<policy<strategy::mesh<dp>>>(ranks, {});
+    alone = trained<plan>(ranks, {});
+  });
+  CHECK(alone.losses == one.losses);
+  CHECK(alone.parameters == one.parameters);
+  for (const int ranks : {2, 3, 4}) trains_as_one_rank<plan>(one, {.cp = ranks});
+  trains_as_one_rank<plan>(one, {.dp = 2, .cp = 2});
+  trains_as_one_rank<policy<strategy::mesh<fsdp<3>, cp<>>>>(one, {.fsdp = 2, .cp = 2});
+}
+
+TEST_CASE("what does not fit is refused") {
+  run_ranks(2, [](communicator& all) {
+    nothing_to_train model;
+    sgd optimizer;
+    auto run = bind<policy<strategy::mesh<cp<>>>>(model, optimizer, all);
+    const auto q = randn<float>(rows{1, 4, 2, 3});
+    CHECK_THROWS_WITH_AS(eval(attention<causal>(q, q, q), run),
+                         doctest::Contains("call run.part_of_context(length) before"), usage_error);
+    CHECK_THROWS_AS(run.part_of_context(1), usage_error);
+    const context_part own = run.part_of_context(7);
+    CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("has not the 7 positions"), shape_error);
+    CHECK_THROWS_WITH_AS(eval(attention<causal>(q, slice<1>(q, 0, 3), slice<1>(q, 0, 3)), run),
+                         doctest::Contains("this rank has"), usage_error);
+  });
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// Pipelines of which the ranks of each stage divide the positions of sequences.
+//
+//   using plan = policy<strategy::mesh<pp<>, cp<>>>;
+//   auto run = bind<plan>(model, optimizer, ranks, {.pp = 2, .cp = 2});
+#pragma once
+
+#include <weft/parallel/context_parallel.hpp>
+#include <weft/parallel/pipeline.hpp>
+
+namespace weft {
+
+/// Binds a model to a mesh with the axes pp and cp: see bind of a mesh with one of them. All micro-batches of
+/// a step must have sequences of one length. Throws usage_error if the sizes do not multiply to the number of
+/// ranks.
+template <class Plan, class Model, class Optimizer>
+  requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          pipeline_options p = {}) {
+  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  std::shared_ptr<communicator> layers;
+  if constexpr (divides_layers<Plan>) {
+    layers = group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp);
+    parallel::divide_layers(model, *layers);
+  }
+  using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
+  if (!p.schedule) p.schedule = axis::make;
+  return context_parallel_run<pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>>(
+      group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true), detail::once_each(model),
+      named_buffers(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
+      std::move(p), std::move(layers));
+}
+
+}  // namespace weft

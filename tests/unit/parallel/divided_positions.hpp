@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// A small GPT-2 that trains on ranks which divide positions.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/context_parallel.hpp>
+#include <weft/weft.hpp>
+
+#include "../../../examples/gpt2.hpp"
+
+namespace divided_positions {
+
+using namespace weft;
+
+template <class T>
+double distance(const std::vector<T>& a, const std::vector<T>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i])) return 1;
+    most = std::max(most,
+                    std::abs(static_cast<double>(a[i] - b[i])) / (1 + std::abs(static_cast<double>(b[i]))));
+  }
+  return most;
+}
+
+struct outcome {
+  std::vector<double> losses, norms;
+  std::vector<float> parameters;
+};
+
+constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
+constexpr index_t length = 11;  // divides among no number of ranks but 1
+
+using tokens = tensor<std::int32_t, extents<dyn, dyn>>;
+inline tokens batch(index_t number, index_t shift) {
+  return generate<std::int32_t>(extents<dyn, dyn>{2, length}, [=](index_t i) {
+    return (number * 5 + (i + shift) * (i + shift) * 3 + i / length) % small.vocabulary;
+  });
+}
+
+/// Three steps of two batches. Where positions are divided, the ranks along cp take the same batches.
+template <class Plan>
+outcome trained(communicator& ranks, const mesh_sizes& n) {
+  auto model = gpt2::model<>::create(small);
+  initialize(model, 3);
+  sgd optimizer{.lr = 0.1, .momentum = 0.9};
+  auto run = bind<Plan>(model, optimizer, ranks, n);
+  const int copies = n.dp * n.fsdp, micro = 2 / copies;
+  const int data = ranks.rank() % (copies * n.cp * n.tp) / (n.cp * n.tp);
+  outcome o;
+  for (int step = 0; step < 3; ++step) {
+    const auto loss = [&](index_t j) {
+      const index_t number = 2 * step + data * micro + j;
+      const tokens x = batch(number, 0), y = batch(number, 1);
+      if constexpr (requires { run.part_of_context(length); }) {
+        const context_part own = run.part_of_context(length);
+        return model.loss(own.of(x), own.of(y), own.positions());
+      } else {
+        return model.loss(x, y, length);
+      }
+    };
+    const step_result r = run.step(micro, loss, {.clip = 0.5});
+    o.losses.push_back(r.loss);
+    o.norms.push_back(r.norm);
+  }
+  for (const auto& [name, t] : run.full()) {
+    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
+    detail::download_to(*t, v.data());
+    o.parameters.insert(o.parameters.end(), v.begin(), v.end());
+  }
+  return o;
+}
+
+template <class Plan>
+void trains_as_one_rank(const outcome& one, const mesh_sizes& n) {
+  CAPTURE(to_string(n));
+  run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
+    const outcome o = trained<Plan>(ranks, n);
+    CHECK(distance(o.losses, one.losses) < 1e-5);
+    CHECK(distance(o.norms, one.norms) < 1e-4);
+    CHECK(distance(o.parameters, one.parameters) < 1e-4);
+  });
+}
+
+}  // namespace divided_positions
