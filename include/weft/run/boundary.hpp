@@ -164,16 +164,25 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const sized_node<
       n.operands);
 }
 
+/// The value of a block applied to a leaf.
+template <class Evaluator, class E>
+auto eval_block(Evaluator& evaluator, const E& e) {
+  if constexpr (has_boundary<E>) {
+    resolver<Evaluator> inside(evaluator);
+    return evaluator.eval_program(resolve(inside, no_variables{}, e));
+  } else return evaluator.eval_program(e);
+}
+
 template <class Evaluator, class Variables, class Block, class X>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_node<Block, X>& n) {
   auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
   for (const Block& block : *n.blocks) {
-    using result = decltype(to.evaluator.eval_program(block(x)));
+    using result = decltype(eval_block(to.evaluator, block(x)));
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
                   "weft: repeat: a block must keep the shape and dtype of its operand");
     if constexpr (block_divider<Evaluator>) to.evaluator.before_block(x);
-    x = decltype(x)(to.evaluator.eval_program(block(x)));
+    x = decltype(x)(eval_block(to.evaluator, block(x)));
   }
   return x;
 }

@@ -21,6 +21,10 @@
 
 namespace weft {
 
+namespace run {
+class expert_ranks;
+}
+
 /// Device, random state and cached programs of one run. Not copyable. Use by two threads at once throws
 /// usage_error.
 class context {
@@ -84,6 +88,8 @@ class context {
   /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null
   /// without.
   run::execution_hooks* hooks() const { return hooks_; }
+  /// The ranks that divide experts with this one (run/experts.hpp); null without.
+  run::expert_ranks* experts() const { return experts_; }
   /// This rank among those that divide layers with it; the only one without a strategy that does.
   const run::layer_rank& layer_rank() const { return layer_rank_; }
 
@@ -149,6 +155,7 @@ class context {
 
  protected:
   run::execution_hooks* hooks_ = nullptr;
+  run::expert_ranks* experts_ = nullptr;
   run::layer_rank layer_rank_;
 
  private:

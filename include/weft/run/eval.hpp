@@ -159,6 +159,16 @@ struct forgetful_evaluator {
   context& in;
   bool check_versions = true;
 
+  context& run_context() const { return in; }
+  /// Forgets a value and its derivative; see tape_entries::remember.
+  template <class F>
+  void remember(const std::shared_ptr<tensor_state>&, const tensor_list&, F) {}
+  /// The value of `e`, which no evaluator records.
+  template <expression E>
+  evaluated<E> unrecorded(const E& e) {
+    return eval_program(e);
+  }
+
   template <expression E>
   evaluated<E> eval_program(const E& e) {
     if constexpr (!can_be_compiled<E>(most_operands))

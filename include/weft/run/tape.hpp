@@ -55,6 +55,12 @@ class tape : public tape_entries {
     }
   }
 
+  /// The value of `e`, a single program, without recording it.
+  template <expression E>
+  evaluated<E> unrecorded(const E& e) {
+    return run::forgetful_evaluator<Options>{run_context()}.eval_program(e);
+  }
+
   /// Sum over slices of rows, see `slices_node`. A single slice is evaluated like any other expression; for
   /// several slices, the gradients of a slice are computed right after its value.
   template <class X, class Labels, class F>

@@ -81,6 +81,9 @@ class basic_tape_entries {
                     "weft: backward: the seed must be one tensor of the value's element type");
   }
 
+  /// The context in which programs are executed.
+  context& run_context() const { return *context_; }
+
   /// Whether expressions are recorded; see `no_grad`.
   bool recording() const { return recording_; }
   void record(bool on) { recording_ = on; }
@@ -228,7 +231,6 @@ class basic_tape_entries {
              });
   }
 
-  context& run_context() const { return *context_; }
   /// Divides backward passes into parts.
   void divide_backward() { in_parts_ = true; }
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// Experts in expressions: modules of which each computes the rows that are routed to it.
+//
+// How many rows an expert computes is known when the probabilities are. So experts are a boundary: operand
+// and probabilities are evaluated, then each expert is a program over its rows, all of them one program with
+// another number of rows, and one more program adds up their results. No expert computes a row that is not
+// its own; one without rows is executed with none, so that its parameters have gradients, which are zero.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <weft/op/all.hpp>
+#include <weft/run/boundary.hpp>
+#include <weft/run/routing.hpp>
+#include <weft/tensor/create.hpp>
+
+namespace weft {
+
+/// For each row of `operand` the sum of the results of its experts, times their probabilities, which are
+/// divided by their sum if `Renormalise`. [..., C], [..., experts] -> [..., C].
+template <bool Renormalise, class Expert, expression X, expression Probabilities>
+struct experts_node : expression_base {
+  using value_type = typename X::value_type;
+  static constexpr shape static_shape = X::static_shape;
+  static constexpr long node_count = detail::sum_of_counts({X::node_count, Probabilities::node_count});
+
+  X operand;
+  Probabilities probabilities;
+  const std::vector<Expert>* experts;
+  expert_choice choice;
+};
+
+namespace detail {
+template <bool Renormalise, class Expert, class X, class Probabilities>
+inline constexpr unsigned parts_of<experts_node<Renormalise, Expert, X, Probabilities>> =
+    boundary_part | parts_of<X> | parts_of<Probabilities>;
+}  // namespace detail
+
+namespace run {
+namespace detail {
+
+template <class Variable, bool Renormalise, class Expert, class X, class Probabilities>
+inline constexpr bool reads_after_boundary<Variable, experts_node<Renormalise, Expert, X, Probabilities>> =
+    reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Probabilities>;
+
+/// The leaf `t` [..., E] as rows [N, E].
+template <class T>
+auto as_rows(const T& t) {
+  constexpr index_t width = T::static_shape.last();
+  const shape s = t.extents();
+  index_t rows = 1;
+  for (int d = 0; d + 1 < s.order; ++d) rows *= s[d];
+  if constexpr (width == dyn) return reshape(t, extents<dyn, dyn>{rows, s.last()});
+  else return reshape(t, extents<dyn, width>{rows});
+}
+
+/// `count` rows: each is the sum of the rows of `x` whose index is its number.
+template <expression Index, expression X>
+auto added_rows(Index index, X x, index_t count) {
+  using how = attr<dyn, static_cast<index_t>(cpu::index_reader::index_select)>;
+  return weft::detail::apply_sized<op::index_add, how>({count}, std::move(index), std::move(x));
+}
+
+/// The weights [rows, choices] of the experts that are chosen.
+template <bool Renormalise, expression P, expression Chosen>
+auto weights_of(P probabilities, Chosen chosen) {
+  auto best = gather<1>(std::move(probabilities), std::move(chosen));
+  if constexpr (Renormalise) return let(std::move(best), [](auto w) { return w / sum(w, dims<1>, keepdim); });
+  else return best;
+}
+
+/// The extents `s` in the type of extents that they have in an expression.
+template <index_t... E>
+extents<E...> typed_extents(extents<E...>*, const shape& s) {
+  return [&]<int... D>(std::integer_sequence<int, D...>) {
+    return extents<E...>{s[D]...};
+  }(std::make_integer_sequence<int, extents<E...>::order>{});
+}
+
+using index_tensor = tensor<std::int64_t, extents<dyn>>;
+inline index_tensor indices_on(const device& where, const std::vector<std::int64_t>& values) {
+  return from(extents<dyn>{static_cast<index_t>(values.size())}, values, where);
+}
+
+/// Sends rows to the experts; the value on this rank is what its experts compute. `parts`: the rows of each
+/// of them, whose gradients backward sends back.
+template <class Evaluator>
+void send_to_experts(Evaluator& evaluator, const std::shared_ptr<routing>& way,
+                     const std::shared_ptr<tensor_state>& rows, tensor_list& parts) {
+  const auto arrived = way->to_experts(rows);
+  for (index_t n = 0; n < way->own_experts(); ++n) parts.push_back(way->part(*arrived, n));
+  evaluator.remember(arrived, {rows}, [way, parts, width = rows->extents[1], type = rows->type](const auto&) {
+    tensor_list gradients;
+    for (const auto& p : parts) gradients.push_back(std::exchange(p->grad, nullptr));
+    return tensor_list{way->to_rows(way->joined(gradients, width, type))};
+  });
+}
+
+/// Sends the results of this rank's experts back to where the rows came from.
+template <class Evaluator>
+std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_ptr<routing>& way,
+                                        const tensor_list& results, index_t width, dtype type) {
+  const auto value = way->to_rows(way->joined(results, width, type));
+  evaluator.remember(value, results, [way, zeros = value->extents, type](const auto& cotangent) {
+    auto from = cotangent;
+    if (!from) {
+      from = make_state(way->where(), zeros, type);
+      way->where()->fill_zero(from->memory.data(), from->bytes());
+    }
+    const auto arrived = way->to_experts(from);
+    tensor_list gradients;
+    for (index_t n = 0; n < way->own_experts(); ++n) gradients.push_back(way->part(*arrived, n));
+    return gradients;
+  });
+  return value;
+}
+
+[[noreturn, gnu::cold]] inline void refuse_experts(std::size_t experts, const shape& probabilities) {
+  refuse<shape_error>({"weft: experts: there are ", static_cast<index_t>(experts),
+                       " for probabilities of shape ", probabilities});
+}
+
+/// The random state before expert `e`: its random numbers depend on nothing that other experts draw, and what
+/// follows on none of them, so that a rank with some of the experts draws the same.
+inline context::random_state randomness_of(const context::random_state& before, index_t e) {
+  return {before.seed, mix(mix(before.step, before.programs), static_cast<std::uint64_t>(e)), 0};
+}
+
+/// The value of an experts_node for the leaves x and p.
+template <bool Renormalise, class Evaluator, class X, class P, class Expert>
+auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vector<Expert>& experts,
+                   const expert_choice& choice) {
+  using T = typename X::value_type;
+  context& c = evaluator.run_context();
+  if (static_cast<index_t>(experts.size()) != p.extents().last()) refuse_experts(experts.size(), p.extents());
+  const auto chosen = evaluator.unrecorded(topk<-1>(as_rows(p), choice.per_row).indices);
+  const auto way = std::make_shared<routing>(c, *chosen.state(), p.extents().last(), choice.capacity_factor);
+  const auto numbers = indices_on(c.where(), way->rows());
+  const auto rows = evaluator.eval_program(index_select<0>(as_rows(x), numbers));
+  tensor_list parts, results;
+  send_to_experts(evaluator, way, rows.state(), parts);
+  const context::random_state before = c.randomness();
+  for (index_t n = 0; n < way->own_experts(); ++n) {
+    const index_t e = way->first_expert() + n;
+    c.set_randomness(randomness_of(before, e));
+    const auto y = evaluator.eval(experts[static_cast<std::size_t>(e)](
+        std::remove_const_t<decltype(rows)>(parts[static_cast<std::size_t>(n)])));
+    static_assert(std::is_same_v<typename decltype(y)::value_type, T>,
+                  "weft: experts: an expert keeps the element type of its operand");
+    results.push_back(y.state());
+  }
+  c.set_randomness({before.seed, before.step, before.programs + 1});
+  const index_t width = x.extents().last();
+  const auto returned = send_back(evaluator, way, results, width, dtype_of<T>);
+  auto weights = index_select<0>(reshape<dyn>(weights_of<Renormalise>(as_rows(p), chosen)),
+                                 indices_on(c.where(), way->choices()));
+  auto weighted = std::remove_const_t<decltype(rows)>(returned) * unsqueeze<1>(std::move(weights));
+  return evaluator.eval_program(
+      reshape(added_rows(numbers, std::move(weighted), x.extents().size() / std::max<index_t>(width, 1)),
+              typed_extents(static_cast<extents_of<X>*>(nullptr), x.extents())));
+}
+
+template <class Evaluator, class Variables, bool Renormalise, class Expert, class X, class P>
+auto resolve_node(resolver<Evaluator>& to, const Variables& v,
+                  const experts_node<Renormalise, Expert, X, P>& n) {
+  const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
+  const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
+  return apply_experts<Renormalise>(to.evaluator, x, p, *n.experts, n.choice);
+}
+
+}  // namespace detail
+}  // namespace run
+}  // namespace weft
