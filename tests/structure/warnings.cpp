@@ -13,6 +13,7 @@
 #include <weft/gpu/open.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/parallel/bind.hpp>
+#include <weft/parallel/expert_parallel.hpp>
 #include <weft/parallel/hook.hpp>
 #include <weft/parallel/mesh_text.hpp>
 #include <weft/parallel/pipeline.hpp>

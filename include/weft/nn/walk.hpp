@@ -196,12 +196,14 @@ void for_each_entry(Map& m, F f) {
        "it a std::optional if it may be absent"});
 }
 
-/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration. A parameter
-/// without elements throws value_error where names are needed; buffers may have none.
+/// Calls f(path, tensor) for the tensors of `m` that have elements, in order of declaration, and f.enter(x)
+/// for each part x of `m` for which f has such a function, before its tensors. A parameter without elements
+/// throws value_error where names are needed; buffers may have none.
 template <tensors_of Which, class M, class Path, class F>
 void walk(M& m, const Path& path, F& f) {
   using T = std::remove_const_t<M>;
   (void)sizeof(reachable_tensors_law<is_reachable<T>, T>);
+  if constexpr (requires { f.enter(m); }) f.enter(m);
   if constexpr (is_tensor<T>) {
     if constexpr (Which == tensors_of::both || T::requires_grad == (Which == tensors_of::parameters)) {
       if (m.defined()) return f(path, m);

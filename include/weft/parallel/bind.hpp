@@ -277,11 +277,11 @@ class bound_run : public context {
   /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
   /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
   /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
-  /// this rank. Collective.
+  /// this rank. `experts`: see data_parallel_hooks. Collective.
   void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
             std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
-            std::shared_ptr<communicator> layers = nullptr) {
-    parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks);
+            std::shared_ptr<communicator> layers = nullptr, const parallel::expert_parameters& experts = {}) {
+    parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
     if (layers) layer_rank_ = {layers->size(), layers->rank()};
     if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
     parallel_->groups().divide_layers(std::move(layers));
@@ -426,6 +426,9 @@ concept divides_layers = Plan::strategy_type::has(mesh_axis::tp);
 /// Whether a policy has the axis cp: bind is then that of parallel/context_parallel.hpp.
 template <class Plan>
 concept divides_context = Plan::strategy_type::has(mesh_axis::cp);
+/// Whether a policy has the axis ep: bind is then that of parallel/expert_parallel.hpp.
+template <class Plan>
+concept divides_experts = Plan::strategy_type::has(mesh_axis::ep);
 
 /// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
 /// the name of the first. All ranks must pass the same model. The model, the optimizer and the communicator
@@ -436,7 +439,8 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>) && (!divides_context<Plan>)
+  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>) &&
+           (!divides_context<Plan>) && (!divides_experts<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
   using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
@@ -450,7 +454,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
-           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>) && (!divides_context<Plan>)
+           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>) &&
+           (!divides_context<Plan>) && (!divides_experts<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
   return bound_run<Optimizer, typename Plan::programs>(
       detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},

@@ -21,24 +21,29 @@ class data_parallel_hooks : public run::execution_hooks {
  public:
   /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
   /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
-  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. Collective.
+  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`: those
+  /// of this rank, equal on all replicas. Collective.
   data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                       const parallel_options& o, const device& where,
-                      std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {})
+                      std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
+                      const expert_parameters& experts = {})
       : options_(o),
         where_(where),
         messages_(message_device(where)),
         groups_(ranks, o, std::move(owners)),
-        units_(units_of(parameters, o, groups_.parts(), chunks)),
+        units_(units_of(parameters, experts, o, groups_.parts(), chunks)),
         buffers_(std::move(buffers)),
         gatherer_(units_, groups_, o, where),
         reducer_(units_, groups_, o, where) {
-    for (const auto& p : parameters) check(p.first, *p.second);
+    for (const auto* list : {&parameters, &experts.parameters})
+      for (const auto& p : *list) check(p.first, *p.second);
     state_dict_t all = parameters;
     all.insert(all.end(), buffers_.begin(), buffers_.end());
     begin_as_first(groups_.data(), groups_.labelled("", true), messages_, all);
-    if (!apart())
-      for (const auto& p : parameters) weft::detail::materialize_state<float>(*p.second);
+    groups_.divide_experts(experts.among, experts.replicas);
+    for (const auto* list : {&parameters, &experts.parameters})
+      if (!apart())
+        for (const auto& p : *list) weft::detail::materialize_state<float>(*p.second);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)
         places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};

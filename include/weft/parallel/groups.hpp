@@ -45,6 +45,12 @@ class rank_groups {
   /// Attention over the positions of several ranks; null if each rank has all positions of its sequences.
   context_service* context() const { return context_.get(); }
   void divide_context(std::shared_ptr<context_service> by) { context_ = std::move(by); }
+  /// The ranks that divide experts with this one, and those that have the same; null if nobody does.
+  communicator* experts() const { return experts_.get(); }
+  void divide_experts(std::shared_ptr<communicator> among, std::shared_ptr<communicator> replicas) {
+    experts_ = std::move(among);
+    expert_replicas_ = std::move(replicas);
+  }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 
@@ -68,6 +74,10 @@ class rank_groups {
       if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
     if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
     if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
+    if (experts_) {
+      all[static_cast<std::size_t>(mesh_axis::ep)] += payload(experts_->sent());
+      all[static_cast<std::size_t>(mesh_axis::dp)] += payload(expert_replicas_->sent());
+    }
     return all;
   }
   double waited_ms() const {
@@ -84,6 +94,7 @@ class rank_groups {
       if (c != data_) f(*c);
     if (layers_) f(*layers_);
     if (context_) f(context_->ranks());
+    if (experts_) f(*experts_), f(*expert_replicas_);
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
@@ -100,7 +111,7 @@ class rank_groups {
   mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
-  std::shared_ptr<communicator> shards_, replicas_, owners_, layers_;
+  std::shared_ptr<communicator> shards_, replicas_, owners_, layers_, experts_, expert_replicas_;
   std::shared_ptr<context_service> context_;
 };
 

@@ -6,7 +6,7 @@
 //   communicator& stages = mesh.along(mesh_axis::pp);     // the two ranks with this rank's dp coordinate
 //
 // Axis pp is outermost and tp innermost, so that the ranks that exchange most data are on one machine: rank =
-// (((pp * DP + dp) * FSDP + fsdp) * CP + cp) * TP + tp.
+// ((((pp * DP + dp) * FSDP + fsdp) * CP + cp) * EP + ep) * TP + tp.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@
 namespace weft {
 
 /// The axes of a mesh, outermost first: pipeline stages, data-parallel replicas, shards of parameters, parts
-/// of the context, parts of a layer (tensor parallelism).
-enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, tp };
-inline constexpr mesh_axis mesh_axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp, mesh_axis::cp,
-                                          mesh_axis::tp};
+/// of the context, experts, parts of a layer (tensor parallelism).
+enum class mesh_axis : std::uint8_t { pp, dp, fsdp, cp, ep, tp };
+inline constexpr mesh_axis mesh_axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp,
+                                          mesh_axis::cp, mesh_axis::ep, mesh_axis::tp};
 
 constexpr const char* name_of(mesh_axis a) {
-  constexpr const char* names[] = {"pp", "dp", "fsdp", "cp", "tp"};
+  constexpr const char* names[] = {"pp", "dp", "fsdp", "cp", "ep", "tp"};
   return names[static_cast<int>(a)];
 }
 
@@ -39,10 +39,10 @@ inline axis_bytes difference(axis_bytes after, const axis_bytes& before) {
 
 /// The number of ranks along each axis.
 struct mesh_sizes {
-  int pp = 1, dp = 1, fsdp = 1, cp = 1, tp = 1;
+  int pp = 1, dp = 1, fsdp = 1, cp = 1, ep = 1, tp = 1;
 
   constexpr int& of(mesh_axis a) {
-    int* const all[] = {&pp, &dp, &fsdp, &cp, &tp};
+    int* const all[] = {&pp, &dp, &fsdp, &cp, &ep, &tp};
     return *all[static_cast<int>(a)];
   }
   constexpr int of(mesh_axis a) const { return mesh_sizes(*this).of(a); }

@@ -14,7 +14,7 @@
 namespace weft {
 
 /// The mesh that `text` describes: AXIS=SIZE for each axis of several ranks, in any order, divided by commas;
-/// axes are pp, dp, fsdp, cp and tp. Throws usage_error that quotes what is wrong.
+/// axes are pp, dp, fsdp, cp, ep and tp. Throws usage_error that quotes what is wrong.
 inline mesh_sizes mesh_from_text(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
     throw usage_error("weft: mesh \"" + std::string(text.substr(0, 60)) + "\": " + why);
@@ -29,7 +29,7 @@ inline mesh_sizes mesh_from_text(std::string_view text) {
     const auto* const axis = std::find_if(std::begin(mesh_axes), std::end(mesh_axes),
                                           [&](mesh_axis a) { return name == name_of(a); });
     if (axis == std::end(mesh_axes) || name.size() == part.size())
-      refuse(shown + " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, tp, as in pp=2,dp=4");
+      refuse(shown + " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, ep, tp, as in pp=2,dp=4");
     int size = 0;
     const char* const stop = part.data() + part.size();
     const auto [last, status] = std::from_chars(part.data() + name.size() + 1, stop, size);

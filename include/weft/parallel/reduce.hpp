@@ -131,7 +131,7 @@ class gradient_reducer {
   }
   next_message messages_across(const reduction_step& r) {
     const unit& of = units_[static_cast<std::size_t>(r.unit)];
-    communicator& replicas = groups_.replicas();
+    communicator& replicas = of.replicas ? *of.replicas : groups_.replicas();
     if (replicas.size() == 1 || !sends_) return [] { return std::nullopt; };
     if (!hook_)
       return [own = r.own, &replicas, options = groups_.labelled(of.name),

@@ -106,8 +106,11 @@ struct mesh {
   static constexpr int axes = sizeof...(Axes);
   static constexpr bool has(mesh_axis a) { return ((Axes::axis == a) || ...); }
   static_assert((int{has(mesh_axis::pp)} + int{has(mesh_axis::dp)} + int{has(mesh_axis::fsdp)} +
-                 int{has(mesh_axis::cp)} + int{has(mesh_axis::tp)}) == int{sizeof...(Axes)},
+                 int{has(mesh_axis::cp)} + int{has(mesh_axis::ep)} + int{has(mesh_axis::tp)}) ==
+                    int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
+  static_assert(!has(mesh_axis::ep) || sizeof...(Axes) == 1 || (sizeof...(Axes) == 2 && has(mesh_axis::dp)),
+                "weft: mesh: the axis ep goes with dp, and with no other axis");
   /// The options of programs: those of the axes that change them (parallel/tensor_parallel.hpp,
   /// parallel/context_parallel.hpp).
   template <class Options>

@@ -140,6 +140,7 @@ struct unit {
   std::vector<member> members;
   std::vector<int> everything;  // 0, 1, ...: all members
   message_layout message;       // of all members
+  communicator* replicas = nullptr;  // that reduce its gradients; null: those of all units
   bool stays = false;           // gathered parameters are kept between forward and backward
   int waiting = 0;              // members whose gradient this backward pass has not completed
 
@@ -192,6 +193,13 @@ inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& para
   return units;
 }
 
+/// Parameters of experts: ranks that process different data divide them `among` each other. Their gradients
+/// are reduced over `replicas`, the ranks that have the same.
+struct expert_parameters {
+  state_dict_t parameters{};
+  std::shared_ptr<communicator> among{}, replicas{};
+};
+
 /// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
 /// parameters.
 inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
@@ -209,7 +217,18 @@ inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel
     const std::string several = members.size() > 1 ? " .. " + members.back().name : "";
     const std::string name = path.empty() ? members[0].name + several : path;
     message_layout message(members, all, parts);
-    units.push_back({name, std::move(members), std::move(all), std::move(message), path.empty()});
+    units.push_back({name, std::move(members), std::move(all), std::move(message), nullptr, path.empty()});
+  }
+  return units;
+}
+/// The same, and those of experts after them, whose parameters follow the others.
+inline std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
+                                  const parallel_options& o, int parts, const std::vector<int>& chunks) {
+  std::vector<unit> units = units_of(parameters, o, parts, chunks);
+  for (unit& u : units_of(experts.parameters, o, parts)) {
+    for (member& m : u.members) m.number += static_cast<int>(parameters.size());
+    u.replicas = experts.replicas.get();
+    units.push_back(std::move(u));
   }
   return units;
 }

@@ -125,7 +125,7 @@ TEST_CASE("mesh: read from text, and every mistake in it is quoted") {
     CHECK_THROWS_WITH_AS(mesh_from_text(text), ("weft: mesh \"" + std::string(text) + "\": " + why).c_str(),
                          usage_error);
   };
-  const std::string form = " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, tp, as in pp=2,dp=4";
+  const std::string form = " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, ep, tp, as in pp=2,dp=4";
   refused("", "\"\"" + form);
   refused("pp=2,", "\"\"" + form);
   refused("pp", "\"pp\"" + form);

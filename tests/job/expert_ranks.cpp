@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Trains a small mixture of experts that ranks divide, with messages that are large, and of nothing, and
+// prints losses and norms to the bit. transports.sh compares the output between transports.
+//
+//   expert_ranks                    WEFT_RANKS=4 for threads; under launch; under mpirun
+#include <cstdio>
+
+#include <weft/comm/run_world.hpp>
+#include <weft/parallel/expert_parallel.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+constexpr index_t width = 1024;
+
+struct net {
+  linear<3, width> in;
+  mixture_of_experts<width, feed_forward<width, 8>> moe;
+  linear<width, 1> out;
+  auto operator()(expression auto x) const {
+    auto h = shared(in(x));
+    return out(h + dropout(moe(h), 0.1f));
+  }
+};
+
+void train(communicator& ranks, const mesh_sizes& sizes, double capacity_factor) {
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  net model{{},
+            decltype(net::moe)::create(width, 3, {.per_row = 2, .capacity_factor = capacity_factor},
+                                       [] { return feed_forward<width, 8>(); }),
+            {}};
+  to(model, where);
+  initialize(model, 1);
+  adamw optimizer{.lr = 1e-3};
+  auto run = bind<policy<strategy::mesh<dp, ep>>>(model, optimizer, ranks, sizes);
+  for (int step = 0; step < 3; ++step) {
+    const step_result r = run.step(
+        2,
+        [&](index_t j) {
+          const auto number = static_cast<std::uint64_t>(2 * step * ranks.size() + run.micro_batch(j, 2));
+          const auto rows = static_cast<index_t>(number % 3 * 75 + 1);
+          const auto x = randn<float>(extents<dyn, 3>{rows, 3}, {.seed = number}, where);
+          return mean(square(model(x) - sum(x, dims<1>, keepdim)));
+        },
+        {.clip = 1});
+    if (ranks.rank() == 0)
+      std::printf("%s, capacity %g, step %d: %a %a, %lld bytes\n", to_string(sizes).c_str(), capacity_factor,
+                  step, r.loss, r.norm,
+                  static_cast<long long>(r.sent_by_axis[static_cast<std::size_t>(mesh_axis::ep)]));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_world(argc, argv, [](communicator& ranks) {
+    const int n = ranks.size();
+    for (const double capacity_factor : {0.0, 1.0}) {
+      train(ranks, {.ep = n}, capacity_factor);  // 3 experts: of four ranks one has none
+      train(ranks, {.dp = n / 2, .ep = 2}, capacity_factor);
+    }
+  });
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Experts divided among ranks that are threads: the same losses, gradients and parameters as on one rank, and
+// exactly the messages that follow from which rank has which expert.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/expert_parallel.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+using plan = policy<strategy::mesh<dp, ep>>;
+constexpr index_t C = 4;
+
+struct net {
+  linear<3, C> in;
+  mixture_of_experts<C, feed_forward<C, 6>> moe;
+  linear<C, 1> out;
+
+  auto loss(expression auto x, expression auto y) const {
+    auto h = shared(in(x));
+    return mean(square(out(dropout(h + moe(h), 0.25f)) - y)) + 0.05f * moe.balance_loss(h) +
+           0.01f * moe.z_loss(h);
+  }
+};
+
+struct setting {
+  index_t experts = 5;
+  expert_choice choice{};
+  bool skewed = false;  // all rows choose the first experts
+};
+
+net made(const setting& s) {
+  net model{{}, decltype(net::moe)::create(C, s.experts, s.choice, [] { return feed_forward<C, 6>(); }), {}};
+  initialize(model, 3);
+  if (s.skewed) {
+    auto w = model.moe.router.weight.to_vector();
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] = 0;
+    model.moe.router.weight.copy_from(w);  // equal probabilities: the first experts
+  }
+  return model;
+}
+
+using rows = tensor<float, extents<dyn, 3>>;
+/// Micro-batch `number` has 3 to 6 rows.
+rows batch(index_t number) {
+  return randn<float>(extents<dyn, 3>{3 + number % 4, 3}, {.seed = static_cast<std::uint64_t>(number) + 7});
+}
+/// The sums of squares of rows.
+tensor<float, extents<dyn, 1>> target(const rows& x) {
+  const std::vector<float> v = x.to_vector();
+  std::vector<float> sums;
+  for (std::size_t i = 0; i < v.size(); i += 3)
+    sums.push_back(v[i] * v[i] + v[i + 1] * v[i + 1] + v[i + 2] * v[i + 2]);
+  return from(extents<dyn, 1>{x.extent(0)}, sums);
+}
+
+struct outcome {
+  std::vector<double> losses, norms;
+  state_dict_t parameters;
+};
+
+constexpr int batches = 12;
+
+/// Three steps of the same `batches` micro-batches of all ranks.
+outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s) {
+  net model = made(s);
+  sgd optimizer{.lr = 0.1, .momentum = 0.9};
+  auto run = bind<plan>(model, optimizer, ranks, sizes);
+  outcome o;
+  for (int step = 0; step < 3; ++step) {
+    const index_t micro = batches / ranks.size();
+    const auto r = run.step(micro,
+                            [&](index_t j) {
+                              const rows x = batch(run.micro_batch(j, micro));
+                              return model.loss(x, target(x));
+                            },
+                            {.clip = 0.5});
+    o.losses.push_back(r.loss);
+    o.norms.push_back(r.norm);
+  }
+  o.parameters = run.full();
+  return o;
+}
+
+std::vector<float> numbers_of(const tensor_state& t) {
+  std::vector<float> v(static_cast<std::size_t>(t.extents.size()));
+  detail::download_to(t, v.data());
+  return v;
+}
+
+void check_near(const std::vector<double>& a, const std::vector<double>& b, double within) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= within * (1 + std::abs(b[i])));
+}
+void check_same(const outcome& a, const outcome& b) {
+  check_near(a.losses, b.losses, 1e-5);
+  check_near(a.norms, b.norms, 1e-5);
+  REQUIRE(a.parameters.size() == b.parameters.size());
+  for (std::size_t i = 0; i < a.parameters.size(); ++i) {
+    CHECK(a.parameters[i].first == b.parameters[i].first);
+    CAPTURE(a.parameters[i].first);
+    const std::vector<float> v = numbers_of(*a.parameters[i].second), w = numbers_of(*b.parameters[i].second);
+    check_near({v.begin(), v.end()}, {w.begin(), w.end()}, 1e-5);
+  }
+}
+
+/// The rank of `ranks` that has expert `e`: the first ranks have one more.
+int owner(index_t e, index_t experts, int ranks) {
+  for (int r = 0; r < ranks; ++r) {
+    e -= experts / ranks + (r < experts % ranks);
+    if (e < 0) return r;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("1, 2, 3 and 4 ranks: losses, norms and parameters of one rank without experts elsewhere") {
+  const setting settings[] = {{},
+                              {.experts = 3},  // 4 ranks: one without experts
+                              {.choice = {.per_row = 2, .capacity_factor = 0.7}},
+                              {.choice = {.per_row = 1}, .skewed = true}};  // ranks that receive no rows
+  for (const setting& s : settings) {
+    CAPTURE(s.experts);
+    outcome one;
+    run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}, s); });
+    CHECK(one.losses[2] < one.losses[0]);
+    for (const mesh_sizes& sizes : {mesh_sizes{.ep = 2}, mesh_sizes{.ep = 3}, mesh_sizes{.ep = 4},
+                                    mesh_sizes{.dp = 2, .ep = 2}, mesh_sizes{.dp = 3}}) {
+      CAPTURE(to_string(sizes));
+      run_ranks(static_cast<int>(sizes.ranks()),
+                [&](communicator& ranks) { check_same(trained(ranks, sizes, s), one); });
+    }
+  }
+}
+
+TEST_CASE(
+    "four rows of features for each choice of an expert on another rank, forward and backward together") {
+  for (const int n : {2, 3, 4}) {
+    std::atomic<index_t> sent = 0, pairs = 0, counts = 0;
+    const setting s{.choice = {.per_row = 2}};
+    run_ranks(n, [&](communicator& ranks) {
+      net model = made(s);
+      const rows x = batch(ranks.rank());
+      context alone;
+      const auto chosen = eval(topk<-1, 2>(softmax(model.moe.router(model.in(x)))).indices, alone)
+                              .to_vector();  // before it is divided
+      for (const std::int64_t e : chosen) pairs += owner(e, s.experts, n) != ranks.rank();
+      sgd optimizer;
+      auto run = bind<plan>(model, optimizer, ranks, {.ep = n});
+      const auto r = run.step(1, [&](index_t) { return model.loss(x, target(x)); });
+      sent += r.sent_by_axis[static_cast<std::size_t>(mesh_axis::ep)];
+      counts += r.sent.of(collective::all_to_all);
+    });
+    CHECK(pairs > 0);
+    CHECK(sent == 4 * C * pairs * static_cast<index_t>(sizeof(float)));
+    CHECK(counts == sent);
+  }
+}
+
+TEST_CASE("gradients of experts are where the experts are; what other ranks have cannot be read") {
+  run_ranks(2, [](communicator& ranks) {
+    net model = made({});
+    sgd optimizer;
+    auto run = bind<plan>(model, optimizer, ranks, {.ep = 2});
+    const rows x = batch(ranks.rank());
+    tape steps(run);
+    steps.backward(steps.eval(model.loss(x, target(x))));
+    const double norm = run.gradient_norm();
+    for (const auto& [name, p] : named_parameters(model)) {
+      CAPTURE(name);
+      const bool is_expert = name.starts_with("moe.experts.");
+      const bool here = !is_expert || owner(name[12] - '0', 5, 2) == ranks.rank();
+      CHECK((p->grad != nullptr) == here);
+      CHECK(static_cast<bool>(p->memory) == here);
+      if (!here)
+        CHECK_THROWS_WITH_AS(numbers_of(*p), doctest::Contains(("parameter " + name + " of shape").c_str()),
+                             value_error);
+    }
+    CHECK(run.local().size() == 3 + 2 + 4 * (ranks.rank() == 0 ? 3 : 2));
+    CHECK(run.step() == doctest::Approx(norm / 2));
+  });
+}
+
+TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
+  std::vector<std::vector<float>> of[2];
+  run_ranks(1, [&](communicator& ranks) {
+    const outcome divided = trained(ranks, {}, {});
+    net model = made({});
+    sgd optimizer{.lr = 0.1, .momentum = 0.9};
+    auto run = bind<policy<strategy::mesh<dp>>>(model, optimizer, ranks);
+    for (int step = 0; step < 3; ++step)
+      run.step(batches,
+               [&](index_t j) {
+                 const rows x = batch(j);
+                 return model.loss(x, target(x));
+               },
+               {.clip = 0.5});
+    for (const auto& [name, p] : divided.parameters) of[0].push_back(numbers_of(*p));
+    for (const auto& [name, p] : run.full()) of[1].push_back(numbers_of(*p));
+  });
+  CHECK(of[0] == of[1]);
+}
