@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include <weft/comm/threads.hpp>
+#include <weft/parallel/redistribute.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
 
@@ -16,6 +17,16 @@ struct gate {  // x W, of which each rank computes some columns
   auto operator()(expression auto x) const { return sigmoid(matmul(x, weight)); }
 };
 // [/gate]
+
+// [by_hand]
+/// x times 2, computed by each rank for its columns.
+auto doubled(const tensor<float, extents<5, 3>>& x, communicator& ranks, context& c) {
+  auto rows = divide(x, 0, ranks);              // this rank's rows; sends nothing
+  auto columns = redistribute(rows, 1, ranks);  // its columns: one all_to_all
+  auto own = local_part(columns);               // an ordinary tensor, to compute with
+  return gather(as_part(eval(own * 2.0f, c), 1, ranks), ranks);
+}
+// [/by_hand]
 
 struct net {
   gate<4, 6> hidden{make_parameter(extents<4, 6>{}, init::uniform(0.5))};
@@ -40,4 +51,11 @@ int main() {
       if (all.rank() == 0) losses[ranks - 1] = loss;
     });
   std::printf("two ranks train as one: %s\n", std::abs(losses[0] - losses[1]) < 1e-5 ? "yes" : "no");
+  section("by_hand");
+  run_ranks(2, [&](communicator& all) {
+    const auto x = generate<float>(extents<5, 3>{}, [](index_t i) { return i; });
+    context own;
+    const auto y = doubled(x, all, own).to_vector();
+    if (all.rank() == 0) std::printf("the last element: %g\n", static_cast<double>(y[14]));
+  });
 }

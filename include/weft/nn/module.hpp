@@ -158,9 +158,10 @@ void draw_elements(const initializer& init, const device& where, void* to, index
   using distribution = initializer::distribution;
   if (init.kind == distribution::none || !where->computes()) return;
   const philox_key key = random_key{init.seed, init.stream}.key();
-  constexpr index_t piece = 1 << 14;
-  std::vector<float> part(piece);
-  std::vector<T> elements(piece);
+  constexpr index_t most = 1 << 14;
+  const index_t piece = std::min(most, count);
+  std::vector<float> part(static_cast<std::size_t>(piece));
+  std::vector<T> elements(static_cast<std::size_t>(piece));
   for (index_t at = 0; at < count; at += piece) {
     const index_t n = std::min(piece, count - at);
     switch (init.kind) {
@@ -175,12 +176,34 @@ void draw_elements(const initializer& init, const device& where, void* to, index
     where->upload(static_cast<T*>(to) + at, elements.data(), static_cast<std::size_t>(n) * sizeof(T));
   }
 }
+/// Elements [first, first + count) of the deferred parameter `p`, to memory of `where`: those of the whole, if
+/// ranks divide the layer.
+template <element T>
+void draw_own(const tensor_state& p, const device& where, void* to, index_t first, index_t count) {
+  if (!p.is_part_of_layer()) return draw_elements<T>(p.init, where, to, first, count);
+  const part_layout part = layout_of_part(p.whole(), p.divided->where, p.divided->ranks, p.divided->rank);
+  for (index_t at = first; at < first + count;) {
+    const index_t row = at / part.count, column = at % part.count;
+    const index_t n = std::min(part.count - column, first + count - at);
+    draw_elements<T>(p.init, where, static_cast<T*>(to) + (at - first),
+                     row * part.stride + part.first + column, n);
+    at += n;
+  }
+}
+/// Called when a deferred parameter has elements.
+inline void no_longer_deferred(tensor_state& p) {
+  if (!p.divided || !p.divided->is_deferred) return;
+  division known = *p.divided;
+  known.is_deferred = false;
+  p.divided = std::make_shared<division>(std::move(known));
+}
 /// Gives a deferred parameter of type T its memory and elements; others have them.
 template <element T>
 void materialize_state(tensor_state& p) {
   if (!p.is_deferred()) return;
   p.memory = p.where.allocate(p.bytes());
-  draw_elements<T>(p.init, p.where, p.memory.data(), 0, p.extents.size());
+  draw_own<T>(p, p.where, p.memory.data(), 0, p.extents.size());
+  no_longer_deferred(p);
 }
 }  // namespace detail
 

@@ -278,6 +278,8 @@ class data_parallel_hooks : public run::execution_hooks {
     const std::span<const piece> own = u.message.part(groups_.part());
     for (const piece& p : own) {
       member& m = u.at(p.member);
+      const bool is_deferred = m.whole->is_deferred();
+      if (apart()) weft::detail::no_longer_deferred(*m.whole);
       m.local = alias_of(*m.whole);
       m.local->extents = in_rows(m.whole->extents);
       m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
@@ -285,8 +287,8 @@ class data_parallel_hooks : public run::execution_hooks {
       const index_t at = apart() ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
       if (!apart()) continue;
-      if (m.whole->is_deferred())
-        weft::detail::draw_elements<float>(m.whole->init, where_, m.local->memory.data(), p.at, p.count);
+      if (is_deferred)
+        weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
       else copy_rows(m.local, 0, m.whole, p.at, p.count);
       if (!m.whole->divided)
         m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents, {}});

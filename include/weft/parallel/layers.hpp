@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <weft/nn/module.hpp>
+#include <weft/parallel/first_values.hpp>
 #include <weft/parallel/groups.hpp>
 #include <weft/parallel/parts.hpp>
 
@@ -21,40 +22,47 @@ inline void check_division(const std::string& name, const shape& whole, const pl
                       to_string(p));
 }
 
-/// Replaces the elements of a parameter by the part of this rank.
+/// Replaces the elements of a parameter by the part of this rank. A deferred parameter stays so.
 inline void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
                              const communicator& layers) {
   check_division(name, p.extents, where, layers);
-  const state_ptr part = cut(p, where, layers.size(), layers.rank());
-  p.divided = std::make_shared<division>(division{name, p.extents, where});
-  p.memory = part->memory;
-  p.extents = part->extents;
+  const bool is_deferred = p.is_deferred();
+  const shape whole = p.extents;
+  if (!is_deferred) p.memory = cut(p, where, layers.size(), layers.rank())->memory;
+  p.extents = part_extents(whole, where, layers.size(), layers.rank());
+  p.divided =
+      std::make_shared<division>(division{name, whole, where, layers.size(), layers.rank(), is_deferred});
   p.grad.reset();
   ++p.version;
 }
 
 /// Sets all parameters to those of the first rank, and replaces those that the model says may be divided by
-/// the part of this rank. Collective over `layers`. Throws usage_error for a parameter that a run has
-/// divided.
+/// the part of this rank. Deferred ones get their elements later, and no more than the part. Collective over
+/// `layers`. Throws usage_error for a parameter that a run has divided.
 template <class Model>
-void divide_layers(Model& model, communicator& layers) {
+void divide_layers(Model& model, communicator& layers, const comm_options& control) {
   if (layers.size() == 1) return;
+  state_dict_t all;
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
-    tensor_state& t = *p.state();
-    constexpr bool may_be = requires { P::division::value; };
-    if (t.divided) {
-      if constexpr (may_be)
-        if (t.divided->where == P::division::value && t.divided->name != name) return;  // tied
+    const tensor_state& t = *p.state();
+    if (t.divided)
       throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
-    }
-    weft::detail::materialize_state<typename P::value_type>(t);
     if (!t.where->holds_messages())
       throw device_error("weft: bind: parameter " + name + " is on device " + t.where->name() +
                          ": layers are divided on devices whose memory messages can use");
-    layers.broadcast(elements_of(t), 0, {.label = name, .control = true}).wait();
-    ++t.version;
-    if constexpr (may_be)
-      if constexpr (P::division::value.is_divided()) divide_parameter(name, t, P::division::value, layers);
+    all.emplace_back(name, p.state());
+  });
+  if (all.empty()) return;
+  begin_as_first(layers, control, message_device(all.front().second->where), all);
+  for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
+    constexpr placement where = [] {
+      if constexpr (requires { P::division::value; }) return P::division::value;
+      else return placement{};
+    }();
+    tensor_state& t = *p.state();
+    if (t.divided && !(t.divided->where == where))  // tied
+      throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
+    if (where.is_divided() && !t.divided) divide_parameter(name, t, where, layers);
   });
 }
 

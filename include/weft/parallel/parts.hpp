@@ -14,25 +14,19 @@ namespace weft::parallel {
 /// The extents of the part of `rank`. The groups and units of `p` must divide the dim.
 inline shape part_extents(shape whole, const placement& p, int ranks, int rank) {
   if (p.is_divided())
-    whole[p.dim] =
-        p.groups * p.unit * count_of_part(whole[p.dim] / (p.groups * p.unit), ranks, rank);
+    whole[p.dim] = p.groups * p.unit * count_of_part(whole[p.dim] / (p.groups * p.unit), ranks, rank);
   return whole;
 }
 
 /// The elements of `t`, a contiguous tensor of shape `whole`, that are the part of `rank`, as rows.
-inline strided part_view(const tensor_state& t, const shape& whole, const placement& p, int ranks,
-                         int rank) {
-  index_t rows = p.groups, inner = 1;
-  for (int d = 0; d < p.dim; ++d) rows *= whole[d];
-  for (int d = p.dim + 1; d < whole.order; ++d) inner *= whole[d];
-  const index_t group = whole[p.dim] / p.groups, units = group / p.unit;
+inline strided part_view(const tensor_state& t, const shape& whole, const placement& p, int ranks, int rank) {
+  const part_layout part = layout_of_part(whole, p, ranks, rank);
   strided s;
   s.type = t.type;
-  s.extents = {2, {rows, count_of_part(units, ranks, rank) * p.unit * inner}};
-  s.stride[0] = group * inner;
+  s.extents = {2, {part.rows, part.count}};
+  s.stride[0] = part.stride;
   s.stride[1] = 1;
-  s.pointer = static_cast<char*>(t.memory.data()) +
-              first_of_part(units, ranks, rank) * p.unit * inner * size_of(t.type);
+  s.pointer = static_cast<char*>(t.memory.data()) + part.first * size_of(t.type);
   return s;
 }
 
@@ -75,8 +69,7 @@ inline state_ptr gathered(const state_ptr& part, const shape& whole, const place
                           communicator& ranks, const comm_options& o) {
   const device messages = message_device(part->where);
   rank_counts counts;
-  for (int r = 0; r < ranks.size(); ++r)
-    counts.push_back(part_extents(whole, where, ranks.size(), r).size());
+  for (int r = 0; r < ranks.size(); ++r) counts.push_back(part_extents(whole, where, ranks.size(), r).size());
   const state_ptr own = reachable(messages, part), all = flat(messages, whole.size(), part->type);
   ranks.all_gather(elements_of(*own), elements_of(*all), counts, o).wait();
   const state_ptr from = detail::copy_on(part->where, all);
@@ -109,8 +102,7 @@ inline state_ptr exchanged(const state_ptr& part, const placement& to, communica
     received.push_back(part_view(*result, result->extents, from, n, r).size());
     at += sent.back();
   }
-  const state_ptr out = reachable(messages, packed),
-                  in = flat(messages, result->extents.size(), part->type);
+  const state_ptr out = reachable(messages, packed), in = flat(messages, result->extents.size(), part->type);
   ranks.all_to_all(elements_of(*out), elements_of(*in), sent, received, o).wait();
   const state_ptr arrived = detail::copy_on(part->where, in);
   at = 0;

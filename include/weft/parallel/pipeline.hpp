@@ -474,7 +474,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
     layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp);
-    parallel::divide_layers(model, *layers);
+    parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
   }
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;

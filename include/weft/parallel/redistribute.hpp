@@ -47,8 +47,8 @@ struct all_dynamic<std::integer_sequence<int, D...>> {
 
 /// A tensor of which a rank has a part, without static extents.
 template <class T, class Extents>
-using part_of_rank = tensor<
-    T, typename parallel::detail::all_dynamic<std::make_integer_sequence<int, Extents::order>>::type>;
+using part_of_rank =
+    tensor<T, typename parallel::detail::all_dynamic<std::make_integer_sequence<int, Extents::order>>::type>;
 
 /// This rank's part of `t`, whose elements every rank has, along `dim` (negative: from the right). Sends
 /// nothing, copies the part. Throws value_error for a dim that `t` does not have, or if it is divided.
@@ -100,7 +100,8 @@ part_of_rank<T, Extents> as_part(const tensor<T, Extents, Tracked>& local, int d
   whole[along] = 0;
   const auto extents_of = [&](int r) {
     shape s = own;
-    for (int d = 0; d < s.order; ++d) s[d] = all[static_cast<std::size_t>(r) * n + static_cast<std::size_t>(d)];
+    for (int d = 0; d < s.order; ++d)
+      s[d] = all[static_cast<std::size_t>(r) * n + static_cast<std::size_t>(d)];
     return s;
   };
   for (int r = 0; r < ranks.size(); ++r) whole[along] += extents_of(r)[along];

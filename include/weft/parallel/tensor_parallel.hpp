@@ -79,7 +79,7 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
                       std::shared_ptr<communicator> data, std::shared_ptr<communicator> layers,
                       std::shared_ptr<communicator> owners)
       : base(device_of(named_parameters(model)), optimizer, std::move(data), o) {
-    parallel::divide_layers(model, *layers);
+    parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
     base::hold(named_parameters(model), named_buffers(model), base::ranks(), std::move(owners), {},
                std::move(layers));
   }

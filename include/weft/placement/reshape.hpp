@@ -65,18 +65,20 @@ class reshaped_placement {
   constexpr bool find_block(int dim) {
     const shape &f = from_.extents, &t = to_.extents;
     for (i_ = j_ = 0; i_ < f.order && j_ < t.order; i_ = a_, j_ = b_) {
-      if (!find_end(f, t)) return false;
+      find_end(f, t);
       if (from_.dim[i_] <= dim && dim <= from_.dim[a_ - 1]) return true;
     }
     return false;
   }
-  constexpr bool find_end(const shape& f, const shape& t) {
+  /// What is left on both sides has as many elements, also where that does not follow from the symbols.
+  constexpr void find_end(const shape& f, const shape& t) {
     for (int both = 2; both <= f.order - i_ + t.order - j_; ++both)
       for (a_ = i_ + 1; a_ < i_ + both && a_ <= f.order; ++a_) {
         b_ = j_ + both - (a_ - i_);
-        if (b_ <= t.order && same(product(dims_, f, i_, a_), product(dims_, t, j_, b_))) return true;
+        if (b_ <= t.order && same(product(dims_, f, i_, a_), product(dims_, t, j_, b_))) return;
       }
-    return false;
+    a_ = f.order;
+    b_ = t.order;
   }
   constexpr bool set(int u, index_t groups, index_t unit, placement& q) {
     const index_t units = exact_quotient(dims_, unit, product(dims_, to_.extents, u + 1, b_));

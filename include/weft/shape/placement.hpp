@@ -47,6 +47,21 @@ constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
   return units / ranks * rank + (rank < more ? rank : more);
 }
 
+/// Where the elements of a part are in the whole, a row-major tensor: rows of `count` elements, `stride` apart,
+/// beginning at element `first`.
+struct part_layout {
+  index_t rows = 0, stride = 0, first = 0, count = 0;
+};
+/// The layout of the part of `rank`. The groups and units of `p` must divide the dim.
+constexpr part_layout layout_of_part(const shape& whole, const placement& p, index_t ranks, index_t rank) {
+  index_t rows = p.groups, inner = 1;
+  for (int d = 0; d < p.dim; ++d) rows *= whole[d];
+  for (int d = p.dim + 1; d < whole.order; ++d) inner *= whole[d];
+  const index_t group = whole[p.dim] / p.groups, units = group / p.unit;
+  return {rows, group * inner, first_of_part(units, ranks, rank) * p.unit * inner,
+          count_of_part(units, ranks, rank) * p.unit * inner};
+}
+
 /// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "sum". What is known only at
 /// run time is "?".
 [[gnu::cold]] inline std::string to_string(const placement& p) {

@@ -31,6 +31,8 @@ struct division {
   std::string name;  // of the parameter; empty for other tensors
   shape whole;
   placement where{};  // if ranks divide the layer: this rank has a part, and programs read it as such
+  index_t ranks = 1, rank = 0;  // then: of those that divide it
+  bool is_deferred = false;     // a parameter whose part has no elements so far
 };
 /// The division of a tensor that is no parameter.
 inline std::shared_ptr<const division> unnamed_division(const shape& whole, const placement& where) {
@@ -65,7 +67,9 @@ struct tensor_state {
   /// What of the tensor this rank has, if ranks divide layers.
   placement where_in_layer() const { return divided ? divided->where : placement{}; }
   /// Whether it is a parameter without elements so far; see device::deferred.
-  bool is_deferred() const { return !memory && !divided && extents.size() > 0; }
+  bool is_deferred() const {
+    return !memory && (!divided || divided->is_deferred) && extents.size() > 0;
+  }
 };
 
 // Not inlined: they are called in many places and allocate anyway.
@@ -125,8 +129,8 @@ inline const shape& checked_extents(const shape& fixed, const shape& s) {
 /// Throws value_error if elements that this rank should have are not here.
 inline void require_own_memory(const tensor_state& t) {
   if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
-  if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
   if (t.is_deferred()) refuse_deferred(t);
+  if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
 }
 /// Throws value_error if elements of the whole tensor are missing on this rank.
 inline void require_memory(const tensor_state& t) {

@@ -87,7 +87,8 @@ TEST_CASE("activations take a part of the memory, and what a rank holds is known
   const found one = forecast<activations::by_positions>(1, 6)[0];
   for (const int n : {2, 4}) {
     INFO(n << " ranks");
-    const found f = forecast<activations::by_positions>(n, 6)[0], whole = forecast<activations::whole>(n, 6)[0];
+    const found f = forecast<activations::by_positions>(n, 6)[0],
+                whole = forecast<activations::whole>(n, 6)[0];
     CHECK(f.kept < 11 * one.kept / (10 * static_cast<std::size_t>(n)));
     CHECK(f.kept < whole.kept);
     CHECK(f.peak < whole.peak);

@@ -68,7 +68,8 @@ between trained_between(communicator& ranks) {
 }
 }  // namespace
 
-TEST_CASE("values between programs are parts that say so; whole operands are cut, and their gradients whole") {
+TEST_CASE(
+    "values between programs are parts that say so; whole operands are cut, and their gradients whole") {
   between one;
   run_ranks(1, [&](communicator& ranks) { one = trained_between(ranks); });
   for (const int n : {2, 3})

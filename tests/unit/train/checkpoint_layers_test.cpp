@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints and weight files of divided layers, of which a rank has columns, rows or several groups of them:
-// from any mesh to any other.
+// Checkpoints and weight files of divided layers, of which a rank has columns, rows or several groups of
+// them: from any mesh to any other.
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/train/checkpoint.hpp>
@@ -36,9 +36,8 @@ void on_mesh(const mesh_sizes& sizes, std::uint64_t seed, F f) {
   });
 }
 
-constexpr mesh_sizes meshes[] = {{},          {.tp = 2},           {.tp = 3},
-                                 {.fsdp = 4}, {.fsdp = 2, .tp = 2}, {.pp = 2, .tp = 2},
-                                 {.dp = 2, .tp = 2}};
+constexpr mesh_sizes meshes[] = {
+    {}, {.tp = 2}, {.tp = 3}, {.fsdp = 4}, {.fsdp = 2, .tp = 2}, {.pp = 2, .tp = 2}, {.dp = 2, .tp = 2}};
 
 }  // namespace
 
