@@ -176,8 +176,8 @@ void draw_elements(const initializer& init, const device& where, void* to, index
     where->upload(static_cast<T*>(to) + at, elements.data(), static_cast<std::size_t>(n) * sizeof(T));
   }
 }
-/// Elements [first, first + count) of the deferred parameter `p`, to memory of `where`: those of the whole, if
-/// ranks divide the layer.
+/// Elements [first, first + count) of the deferred parameter `p`, to memory of `where`; those of this rank's
+/// part if ranks divide the layer.
 template <element T>
 void draw_own(const tensor_state& p, const device& where, void* to, index_t first, index_t count) {
   if (!p.is_part_of_layer()) return draw_elements<T>(p.init, where, to, first, count);

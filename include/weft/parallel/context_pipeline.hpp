@@ -21,7 +21,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
     layers = group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp);
-    parallel::divide_layers(model, *layers);
+    parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
   }
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;

@@ -96,9 +96,9 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 };
 
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
-/// types say so; the others are whole on each. Parameters are those of rank 0. Throws usage_error if the
-/// sizes do not multiply to the number of ranks, shape_error if a parameter cannot be divided. Checkpoints of
-/// divided parameters are not supported; `run.full()` gives whole copies.
+/// types say so; the others are whole on each. Parameters are those of rank 0; deferred ones are drawn in
+/// parts. `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply to the number of
+/// ranks, shape_error if a parameter cannot be divided.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {

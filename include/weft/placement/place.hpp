@@ -15,8 +15,8 @@
 namespace weft::graph {
 
 namespace detail {
-/// Whether a leaf may be an activation [batch, positions, ...]: a variable, or in a graph without gradients, in
-/// which values between programs are no variables, any floating tensor that is no parameter.
+/// Whether a leaf may be an activation [batch, positions, ...]: a variable, or in a graph without gradients,
+/// in which values between programs are no variables, any floating tensor that is no parameter.
 constexpr bool is_activation(const compute_graph& g, const node& n) {
   if (n.op != &info_of<op::leaf> || n.result.extents.order < 3) return false;
   if (g.outputs.size() == 1) return n.role != leaf_role::parameter && is_floating(n.result.type);

@@ -47,8 +47,8 @@ constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
   return units / ranks * rank + (rank < more ? rank : more);
 }
 
-/// Where the elements of a part are in the whole, a row-major tensor: rows of `count` elements, `stride` apart,
-/// beginning at element `first`.
+/// Where the elements of a part are in the whole, a row-major tensor: rows of `count` elements, `stride`
+/// apart, beginning at element `first`.
 struct part_layout {
   index_t rows = 0, stride = 0, first = 0, count = 0;
 };

@@ -242,7 +242,8 @@ class checkpointer {
         s.type = t->type;
         s.extents = of.parts[i].where.extents;
         to_copy c{key, t, t->version, of.parts[i], &s};
-        if (!of.is_buffer && t->where->host_accessible()) rest_.push_back(c);  // a forward pass changes buffers
+        const bool stays = !of.is_buffer && t->where->host_accessible();  // a forward pass changes buffers
+        if (stays) rest_.push_back(c);
         else copy(c);
         copy_.metadata[key] =
             detail::note_of(of.whole, of.parts[i].where).text();  // sums are added when it is written

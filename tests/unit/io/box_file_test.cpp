@@ -144,6 +144,7 @@ TEST_CASE("a bool other than 0 and 1 is refused") {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   const auto to = make_state(where, {1, {2}}, dtype::boolean);
   io::read_shared({file, 0, whole_box({1, {4}}), {}, "mask"}, box{{1, {0}}, {1, {2}}}, *to);
-  CHECK_THROWS_WITH_AS(io::read_shared({file, 0, whole_box({1, {4}}), {}, "mask"}, box{{1, {1}}, {1, {2}}}, *to),
+  const box second{{1, {1}}, {1, {2}}};
+  CHECK_THROWS_WITH_AS(io::read_shared({file, 0, whole_box({1, {4}}), {}, "mask"}, second, *to),
                        doctest::Contains("tensor mask is bool, and has bytes other than 0 and 1"), io_error);
 }
