@@ -35,8 +35,8 @@ struct outcome {
   std::vector<float> parameters;
 };
 
-constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
-constexpr index_t length = 11;  // divides among no number of ranks but 1
+inline constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
+inline constexpr index_t length = 11;  // divides among no number of ranks but 1
 
 using tokens = tensor<std::int32_t, extents<dyn, dyn>>;
 inline tokens batch(index_t number, index_t shift) {
