@@ -15,7 +15,7 @@ namespace {
 using namespace launcher;
 
 constexpr const char* usage =
-    "launch [-n RANKS] [-H HOST[:RANKS],...] [-c gloo|mpi] [-r RESTARTS [-m MICRO] [-b SECONDS]]\n"
+    "launch [-n RANKS] [-H HOST[:RANKS],...] [-c gloo|mpi] [-r RESTARTS [-m MICRO] [-p COPY] [-b SECONDS]]\n"
     "       [-g SECONDS] PROGRAM [ARGUMENT...]\n"
     "\n"
     "  launch -n 4 train_gpt --comm gloo ...                    on this machine\n"
@@ -37,9 +37,12 @@ constexpr const char* usage =
     "of\n"
     "another rank, 130 asked to end, and saved. The job's is that of the rank at fault.\n"
     "\n"
-    "-r: the program is started again, on the ranks that are left, with --comm C --accumulate MICRO/ranks\n"
+    "-r: the program is started again, on the ranks that are left, with --comm C --accumulate MICRO/copies\n"
     "--resume, unless the code is 0, 2 or 130, it cannot be run, or all ranks fail alike. -m: micro-batches\n"
-    "of a step, which all ranks together always compute (RANKS). A lost place is used again after -b "
+    "of a step, which all ranks together always compute (RANKS). -p: a copy of the model takes so many "
+    "ranks,\n"
+    "stages of a pipeline for example (--mesh pp=COPY,dp=auto): only multiples of it are started, and MICRO\n"
+    "is divided among copies. A lost place is used again after -b "
     "seconds\n"
     "(300): the ranks are asked to save and end, and more are started. With -H, a host counts while\n"
     "`ssh HOST true` works, which is looked at as often.\n";
@@ -57,7 +60,7 @@ struct options {
   int ranks = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::vector<host> hosts;
   std::string comm = "gloo";
-  int restarts = 0, micro = 0;
+  int restarts = 0, micro = 0, copy = 1;
   seconds back{300}, grace{60};
   std::vector<std::string> program;
 
@@ -103,7 +106,7 @@ options parse(int count, char** values) {
   options o;
   std::string hosts;
   ::opterr = 0;
-  for (int flag; (flag = ::getopt(count, values, "+n:H:c:r:m:b:g:h")) != -1;) {
+  for (int flag; (flag = ::getopt(count, values, "+n:H:c:r:m:p:b:g:h")) != -1;) {
     const std::string value = ::optarg ? ::optarg : "";
     switch (flag) {
       case 'n': o.ranks = number("-n", value, 1); break;
@@ -111,6 +114,7 @@ options parse(int count, char** values) {
       case 'c': o.comm = value; break;
       case 'r': o.restarts = number("-r", value, 0); break;
       case 'm': o.micro = number("-m", value, 1); break;
+      case 'p': o.copy = number("-p", value, 1); break;
       case 'b': o.back = seconds(number("-b", value, 1)); break;
       case 'g': o.grace = seconds(number("-g", value, 1)); break;
       case 'h': std::fputs(usage, stdout); std::exit(0);
@@ -123,11 +127,15 @@ options parse(int count, char** values) {
   if (o.program.empty()) throw bad_usage("which program? See -h");
   if (o.comm != "gloo" && o.comm != "mpi") throw bad_usage("-c " + o.comm + ": expected gloo or mpi");
   if (!hosts.empty()) o.hosts = parse_hosts(hosts, o.ranks);
-  if (!o.supervises() && o.micro) throw bad_usage("-m: is for -r");
-  if (o.micro == 0) o.micro = o.ranks;
-  if (o.micro % o.ranks)
-    throw bad_usage("-m " + std::to_string(o.micro) + ": expected a multiple of " + std::to_string(o.ranks) +
+  if (!o.supervises() && (o.micro || o.copy > 1)) throw bad_usage("-m and -p: are for -r");
+  if (o.ranks % o.copy)
+    throw bad_usage("-p " + std::to_string(o.copy) + ": does not divide " + std::to_string(o.ranks) +
                     " ranks");
+  const int copies = o.ranks / o.copy;
+  if (o.micro == 0) o.micro = copies;
+  if (o.micro % copies)
+    throw bad_usage("-m " + std::to_string(o.micro) + ": expected a multiple of " + std::to_string(copies) +
+                    (o.copy > 1 ? " copies" : " ranks"));
   if (o.supervises() && std::find(o.program.begin(), o.program.end(), "--checkpoint") == o.program.end())
     throw bad_usage("the program needs --checkpoint DIR to go on from");
   return o;
@@ -221,6 +229,7 @@ class supervisor {
       if (o_.supervises() && !o_.hosts.empty()) hosts_ = reachable(o_.hosts);
       if (hosts_.empty() && !o_.hosts.empty()) return say("no host can be reached"), others_failed;
       ranks_ = ranks_for(places());
+      if (ranks_ == 0) return say("there are not enough ranks for a copy of the model"), others_failed;
       job now(o_.by_mpirun() ? SIGUSR1 : SIGTERM);
       growing_ = false;
       start(now, restart > 0);
@@ -239,8 +248,13 @@ class supervisor {
       if (restart == o_.restarts)
         return say("gave up after " + std::to_string(o_.restarts) + " restarts"), code;
       for (int i = 0; i < std::max(1, now.lost()); ++i) losses_.push_back(clock::now());
+      const int next = ranks_for(places());
+      if (next == 0)
+        return say("gave up: " + std::to_string(std::max(0, places())) +
+                   " ranks are left, and a copy of the model takes " + std::to_string(o_.copy)),
+               code;
       say("the job of " + std::to_string(ranks_) + " ranks ended with code " + std::to_string(code) +
-          "; going on from the last checkpoint with " + std::to_string(ranks_for(places())));
+          "; going on from the last checkpoint with " + std::to_string(next));
     }
   }
 
@@ -254,18 +268,18 @@ class supervisor {
     for (const host& h : hosts_) all += h.ranks;
     return std::min(all, o_.ranks) - static_cast<int>(losses_.size());
   }
-  /// As many as can share the micro-batches of a step.
+  /// As many as can share the micro-batches of a step; 0 if they are too few for a copy of the model.
   int ranks_for(int places) const {
     if (!o_.supervises()) return o_.ranks;
-    int n = std::clamp(places, 1, o_.ranks);
-    while (o_.micro % n) --n;
-    return n;
+    int copies = std::clamp(places, 1, o_.ranks) / o_.copy;
+    while (copies > 0 && o_.micro % copies) --copies;
+    return copies * o_.copy;
   }
 
   void start(job& j, bool again) {
     command c{o_.program, {{"WEFT_JOB_TOKEN", token_}}};
     if (o_.supervises()) {
-      const std::string each = std::to_string(o_.micro / ranks_);
+      const std::string each = std::to_string(o_.micro / (ranks_ / o_.copy));
       c.words.insert(c.words.end(), {"--comm", o_.comm, "--accumulate", each});
       if (again) c.words.emplace_back("--resume");
     }

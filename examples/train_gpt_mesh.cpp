@@ -30,7 +30,7 @@ index_t usual_micro_batches(const settings& s, int stages) {
 }  // namespace
 
 mesh_sizes mesh_of(const settings& s, int ranks) {
-  if (!s.mesh.empty()) return check_mesh(mesh_from_text(s.mesh), ranks);
+  if (!s.mesh.empty()) return with_ranks(mesh_from_text(s.mesh), ranks);
   const parallel_options o = parallel_options_of(s);
   mesh_sizes sizes;
   sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : ranks;
@@ -59,6 +59,7 @@ model_division model_division_of(const settings& s) {
 
 settings resolved(settings s, int ranks) {
   const mesh_sizes sizes = mesh_of(s, ranks);
+  if (!s.mesh.empty()) s.mesh = to_mesh_text(sizes);  // nothing is auto any more
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));

@@ -48,8 +48,8 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis; with fsdp --strategy zero1|zero2|zero3 says "
-    "what is divided\n"
+    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, of one auto: what is left; with fsdp\n"
+    "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
     "    --schedule NAME|F.csv --microbatches M   "
     "(--accumulate; 2 x pp)\n"
@@ -160,8 +160,10 @@ inline void check_mesh_flags(settings& s) {
   if (!s.mesh.empty() && sizes.fsdp == 1 && !s.strategy.empty())
     throw weft::usage_error("--strategy " + s.strategy + ": says what fsdp divides, which --mesh " + s.mesh +
                             " has not");
+  if (s.ranks == 0 && sizes.ranks() == 0 && s.comm == "threads")
+    throw weft::usage_error("--mesh " + s.mesh + ": how many threads? Say --ranks");
   if (s.ranks == 0) s.ranks = static_cast<int>(sizes.ranks());
-  if (sizes.pp > 1) return;
+  if (sizes.pp != 1) return;
   const auto refuse = [](const std::string& flag, const std::string& value) {
     if (!value.empty()) throw weft::usage_error(flag + " " + value + ": is for pipelines, --mesh pp=2");
   };

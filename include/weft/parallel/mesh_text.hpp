@@ -2,6 +2,7 @@
 // Meshes as text, for command lines.
 //
 //   mesh_sizes sizes = mesh_from_text("pp=2,dp=4");
+//   mesh_sizes sizes = with_ranks(mesh_from_text("pp=2,dp=auto"), 8);
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,8 @@
 namespace weft {
 
 /// The mesh that `text` describes: AXIS=SIZE for each axis of several ranks, in any order, divided by commas;
-/// axes are pp, dp, fsdp, cp, ep and tp. Throws usage_error that quotes what is wrong.
+/// axes are pp, dp, fsdp, cp, ep and tp. One size may be `auto`, which is 0 in the result. Throws usage_error
+/// that quotes what is wrong.
 inline mesh_sizes mesh_from_text(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
     throw usage_error("weft: mesh \"" + std::string(text.substr(0, 60)) + "\": " + why);
@@ -30,15 +32,42 @@ inline mesh_sizes mesh_from_text(std::string_view text) {
                                           [&](mesh_axis a) { return name == name_of(a); });
     if (axis == std::end(mesh_axes) || name.size() == part.size())
       refuse(shown + " must be AXIS=SIZE with an axis of pp, dp, fsdp, cp, ep, tp, as in pp=2,dp=4");
+    const bool is_auto = part.substr(name.size() + 1) == "auto";
     int size = 0;
     const char* const stop = part.data() + part.size();
     const auto [last, status] = std::from_chars(part.data() + name.size() + 1, stop, size);
-    if (status != std::errc() || last != stop || size < 1) refuse(shown + " must have a size of 1 or more");
+    if (!is_auto && (status != std::errc() || last != stop || size < 1))
+      refuse(shown + " must have a size of 1 or more, or auto");
+    if (is_auto && sizes.ranks() == 0) refuse("only one axis can be auto");
     if (std::exchange(given[static_cast<int>(*axis)], true))
       refuse("the axis " + std::string(name) + " is given twice");
     sizes.of(*axis) = size;
   }
   return sizes;
+}
+
+/// `sizes`, with the axis whose size is 0 (auto) as large as `ranks` ranks make it. Throws usage_error if the
+/// mesh does not have so many ranks, whatever the size of that axis.
+inline mesh_sizes with_ranks(mesh_sizes sizes, int ranks) {
+  for (const mesh_axis a : mesh_axes) {
+    if (sizes.of(a) != 0) continue;
+    sizes.of(a) = 1;
+    const std::int64_t others = sizes.ranks();
+    if (ranks < 1 || ranks % others != 0)
+      throw usage_error("weft: mesh: " + to_string(sizes) + " with " + name_of(a) +
+                        " auto needs a multiple of " + std::to_string(others) + " ranks, there are " +
+                        std::to_string(ranks));
+    sizes.of(a) = ranks / static_cast<int>(others);
+  }
+  return check_mesh(sizes, ranks);
+}
+/// The text of a mesh that mesh_from_text() reads.
+inline std::string to_mesh_text(const mesh_sizes& sizes) {
+  std::string text;
+  for (const mesh_axis a : mesh_axes)
+    if (sizes.of(a) != 1)
+      text += (text.empty() ? "" : ",") + std::string(name_of(a)) + "=" + std::to_string(sizes.of(a));
+  return text.empty() ? "pp=1" : text;
 }
 
 }  // namespace weft

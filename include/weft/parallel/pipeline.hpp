@@ -11,6 +11,7 @@
 // micro_batches). The elements of all others are freed, or, on a deferred device, never created.
 #pragma once
 
+#include <limits>
 #include <unordered_map>
 
 #include <weft/parallel/bind.hpp>
@@ -68,6 +69,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
   /// Executes a training step; see bound_run. Every rank calls `loss` for all micro-batches. If `loss` or a
   /// program throws on one rank, the others get a comm_error that names it, the chunk and the micro-batch.
+  /// A schedule without a flush updates parameters once for each micro-batch: `norm` is NaN, and when
+  /// non_finite_error is thrown, parameters have changed.
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
@@ -95,7 +98,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     step_result r = base::mean_of(losses, o);
     r.bubble_fraction = idle_fraction(times);
     if (schedule_.flush) r.norm = base::step(o);
-    else base::end_step();
+    else r.norm = std::numeric_limits<double>::quiet_NaN(), base::end_step();
     base::set_communication(r, before);
     return r;
   }

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include <weft/parallel/data_parallel.hpp>
+#include <weft/parallel/schedule/handing.hpp>
 #include <weft/parallel/stage_messages.hpp>
 
 namespace weft::parallel {
@@ -53,15 +54,19 @@ class tied_gradients {
   /// Throws usage_error if under a schedule, which has messages, the chunks that hand over gradients of
   /// micro-batches would wait in a cycle, or receive other gradients.
   void check(const pipeline::schedule& s) const {
-    for (const tied_parameter& p : all_) {
-      std::vector<pipeline::handing> handed;
-      for (const int chunk : p.chunks)
-        if (const int after = neighbor(p, chunk, 1, deterministic_ || !s.flush); after >= 0)
-          handed.push_back({chunk, after});
-      if (const auto mistake = pipeline::check(s, handed); mistake && !handed.empty())
-        throw usage_error("weft: pipeline: the schedule cannot run with parameter " + p.name +
-                          ", which several chunks read: " + pipeline::to_text(*mistake));
-    }
+    std::vector<pipeline::handing> handed;
+    for (std::size_t t = 0; t < all_.size(); ++t)
+      for (const int chunk : all_[t].chunks)
+        if (const int after = neighbor(all_[t], chunk, 1, deterministic_ || !s.flush); after >= 0)
+          handed.push_back({chunk, after, static_cast<int>(t)});
+    const auto mistake = pipeline::check_handing(s, handed);
+    if (!mistake) return;
+    std::string names;
+    for (const tied_parameter& p : all_)
+      if (std::find(p.chunks.begin(), p.chunks.end(), mistake->chunk) != p.chunks.end())
+        names += (names.empty() ? "" : ", ") + p.name;
+    throw usage_error("weft: pipeline: the schedule cannot run where several chunks read " + names + ": " +
+                      pipeline::to_text(*mistake));
   }
 
   /// Must be called before the first backward pass of a step.

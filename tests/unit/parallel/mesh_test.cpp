@@ -133,9 +133,23 @@ TEST_CASE("mesh: read from text, and every mistake in it is quoted") {
   refused("pp =2", "\"pp =2\"" + form);
   refused("=2", "\"=2\"" + form);
   for (const char* size : {"pp=", "pp=0", "pp=-1", "pp=2x", "pp= 2", "pp=2=2", "pp=99999999999"})
-    refused(size, "\"" + std::string(size) + "\" must have a size of 1 or more");
+    refused(size, "\"" + std::string(size) + "\" must have a size of 1 or more, or auto");
   refused("dp=2,pp=2,dp=2", "the axis dp is given twice");
+  refused("dp=auto,fsdp=auto", "only one axis can be auto");
   CHECK_THROWS_AS(mesh_from_text(std::string(100000, 'p')), usage_error);
+}
+
+TEST_CASE("mesh: the axis that is auto has the ranks that are left") {
+  CHECK(with_ranks(mesh_from_text("pp=2,dp=auto"), 8) == mesh_sizes{.pp = 2, .dp = 4});
+  CHECK(with_ranks(mesh_from_text("fsdp=auto,tp=3"), 3) == mesh_sizes{.tp = 3});
+  CHECK(with_ranks(mesh_from_text("pp=auto"), 5) == mesh_sizes{.pp = 5});
+  CHECK(with_ranks({.pp = 2, .dp = 2}, 4) == mesh_sizes{.pp = 2, .dp = 2});
+  CHECK_THROWS_WITH_AS(with_ranks(mesh_from_text("pp=2,dp=auto,tp=2"), 6),
+                       "weft: mesh: pp 2 x tp 2 with dp auto needs a multiple of 4 ranks, there are 6",
+                       usage_error);
+  CHECK_THROWS_AS(with_ranks({.pp = 2}, 4), usage_error);
+  for (const mesh_sizes& m : {mesh_sizes{.pp = 2, .fsdp = 3}, mesh_sizes{}, mesh_sizes{.tp = 2}})
+    CHECK(mesh_from_text(to_mesh_text(m)) == m);
 }
 
 TEST_CASE("mesh: groups of ranks that are not there are as large as those that are") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A stage that leaves, hangs, throws, or has other data than the others, at any micro-batch: every other rank
 // gets an error within the time-out that names rank, chunk and micro-batch. And what is refused before.
+#include <weft/parallel/schedule/csv.hpp>
+
 #include "pipelines.hpp"
 
 using namespace pipelines;
@@ -195,9 +197,8 @@ TEST_CASE("a schedule for other sizes is refused, and the step after it is as if
     const auto schedule = [&](int, int m) { return pipeline::schedule_named(name, stages, m); };
     auto run = bind<plan>(model, optimizer, ranks, mesh_sizes{.pp = 2}, {.schedule = schedule});
     const auto step = [&](index_t m) {
-      return run.step(m, [&](index_t j) {
-        return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1));
-      });
+      return run.step(
+          m, [&](index_t j) { return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1)); });
     };
     CHECK(std::isfinite(step(4).loss));
     stages = 3;
@@ -213,6 +214,38 @@ TEST_CASE("a schedule for other sizes is refused, and the step after it is as if
   });
 }
 
+TEST_CASE(
+    "a table under which a tied parameter would wait in a cycle is refused where gradients are handed over") {
+  // Stage 0 completes the gradients of 0 before its forward of 1, which stage 1 needs before it completes its
+  // own.
+  const auto table = [](int, int) {
+    return pipeline::schedule_from_csv("0F0,0I0,0W0,0F1,0I1,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n");
+  };
+  using plan = policy<strategy::mesh<pp<pipeline::zb_h1>>>;
+  for (const bool deterministic : {true, false})
+    run_ranks(2, [&](communicator& ranks) {
+      const device where = one_thread();
+      net model = net::create(where);  // its table is also the head
+      sgd optimizer;
+      parallel_options o = plan::strategy_type::options({.pp = 2});
+      o.deterministic = deterministic;
+      o.timeout = std::chrono::seconds(60);
+      auto run = bind<plan>(model, optimizer, ranks, o, {.schedule = table});
+      const auto step = [&] {
+        return run.step(
+            2, [&](index_t j) { return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1)); });
+      };
+      for (int repeat = 0; repeat < 2; ++repeat)
+        if (deterministic)
+          CHECK_THROWS_WITH_AS(step(),
+                               doctest::Contains("the schedule cannot run where several chunks read "
+                                                 "table.weight: stage 0, step 4 (chunk 0, "
+                                                 "micro-batch 0), peer 1: stages wait"),
+                               usage_error);
+        else CHECK(std::isfinite(step().loss));
+    });
+}
+
 TEST_CASE("what a schedule without a flush cannot do is refused on every rank, by name") {
   const auto refused_by = [](auto plan, mesh_sizes sizes, double clip, int local_steps, const char* why) {
     using plan_type = decltype(plan);
@@ -225,15 +258,17 @@ TEST_CASE("what a schedule without a flush cannot do is refused on every rank, b
       o.local_steps = local_steps;
       auto run = bind<plan_type>(model, optimizer, ranks, o);
       const auto step = [&] {
-        run.step(2, [&](index_t j) { return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1)); },
-                 {.clip = clip});
+        run.step(
+            2, [&](index_t j) { return cross_entropy(model(batch_of(j, where, 0)), batch_of(j, where, 1)); },
+            {.clip = clip});
       };
       CHECK_THROWS_WITH_AS(step(), doctest::Contains(why), usage_error);
     });
   };
   using stashing = pp<pipeline::pipedream>;
   refused_by(policy<strategy::mesh<stashing>>{}, {.pp = 2}, 1, 1, "step_options::clip needs the norm");
-  refused_by(policy<precision::f16, strategy::mesh<stashing>>{}, {.pp = 2}, 0, 1, "the loss of precision::f16");
+  refused_by(policy<precision::f16, strategy::mesh<stashing>>{}, {.pp = 2}, 0, 1,
+             "the loss of precision::f16");
   refused_by(policy<strategy::mesh<stashing, fsdp<1>>>{}, {.pp = 2, .fsdp = 2}, 0, 1, "fsdp divides");
   refused_by(policy<strategy::mesh<stashing, dp>>{}, {.pp = 2, .dp = 2}, 0, 3, "local_steps is 3");
   constexpr auto two_chunks = [](int p, int m) {
@@ -241,5 +276,6 @@ TEST_CASE("what a schedule without a flush cannot do is refused on every rank, b
     s.flush = false;
     return s;
   };
-  refused_by(policy<strategy::mesh<pp<two_chunks>>>{}, {.pp = 2}, 0, 1, "needs one chunk on each stage: it has 4");
+  refused_by(policy<strategy::mesh<pp<two_chunks>>>{}, {.pp = 2}, 0, 1,
+             "needs one chunk on each stage: it has 4");
 }

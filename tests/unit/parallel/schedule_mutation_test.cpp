@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <weft/parallel/schedule/check.hpp>
+#include <weft/parallel/schedule/handing.hpp>
 #include <weft/parallel/schedule/zero_bubble.hpp>
 
 #include "schedule_oracle.hpp"
@@ -36,7 +37,7 @@ void judge(const schedule& s, bool has_messages, tally& t, const char* what) {
   if (t.wrong++ == 0) t.first = std::string(what) + ": " + (f ? to_text(*f) : "accepted");
 }
 
-void mutate(schedule s, tally& t) {
+void mutate(schedule s, tally& t, auto judge) {
   const bool m = s.has_messages();
   for (std::size_t stage = 0; stage < s.steps.size(); ++stage) {
     auto& list = s.steps[stage];
@@ -68,13 +69,33 @@ void mutate(schedule s, tally& t) {
   }
 }
 
+/// The same for the handing of gradients, where these chunks read one parameter: how many are refused for it.
+long mutate_tied(const schedule& s, const std::vector<int>& chunks) {
+  std::vector<handing> handed;
+  for (std::size_t i = 1; i < chunks.size(); ++i) handed.push_back({chunks[i - 1], chunks[i]});
+  long refused = 0;
+  const auto judge_tied = [&](const schedule& one, bool, tally& t, const char* what) {
+    if (check(one)) return;
+    const auto f = check_handing(one, handed);
+    ++t.mutations;
+    refused += f.has_value();
+    if (runs(one, transport::buffered, chunks) == !f) return;
+    if (t.wrong++ == 0) t.first = std::string(what) + ": " + (f ? to_text(*f) : "accepted");
+  };
+  tally t;
+  judge_tied(with_messages(s), true, t, "none");
+  mutate(with_messages(s), t, judge_tied);
+  CHECK_MESSAGE(t.wrong == 0, (std::to_string(t.wrong) + " wrong, the first: " + t.first));
+  return refused;
+}
+
 void mutate_all(int p, int m) {
   const auto one = [&](const char* name, const schedule& s) {
     tally t;
-    mutate(s, t);
-    mutate(with_messages(s), t);
-    const std::string where = std::string(name) + ", " + std::to_string(p) + " stages, " + std::to_string(m) +
-                              " micro-batches: ";
+    mutate(s, t, judge);
+    mutate(with_messages(s), t, judge);
+    const std::string where =
+        std::string(name) + ", " + std::to_string(p) + " stages, " + std::to_string(m) + " micro-batches: ";
     CHECK_MESSAGE(t.wrong == 0, (where + std::to_string(t.wrong) + " wrong, the first: " + t.first));
     CHECK_MESSAGE(t.accepted < t.mutations, (where + "nothing is refused"));
   };
@@ -92,6 +113,19 @@ TEST_CASE(
     "mutations: up to 4 stages and 8 micro-batches, none that fails is accepted, none that runs refused") {
   for (int p = 2; p <= 4; ++p)
     for (int m = 1; m <= 8; ++m) mutate_all(p, m);
+}
+
+TEST_CASE("mutations: gradients of tied parameters neither wait in a cycle nor are taken for each other") {
+  for (const int p : {2, 3})
+    for (const int m : {2, 3, 6}) {
+      long refused = 0;
+      for (const schedule& s : {one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m), breadth_first(p, m, 2)}) {
+        std::vector<int> all;
+        for (int c = 0; c < s.chunks(); ++c) all.push_back(c);
+        refused += mutate_tied(s, {0, s.chunks() - 1}) + mutate_tied(s, all);
+      }
+      CHECK(refused > 0);
+    }
 }
 
 TEST_CASE("mutations: 8 stages and 16 micro-batches" *

@@ -3,9 +3,11 @@
 // with what it checks but the types.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <weft/parallel/schedule/schedule.hpp>
@@ -19,8 +21,13 @@ enum class transport { blocking, buffered, implied };
 /// Ranks that execute their lists one entry at a time, as far as they come.
 class pipeline_ranks {
  public:
-  pipeline_ranks(const pipeline::schedule& s, transport how)
-      : s_(s), transport_(how), size_(s.stage_of.size() * std::size_t(s.micro_batches)) {
+  /// `tied`: the chunks that read one parameter, ascending; each hands the gradients of a micro-batch to the
+  /// one before it, and goes on.
+  pipeline_ranks(const pipeline::schedule& s, transport how, std::vector<int> tied = {})
+      : s_(s),
+        transport_(how),
+        size_(s.stage_of.size() * std::size_t(s.micro_batches)),
+        tied_(std::move(tied)) {
     for (auto* t : {&input_, &output_, &seed_, &input_gradient_, &forward_, &backward_, &weight_})
       t->assign(size_, false);
     next_.assign(s.steps.size(), 0);
@@ -77,6 +84,7 @@ class pipeline_ranks {
       case kind::backward_input: return compute_backward(rank, e, i, false);
       case kind::backward_weight:
         if (!backward_[i] || weight_[i]) return fail();
+        if (!hand_over(rank, e)) return false;
         weight_[i] = true;
         ++next_[rank];
         return true;
@@ -99,11 +107,30 @@ class pipeline_ranks {
   bool compute_backward(std::size_t rank, const step& e, std::size_t i, bool whole) {
     if (!forward_[i] || backward_[i] || (whole && weight_[i])) return fail();
     if (e.chunk < last() && !seed_[i]) return not_there(rank, e.chunk + 1);
+    if (whole && !hand_over(rank, e)) return false;
     backward_[i] = input_gradient_[i] = true;
     if (whole) weight_[i] = true;
     if (e.chunk > 0 && (holds(rank, e.chunk - 1) || transport_ == transport::implied))
       seed_[index(e.chunk - 1, e.micro_batch)] = true;
     ++next_[rank];
+    return true;
+  }
+
+  /// Takes the gradient of the next chunk that reads the parameter, and leaves its own for the one before.
+  bool hand_over(std::size_t rank, const step& e) {
+    const auto place = std::find(tied_.begin(), tied_.end(), e.chunk);
+    if (place == tied_.end()) return true;
+    const auto stage = [&](int chunk) { return std::size_t(s_.stage_of[std::size_t(chunk)]); };
+    if (place + 1 != tied_.end()) {
+      auto& waiting = handed_[{stage(place[1]), rank}];
+      const std::pair wanted(place[1], e.micro_batch);
+      const auto found = stage(place[1]) == rank ? std::find(waiting.begin(), waiting.end(), wanted)
+                                                 : waiting.begin();  // a message: the first one
+      if (found == waiting.end()) return false;
+      if (*found != wanted) return fail();
+      waiting.erase(found);
+    }
+    if (place != tied_.begin()) handed_[{rank, stage(place[-1])}].push_back({e.chunk, e.micro_batch});
     return true;
   }
 
@@ -115,9 +142,31 @@ class pipeline_ranks {
     if (sends && !(gradient ? input_gradient_ : output_)[i]) return fail();
     const auto peer = std::size_t(s_.stage_of[std::size_t(other)]);
     const message m{std::min(e.chunk, other), e.micro_batch, e.size};
+    if (!tied_.empty() && sends && gradient && !may_send(rank, e, peer)) return false;
     if (transport_ == transport::buffered)
       return sends ? post(rank, peer, gradient, m) : collect(rank, peer, gradient, m, i);
     return sends ? meet(rank, peer, gradient, m) : false;  // the sender moves both
+  }
+  /// Beside a tied parameter: whether nothing is computed any more before the receive of the gradient that
+  /// the rank has sent before.
+  bool may_send(std::size_t rank, const step& e, std::size_t peer) {
+    if (const auto before = sent_.find(rank); before != sent_.end()) {
+      const auto [to, chunk, j] = before->second;
+      for (std::size_t k = next_[to] + 1; k < s_.steps[to].size(); ++k) {
+        const step& other = s_.steps[to][k];
+        if (other.kind == kind::receive_gradient && other.chunk == chunk && other.micro_batch == j) break;
+        const bool computes = other.kind == kind::forward || other.kind == kind::backward ||
+                              other.kind == kind::backward_input || other.kind == kind::backward_weight;
+        const bool comes =
+            std::any_of(s_.steps[to].begin() + std::ptrdiff_t(k), s_.steps[to].end(),
+                        [&, chunk = chunk, j = j](const step& r) {
+                          return r.kind == kind::receive_gradient && r.chunk == chunk && r.micro_batch == j;
+                        });
+        if (computes && comes) return false;
+      }
+    }
+    sent_[rank] = {peer, e.chunk - 1, e.micro_batch};
+    return true;
   }
   bool post(std::size_t rank, std::size_t peer, bool gradient, const message& m) {
     wire_[{rank, peer, gradient}].push_back(m);
@@ -151,11 +200,16 @@ class pipeline_ranks {
   transport transport_;
   std::size_t size_;
   table input_, output_, seed_, input_gradient_, forward_, backward_, weight_;  // by chunk and micro-batch
-  std::vector<std::size_t> next_;                                              // by rank
+  std::vector<std::size_t> next_;                                               // by rank
   std::map<channel, std::deque<message>> wire_{};
+  std::vector<int> tied_;
+  std::map<std::size_t, std::tuple<std::size_t, int, int>> sent_{};  // by rank: receiver, chunk, micro-batch
+  std::map<std::pair<std::size_t, std::size_t>, std::deque<std::pair<int, int>>> handed_{};  // chunk, number
   bool failed_ = false;
 };
 
-inline bool runs(const pipeline::schedule& s, transport t) { return pipeline_ranks(s, t).run(); }
+inline bool runs(const pipeline::schedule& s, transport t, std::vector<int> tied = {}) {
+  return pipeline_ranks(s, t, std::move(tied)).run();
+}
 
 }  // namespace weft::test

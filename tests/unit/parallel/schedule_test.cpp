@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include <weft/parallel/schedule/handing.hpp>
 #include <weft/parallel/schedule/live.hpp>
 #include <weft/parallel/schedule/named.hpp>
 #include <weft/parallel/schedule/simulate.hpp>
@@ -216,6 +217,8 @@ TEST_CASE("schedules: all run on the executor, blocking and buffered, and add gr
         CHECK(runs(full, transport::blocking));
         CHECK(runs(full, transport::buffered));
         CHECK(full.has_messages() == (p > 1));
+        const handing ends[] = {{0, s.chunks() - 1}};
+        if (s.chunks() > 1) CHECK_FALSE(check_handing(full, ends));
       }
     }
 }
@@ -345,6 +348,54 @@ TEST_CASE("schedules: orders that differ between stages, and waits in a cycle") 
       simulate(crossed),
       "simulate: stage 0, step 1 (chunk 0, micro-batch 0), peer 1: stages wait for each other in a cycle",
       weft::value_error);
+}
+
+TEST_CASE("schedules: gradients of a tied parameter are part of the proof") {
+  using enum step_kind;
+  // The parameters' gradients of 0 are wanted on stage 0 before its forward of 1, which stage 1 needs first.
+  schedule s{.micro_batches = 2,
+             .stage_of = {0, 1},
+             .steps = {{{forward, 0, 0},
+                        {backward_input, 0, 0},
+                        {backward_weight, 0, 0},
+                        {forward, 0, 1},
+                        {backward_input, 0, 1},
+                        {backward_weight, 0, 1}},
+                       {{forward, 1, 0},
+                        {backward_input, 1, 0},
+                        {forward, 1, 1},
+                        {backward_input, 1, 1},
+                        {backward_weight, 1, 0},
+                        {backward_weight, 1, 1}}}};
+  const handing tied[] = {{0, 1}};
+  const auto found = [&](const schedule& one) { return check_handing(with_messages(one), tied); };
+  CHECK_FALSE(check(s));
+  CHECK(found(s) == finding{mistake::deadlock_of_handing, 0, 4, 1, 0, 0});
+  const auto move = [&](std::size_t stage, std::size_t from, std::size_t to) {
+    auto& list = s.steps[stage];
+    const step e = list[from];
+    list.erase(list.begin() + std::ptrdiff_t(from));
+    list.insert(list.begin() + std::ptrdiff_t(to), e);
+  };
+  move(0, 2, 4);
+  CHECK_FALSE(found(s));
+  move(1, 5, 4);  // the weight part of 1 before that of 0
+  CHECK(found(s)->kind == mistake::handed_out_of_order);
+  // Two chunks of one stage.
+  const schedule alone{.micro_batches = 1,
+                       .stage_of = {0, 0},
+                       .steps = {{{forward, 0, 0},
+                                  {forward, 1, 0},
+                                  {backward_input, 1, 0},
+                                  {backward_input, 0, 0},
+                                  {backward_weight, 0, 0},
+                                  {backward_weight, 1, 0}}}};
+  CHECK_FALSE(check(alone));
+  CHECK(found(alone) == finding{mistake::deadlock_of_handing, 0, 4, 0, 0, 0});
+  // A parameter of all chunks: on three stages of a V, weight parts of the way up come too late.
+  const std::vector<handing> all{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}};
+  CHECK_FALSE(check_handing(with_messages(one_f_one_b(6, 12)), all));
+  CHECK(check_handing(with_messages(zb_v(3, 6)), all)->kind == mistake::deadlock_of_handing);
 }
 
 TEST_CASE("schedules: sizes that a schedule does not take are named") {

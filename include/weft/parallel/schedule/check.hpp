@@ -5,19 +5,10 @@
 //   static_assert(pipeline::proved<[] { return pipeline::zb_h1(4, 16); }>);      // or does not compile
 #pragma once
 
-#include <span>
-
 #include <weft/parallel/schedule/lists.hpp>
 #include <weft/parallel/schedule/messages.hpp>
 
 namespace weft::pipeline {
-
-/// Two chunks that read the same parameter: where `to` completes the gradients of a micro-batch, it reads the
-/// gradient that `from` has computed for the same micro-batch.
-struct handing {
-  int to = 0, from = 0;
-  friend constexpr bool operator==(const handing&, const handing&) = default;
-};
 
 namespace detail {
 /// Whether a send waits for its receive (rendezvous) or its message is buffered (eager).
@@ -26,14 +17,11 @@ enum class sends : std::uint8_t { buffered, blocking };
 /// Compares the sends and receives of all stages. The lists must have passed check_lists.
 class message_checker {
  public:
-  constexpr explicit message_checker(const schedule& s, std::span<const handing> handed = {})
-      : s_(s), handed_(handed), pairs_(2 * cells(s), pair{}) {}
+  constexpr explicit message_checker(const schedule& s) : s_(s), pairs_(2 * cells(s), pair{}) {}
 
   constexpr std::optional<finding> check() {
     number();
     if (auto f = compare()) return f;
-    for (const handing& h : handed_)
-      if (auto f = compare_order(h)) return f;
     if (auto f = wait(sends::blocking)) {
       const auto even_buffered = wait(sends::buffered);
       return even_buffered ? even_buffered : f;
@@ -106,34 +94,9 @@ class message_checker {
     });
   }
 
-  /// The micro-batches for which the stage of a chunk completes its gradients, and where in its list.
-  struct completion {
-    int micro_batch, step;
-  };
-  constexpr std::vector<completion> completions(int chunk) const {
-    std::vector<completion> all;
-    const auto& list = at(s_.steps, at(s_.stage_of, chunk));
-    for (int k = 0; k < static_cast<int>(list.size()); ++k)
-      if (const step& e = at(list, k); e.chunk == chunk && completes_gradients(e.kind))
-        all.push_back({e.micro_batch, k});
-    return all;
-  }
-  /// Gradients that are handed over to another stage are one sequence.
-  constexpr std::optional<finding> compare_order(const handing& h) const {
-    const int stage = at(s_.stage_of, h.to), peer = at(s_.stage_of, h.from);
-    if (stage == peer) return std::nullopt;
-    const std::vector<completion> here = completions(h.to), there = completions(h.from);
-    for (int i = 0; i < static_cast<int>(here.size()); ++i)
-      if (at(here, i).micro_batch != at(there, i).micro_batch)
-        return finding{mistake::handed_out_of_order, stage, at(here, i).step, peer, h.to,
-                       at(here, i).micro_batch};
-    return std::nullopt;
-  }
-
   /// Executes all lists as far as possible; returns a mistake if they do not finish.
   constexpr std::optional<finding> wait(sends mode) {
     next_.assign(s_.steps.size(), 0);
-    completed_.assign(handed_.empty() ? 0 : cells(s_), std::uint8_t{0});
     std::vector<int> ready;
     for (int stage = 0; stage < s_.stages(); ++stage) ready.push_back(stage);
     while (!ready.empty()) {
@@ -153,11 +116,7 @@ class message_checker {
   constexpr void advance(int stage, sends mode, std::vector<int>& ready) {
     for (; !is_finished(stage); ++at(next_, stage)) {
       const step& e = head(stage);
-      if (!is_message(e.kind)) {
-        if (waits_for(e) >= 0) return;
-        complete(e, ready);
-        continue;
-      }
+      if (!is_message(e.kind)) continue;
       const int peer = peer_stage(s_, e);
       if (mode == sends::blocking) {
         if (is_finished(peer) || !is_message(head(peer).kind) || &pair_of(head(peer)) != &pair_of(e)) return;
@@ -171,44 +130,16 @@ class message_checker {
       }
     }
   }
-  /// The chunk whose gradient of the micro-batch the step still waits for; -1 if there is none.
-  constexpr int waits_for(const step& e) const {
-    if (completes_gradients(e.kind))
-      for (const handing& h : handed_)
-        if (h.to == e.chunk && completed_[cell(s_, h.from, e.micro_batch)] == 0) return h.from;
-    return -1;
-  }
-  constexpr void complete(const step& e, std::vector<int>& ready) {
-    if (handed_.empty() || !completes_gradients(e.kind)) return;
-    completed_[cell(s_, e.chunk, e.micro_batch)] = 1;
-    for (const handing& h : handed_)
-      if (h.from == e.chunk) ready.push_back(at(s_.stage_of, h.to));
-  }
-  /// The stage that the next step of a stage waits for.
-  constexpr int awaited(int stage) const {
-    const int from = is_message(head(stage).kind) ? -1 : waits_for(head(stage));
-    return from >= 0 ? at(s_.stage_of, from) : peer_stage(s_, head(stage));
-  }
-  /// Follows the waiting stages until a stage occurs twice. Of a cycle in which a stage waits for the
-  /// gradient of a parameter, that stage is reported.
+  /// Follows the waiting stages until a stage occurs twice.
   constexpr finding in_cycle(int stage, sends mode) const {
-    for (int k = 0; k < s_.stages(); ++k) stage = awaited(stage);
-    for (int k = 0; k < s_.stages(); ++k) {
-      const step& e = head(stage);
-      if (!is_message(e.kind))
-        return {
-            mistake::deadlock_of_handing, stage, at(next_, stage), awaited(stage), e.chunk, e.micro_batch};
-      stage = awaited(stage);
-    }
+    for (int k = 0; k < s_.stages(); ++k) stage = peer_stage(s_, head(stage));
     return make(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock, stage,
                 at(next_, stage));
   }
 
   const schedule& s_;
-  std::span<const handing> handed_;
   std::vector<pair> pairs_;
-  std::vector<int> next_{};                // by stage
-  std::vector<std::uint8_t> completed_{};  // by chunk and micro-batch: gradients of the parameters
+  std::vector<int> next_{};  // by stage
 };
 }  // namespace detail
 
@@ -232,13 +163,6 @@ constexpr std::optional<finding> check(const schedule& s) {
     if (!is_message(detail::at(detail::at(full.steps, f->stage), k).kind)) ++own;
   f->step = own;
   return f;
-}
-
-/// The same for a schedule with messages, between whose chunks gradients of shared parameters are handed over
-/// besides: these neither wait in a cycle with the messages nor arrive in another order than they are read.
-constexpr std::optional<finding> check(const schedule& s, std::span<const handing> handed) {
-  if (auto f = detail::check_lists(s)) return f;
-  return detail::message_checker(s, handed).check();
 }
 
 // ----- in a constant expression -----
@@ -267,7 +191,8 @@ constexpr bool prove() {
   constexpr std::optional<finding> f = check(Make());
   if constexpr (f.has_value())
     return schedule_refused<f->kind, stage<f->stage>, step_number<f->step>, peer<f->peer>>::value;
-  else return true;
+  else
+    return true;
 }
 }  // namespace detail
 

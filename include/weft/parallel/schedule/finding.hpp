@@ -22,8 +22,8 @@ enum class mistake : std::uint8_t {
   unequal_sizes,            // the peer sends or expects another size
   deadlock,                 // stages wait for each other in a cycle
   deadlock_of_blocking_sends,  // likewise, but only if sends wait for their receives (rendezvous)
-  deadlock_of_handing,  // likewise, the step waiting for the gradient of a parameter that a later chunk reads
-  handed_out_of_order,  // gradients of such a parameter are computed in another order of micro-batches
+  deadlock_of_handing,  // likewise, the step waiting for the gradient of a tied parameter (handing.hpp)
+  handed_out_of_order,  // the peer computes gradients of a tied parameter in another order
 };
 
 /// The first mistake of a schedule. `step` is an index into the list of `stage`; `peer` is the other stage,
@@ -61,9 +61,9 @@ constexpr const char* sentence_of(mistake m) {
     case mistake::deadlock_of_blocking_sends:
       return "stages wait for each other in a cycle if a send waits for its receive";
     case mistake::deadlock_of_handing:
-      return "the step waits for the gradient of a tied parameter, which the peer computes only after this";
+      return "stages wait for each other in a cycle, this one for the peer's gradient of a tied parameter";
     case mistake::handed_out_of_order:
-      return "the peer computes the gradients of a tied parameter in another order of micro-batches";
+      return "the peer computes its gradients of a tied parameter in another order than they are read here";
   }
   return "unknown mistake";
 }
