@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/op/all.hpp>
 #include <weft/parallel/parts.hpp>
 
 namespace weft {
