@@ -195,8 +195,8 @@ class expression_scope {
 };
 
 /// What an expression contains, as bits, so that its type is walked once: boundaries (run/boundary.hpp),
-/// shared values.
-inline constexpr unsigned boundary_part = 1, shared_part = 2;
+/// shared values, repeated blocks.
+inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4;
 template <class E>
 inline constexpr unsigned parts_of = 0;
 template <class Op, class Attr, class... A>

@@ -32,8 +32,8 @@ struct mixture_of_experts {
   static mixture_of_experts create(index_t features, index_t count, const expert_choice& choice, F make,
                                    const device& where = default_device()) {
     if (choice.per_row < 1 || choice.per_row > count)
-      refuse<value_error>({"weft: mixture_of_experts: ", choice.per_row, " of ", count,
-                           " experts for each token"});
+      refuse<value_error>(
+          {"weft: mixture_of_experts: ", choice.per_row, " of ", count, " experts for each token"});
     if (!(choice.capacity_factor >= 0))
       refuse<value_error>({"weft: mixture_of_experts: capacity factor ", choice.capacity_factor});
     mixture_of_experts m{decltype(router)::create(features, count, where), {}, choice};
@@ -65,6 +65,14 @@ struct mixture_of_experts {
         auto mean_of = mean(flatten<0, decltype(p)::static_shape.order - 2>(p), dims<0>);
         return sum(std::move(times) * std::move(mean_of)) * static_cast<float>(count) / sum(cast<T>(e == e));
       });
+    });
+  }
+
+  /// The same as operator(), and in backward the gradients of both auxiliary losses with these factors: for
+  /// blocks in a `repeat`, where the losses cannot be added to that of the model. See with_loss.
+  auto with_losses(expression auto x, float balance_factor, float z_factor) const {
+    return let(std::move(x), [this, balance_factor, z_factor](auto v) {
+      return with_loss((*this)(v), balance_factor * balance_loss(v) + z_factor * z_loss(v));
     });
   }
 

@@ -113,6 +113,23 @@ class stage_evaluator {
         detail::absent_value({context_.where(), {}, dtype_of<typename result::value_type>, buffer()}));
   }
 
+  /// The value f(inner), a tensor like `x`, which reads the leaves x and y. `each(inner, visit)` calls
+  /// visit(e) for the further expressions that f evaluates; it also executes `programs` programs.
+  template <class X, class Y, class F, class Each>
+  auto composite(const X& x, const Y& y, int programs, F f, Each each) {
+    using result = decltype(f(inner_));
+    if (events_.visit)
+      each(inner_, [&]<class E>(const E& e) {
+        events_.visit(blocks_, run::operands_of(e), Inner::template program_of<E>::plan);
+      });
+    if (computes()) {
+      check_present({x.state(), y.state()});
+      return f(inner_);
+    }
+    for (int i = 0; i < programs; ++i) context_.next_random();  // as if they had been executed
+    return absent<result>(detail::absent_value(*x.state()));
+  }
+
   /// Called before each block with its operand.
   template <class X>
   void before_block(X& x) {

@@ -47,7 +47,7 @@ template <class F, class X, class Labels>
 inline constexpr unsigned parts_of<slices_node<F, X, Labels>> =
     boundary_part | parts_of<X> | parts_of<Labels>;
 template <class Block, class X>
-inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | parts_of<X>;
+inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | blocks_part | parts_of<X>;
 }  // namespace detail
 
 namespace run {
@@ -206,7 +206,9 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Ta
   if constexpr (has_boundary<Body>) {
     auto leaf = as_leaf(to.evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
-    constexpr bool crosses = !requires { decltype(value)::is_leaf; } && reads_after_boundary<variable, Body>;
+    constexpr bool has_blocks = (weft::detail::parts_of<Body> & weft::detail::blocks_part) != 0;
+    constexpr bool crosses =
+        has_blocks && !requires { decltype(value)::is_leaf; } && reads_after_boundary<variable, Body>;
     (void)sizeof(crossing_law<!(block_divider<Evaluator> && crosses)>);
     const variables<variable, decltype(leaf), Variables> inside{leaf, v};
     auto body = resolve(to, inside, l.body);

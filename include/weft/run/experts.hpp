@@ -31,7 +31,29 @@ struct experts_node : expression_base {
   expert_choice choice;
 };
 
+/// The value of `operand`. A backward pass through it also adds the gradients of the scalar `loss`, as if
+/// that were part of what is differentiated.
+template <expression X, expression Loss>
+struct attached_node : expression_base {
+  using value_type = typename X::value_type;
+  static constexpr shape static_shape = X::static_shape;
+  static constexpr long node_count = detail::sum_of_counts({X::node_count, Loss::node_count});
+
+  X operand;
+  Loss loss;
+};
+
+/// `x`, and in backward the gradients of the scalar `loss` as well, so that a loss of a layer need not be
+/// passed out of a `repeat`. What is differentiated must be a scalar loss; its value does not contain `loss`.
+template <expression X, expression Loss>
+auto with_loss(X x, Loss loss) {
+  static_assert(Loss::static_shape.order == 0, "weft: with_loss: the loss must be a scalar");
+  return attached_node<X, Loss>{{}, std::move(x), std::move(loss)};
+}
+
 namespace detail {
+template <class X, class Loss>
+inline constexpr unsigned parts_of<attached_node<X, Loss>> = boundary_part | parts_of<X> | parts_of<Loss>;
 template <bool Renormalise, class Expert, class X, class Probabilities>
 inline constexpr unsigned parts_of<experts_node<Renormalise, Expert, X, Probabilities>> =
     boundary_part | parts_of<X> | parts_of<Probabilities>;
@@ -43,6 +65,9 @@ namespace detail {
 template <class Variable, bool Renormalise, class Expert, class X, class Probabilities>
 inline constexpr bool reads_after_boundary<Variable, experts_node<Renormalise, Expert, X, Probabilities>> =
     reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Probabilities>;
+template <class Variable, class X, class Loss>
+inline constexpr bool reads_after_boundary<Variable, attached_node<X, Loss>> =
+    reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Loss>;
 
 /// The leaf `t` [..., E] as rows [N, E].
 template <class T>
@@ -161,12 +186,47 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
               typed_extents(static_cast<extents_of<X>*>(nullptr), x.extents())));
 }
 
+/// By how many programs apply_experts advances the random state.
+inline constexpr int programs_around_experts = 4;
+
 template <class Evaluator, class Variables, bool Renormalise, class Expert, class X, class P>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v,
                   const experts_node<Renormalise, Expert, X, P>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
-  return apply_experts<Renormalise>(to.evaluator, x, p, *n.experts, n.choice);
+  const auto value = [&](auto& evaluator) {
+    return apply_experts<Renormalise>(evaluator, x, p, *n.experts, n.choice);
+  };
+  if constexpr (!block_divider<Evaluator>) return value(to.evaluator);
+  else
+    return to.evaluator.composite(x, p, programs_around_experts, value, [&](auto& inner, auto visit) {
+      using rows = std::remove_cvref_t<decltype(inner.eval_program(
+          index_select<0>(as_rows(x), std::declval<index_tensor>())))>;
+      const index_t width = x.extents().last(), all = x.extents().size() / std::max<index_t>(width, 1);
+      const index_t mean = all * n.choice.per_row / static_cast<index_t>(n.experts->size());
+      const rows some(make_recycled<tensor_state>(inner.run_context().where(), shape{2, {mean, width}},
+                                                  dtype_of<typename X::value_type>, buffer()));
+      for (const Expert& e : *n.experts) visit(e(some));
+    });
+}
+
+template <class Evaluator, class Variables, class X, class Loss>
+auto resolve_node(resolver<Evaluator>& to, const Variables& v, const attached_node<X, Loss>& n) {
+  const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
+  const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss));
+  const auto value = [&](auto& evaluator) {
+    const auto same = part_of(*x.state(), 0, x.extents());
+    same->on_tape = tape_status::never;
+    evaluator.remember(same, {x.state(), loss.state()}, [&c = evaluator.run_context()](const auto& g) {
+      using T = typename std::remove_cvref_t<decltype(loss)>::value_type;
+      if (!g) return tensor_list{nullptr, nullptr};
+      return tensor_list{
+          g, full<T>(extents<>{}, static_cast<T>(c.loss_scale * c.loss_weight), c.where()).state()};
+    });
+    return std::remove_const_t<decltype(x)>(same);
+  };
+  if constexpr (!block_divider<Evaluator>) return value(to.evaluator);
+  else return to.evaluator.composite(x, loss, 0, value, [](auto&, auto) {});
 }
 
 }  // namespace detail

@@ -278,6 +278,41 @@ TEST_CASE("in repeated blocks, recomputed, without a tape: the same") {
   CHECK(steps.size() == 0);
 }
 
+namespace {
+struct block_with_losses {
+  plain_moe moe = small(3, {.per_row = 2});
+  auto operator()(expression auto x) const { return moe.with_losses(x, 0.5f, 0.25f); }
+};
+}  // namespace
+
+TEST_CASE("losses of a layer in a repeat: the gradients of a sum with them, the value without") {
+  struct {
+    repeat<block_with_losses> blocks{std::vector<block_with_losses>(1)};
+  } model;
+  const plain_moe& moe = model.blocks.blocks[0].moe;
+  auto x = random_tokens(7);
+  const auto weights = randn<float>(extents<dyn, 4>{7, 4}, {.seed = 9});
+  const auto gradients = [&](auto loss) {
+    for (const auto& p : parameters_of(model)) p->grad.reset();
+    x.zero_grad();
+    context c;
+    c.loss_weight = 3;
+    tape steps(c);
+    const auto value = steps.eval(loss);
+    steps.backward(value);
+    std::vector<numbers> all{numbers_of(*x.grad().state()), {value.item()}};
+    for (const auto& p : parameters_of(model)) all.push_back(numbers_of(*p->grad));
+    return all;
+  };
+  const auto seen = gradients(sum(model.blocks(x) * weights));
+  const auto plain = gradients(sum(moe(x) * weights));
+  const auto added = gradients(sum(moe(x) * weights) + 0.5f * moe.balance_loss(x) + 0.25f * moe.z_loss(x));
+  CHECK(seen[1] == plain[1]);
+  CHECK(seen[0] != plain[0]);
+  for (std::size_t t = 0; t < seen.size(); ++t)
+    for (std::size_t i = 0; i < seen[t].size() && t != 1; ++i) CHECK(near(seen[t][i], added[t][i]));
+}
+
 TEST_CASE("mistakes are named") {
   CHECK_THROWS_WITH_AS(small(3, {.per_row = 4}),
                        "weft: mixture_of_experts: 4 of 3 experts for each token",

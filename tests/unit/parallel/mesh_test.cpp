@@ -14,7 +14,8 @@ using namespace weft;
 
 namespace {
 
-constexpr mesh_axis axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp, mesh_axis::cp, mesh_axis::tp};
+constexpr mesh_axis axes[] = {mesh_axis::pp, mesh_axis::dp, mesh_axis::fsdp,
+                              mesh_axis::cp, mesh_axis::ep, mesh_axis::tp};
 
 /// Calls f(sizes) for every mesh of `n` ranks.
 template <class F>
@@ -23,18 +24,20 @@ void for_each_mesh(int n, F f) {
     for (int dp = 1; pp * dp <= n; ++dp)
       for (int fsdp = 1; pp * dp * fsdp <= n; ++fsdp)
         for (int cp = 1; pp * dp * fsdp * cp <= n; ++cp)
-          for (int tp = 1; pp * dp * fsdp * cp * tp <= n; ++tp)
-            if (pp * dp * fsdp * cp * tp == n) f(mesh_sizes{pp, dp, fsdp, cp, tp});
+          for (int ep = 1; pp * dp * fsdp * cp * ep <= n; ++ep)
+            for (int tp = 1; pp * dp * fsdp * cp * ep * tp <= n; ++tp)
+              if (pp * dp * fsdp * cp * ep * tp == n) f(mesh_sizes{pp, dp, fsdp, cp, ep, tp});
 }
 
 /// Coordinates by counting: the last axis runs fastest.
-std::vector<std::array<int, 5>> counted(const mesh_sizes& m) {
-  std::vector<std::array<int, 5>> all;
+std::vector<std::array<int, 6>> counted(const mesh_sizes& m) {
+  std::vector<std::array<int, 6>> all;
   for (int pp = 0; pp < m.pp; ++pp)
     for (int dp = 0; dp < m.dp; ++dp)
       for (int fsdp = 0; fsdp < m.fsdp; ++fsdp)
         for (int cp = 0; cp < m.cp; ++cp)
-          for (int tp = 0; tp < m.tp; ++tp) all.push_back({pp, dp, fsdp, cp, tp});
+          for (int ep = 0; ep < m.ep; ++ep)
+            for (int tp = 0; tp < m.tp; ++tp) all.push_back({pp, dp, fsdp, cp, ep, tp});
   return all;
 }
 
@@ -44,7 +47,7 @@ std::vector<std::int64_t> members(const mesh_sizes& m, int rank, int first, int 
   std::vector<std::int64_t> in;
   for (std::size_t r = 0; r < all.size(); ++r) {
     bool same = true;
-    for (int i = 0; i < 5; ++i)
+    for (int i = 0; i < 6; ++i)
       if (i < first || i > last)
         same = same && all[r][static_cast<std::size_t>(i)] ==
                            all[static_cast<std::size_t>(rank)][static_cast<std::size_t>(i)];
@@ -68,7 +71,7 @@ TEST_CASE("mesh: coordinates count with tp fastest") {
       const auto expected = counted(m);
       CHECK(m.ranks() == n);
       for (int r = 0; r < n; ++r)
-        for (int i = 0; i < 5; ++i)
+        for (int i = 0; i < 6; ++i)
           CHECK(m.coordinate(r, axes[i]) ==
                 expected[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]);
     });
@@ -79,7 +82,7 @@ TEST_CASE("mesh: the groups along every axis, and along several") {
     run_ranks(n, [&](communicator& ranks) {
       for_each_mesh(n, [&](const mesh_sizes& m) {
         const rank_mesh mesh(ranks, m);
-        for (int i = 0; i < 5; ++i) {
+        for (int i = 0; i < 6; ++i) {
           CHECK(mesh.along(axes[i]).rank() == mesh.coordinate(axes[i]));
           CHECK(told(mesh.along(axes[i]), ranks.rank()) == members(m, ranks.rank(), i, i));
         }
