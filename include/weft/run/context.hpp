@@ -93,7 +93,9 @@ class context {
   /// This rank among those that divide layers with it; the only one without a strategy that does.
   const run::layer_rank& layer_rank() const { return layer_rank_; }
 
-  /// The specialization of a plan for these symbol values; made at the first request and kept.
+  /// The specialization of a plan for these symbol values; made at the first request and kept, as long as no
+  /// more than `most_kept` others of the plan have been made since. So the sizes of experts, which differ
+  /// from step to step, do not fill the memory. Valid until the next one is made.
   run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                              std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
     auto at = std::partition_point(
@@ -170,7 +172,16 @@ class context {
     const void* identity;
     std::unique_ptr<run::specialization> made;
   };
+  static constexpr std::ptrdiff_t most_kept = 256;
+  /// Inserts `s` after those with its identity, of which the first is the oldest.
   [[gnu::cold]] run::specialization& add(known_specialization s, std::ptrdiff_t at) {
+    if (at >= most_kept) {
+      const auto oldest = specializations_.begin() + (at - most_kept);
+      if (oldest->identity == s.identity) {
+        specializations_.erase(oldest);
+        --at;
+      }
+    }
     return *specializations_.insert(specializations_.begin() + at, std::move(s))->made;
   }
 

@@ -354,3 +354,16 @@ TEST_CASE("tape: functions that do not fit are refused") {
   CHECK_THROWS_WITH_AS(steps.remember(y.state(), {}, [](const auto&) { return tensor_list(); }),
                        doctest::Contains("holds the value of shape [2] already"), usage_error);
 }
+
+TEST_CASE("more sizes of one program than are kept, forward and backward") {
+  context c;
+  for (int round = 0; round < 2; ++round)
+    for (index_t n = 0; n < 600; ++n) {
+      const variable<float, extents<dyn>> x(full<float>(extents<dyn>{n}, 3.0f));
+      tape steps(c);
+      const auto y = steps.eval(sum(x * x));
+      steps.backward(y);
+      REQUIRE(y.item() == 9.0f * static_cast<float>(n));
+      REQUIRE(x.grad().to_vector() == std::vector<float>(static_cast<std::size_t>(n), 6.0f));
+    }
+}
