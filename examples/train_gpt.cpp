@@ -66,8 +66,10 @@ int main(int count, char** values) {
     std::signal(asked, [](int) { job::interrupted = 1; });
   std::signal(SIGPIPE, SIG_IGN);  // who reads our messages may have gone
   try {
-    const settings s = parse(count, values);
+    settings s = parse(count, values);
     if (s.help) return std::fputs(usage, stdout), 0;
+    if (s.list_devices) return std::fputs(job::devices().c_str(), stdout), 0;
+    s.device_name = job::resolved_device(s.device_name);
     return train_on_ranks(s, count, values);
   } catch (...) {
     return report(std::current_exception());

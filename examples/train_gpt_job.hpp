@@ -19,8 +19,14 @@ namespace job {
 extern std::atomic<std::size_t> allocations;  // since the program began
 extern volatile std::sig_atomic_t interrupted;
 
-/// The device that was asked for; that it is missing is a mistake of the user's.
-weft::device device_of(const settings& s);
+/// The device that was asked for, of one of the ranks of this machine; that it is missing is a mistake of the
+/// user's.
+weft::device device_of(const settings& s, int local_rank);
+/// What `--device auto` stands for on this machine, after saying why it is not a GPU; other names as they
+/// are.
+std::string resolved_device(const std::string& name);
+/// What `--list-devices` prints.
+std::string devices();
 
 /// A batch whose loss was not finite, to look at once more.
 struct suspect {

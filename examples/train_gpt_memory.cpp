@@ -22,7 +22,7 @@ choice tried(const settings& s, const unit& u, int ranks) {
   constexpr double operations_per_byte = 50;  // what a processor multiplies while it moves one, nominally
   choice c{s};
   for (int rank = 0; rank < ranks; ++rank) {
-    const forecast f = u.forecast_of(s, rank, ranks, s.device_name == "cpu" || s.device_name == "auto");
+    const forecast f = u.forecast_of(s, rank, ranks, s.device_name.starts_with("cpu"));
     c.peak = std::max(c.peak, static_cast<double>(f.peak_bytes));
     c.cost = std::max(c.cost, f.work.operations / operations_per_byte + f.work.bytes);
   }

@@ -34,7 +34,7 @@ struct settings {
   int recompute_blocks = 0;  // the first so many blocks keep their operands alone
   double memory_limit = 0;   // bytes; 0: none
   std::string precision = "f32", offload = "none";
-  bool resume = false, help = false, deterministic = false, log_all_ranks = false;
+  bool resume = false, help = false, list_devices = false, deterministic = false, log_all_ranks = false;
   bool sequence_parallel = false;
 };
 
@@ -42,7 +42,8 @@ inline constexpr const char* usage =
     "train_gpt --data FILE_OR_DIR... [--layers 4 --heads 4 --width 128 --context 64 --batch 12]\n"
     "  [--steps 200 --accumulate 1 --lr 3e-4 --warmup 0 --lr-schedule constant|cosine]\n"
     "  [--beta1 .9 --beta2 .95 --eps 1e-8 --weight-decay .1 --clip 1.0]\n"
-    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256] [--device cpu|opencl|cuda|auto]\n"
+    "  [--order sequential|shuffled] [--seed 1] [--threads N] [--vocab 256]\n"
+    "  [--device cpu|opencl[:N]|cuda[:N]|auto   without a number that of LOCAL_RANK]   [--list-devices]\n"
     "  [--init F.safetensors] [--save F.safetensors] [--log F.jsonl]\n"
     "  [--checkpoint DIR --checkpoint-every 100 --keep 2 --resume] [--eval-every N]\n"
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
@@ -177,6 +178,7 @@ inline settings parse(int count, char** values) {
   std::string recompute;
   arguments a;
   a.flag("help", s.help);
+  a.flag("list-devices", s.list_devices);
   a.flag("resume", s.resume);
   a.flag("deterministic", s.deterministic);
   a.flag("sequence-parallel", s.sequence_parallel);
@@ -211,7 +213,7 @@ inline settings parse(int count, char** values) {
   a.numbers<weft::index_t>("stages", s.stage_blocks, 1);
   a.text("timeline", s.timeline);
   a.choice("order", s.order, {"sequential", "shuffled"});
-  a.choice("device", s.device_name, {"cpu", "opencl", "cuda", "auto"});
+  a.text("device", s.device_name);
   a.number<int>("ranks", s.ranks, 1);
   a.number<int>("timeout", s.timeout, 1);
   a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
@@ -228,7 +230,7 @@ inline settings parse(int count, char** values) {
   a.text("log", s.log);
   a.text("prompt", s.prompt);
   a.parse(count, values);
-  if (s.help) return s;
+  if (s.help || s.list_devices) return s;
   if (s.data.empty()) throw weft::usage_error("--data: expected files or folders to train on");
   if (s.model.width % s.model.heads)
     throw weft::usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +

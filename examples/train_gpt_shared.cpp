@@ -9,9 +9,15 @@ namespace job {
 
 using namespace weft;
 
-device device_of(const settings& s) {
+std::string resolved_device(const std::string& name) {
+  return name == "auto" ? open_device(name)->name() : name;
+}
+
+std::string devices() { return devices_text(list_devices()); }
+
+device device_of(const settings& s, int local_rank) {
   try {
-    return open_device(s.device_name, s.threads);
+    return open_device(s.device_name, {.local_rank = local_rank, .threads = s.threads});
   } catch (const device_error& e) {
     throw usage_error("--device " + s.device_name + ": " + e.what());
   }

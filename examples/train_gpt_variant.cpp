@@ -290,7 +290,7 @@ int train(const settings& s, communicator& ranks) {
                  [&] { recorder = std::make_shared<flight_recorder>(s.flight, ranks.rank()); });
     ranks.record_in(recorder);
   }
-  const device where = device_of(s);
+  const device where = device_of(s, local_rank_of(ranks));
   set_memory_limit(s, where);
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;

@@ -2,11 +2,17 @@
 // What weft asks of CUDA, seen by a driver, a compiler and a cuBLASLt that are fakes (fake_*.cpp).
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
-#include <weft/gpu/cuda.hpp>
+#include <weft/gpu/open.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/comm/threads.hpp>
 #include <weft/weft.hpp>
 
 #include "fake_cuda.hpp"
@@ -164,4 +170,229 @@ TEST_CASE("cuda: what a device took from the driver goes back, also when it cann
   CHECK(fake_cuda::held() == before);
   CHECK(fake_cuda::products_of().descriptors == descriptors);
   CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: the context that the caller made current is current again after every call") {
+  const device first = nvidia(0);
+  const auto set = fake_cuda::function<CUresult(CUcontext)>("libcuda.so.1", "cuCtxSetCurrent");
+  const auto get = fake_cuda::function<CUresult(CUcontext*)>("libcuda.so.1", "cuCtxGetCurrent");
+  const auto retain =
+      fake_cuda::function<CUresult(CUcontext*, CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRetain");
+  const auto let_go = fake_cuda::function<CUresult(CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRelease");
+  CUcontext own = nullptr, now = nullptr;
+  REQUIRE(retain(&own, 1) == CUDA_SUCCESS);
+  for (const CUcontext callers : {own, CUcontext{}}) {
+    set(callers);
+    CHECK(close(chain(first, 5), chain(default_device(), 5)));
+    get(&now);
+    CHECK(now == callers);
+    { const device another = nvidia(0); }
+    get(&now);
+    CHECK(now == callers);
+  }
+  let_go(1);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE(
+    "cuda: what kernels of rows need for a while is counted, forecast, and asked for again without caches") {
+  const auto job = [](const device& d) {
+    context c(d);
+    // exp is kept in scratch memory between the sum and the division
+    const auto y = eval(softmax(randn<float>(extents<dyn, dyn>{6, 5000}, {.seed = 1}, d)), c);
+    return d.memory().figures();
+  };
+  const device d = nvidia();
+  const std::size_t forecast = peak_bytes([&](const device& nowhere) { job(nowhere); }, false);
+  const long before = fake_cuda::calls("cuMemAlloc");
+  const memory_figures used = job(d);
+  CHECK(used.peak == forecast);
+  CHECK(used.peak >= 3 * 6 * 5000 * 4);  // operand, result, and as much again
+  CHECK(fake_cuda::calls("cuMemAlloc") - before == static_cast<long>(used.requests));
+
+  const device full = nvidia();
+  { const buffer cached = full.allocate(1 << 22); }
+  context c(full);
+  const auto x = randn<float>(extents<dyn, dyn>{6, 5000}, {.seed = 1}, full);
+  { const auto y = zeros<float>(extents<dyn, dyn>{6, 5000}, full); }  // the result gets its memory
+  fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK_NOTHROW(eval(softmax(x), c));
+  CHECK(full.memory().figures().reserved < 1 << 22);
+  kernel_call wide;
+  wide.scratch_rows = 2;
+  wide.args.order = 2;
+  wide.args.extent[0] = 1 << 20;
+  wide.args.extent[1] = 1 << 16;
+  CHECK(row_groups(wide).groups == 128);
+  CHECK(row_groups(wide).scratch_bytes == row_groups::most_scratch);
+  wide.args.extent[1] = 1 << 27;
+  CHECK(row_groups(wide).groups == 1);
+}
+
+TEST_CASE("cuda: a kernel that fails is named where launches are checked, and otherwise how to find it") {
+  const device d = nvidia();
+  context c(d);
+  const auto x = sample(d, 1);
+  eval(exp(x) * 2.0f, c);
+  fake_cuda::fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+  std::string said = message_of<device_error>([&] { eval(exp(x) * 2.0f, c).to_vector(); });
+  CHECK(said.find("an illegal memory access was encountered") != std::string::npos);
+  CHECK(said.find("WEFT_CHECK_LAUNCHES=1") != std::string::npos);
+  setenv("WEFT_CHECK_LAUNCHES", "1", 1);
+  const device careful = nvidia();
+  unsetenv("WEFT_CHECK_LAUNCHES");
+  context checked(careful);
+  const auto y = sample(careful, 1);
+  const auto index = generate<std::int32_t>(extents<3>{}, [](index_t i) { return i; }, careful);
+  eval(exp(y) * 2.0f, checked);
+  const auto named = [&](const auto& e) {
+    fake_cuda::fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    return message_of<device_error>([&] { eval(e, checked); });
+  };
+  CHECK(named(exp(y) * 2.0f).find("in the fused kernel of exp, multiply just launched") != std::string::npos);
+  CHECK(named(sum(y)).find("fused kernel of sum") != std::string::npos);
+  CHECK(named(embedding(y, index)).find("in the ") != std::string::npos);
+}
+
+TEST_CASE("cuda: products of ever new sizes do not pile up descriptors") {
+  auto& products = fake_cuda::products_of();
+  const device d = nvidia();
+  const buffer memory = d.allocate(1 << 20);
+  const long before = products.descriptors;
+  const auto multiply = [&](index_t m) {
+    strided t[3];
+    const index_t rows[] = {m, 1, m};
+    for (int i = 0; i < 3; ++i) {
+      t[i].pointer = memory.data();
+      t[i].extents = {2, {rows[i], 1}};
+      set_contiguous(t[i]);
+    }
+    d->multiply({}, t[0], t[1], t[2]);
+  };
+  const auto most = static_cast<long>(gpu::cublaslt::most_setups);
+  for (long m = 1; m <= most + 10; ++m) multiply(m);
+  CHECK(products.descriptors - before == 4 * 10);
+  const long questions = products.questions;
+  multiply(most + 10);
+  CHECK(products.questions == questions);
+}
+
+TEST_CASE("cuda: libraries of pip's packages are found where the loader does not look") {
+  const std::filesystem::path at =
+      std::filesystem::temp_directory_path() / ("weft_packages." + std::to_string(getpid()));
+  const auto folder = at / "lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib";
+  std::filesystem::create_directories(folder);
+  void* const loaded = dlopen("libnvrtc.so.13", RTLD_NOW);
+  char origin[4096];
+  REQUIRE(dlinfo(loaded, RTLD_DI_ORIGIN, origin) == 0);
+  std::filesystem::create_symlink(std::filesystem::path(origin) / "libnvrtc.so.13",
+                                  folder / "libweft_of_pip.so.12");
+  CHECK_THROWS_AS(gpu::library({"libweft_of_pip.so.13", "libweft_of_pip.so.12"}, &gpu::cuda_folders),
+                  device_error);
+  setenv("VIRTUAL_ENV", at.c_str(), 1);
+  const gpu::library found({"libweft_of_pip.so.13", "libweft_of_pip.so.12"}, &gpu::cuda_folders);
+  unsetenv("VIRTUAL_ENV");
+  CHECK(found.folder() == folder.string());
+  CHECK_NOTHROW(found.function<void (*)()>("nvrtcGetErrorString"));
+  std::filesystem::remove_all(at);
+}
+
+namespace {
+struct classifier {
+  linear<7, 5> hidden;
+  linear<5, 3> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+/// Losses of three steps, of a model that was created on the CPU.
+template <class Plan, class... Arguments>
+std::vector<float> losses(std::string& device_name, const Arguments&... arguments) {
+  classifier model;
+  initialize(model, 3);
+  adamw optimizer{.lr = 0.1f};
+  auto run = bind<Plan>(model, optimizer, arguments...);
+  device_name = run.where()->name();
+  const auto x = randn<float>(extents<dyn, 7>{4, 7}, {.seed = 2}, run.where());
+  const auto labels = generate<std::int32_t>(extents<dyn>{4}, [](index_t i) { return i % 3; }, run.where());
+  std::vector<float> all;
+  for (int s = 0; s < 3; ++s) {
+    tape steps(run);
+    const auto loss = steps.eval(cross_entropy(model(x), labels));
+    steps.backward(loss);
+    run.step();
+    all.push_back(loss.item());
+  }
+  return all;
+}
+}  // namespace
+
+TEST_CASE(
+    "policies choose devices: one word moves the model, and ranks take the GPUs of their machine in turn") {
+  std::string where;
+  const std::vector<float> expected = losses<policy<on<host>>>(where);
+  CHECK(where == "cpu");
+  CHECK(close(losses<policy<on<cuda>>>(where), expected));
+  CHECK(where == "cuda");
+  CHECK(close(losses<policy<on<cuda>>>(where, device_options{.device = 1}), expected));
+  CHECK(message_of<device_error>([&] {
+          losses<policy<on<cuda>>>(where, device_options{.device = 2});
+        }) == "weft: there is no device cuda:2: this machine has 2");
+  CHECK_THROWS_AS(losses<policy<precision::f32>>(where, device_options{.device = 1}), usage_error);
+
+  context_in<on<cuda>, precision::bf16> second({.device = 1});
+  CHECK(second.where() == on<cuda>::where({.device = 1}));
+  CHECK(second.where() != on<cuda>::where());
+  CHECK(std::is_same_v<decltype(second)::programs, program_options<dtype::bf16>>);
+
+  using plan = policy<strategy::fully_sharded<3>, on<cuda>, precision::f32>;
+  int taken[3]{};
+  run_ranks(3, [&](communicator& ranks) {
+    classifier model;
+    adamw optimizer;
+    const auto run = bind<plan>(model, optimizer, ranks);
+    for (int n = 0; n < 2; ++n)
+      if (run.where() == on<cuda>::where({.device = n})) taken[ranks.rank()] = n;
+  });
+  CHECK(taken[0] == 0);
+  CHECK(taken[1] == 1);
+  CHECK(taken[2] == 0);
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("LOCAL_RANK", "1", 1);
+  {
+    self_communicator alone;
+    classifier model;
+    adamw optimizer;
+    const auto run = bind<policy<on<cuda>>>(model, optimizer, alone);
+    CHECK(run.where() == on<cuda>::where({.device = 1}));
+  }
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) unsetenv(name);
+}
+
+TEST_CASE("devices by name and number: what cannot be had is said, with the reason") {
+  CHECK(message_of<device_error>([] { open_device("cuda:2"); }) ==
+        "weft: there is no device cuda:2: this machine has 2");
+  for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "gpu", ""})
+    CHECK(message_of<device_error>([&] { open_device(name); }).find("there is no device named") !=
+          std::string::npos);
+  CHECK(open_device("cuda:1")->name() == std::string("cuda"));
+  std::string why;
+  const auto note = [&](const std::string& message) { why = message; };
+  CHECK(open_device("auto", {}, note)->name() == std::string("cuda"));
+  CHECK(why == "");
+  fake_cuda::fail("cuInit", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK(open_device("auto", {}, note)->name() == std::string("cpu"));
+  CHECK(why == "weft: device auto: using the CPU: weft: cuda: cuInit: out of memory");
+
+  std::vector<listed_device> all = list_devices();
+  REQUIRE(all.size() >= 3);
+  CHECK(all[1].name == "cuda:1");
+  CHECK(all[1].facts.memory_bytes == std::size_t{1} << 30);
+  CHECK(all[1].facts.version == "compute capability 9.0");
+  CHECK(all[1].unusable == "");
+  CHECK(all.back().name == "cpu:0");
+  fake_cuda::fail("cuStreamCreate", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  all = list_devices();
+  CHECK(all[0].unusable == "weft: cuda: cuStreamCreate: out of memory");
+  CHECK(devices_text(all).find("cuda:0  a CPU that plays a GPU, 1024 MiB, compute capability 9.0  cannot be "
+                               "used: weft: cuda: cuStreamCreate: out of memory\n") == 0);
 }

@@ -89,7 +89,12 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(context);  // what it was made in
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  return reinterpret_cast<cublasLtHandle_t>(context) == handle ? CUBLAS_STATUS_SUCCESS
+                                                               : CUBLAS_STATUS_NOT_INITIALIZED;
+}
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* to, cublasComputeType_t compute,
                                         cudaDataType_t scale) {

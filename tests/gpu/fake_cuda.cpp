@@ -183,6 +183,16 @@ CUresult cuDriverGetVersion(int* version) {
   *version = 13000;
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceGetCount(int* count) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuDeviceGetCount", false)) return r;
+  *count = 2;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
+  *bytes = std::size_t{1} << 30;
+  return CUDA_SUCCESS;
+}
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuDeviceGet", false)) return r;

@@ -29,6 +29,9 @@ done <<BAD
 --data README.md --hook powersgd
 --data README.md --precision f16 --hook bf16
 --data README.md --precision fp8
+--data README.md --device gpu
+--data README.md --device opencl:99
+--data README.md --device cpu:x
 --data README.md --memory-limit 1K
 --data README.md --memory-limit 0
 --data README.md --recompute block:9

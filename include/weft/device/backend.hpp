@@ -37,6 +37,9 @@ class backend {
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
 
+  /// Bytes of device memory, aligned to 64, that `launch(call)` needs at `call.scratch`. They are taken from
+  /// the program's arena, so that the allocator's figures, limit and retry include them.
+  virtual std::size_t scratch_bytes(const kernel_call&) const { return 0; }
   /// Launches a fused kernel.
   virtual void launch(const kernel_call& call) = 0;
   /// c = a b over the last two dims, for each index of the others, or c += a b if c.adds. `code` holds the

@@ -51,6 +51,11 @@ class counting_backend : public backend {
 
   const device_work& work() const { return work_; }
 
+  std::size_t scratch_bytes(const kernel_call& call) const override {
+    if (holds_messages_ || call.division != kernel_division::rows) return 0;
+    return static_cast<std::size_t>(row_groups(call).scratch_bytes);
+  }
+
   void launch(const kernel_call& call) override {
     for (int i = 0; i < call.args.arguments; ++i)
       touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);

@@ -10,6 +10,14 @@
 
 namespace weft {
 
+/// Which device of a kind is opened, and how.
+struct device_options {
+  int device = -1;      // its number among those of its kind; by default that of the rank
+  int local_rank = -1;  // among the ranks of this machine, which take turns where there are fewer devices; by
+                        // default as the launcher of the process says (LOCAL_RANK)
+  int threads = 0;      // of the CPU; 0: one per core
+};
+
 /// Shared handle; copies refer to the same device and allocator. Two handles made from one backend have
 /// separate allocators and compare unequal.
 class device {

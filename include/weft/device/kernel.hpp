@@ -5,6 +5,8 @@
 // dims of a kernel that folds columns are just before the last one.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 
 #include <weft/base/dtype.hpp>
@@ -67,7 +69,22 @@ struct kernel_call {
   kernel_division division{};
   int scratch_rows = 0;
   int sweeps = 0, folds = 0;  // of the code
+  void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
+};
+
+/// How a device computes a kernel of rows whose work items form groups: each group computes one row at a
+/// time, and needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the
+/// device has places for run where their scratch memory would exceed `most_scratch` bytes.
+struct row_groups {
+  static constexpr index_t most = 4096;
+  static constexpr index_t most_scratch = index_t{1} << 27;
+  index_t groups = 0, scratch_bytes = 0;
+  explicit row_groups(const kernel_call& call) : groups(std::min(call.args.rows(), most)) {
+    const index_t of_group = std::max<index_t>(call.args.row_size(), 1) * 8 * call.scratch_rows;
+    if (of_group > 0) groups = std::min(groups, std::max<index_t>(most_scratch / of_group, 1));
+    scratch_bytes = groups * of_group;
+  }
 };
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -25,9 +26,12 @@ class cublaslt {
   cublaslt(const cublaslt&) = delete;
   cublaslt& operator=(const cublaslt&) = delete;
   ~cublaslt() {
-    for (auto& [asked, s] : setups_) release(s);
+    setups_.clear();
     destroy(handle_);
   }
+  /// Number of different products whose descriptors and algorithms are kept. Where there are more, as with
+  /// batches of many lengths, all are asked for again.
+  static constexpr std::size_t most_setups = 1024;
 
   /// Queues c = a b, or c += a b if c.adds, for at most one batch dim; false if the strides are not those of
   /// matrices, or cuBLASLt has no algorithm for them. Thread-safe. Throws device_error on failure.
@@ -56,14 +60,15 @@ class cublaslt {
                     alignment(b.pointer),
                     alignment(a.pointer),
                     alignment(c.pointer)};
-    const setup& s = setup_of(p);
+    const std::shared_ptr<const setup> kept = setup_of(p);  // while another thread replaces the others
+    const setup& s = *kept;
     if (!s.found) return false;
-    const double one64 = 1, kept64 = c.adds;
-    const float one32 = 1, kept32 = c.adds;
+    const double one64 = 1, added64 = c.adds;
+    const float one32 = 1, added32 = c.adds;
     const bool wide = c.type == dtype::f64;
     check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left,
-                 a.pointer, s.right, wide ? static_cast<const void*>(&kept64) : &kept32, c.pointer, s.result,
-                 c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
+                 a.pointer, s.right, wide ? static_cast<const void*>(&added64) : &added32, c.pointer,
+                 s.result, c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
           "cublasLtMatmul");
     return true;
   }
@@ -75,7 +80,16 @@ class cublaslt {
     index_t leading = 0, batch_stride = 0;
   };
   struct setup {  // kept, as programs repeat the same products
-    bool ready = false, found = false;
+    explicit setup(const cublaslt& library) : of(library) {}
+    setup(const setup&) = delete;
+    setup& operator=(const setup&) = delete;
+    [[gnu::cold]] ~setup() {
+      if (product) of.destroy_product(product);
+      for (cublasLtMatrixLayout_t l : {left, right, result})
+        if (l) of.destroy_layout(l);
+    }
+    const cublaslt& of;
+    bool found = false;
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
@@ -89,14 +103,13 @@ class cublaslt {
     return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
   }
 
-  const setup& setup_of(const problem& p) {
+  std::shared_ptr<const setup> setup_of(const problem& p) {
     const std::lock_guard lock(mutex_);
-    setup& s = setups_[p];
-    if (!s.ready) {
-      release(s);  // resources of a failed attempt
-      prepare(p, s);
-    }
-    return s;
+    if (const auto known = setups_.find(p); known != setups_.end()) return known->second;
+    if (setups_.size() == most_setups) setups_.clear();
+    const auto made = std::make_shared<setup>(*this);
+    prepare(p, *made);
+    return setups_[p] = made;
   }
 
   static cudaDataType_t type_of(dtype t) {
@@ -165,14 +178,6 @@ class cublaslt {
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
     s.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
     s.algorithm = best.algo;
-    s.ready = true;
-  }
-
-  [[gnu::cold]] void release(setup& s) const noexcept {
-    if (s.product) destroy_product(s.product);
-    for (cublasLtMatrixLayout_t l : {s.left, s.right, s.result})
-      if (l) destroy_layout(l);
-    s = {};
   }
 
   [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns,
@@ -197,7 +202,7 @@ class cublaslt {
                        std::to_string(status));
   }
 
-  library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}};
+  library from_{{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}, &cuda_folders};
 #define WEFT_CUBLASLT(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
   WEFT_CUBLASLT(create, cublasLtCreate);
   WEFT_CUBLASLT(destroy, cublasLtDestroy);
@@ -215,7 +220,7 @@ class cublaslt {
 #undef WEFT_CUBLASLT
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
-  std::map<problem, setup> setups_;
+  std::map<problem, std::shared_ptr<const setup>> setups_;
 };
 
 }  // namespace weft::gpu

@@ -3,9 +3,12 @@
 // without them, and no nvcc is needed to build them.
 //
 //   device gpu(std::make_shared<gpu::cuda_backend>());
+//   policy<on<cuda>, precision::bf16>                       // the GPU of this rank
 #pragma once
 
 #include <cuda.h>
+
+#include <optional>
 
 #include <weft/gpu/cublaslt.hpp>
 #include <weft/gpu/nvrtc.hpp>
@@ -19,12 +22,15 @@ struct cuda_functions {
 #define WEFT_NAME(name) #name
 #define WEFT_CUDA(member, name) decltype(&::name) member = from.function<decltype(&::name)>(WEFT_NAME(name))
   WEFT_CUDA(init, cuInit);
+  WEFT_CUDA(device_count, cuDeviceGetCount);
   WEFT_CUDA(device_get, cuDeviceGet);
+  WEFT_CUDA(device_memory, cuDeviceTotalMem);
   WEFT_CUDA(device_name, cuDeviceGetName);
   WEFT_CUDA(device_attribute, cuDeviceGetAttribute);
   WEFT_CUDA(driver_version, cuDriverGetVersion);
   WEFT_CUDA(retain_context, cuDevicePrimaryCtxRetain);
   WEFT_CUDA(release_context, cuDevicePrimaryCtxRelease);
+  WEFT_CUDA(get_context, cuCtxGetCurrent);
   WEFT_CUDA(set_context, cuCtxSetCurrent);
   WEFT_CUDA(create_stream, cuStreamCreate);
   WEFT_CUDA(destroy_stream, cuStreamDestroy);
@@ -46,6 +52,32 @@ struct cuda_functions {
     if (result != CUDA_SUCCESS) refuse(result, what);
   }
 
+  /// The devices of this machine. Throws device_error if the driver does not work.
+  [[gnu::cold]] std::vector<device_facts> devices() const {
+    check(init(0), "cuInit");
+    int count = 0;
+    check(device_count(&count), "cuDeviceGetCount");
+    std::vector<device_facts> all(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      device_facts& d = all[static_cast<std::size_t>(i)];
+      CUdevice number = 0;
+      check(device_get(&number, i), "cuDeviceGet");
+      char text[256]{};
+      device_name(text, sizeof text - 1, number);
+      d.name = text;
+      device_memory(&d.memory_bytes, number);
+      d.version = "compute capability " + capability(number, ".");
+    }
+    return all;
+  }
+  /// Its compute capability: "9.0" with ".".
+  [[gnu::cold]] std::string capability(CUdevice device, const char* between) const {
+    int major = 0, minor = 0;
+    device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return std::to_string(major) + between + std::to_string(minor);
+  }
+
  private:
   [[noreturn, gnu::cold]] void refuse(CUresult result, const char* what) const {
     const char* text = nullptr;
@@ -59,10 +91,15 @@ class cuda_queue {
  public:
   [[gnu::cold]] cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
     cuda_.check(cuda_.init(0), "cuInit");
+    int count = 0;
+    cuda_.check(cuda_.device_count(&count), "cuDeviceGetCount");
+    if (ordinal < 0 || ordinal >= count)
+      throw device_error("weft: there is no device cuda:" + std::to_string(ordinal) + ": the driver has " +
+                         std::to_string(count));
     cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
     cuda_.check(cuda_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
     try {
-      use();
+      const scope current = use();
       cuda_.check(cuda_.create_stream(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     } catch (const device_error&) {
       cuda_.release_context(device);
@@ -72,12 +109,36 @@ class cuda_queue {
   cuda_queue(const cuda_queue&) = delete;
   cuda_queue& operator=(const cuda_queue&) = delete;
   [[gnu::cold]] ~cuda_queue() {
+    CUcontext before = nullptr;
+    cuda_.get_context(&before);
     cuda_.set_context(context_);
     cuda_.destroy_stream(stream);
+    cuda_.set_context(before);
     cuda_.release_context(device);
   }
-  /// Makes the context current on this thread, which may have used another device before.
-  void use() const { cuda_.check(cuda_.set_context(context_), "cuCtxSetCurrent"); }
+
+  /// During its lifetime a context is current on this thread; then again that of the caller, who may use
+  /// another device, or CUDA in other ways.
+  class scope {
+   public:
+    scope(const cuda_functions& cuda, CUcontext context) : cuda_(cuda) {
+      cuda_.check(cuda_.get_context(&before_), "cuCtxGetCurrent");
+      if (before_ == context) return;
+      cuda_.check(cuda_.set_context(context), "cuCtxSetCurrent");
+      changed_ = true;
+    }
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() {
+      if (changed_) cuda_.set_context(before_);
+    }
+
+   private:
+    const cuda_functions& cuda_;
+    CUcontext before_ = nullptr;
+    bool changed_ = false;
+  };
+  scope use() const { return {cuda_, context_}; }
 
   CUdevice device = 0;
   CUstream stream = nullptr;
@@ -90,18 +151,28 @@ class cuda_queue {
 /// One NVIDIA GPU, with the CUDA driver as runtime, NVRTC as compiler and cuBLASLt for products.
 class cuda_backend : public jit_backend {
  public:
-  /// Throws device_error if there is no such device, or no driver, NVRTC or cuBLASLt.
+  /// `ordinal`: its number for the driver. Throws device_error if there is no such device, or no driver,
+  /// NVRTC or cuBLASLt.
   [[gnu::cold]] explicit cuda_backend(int ordinal = 0)
-      : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {}
+      : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
+    try {
+      const auto current = queue_.use();
+      products_.emplace();
+    } catch (const device_error&) {
+      deallocate(workspace_, cublaslt::workspace_bytes);
+      throw;
+    }
+  }
   cuda_backend(const cuda_backend&) = delete;
   cuda_backend& operator=(const cuda_backend&) = delete;
   [[gnu::cold]] ~cuda_backend() override {
     try {
-      cuda().wait_stream(queue_.stream);
-    } catch (const device_error&) {  // nothing runs on it any more
+      const auto current = queue_.use();
+      driver_.wait_stream(queue_.stream);
+      end();
+    } catch (const device_error&) {  // the driver has ended
+      end();
     }
-    release();
-    deallocate(workspace_, cublaslt::workspace_bytes);
   }
 
   const char* name() const override { return "cuda"; }
@@ -116,7 +187,8 @@ class cuda_backend : public jit_backend {
 
   void* allocate(std::size_t bytes) override {
     CUdeviceptr memory = 0;
-    const CUresult result = cuda().allocate(&memory, bytes);
+    const auto current = queue_.use();
+    const CUresult result = driver_.allocate(&memory, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
       throw out_of_memory_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) +
                                 " bytes");
@@ -125,22 +197,21 @@ class cuda_backend : public jit_backend {
   }
   void deallocate(void* memory, std::size_t) noexcept override {
     try {
-      cuda().deallocate(address(memory));
+      const auto current = queue_.use();
+      driver_.deallocate(address(memory));
     } catch (const device_error&) {  // the context no longer exists, nor does the memory
     }
   }
   void upload(void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
-    driver_.check(cuda().to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
-    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");  // the host may free it
+    const auto current = queue_.use();
+    driver_.check(driver_.to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
+    wait();  // the host may free it
   }
   void fill_zero(void* memory, std::size_t bytes) override {
     if (bytes == 0) return;
-    driver_.check(cuda().fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
-  }
-  void synchronize() override {
-    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");
-    check_faults();
+    const auto current = queue_.use();
+    driver_.check(driver_.fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
   }
 
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
@@ -152,9 +223,11 @@ class cuda_backend : public jit_backend {
     const int kept = std::min(order, 3);
     index_t outer = 1;
     for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
+    const auto current = queue_.use();
     for (index_t i = 0; i < outer; ++i) {
       const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
-      if (!products().multiply(x, y, z, workspace_, queue_.stream)) jit_backend::multiply(code, x, y, z);
+      if (products_->multiply(x, y, z, workspace_, queue_.stream)) finish_launch([] { return "matmul"; });
+      else jit_backend::multiply(code, x, y, z);
     }
   }
 
@@ -162,14 +235,11 @@ class cuda_backend : public jit_backend {
   const char* dialect() const override { return cuda_dialect; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
-    int major = 0, minor = 0;
-    driver_.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device);
-    driver_.device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, queue_.device);
-    const std::vector<char> code =
-        compiler_.compile(text, "sm_" + std::to_string(major) + std::to_string(minor));
+    const std::vector<char> code = compiler_.compile(text, "sm_" + driver_.capability(queue_.device, ""));
+    const auto current = queue_.use();
     auto kernel = std::make_shared<cuda_kernel>(driver_);
-    driver_.check(cuda().load_module(&kernel->module, code.data()), "cuModuleLoadData");
-    driver_.check(cuda().get_function(&kernel->function, kernel->module, "weft_kernel"),
+    driver_.check(driver_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
+    driver_.check(driver_.get_function(&kernel->function, kernel->module, "weft_kernel"),
                   "cuModuleGetFunction");
     return kernel;
   }
@@ -179,17 +249,32 @@ class cuda_backend : public jit_backend {
     std::vector<void*> arguments;
     for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
     arguments.push_back(p.data());
-    driver_.check(cuda().launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
-                                1, group_size, 1, 1, 0, queue_.stream, arguments.data(), nullptr),
+    const auto current = queue_.use();
+    driver_.check(driver_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
+                                 1, group_size, 1, 1, 0, queue_.stream, arguments.data(), nullptr),
                   "cuLaunchKernel");
   }
 
   void read(void* to, const void* from, std::size_t bytes) override {
-    driver_.check(cuda().to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
-    driver_.check(cuda().wait_stream(queue_.stream), "cuStreamSynchronize");
+    const auto current = queue_.use();
+    driver_.check(driver_.to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
+    wait();
+  }
+
+  void wait() override {
+    const auto current = queue_.use();
+    driver_.check(
+        driver_.wait_stream(queue_.stream),
+        "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
   }
 
  private:
+  void end() noexcept {
+    release();
+    products_.reset();
+    deallocate(workspace_, cublaslt::workspace_bytes);
+  }
+
   struct cuda_kernel : compiled_kernel {
     explicit cuda_kernel(const cuda_functions& functions) : cuda(functions) {}
     ~cuda_kernel() override {
@@ -201,16 +286,6 @@ class cuda_backend : public jit_backend {
   };
 
   static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
-  /// The driver functions, with the context of this device made current.
-  const cuda_functions& cuda() const {
-    queue_.use();
-    return driver_;
-  }
-  cublaslt& products() {
-    queue_.use();
-    return products_;
-  }
-
   /// The last `kept` dims of `t` at position `i` of the others.
   static strided inner(strided t, int kept, index_t i) {
     const int dropped = t.extents.order - kept;
@@ -226,9 +301,22 @@ class cuda_backend : public jit_backend {
 
   cuda_functions driver_;
   nvrtc_compiler compiler_;
-  cuda_queue queue_;  // declared before what is in its context
-  cublaslt products_;
+  cuda_queue queue_;
+  std::optional<cublaslt> products_;
   void* workspace_;
 };
 
 }  // namespace weft::gpu
+
+namespace weft {
+
+/// NVIDIA GPUs, for on<cuda>.
+struct cuda {
+  static constexpr auto name = "cuda";
+  static std::vector<device_facts> list() { return gpu::cuda_functions().devices(); }
+  static std::shared_ptr<backend> open(int number, const device_options&) {
+    return std::make_shared<gpu::cuda_backend>(number);
+  }
+};
+
+}  // namespace weft

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -14,8 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <weft/device/backend.hpp>
-#include <weft/device/memory.hpp>
+#include <weft/device/kind.hpp>
 #include <weft/gpu/dialect.hpp>
 #include <weft/lower/text.hpp>
 
@@ -30,13 +30,23 @@ struct compiled_kernel {
 /// with the offsets of the pointers.
 using parameters = std::vector<index_t>;
 
-/// Base of such devices. Contexts in several threads may share one: kernels, scratch memory and fault flag
-/// are protected by a lock, which is held until what uses them is queued.
+/// Base of such devices. Contexts in several threads may share one: kernels and fault flag are protected by
+/// a lock, which is held until what uses them is queued.
 class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
   void download(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) read(to, from, bytes);
+    check_faults();
+  }
+
+  std::size_t scratch_bytes(const kernel_call& call) const override {
+    if (call.division != kernel_division::rows) return 0;
+    return static_cast<std::size_t>(row_groups(call).scratch_bytes);
+  }
+
+  void synchronize() override {
+    wait();
     check_faults();
   }
 
@@ -50,11 +60,10 @@ class jit_backend : public backend {
     index_t folded_rows = 1;
     for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded_rows *= args.extent[d];
     const index_t items = args.rows() * args.row_size();
-    const index_t groups = call.division == kernel_division::rows ? std::min<index_t>(args.rows(), max_groups)
-                                                                  : groups_for(items);
+    const index_t groups =
+        call.division == kernel_division::rows ? row_groups(call).groups : groups_for(items);
     std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
-    if (form.scratch_rows > 0)
-      pointers.push_back(scratch(static_cast<std::size_t>(groups * args.row_size() * 8 * form.scratch_rows)));
+    if (form.scratch_rows > 0) pointers.push_back(call.scratch);
     parameters p(pointers.size(), 0);
     p.insert(p.end(), {args.rows(), args.row_size(), folded_rows});
     p.insert(p.end(), args.extent, args.extent + args.order);
@@ -62,6 +71,7 @@ class jit_backend : public backend {
       p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
     append_numbers(call, form, p);
     if (groups > 0) run(*kernel, pointers, p, groups);
+    finish_launch([&] { return lower::kernel_name(call.instructions); });
   }
 
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
@@ -82,6 +92,7 @@ class jit_backend : public backend {
     for (const strided* t : {&a, &b, &c}) append_padded(p, t->stride, order - 2, 0);
     const index_t tiles = batch * ((m + 31) / 32) * ((n + 31) / 32);
     if (tiles > 0) run(*kernel, {a.pointer, b.pointer, c.pointer}, p, std::min(tiles, max_groups));
+    finish_launch([] { return "matmul"; });
   }
 
   void copy(const strided& from, const strided& to) override {
@@ -94,9 +105,15 @@ class jit_backend : public backend {
     append_padded(p, from.stride, to.extents.order, 0, max_order);
     append_padded(p, to.stride, to.extents.order, 0, max_order);
     if (size > 0) run(*kernel, {from.pointer, to.pointer}, p, groups_for(size));
+    finish_launch([] { return "copy"; });
   }
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override;
+
+  /// Whether every launch is waited for, so that what fails is reported by the call that failed, with the ops
+  /// of its kernel: slow, to find a kernel that reads or writes where it must not. By default if the
+  /// environment variable WEFT_CHECK_LAUNCHES is set to something else than 0.
+  void check_launches(bool on) { checks_launches_ = on; }
 
  protected:
   static constexpr index_t max_groups = 4096;
@@ -111,6 +128,20 @@ class jit_backend : public backend {
                    index_t groups) = 0;
   /// The dialect's definitions in the device's language.
   virtual const char* dialect() const = 0;
+
+  /// Waits for what is queued. Throws device_error if something of it has failed.
+  virtual void wait() = 0;
+
+  /// To be called after a launch: see check_launches.
+  template <class Name>
+  void finish_launch(Name name) {
+    if (!checks_launches_) return;
+    try {
+      wait();
+    } catch (const device_error& e) {
+      throw device_error(std::string(e.what()) + ": in the " + name() + " just launched");
+    }
+  }
 
   /// Throws value_error if a kernel has reported an invalid operand; to be called when the host waits.
   void check_faults() {
@@ -129,9 +160,8 @@ class jit_backend : public backend {
   /// Frees memory and kernels; to be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
     kernels_.clear();
-    if (scratch_) deallocate(scratch_, scratch_bytes_);
     if (fault_) deallocate(fault_, sizeof(std::int32_t));
-    scratch_ = fault_ = nullptr;
+    fault_ = nullptr;
   }
 
  private:
@@ -179,21 +209,14 @@ class jit_backend : public backend {
           is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
     }
   }
-  [[gnu::cold]] void* scratch(std::size_t bytes) {
-    if (bytes > scratch_bytes_) {
-      if (scratch_) deallocate(std::exchange(scratch_, nullptr), std::exchange(scratch_bytes_, 0));
-      scratch_ = allocate(bytes);
-      scratch_bytes_ = bytes;
-    }
-    return scratch_;
-  }
-
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<compiled_kernel>> kernels_;
-  void* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
   void* fault_ = nullptr;
   bool natives_pending_ = false;
+  bool checks_launches_ = [] {
+    const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
+    return set && *set && std::strcmp(set, "0") != 0;
+  }();
   std::vector<std::string> faults_;  // messages by fault number less 1
 };
 
@@ -279,6 +302,7 @@ inline void jit_backend::call_native(const char* op, const native_code& code,
   pointers.push_back(fault_);
   natives_pending_ = true;
   if (items > 0) run(*kernel, pointers, p, groups_for(items));
+  finish_launch([op] { return op; });
 }
 
 }  // namespace weft::gpu

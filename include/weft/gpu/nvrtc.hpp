@@ -14,6 +14,12 @@ namespace weft::gpu {
 /// The NVRTC library. Throws device_error at construction if it is not installed.
 class nvrtc_compiler {
  public:
+  [[gnu::cold]] nvrtc_compiler() {  // it opens a second library by name, which the loader may not find
+    if (from_.folder().empty()) return;
+    for (const std::string& builtins : matching_paths(from_.folder() + "/libnvrtc-builtins.so*"))
+      dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+
   /// Machine code of `text` for an architecture such as "sm_90". Throws device_error with the compiler's
   /// messages.
   [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const {
@@ -45,7 +51,7 @@ class nvrtc_compiler {
       throw device_error(std::string("weft: cuda: ") + function + ": " + message(result));
   }
 
-  library from_{{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}};
+  library from_{{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, &cuda_folders};
 #define WEFT_NVRTC(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
   WEFT_NVRTC(create, nvrtcCreateProgram);
   WEFT_NVRTC(compile_program, nvrtcCompileProgram);

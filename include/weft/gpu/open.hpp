@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Devices by name, for programs' --device options.
+// Devices by name, for programs' --device and --list-devices options.
 //
-//   device where = open_device("auto");        // cuda, else the CPU
+//   device where = open_device("auto");        // the GPU of this rank, else the CPU, and says why
+//   device second = open_device("cuda:1");
+//   std::fputs(devices_text(list_devices()).c_str(), stdout);
 #pragma once
 
+#include <charconv>
+#include <cstdio>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include <weft/device/device.hpp>
+#include <weft/comm/environment.hpp>
+#include <weft/device/kind.hpp>
 #if WEFT_WITH_CUDA
 #include <weft/gpu/cuda.hpp>
 #endif
@@ -16,26 +24,129 @@
 
 namespace weft {
 
-/// Opens "cpu", "opencl", "cuda", or "auto", which is cuda if it works and otherwise cpu. `threads` is for
-/// the CPU, 0 meaning one per core. Throws device_error if the device does not exist or is not part of this
+/// A device of this machine, or a kind of devices that cannot be used.
+struct listed_device {
+  std::string name;  // as open_device takes it: "cuda:0"
+  device_facts facts;
+  std::string unusable;  // why it cannot be opened; empty if it can
+};
+
+namespace detail {
+
+/// Calls f(name, kind) for every kind of devices, the fastest first; kind is null if it is not part of this
 /// build.
-[[gnu::cold]] inline device open_device(const std::string& name, int threads = 0) {
-  const bool any = name == "auto";
+template <class F>
+void for_each_kind(F f) {
 #if WEFT_WITH_CUDA
-  if (name == "cuda" || any) {
-    try {
-      return device(std::make_shared<gpu::cuda_backend>());
-    } catch (const device_error&) {
-      if (!any) throw;
-    }
-  }
+  f("cuda", static_cast<cuda*>(nullptr));
+#else
+  f("cuda", nullptr);
 #endif
 #if WEFT_WITH_OPENCL
-  if (name == "opencl") return device(std::make_shared<gpu::opencl_backend>());
+  f("opencl", static_cast<opencl*>(nullptr));
+#else
+  f("opencl", nullptr);
 #endif
-  if (name == "cpu" || any) return device(std::make_shared<cpu::cpu_backend>(threads));
-  if (name == "cuda" || name == "opencl") throw device_error("weft: this program was built without " + name);
-  throw device_error("weft: there is no device named " + name);
+  f("cpu", static_cast<host*>(nullptr));
+}
+
+[[gnu::cold]] inline std::string not_built(const char* kind) {
+  return std::string("weft: this program was built without ") + kind;
+}
+
+[[gnu::cold]] inline void append_devices(std::vector<listed_device>& all, const char* kind, std::nullptr_t) {
+  all.push_back({kind, {}, not_built(kind)});
+}
+template <class Kind>
+[[gnu::cold]] void append_devices(std::vector<listed_device>& all, const char* kind, Kind*) {
+  try {
+    int number = 0;
+    for (const device_facts& facts : Kind::list()) {
+      all.push_back({std::string(kind) + ":" + std::to_string(number), facts, ""});
+      try {
+        Kind::open(number++, {});
+      } catch (const device_error& e) {
+        all.back().unusable = e.what();
+      }
+    }
+    if (number == 0) all.push_back({kind, {}, std::string("weft: ") + kind + ": no such device"});
+  } catch (const device_error& e) {
+    all.push_back({kind, {}, e.what()});
+  }
+}
+
+[[noreturn, gnu::cold]] inline device open_kind(const char* kind, std::nullptr_t, const device_options&) {
+  throw device_error(not_built(kind));
+}
+template <class Kind>
+[[gnu::cold]] device open_kind(const char*, Kind*, const device_options& o) {
+  device_options chosen = o;
+  if (o.device < 0 && o.local_rank < 0) chosen.local_rank = launch_from_environment().local_rank;
+  return device(Kind::open(device_number<Kind>(chosen), o));
+}
+
+}  // namespace detail
+
+/// Every device of this machine, and the kinds that have none. Opens each to see whether it can be used,
+/// which takes a fraction of a second for a GPU.
+[[gnu::cold]] inline std::vector<listed_device> list_devices() {
+  std::vector<listed_device> all;
+  detail::for_each_kind([&](const char* name, auto kind) { detail::append_devices(all, name, kind); });
+  return all;
+}
+
+/// A line for each device: name, product, memory, version, and why it cannot be used.
+[[gnu::cold]] inline std::string devices_text(const std::vector<listed_device>& all) {
+  std::string text;
+  for (const listed_device& d : all) {
+    text += d.name;
+    if (!d.facts.name.empty()) text += "  " + d.facts.name;
+    if (d.facts.memory_bytes) text += ", " + std::to_string(d.facts.memory_bytes >> 20) + " MiB";
+    if (!d.facts.version.empty()) text += ", " + d.facts.version;
+    text += d.unusable.empty() ? "\n" : "  cannot be used: " + d.unusable + "\n";
+  }
+  return text;
+}
+
+/// Says on the standard error stream which device is used instead of a faster one, and why.
+[[gnu::cold]] inline void print_fallback(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+}
+
+/// Opens "cpu", "opencl" or "cuda", each with the number of a device if it is not to be that of this rank
+/// among the ranks of its machine ("cuda:1"); or "auto", the GPU of CUDA, and if that does not work the CPU,
+/// after telling `fallback` why. Each call opens a device anew, with memory of its own: tensors on one are
+/// not operands of programs on another. Throws device_error if the device does not exist or is not part of
+/// this build.
+[[gnu::cold]] inline device open_device(const std::string& name, const device_options& o = {},
+                                        const std::function<void(const std::string&)>& fallback =
+                                            print_fallback) {
+  if (name == "auto") {
+    try {
+      return open_device("cuda", o);
+    } catch (const device_error& e) {
+      fallback(std::string("weft: device auto: using the CPU: ") + e.what());
+      return open_device("cpu", o);
+    }
+  }
+  const std::size_t colon = std::min(name.find(':'), name.size());
+  device_options chosen = o;
+  bool known = colon == name.size();
+  if (!known) {
+    const char *const begin = name.data() + colon + 1, *const end = name.data() + name.size();
+    const auto [last, error] = std::from_chars(begin, end, chosen.device);
+    known = begin != end && last == end && error == std::errc() && chosen.device >= 0;
+  }
+  std::vector<device> opened;
+  if (known)
+    detail::for_each_kind([&](const char* kind, auto type) {
+      if (std::string_view(name).substr(0, colon) == kind)
+        opened.push_back(detail::open_kind(kind, type, chosen));
+    });
+  if (opened.empty())
+    throw device_error("weft: there is no device named " + name +
+                       ": cpu, opencl, cuda, opencl:N, cuda:N, auto");
+  return opened.front();
 }
 
 }  // namespace weft

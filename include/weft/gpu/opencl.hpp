@@ -5,6 +5,7 @@
 // nothing else uses, so that weft computes with addresses and offsets as on other devices.
 //
 //   device gpu(std::make_shared<gpu::opencl_backend>());
+//   policy<on<opencl>, precision::bf16>
 #pragma once
 
 #define CL_TARGET_OPENCL_VERSION 120
@@ -41,14 +42,42 @@ struct opencl_functions {
   WEFT_OPENCL(clEnqueueFillBuffer);
   WEFT_OPENCL(clFinish);
 #undef WEFT_OPENCL
+
+  /// The devices of all platforms, GPUs first.
+  [[gnu::cold]] std::vector<cl_device_id> devices() const {
+    cl_platform_id platforms[16];
+    cl_uint platform_count = 0;
+    if (clGetPlatformIDs(16, platforms, &platform_count) != CL_SUCCESS) platform_count = 0;
+    std::vector<cl_device_id> all;
+    for (const cl_device_type type : {cl_device_type{CL_DEVICE_TYPE_GPU}, cl_device_type{CL_DEVICE_TYPE_ALL}})
+      for (cl_uint i = 0; i < std::min<cl_uint>(platform_count, 16); ++i) {
+        cl_device_id found[64];
+        cl_uint count = 0;
+        if (clGetDeviceIDs(platforms[i], type, 64, found, &count) != CL_SUCCESS) continue;
+        for (const cl_device_id d : std::span(found, std::min<cl_uint>(count, 64)))
+          if (std::find(all.begin(), all.end(), d) == all.end()) all.push_back(d);
+      }
+    return all;
+  }
+  [[gnu::cold]] std::string info(cl_device_id device, cl_device_info what) const {
+    char text[256]{};
+    clGetDeviceInfo(device, what, sizeof text - 1, text, nullptr);
+    return text;
+  }
 };
 
 /// One OpenCL device.
 class opencl_backend : public jit_backend {
  public:
-  /// Opens the first GPU, or else the first device of any kind. Throws device_error if there is none.
-  [[gnu::cold]] opencl_backend() {
-    device_ = find_device();
+  /// Opens a device by its number: GPUs first, then devices of other types. Throws device_error if there is
+  /// none.
+  [[gnu::cold]] explicit opencl_backend(int number = 0) {
+    const std::vector<cl_device_id> all = cl_.devices();
+    if (all.empty()) throw device_error("weft: opencl: this machine has no OpenCL device");
+    if (number < 0 || number >= static_cast<int>(all.size()))
+      throw device_error("weft: there is no device opencl:" + std::to_string(number) + ": this machine has " +
+                         std::to_string(all.size()));
+    device_ = all[static_cast<std::size_t>(number)];
     cl_int code = 0;
     context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
     check(code, "clCreateContext");
@@ -65,7 +94,7 @@ class opencl_backend : public jit_backend {
 
   const char* name() const override { return "opencl"; }
   [[gnu::cold]] std::string description() const override {
-    return info(CL_DEVICE_NAME) + ", " + info(CL_DRIVER_VERSION);
+    return cl_.info(device_, CL_DEVICE_NAME) + ", " + cl_.info(device_, CL_DRIVER_VERSION);
   }
 
   void* allocate(std::size_t bytes) override {
@@ -101,10 +130,6 @@ class opencl_backend : public jit_backend {
     const cl_uchar zero = 0;
     check(cl_.clEnqueueFillBuffer(queue_, at.object, &zero, 1, at.offset, bytes, 0, nullptr, nullptr),
           "clEnqueueFillBuffer");
-  }
-  void synchronize() override {
-    check(cl_.clFinish(queue_), "clFinish");
-    check_faults();
   }
 
  protected:
@@ -146,6 +171,8 @@ class opencl_backend : public jit_backend {
     check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
           "clEnqueueNDRangeKernel");
   }
+
+  void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
   void read(void* to, const void* from, std::size_t bytes) override {
     const place at = find(from);
@@ -191,24 +218,6 @@ class opencl_backend : public jit_backend {
     return {object.object, address - begin};
   }
 
-  [[gnu::cold]] cl_device_id find_device() const {
-    cl_platform_id platforms[16];
-    cl_uint count = 0;
-    if (cl_.clGetPlatformIDs(16, platforms, &count) != CL_SUCCESS) count = 0;
-    for (const cl_device_type kind : {cl_device_type{CL_DEVICE_TYPE_GPU}, cl_device_type{CL_DEVICE_TYPE_ALL}})
-      for (cl_uint i = 0; i < std::min<cl_uint>(count, 16); ++i) {
-        cl_device_id found = nullptr;
-        if (cl_.clGetDeviceIDs(platforms[i], kind, 1, &found, nullptr) == CL_SUCCESS && found) return found;
-      }
-    throw device_error("weft: opencl: this machine has no OpenCL device");
-  }
-
-  [[gnu::cold]] std::string info(cl_device_info what) const {
-    char text[256]{};
-    cl_.clGetDeviceInfo(device_, what, sizeof text - 1, text, nullptr);
-    return text;
-  }
-
   opencl_functions cl_;
   cl_device_id device_ = nullptr;
   cl_context context_ = nullptr;
@@ -219,3 +228,25 @@ class opencl_backend : public jit_backend {
 };
 
 }  // namespace weft::gpu
+
+namespace weft {
+
+/// OpenCL devices, for on<opencl>.
+struct opencl {
+  static constexpr auto name = "opencl";
+  [[gnu::cold]] static std::vector<device_facts> list() {
+    const gpu::opencl_functions cl;
+    std::vector<device_facts> all;
+    for (const cl_device_id d : cl.devices()) {
+      cl_ulong bytes = 0;
+      cl.clGetDeviceInfo(d, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
+      all.push_back({cl.info(d, CL_DEVICE_NAME), bytes, cl.info(d, CL_DEVICE_VERSION)});
+    }
+    return all;
+  }
+  static std::shared_ptr<backend> open(int number, const device_options&) {
+    return std::make_shared<gpu::opencl_backend>(number);
+  }
+};
+
+}  // namespace weft

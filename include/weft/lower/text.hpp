@@ -13,6 +13,7 @@
 #include <string>
 
 #include <weft/lower/code.hpp>
+#include <weft/op/all.hpp>
 
 namespace weft::lower {
 
@@ -38,6 +39,7 @@ struct instruction_texts<op::op_list<Ops...>> {
     else return "";
   }
   static constexpr const char* at[] = {of<Ops>()...};
+  static constexpr const char* name[] = {Ops::name...};
 };
 
 /// Name of a register type in kernel texts; masks are 0 or 1.
@@ -316,6 +318,24 @@ inline text_form text_form_of(const kernel_call& call) {
 [[gnu::cold]] inline std::string kernel_text(std::span<const std::uint64_t> instructions,
                                              const text_form& form) {
   return detail::text_writer(instructions, form).run();
+}
+
+/// The ops that a kernel computes, for messages: "fused kernel of exp, add, sum".
+[[gnu::cold]] inline std::string kernel_name(std::span<const std::uint64_t> instructions) {
+  const auto name_of = [](int op) -> std::string {
+    if (op < first_opcode) return detail::instruction_texts<op::all::list>::name[op];
+    if (op == fold_sum || op == column_sum) return "sum";
+    return op >= fold_sum && op <= column_min ? "extremum" : "";
+  };
+  std::string names;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    const instruction w = instruction::decoded(instructions[i]);
+    if (w.op == constant) ++i;
+    const std::string name = name_of(w.op);
+    if (!name.empty() && (names + ",").find(" " + name + ",") == std::string::npos)
+      names += (names.empty() ? " " : ", ") + name;
+  }
+  return names.empty() ? "copying kernel" : "fused kernel of" + names;
 }
 
 }  // namespace weft::lower

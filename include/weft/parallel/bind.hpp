@@ -9,6 +9,9 @@
 //     run.step({.clip = 1.0});
 //   }
 //
+// A policy with on<...> moves the model to a device of that kind: `bind<policy<on<cuda>>>(model, optimizer,
+// ranks)` to the GPU of this rank among those of its machine, `{.device = 1}` as the last argument to another.
+//
 // A whole step with micro-batches can be written in one call: run.step(m, [&](index_t j) { return loss of
 // batch j; }).
 //
@@ -26,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/comm/environment.hpp>
 #include <weft/comm/self.hpp>
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer.hpp>
@@ -406,6 +410,13 @@ class bound_run : public context {
   std::uint64_t passes_seen_ = 0;
 };
 
+/// The number of this rank among those of its machine: LOCAL_RANK of its launcher; of ranks that are threads,
+/// its rank.
+[[gnu::cold]] inline int local_rank_of(const communicator& ranks) {
+  const launch me = launch_from_environment();
+  return me.size > 1 ? me.local_rank : ranks.rank();
+}
+
 namespace detail {
 /// The parameters of a model, each once: a tied one occurs at several places and has the name of the first.
 template <class Model>
@@ -414,6 +425,18 @@ state_dict_t once_each(const Model& model) {
   tensor_list met;
   std::erase_if(all, [&](const auto& named) { return !is_new(met, named.second); });
   return all;
+}
+/// Moves a model to the device of this rank that its policy chooses, if it chooses one.
+template <class Plan, class Model>
+void place_model(Model& model, const communicator& ranks, device_options o) {
+  using chosen = typename Plan::device_type;
+  if constexpr (!std::is_void_v<chosen>) {
+    if (o.device < 0 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
+    to(model, chosen::where(o));
+  } else if (o.device >= 0) {
+    throw usage_error("weft: bind: device " + std::to_string(o.device) +
+                      " is of a kind that the policy has to choose: policy<on<cuda>, ...>");
+  }
 }
 template <class Plan>
 using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,
@@ -441,11 +464,12 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>) &&
            (!divides_context<Plan>) && (!divides_experts<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
     throw usage_error("weft: bind: strategy::single is for one rank, there are " +
                       std::to_string(ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
   return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
                                                        optimizer, {std::shared_ptr<void>(), &ranks},
                                                        chosen::options());
@@ -456,16 +480,20 @@ template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
            (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>) &&
            (!divides_context<Plan>) && (!divides_experts<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
-  return bound_run<Optimizer, typename Plan::programs>(
-      detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks},
-      Plan::strategy_type::options(check_mesh(sizes, ranks.size())));
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          const device_options& where = {}) {
+  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
+  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
+                                                       optimizer, {std::shared_ptr<void>(), &ranks}, o);
 }
 /// The same for a single process.
 template <class Plan, class Model, class Optimizer>
-auto bind(Model& model, Optimizer& optimizer) {
+auto bind(Model& model, Optimizer& optimizer, const device_options& where = {}) {
+  auto alone = std::make_shared<self_communicator>();
+  detail::place_model<Plan>(model, *alone, where);
   return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
-                                                       optimizer, std::make_shared<self_communicator>(),
+                                                       optimizer, std::move(alone),
                                                        detail::strategy_of<Plan>::options());
 }
 

@@ -108,9 +108,11 @@ class context_parallel_run : public Base {
 /// ranks. With the axis pp: parallel/context_pipeline.hpp.
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (!Plan::strategy_type::has(mesh_axis::pp))
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          const device_options& where = {}) {
   using options = typename Plan::programs;
   const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
   std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
   // For parameters and their gradients, cp is one more axis of copies.
   const mesh_sizes copies{.dp = sizes.dp * sizes.cp, .fsdp = sizes.fsdp, .tp = sizes.tp};
@@ -129,11 +131,11 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
 /// The same for a mesh whose only axis is cp, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   static_assert(Plan::strategy_type::axes == 1,
                 "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
                 "{.dp = 2, .cp = 2})");
-  return bind<Plan>(model, optimizer, ranks, {.cp = ranks.size()});
+  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.cp = ranks.size()}, where);
 }
 
 }  // namespace weft

@@ -16,8 +16,9 @@ namespace weft {
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
-          pipeline_options p = {}) {
+          pipeline_options p = {}, const device_options& where = {}) {
   const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
     layers = group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp);

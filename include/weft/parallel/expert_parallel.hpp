@@ -203,8 +203,10 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
 /// copies. Throws usage_error if the sizes do not multiply to the number of ranks.
 template <class Plan, class Model, class Optimizer>
   requires divides_experts<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          const device_options& where = {}) {
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
   return expert_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, {std::shared_ptr<void>(), &ranks},
       group_along(ranks, sizes, mesh_axis::ep, mesh_axis::ep, {}, true),
@@ -213,11 +215,11 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
 /// The same for a mesh whose only axis is ep, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
   requires divides_experts<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   static_assert(Plan::strategy_type::axes == 1,
                 "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
                 "{.dp = 2, .ep = 2})");
-  return bind<Plan>(model, optimizer, ranks, {.ep = ranks.size()});
+  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.ep = ranks.size()}, where);
 }
 
 }  // namespace weft

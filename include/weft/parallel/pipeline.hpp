@@ -473,7 +473,8 @@ evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options, DividesBackward>&
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
-          pipeline_options p = {}) {
+          pipeline_options p = {}, const device_options& where = {}) {
+  detail::place_model<Plan>(model, ranks, where);
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
     layers = group_along(ranks, {.tp = o.layer_ranks}, mesh_axis::tp, mesh_axis::tp);
@@ -488,9 +489,9 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
-          pipeline_options p = {}) {
+          pipeline_options p = {}, const device_options& where = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
-                    std::move(p));
+                    std::move(p), where);
 }
 
 }  // namespace weft

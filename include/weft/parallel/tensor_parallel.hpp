@@ -101,8 +101,10 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
 /// ranks, shape_error if a parameter cannot be divided.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_context<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          const device_options& where = {}) {
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  detail::place_model<Plan>(model, ranks, where);
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
       group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
@@ -111,11 +113,11 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
 /// The same for a mesh whose only axis is tp, along which all ranks are.
 template <class Plan, class Model, class Optimizer>
   requires divides_layers<Plan> && (!divides_context<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks) {
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   static_assert(Plan::strategy_type::axes == 1,
                 "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
                 "{.dp = 2, .tp = 2})");
-  return bind<Plan>(model, optimizer, ranks, {.tp = ranks.size()});
+  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.tp = ranks.size()}, where);
 }
 
 }  // namespace weft

@@ -65,7 +65,25 @@ struct selective {
 template <class T>
 concept program_choice = requires(detail::chosen_options o) { T::choose(o); };
 
+/// The choice of a kind of devices: on<...> (device/kind.hpp).
+template <class T>
+concept device_choice = requires { typename T::kind; &T::where; };
+
 namespace detail {
+/// The on<...> among `Choices`; void without one.
+template <class... Choices>
+struct chosen_device {
+  using type = void;
+};
+template <class First, class... Rest>
+struct chosen_device<First, Rest...> {
+  using type = typename chosen_device<Rest...>::type;
+};
+template <device_choice First, class... Rest>
+struct chosen_device<First, Rest...> {
+  using type = First;
+};
+
 template <class Choice>
 constexpr void choose(chosen_options& o) {
   if constexpr (program_choice<Choice>) Choice::choose(o);

@@ -103,7 +103,7 @@ class context {
         [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
     for (; at != specializations_.end() && at->identity == identity; ++at)
       if (at->made->symbols() == symbols) return *at->made;
-    return add({identity, std::make_unique<run::specialization>(plan, kernels, symbols)},
+    return add({identity, std::make_unique<run::specialization>(plan, kernels, symbols, *device_)},
                at - specializations_.begin());
   }
 
@@ -196,17 +196,28 @@ class context {
 };
 
 /// A context with the compile options `Options`.
-template <class Options>
+template <class Options, class Device = void>
 class context_for : public context {
  public:
   using programs = Options;
   using context::context;
 };
-/// A context whose programs are compiled with other choices than the default.
+/// The same on a device of the kind that `Device` chooses: its first one by default.
+template <class Options, device_choice Device>
+class context_for<Options, Device> : public context {
+ public:
+  using programs = Options;
+  /// Throws device_error if there is no such device.
+  explicit context_for(const device_options& o = {}) : context(Device::where(o)) {}
+};
+/// A context whose programs are compiled with other choices than the default, and which may choose the
+/// device.
 ///   context_in<precision::bf16> c;
+///   context_in<on<cuda>, precision::bf16> second({.device = 1});
 ///   tape steps(c);
-template <program_choice... Choices>
-using context_in = context_for<options_of<Choices...>>;
+template <class... Choices>
+  requires((program_choice<Choices> || device_choice<Choices>) && ...)
+using context_in = context_for<options_of<Choices...>, typename detail::chosen_device<Choices...>::type>;
 
 /// The context of functions that are given none: on the CPU, created at the first call and never destroyed.
 /// Shared by all threads, of which only one may use it at a time.

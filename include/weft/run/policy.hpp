@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A policy: compile-time choices to which a model is bound. It selects the precision of products, what
-// backward recomputes, and, on many ranks, the parallel strategy (parallel/strategy.hpp).
+// A policy: compile-time choices to which a model is bound. It selects the device, the precision of products,
+// what backward recomputes, and, on many ranks, the parallel strategy (parallel/strategy.hpp).
 //
-//   using plan = policy<precision::bf16, recompute::selective, strategy::fully_sharded<3>>;
+//   using plan = policy<on<cuda>, precision::bf16, recompute::selective, strategy::fully_sharded<3>>;
 #pragma once
 
 #include <type_traits>
@@ -37,14 +37,18 @@ struct programs_under<Strategy, Options> {
 };
 }  // namespace detail
 
-/// A policy of at most one strategy, and choices for programs (precision, recompute), in any order. The
-/// device is that of the model, the ranks those of the communicator.
+/// A policy of at most one kind of devices (on<cuda>), at most one strategy, and choices for programs
+/// (precision, recompute), in any order. Without on<...> the device is that of the model. The ranks are those
+/// of the communicator.
 template <class... Choices>
 struct policy {
-  static_assert(((strategy_choice<Choices> || program_choice<Choices>)&&...),
-                "weft: policy: takes a strategy (strategy::...), a precision (precision::...) and "
-                "recompute::...");
+  static_assert(((strategy_choice<Choices> || program_choice<Choices> || device_choice<Choices>)&&...),
+                "weft: policy: takes a device (on<...>), a strategy (strategy::...), a precision "
+                "(precision::...) and recompute::...");
+  static_assert((int{device_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes one device");
   static_assert((int{strategy_choice<Choices>} + ... + 0) <= 1, "weft: policy: takes one strategy");
+  /// on<...>, or void.
+  using device_type = typename detail::chosen_device<Choices...>::type;
   /// void for one rank.
   using strategy_type = typename detail::chosen_strategy<Choices...>::type;
   using programs = typename detail::programs_under<strategy_type, options_of<Choices...>>::type;

@@ -47,8 +47,9 @@ struct frame {
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
+  /// `device`: on which it will run, and which may need scratch memory in the arena.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
-                               const symbol_values& symbols)
+                               const symbol_values& symbols, const backend& device)
       : plan_(p), symbols_(symbols), leaves_(p.leaves, nullptr), outputs_(count_of(p.outputs), {}),
         layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
         tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
@@ -59,12 +60,17 @@ class specialization {
     arena_ = plan_arena(p, [&](int id) {
       return weft::bytes_of(layout_of(id).extents, value(id).result.type);
     });
-    for (int s = 0; s < steps_.size(); ++s) prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
+    for (int s = 0; s < steps_.size(); ++s) {
+      prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
+      if (steps_[s].entry->kind == step_kind::kernel)
+        scratch_bytes_ = std::max(scratch_bytes_, device.scratch_bytes(steps_[s].call));
+    }
   }
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
-  std::size_t arena_bytes() const { return arena_.bytes; }
+  /// The memory of intermediate values, and after it the scratch memory of one kernel at a time.
+  std::size_t arena_bytes() const { return arena_.bytes + scratch_bytes_; }
   /// Whether the program can add this output to the contents of its memory.
   bool can_add(int output) const {
     return value(base_of(plan_.outputs[static_cast<std::size_t>(output)])).adds;
@@ -136,6 +142,7 @@ class specialization {
         for (int i = 0; i < s.entry->arguments; ++i)
           s.call.args.number[i] =
               number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
+        s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes;
         f.device.launch(s.call);
         continue;
       }
@@ -458,6 +465,7 @@ class specialization {
   sequence<layout> layouts_;   // by value
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;
+  std::size_t scratch_bytes_ = 0;
   sequence<source> sources_;   // by operand
   sequence<strided> tensors_;  // by operand, for steps that are not kernels
   sequence<prepared> steps_;

@@ -173,9 +173,14 @@ inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape&
 }
 }  // namespace detail
 
-/// Moves the elements to another device, for all handles. Throws value_error for sharded tensors.
+/// Moves the elements to another device, for all handles; a deferred parameter gets them there. Throws
+/// value_error for sharded tensors.
 inline void move_to(tensor_state& t, const device& where) {
   if (t.where == where) return;
+  if (t.is_deferred()) {
+    t.where = where;
+    return;
+  }
   detail::require_memory(t);
   const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
   t.where->download(host.get(), t.memory.data(), t.bytes());

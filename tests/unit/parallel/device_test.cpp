@@ -54,3 +54,47 @@ TEST_CASE("parameters on a device with memory of its own") {
   });
   CHECK(largest_relative_difference(losses, whole.losses) < 1e-5);
 }
+
+namespace {
+/// The losses of three steps on two ranks of a model that is created on the CPU, with elements or without, and
+/// the device that ranks train on.
+template <class Plan>
+std::vector<double> losses_of(bool deferred, std::string& device_name) {
+  std::vector<double> losses;
+  run_ranks(2, [&](communicator& ranks) {
+    net model = net::create(deferred ? default_device().deferred() : default_device());
+    initialize(model, 5);
+    adamw optimizer{.lr = 1e-2};
+    auto run = bind<Plan>(model, optimizer, ranks);
+    const device where = run.where();
+    for (int s = 0; s < 3; ++s) {
+      const index_t g = 2 * s + ranks.rank();
+      const auto inputs = batch_of(g, where, 0), labels = batch_of(g, where, 1);
+      const auto r = run.step(1, [&](index_t) { return cross_entropy(model(inputs), labels); });
+      if (ranks.rank() == 0) losses.push_back(r.loss);
+    }
+    if (ranks.rank() == 0) device_name = where->name();
+  });
+  return losses;
+}
+}  // namespace
+
+TEST_CASE("a policy chooses the device of all ranks, with parameters that have elements and without") {
+  try {
+    on<opencl>::where();
+  } catch (const device_error& e) {
+    test::skip("opencl", e.what());
+    return;
+  }
+  std::string where;
+  const auto expected = losses_of<policy<on<host>, strategy::fully_sharded<3>>>(false, where);
+  CHECK(where == "cpu");
+  for (const bool deferred : {false, true}) {
+    const auto there = losses_of<policy<on<opencl>, strategy::fully_sharded<3>>>(deferred, where);
+    CHECK(where == "opencl");
+    CHECK(largest_relative_difference(there, expected) < 1e-5);
+  }
+  CHECK_THROWS_AS((on<opencl>::where({.device = 99})), device_error);
+  context_in<on<opencl>> c;  // the same device, whose tensors both can read
+  CHECK(c.where() == on<opencl>::where());
+}

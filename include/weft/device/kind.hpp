@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// Kinds of devices, which policies and programs choose by name: cuda in gpu/cuda.hpp, opencl in
+// gpu/opencl.hpp, host here. A program compiles the kinds that it includes and no others.
+//
+//   struct npu {                                       // a kind of one's own; docs/adding_a_device.md
+//     static constexpr auto name = "npu";
+//     static std::vector<device_facts> list();
+//     static std::shared_ptr<backend> open(int number, const device_options&);
+//   };
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <weft/device/device.hpp>
+
+namespace weft {
+
+/// What a driver says of one of its devices.
+struct device_facts {
+  std::string name;              // the product's
+  std::size_t memory_bytes = 0;  // of the device; 0: unknown
+  std::string version;           // "compute capability 9.0", "OpenCL 3.0"
+};
+
+/// A kind of devices: a name, the devices of this machine by number, and how one is opened. Both throw
+/// device_error if the driver is missing or does not work.
+template <class T>
+concept device_kind = requires(const device_options& o) {
+  { T::name } -> std::convertible_to<const char*>;
+  { T::list() } -> std::same_as<std::vector<device_facts>>;
+  { T::open(0, o) } -> std::convertible_to<std::shared_ptr<backend>>;
+};
+
+/// The CPU, for on<host>.
+struct host {
+  static constexpr auto name = "cpu";
+  [[gnu::cold]] static std::vector<device_facts> list() {
+    return {{std::to_string(hardware_threads()) + " threads", 0, ""}};
+  }
+  static std::shared_ptr<backend> open(int, const device_options& o) {
+    return std::make_shared<cpu::cpu_backend>(o.threads);
+  }
+  static device shared() { return default_device(); }
+};
+
+/// The number of the device that `o` asks for; without a rank the first one. Throws device_error if there is
+/// none.
+template <device_kind Kind>
+[[gnu::cold]] int device_number(const device_options& o) {
+  const auto count = static_cast<int>(Kind::list().size());
+  if (count == 0)
+    throw device_error(std::string("weft: ") + Kind::name + ": this machine has no such device");
+  if (o.device < 0) return std::max(o.local_rank, 0) % count;
+  if (o.device >= count)
+    throw device_error(std::string("weft: there is no device ") + Kind::name + ":" +
+                       std::to_string(o.device) + ": this machine has " + std::to_string(count));
+  return o.device;
+}
+
+/// Device `number` of a kind, opened at the first call and then the same for the whole process, so that
+/// tensors on it can be operands of one expression. Never closed. That of the CPU is default_device().
+template <device_kind Kind>
+[[gnu::cold]] device shared_device(int number) {
+  if constexpr (requires { Kind::shared(); }) {
+    return Kind::shared();
+  } else {
+    static auto* const opened = new std::vector<std::optional<device>>();  // by number
+    static auto* const mutex = new std::mutex();
+    const std::lock_guard lock(*mutex);
+    const auto place = static_cast<std::size_t>(number);
+    if (opened->size() <= place) opened->resize(place + 1);
+    auto& it = (*opened)[place];
+    if (!it) it.emplace(Kind::open(number, {}));
+    return *it;
+  }
+}
+
+/// In a policy: models, and contexts, are on devices of a kind.
+///   policy<on<cuda>, precision::bf16, strategy::fully_sharded<3>>     // bind takes the GPU of each rank
+///   context_in<on<cuda>, precision::bf16> c;                          // the first one
+///   const device second = on<cuda>::where({.device = 1});
+template <device_kind Kind>
+struct on {
+  using kind = Kind;
+  /// A device of this kind, the same handle for the whole process. Throws device_error if there is none, or
+  /// its driver does not work.
+  static device where(const device_options& o = {}) { return shared_device<Kind>(device_number<Kind>(o)); }
+};
+
+}  // namespace weft
