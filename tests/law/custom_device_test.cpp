@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT
+// The contract of devices, for the device of one's own among the examples.
+#include "../../examples/custom_device.hpp"
+
+#define WEFT_TEST_KIND worker
+#include "device_test.cpp"
