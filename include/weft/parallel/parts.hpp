@@ -51,7 +51,7 @@ inline state_ptr copy_on(const device& where, const state_ptr& t) {
 inline state_ptr part_state(const tensor_state& like, const shape& whole, const placement& where, int ranks,
                             int rank) {
   state_ptr part = make_state(like.where, part_extents(whole, where, ranks, rank), like.type);
-  part->divided = unnamed_division(whole, where);
+  part->divided = unnamed_division(whole, where, ranks, rank);
   return part;
 }
 }  // namespace detail

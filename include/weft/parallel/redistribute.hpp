@@ -22,13 +22,12 @@ namespace weft {
 
 namespace parallel::detail {
 
-/// `t`; throws shape_error if it is not divided among as many ranks as there are.
+/// `t`; throws usage_error if it is divided among other ranks.
 inline const state_ptr& checked_part(const char* what, const state_ptr& t, const communicator& ranks) {
-  const shape own = part_extents(t->whole(), t->where_in_layer(), ranks.size(), ranks.rank());
-  if (!(own == t->extents))
-    refuse<shape_error>({"weft: ", what, ": a tensor of shape ", t->whole(), " of which this rank has ",
-                         t->extents, " is not divided among these ", ranks.size(), " ranks, of which rank ",
-                         ranks.rank(), " would have ", own});
+  if (t->is_part_of_layer() && (t->divided->ranks != ranks.size() || t->divided->rank != ranks.rank()))
+    refuse<usage_error>({"weft: ", what, ": a tensor of shape ", t->whole(), " of which this is part ",
+                         t->divided->rank, " of ", t->divided->ranks, ", and rank ", ranks.rank(), " of ",
+                         ranks.size(), " ranks"});
   weft::detail::require_own_memory(*t);
   return t;
 }
@@ -61,7 +60,7 @@ tensor<T, Extents> divide(const tensor<T, Extents, Tracked>& t, int dim, communi
 }
 
 /// The whole of a divided tensor on every rank; `t` itself if it is whole. Collective: one all_gather. Throws
-/// shape_error if `t` is divided among another number of ranks.
+/// usage_error if `t` is divided among other ranks.
 template <class T, class Extents, bool Tracked>
 tensor<T, Extents> gather(const tensor<T, Extents, Tracked>& t, communicator& ranks) {
   return parallel::detail::placed_by_hand("gather", tensor<T, Extents>(t.state()), placement{}, ranks);
@@ -114,7 +113,7 @@ part_of_rank<T, Extents> as_part(const tensor<T, Extents, Tracked>& local, int d
                            along, " of ", ranks.size(), " parts is ", expected});
   }
   auto part = alias_of(*local.state());
-  part->divided = unnamed_division(whole, divided_along(along));
+  part->divided = unnamed_division(whole, divided_along(along), ranks.size(), ranks.rank());
   part->grad.reset();
   return part_of_rank<T, Extents>(std::move(part));
 }

@@ -43,8 +43,9 @@ namespace detail {
 /// A value like `t` that another stage computes: it has extents, a placement and no memory.
 inline std::shared_ptr<tensor_state> absent_value(const tensor_state& t) {
   auto state = make_recycled<tensor_state>(t.where, t.extents, t.type, buffer());
-  state->divided = std::make_shared<division>(
-      division{"of another stage of the pipeline", t.whole(), t.where_in_layer()});
+  division of = t.divided ? *t.divided : division{{}, t.extents};
+  of.name = "of another stage of the pipeline";
+  state->divided = std::make_shared<division>(std::move(of));
   return state;
 }
 /// The value that a program would compute from these operands, without memory.

@@ -80,7 +80,8 @@ inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f3
 /// A tensor of the type, shape and placement of `t`, on `where`.
 inline state_ptr state_like(const tensor_state& t, const device& where) {
   state_ptr state = make_state(where, t.extents, t.type);
-  if (t.is_part_of_layer()) state->divided = unnamed_division(t.whole(), t.divided->where);
+  if (t.is_part_of_layer()) 
+    state->divided = unnamed_division(t.whole(), t.divided->where, t.divided->ranks, t.divided->rank);
   return state;
 }
 /// The same of zeros.

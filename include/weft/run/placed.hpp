@@ -21,7 +21,7 @@ inline void note_division(const context& c, const plan_view& p, const symbol_val
     if (own.kind != symbol_kind::part) continue;
     shape whole = result.extents;
     whole[d] = detail::number_of(symbols, own.a);
-    result.divided = unnamed_division(whole, divided_along(d));
+    result.divided = unnamed_division(whole, divided_along(d), c.layer_rank().ranks, c.layer_rank().rank);
     return;
   }
 }

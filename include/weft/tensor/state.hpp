@@ -35,8 +35,9 @@ struct division {
   bool is_deferred = false;     // a parameter whose part has no elements so far
 };
 /// The division of a tensor that is no parameter.
-inline std::shared_ptr<const division> unnamed_division(const shape& whole, const placement& where) {
-  return make_recycled<division>(division{{}, whole, where});
+inline std::shared_ptr<const division> unnamed_division(const shape& whole, const placement& where,
+                                                        index_t ranks, index_t rank) {
+  return make_recycled<division>(division{{}, whole, where, ranks, rank});
 }
 
 /// State shared by the handles of a tensor.
