@@ -12,30 +12,39 @@
 #pragma once
 
 #include <weft/parallel/bind.hpp>
+#include <weft/parallel/head_exchange.hpp>
 #include <weft/parallel/ring_attention.hpp>
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/placement/context_graph.hpp>
 
 namespace weft {
 
-/// How ranks attend to the positions of others: blocks of keys and values travel around a ring.
-struct ring {};
-
-/// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
-template <class Options>
-struct context_programs : Options {
-  template <class Source>
-  using divided = context_graph<run::divided_source<Source, Options>>;
+/// Ring attention: blocks of keys and values travel around a ring while ranks attend to those that they have.
+struct ring {
+  static constexpr auto pass = &graph::with_context_attention;
+  using service = parallel::ring_attention;
+};
+/// DeepSpeed Ulysses: ranks exchange their positions for heads before attention, and back after it.
+struct ulysses {
+  static constexpr auto pass = &graph::with_exchanged_heads;
+  using service = parallel::head_exchange;
 };
 
-/// The axis of a mesh along which the positions of sequences are divided.
+/// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
+template <class Options, class Kind>
+struct context_programs : Options {
+  using positions_service = typename Kind::service;
+  template <class Source>
+  using divided = context_graph<run::divided_source<Source, Options>, Kind::pass>;
+};
+
+/// The axis of a mesh along which the positions of sequences are divided; `Kind`: ring or ulysses.
 template <class Kind = ring>
 struct cp {
-  static_assert(std::is_same_v<Kind, ring>, "weft: cp: the kinds are: ring");
   static constexpr mesh_axis axis = mesh_axis::cp;
   static constexpr sharding divide = sharding::none;
   template <class Options>
-  using programs = context_programs<Options>;
+  using programs = context_programs<Options, Kind>;
 };
 
 /// The positions of a sequence that this rank has.
@@ -82,9 +91,9 @@ class context_parallel_run : public Base {
   template <class... Arguments>
   explicit context_parallel_run(std::shared_ptr<communicator> positions, Arguments&&... arguments)
       : Base(std::forward<Arguments>(arguments)...),
-        ring_(std::make_shared<parallel::ring_attention>(std::move(positions))),
+        positions_(std::make_shared<typename Base::programs::positions_service>(std::move(positions))),
         copies_(std::make_shared<context>(this->where())) {
-    Base::divide_context(ring_);
+    Base::divide_context(positions_);
   }
 
   /// The positions of this rank of sequences of `length` positions. Programs evaluated from here on, and
@@ -92,14 +101,18 @@ class context_parallel_run : public Base {
   /// Must be called with the same length on all ranks. Throws usage_error if `length` is less than the number
   /// of ranks.
   context_part part_of_context(index_t length) {
-    ring_->divide({length, ring_->ranks().size()});
-    const context_part own(*ring_->division(), ring_->ranks().rank(), copies_);
+    const communicator& ranks = positions_->ranks();
+    positions_->divide({length, ranks.size()});
+    this->layer_rank_.context_ranks = ranks.size();
+    this->layer_rank_.context_rank = ranks.rank();
+    this->layer_rank_.positions = length;
+    const context_part own(positions_->division(), ranks.rank(), copies_);
     this->loss_weight = own.weight();
     return own;
   }
 
  private:
-  std::shared_ptr<parallel::ring_attention> ring_;
+  std::shared_ptr<parallel::divided_positions> positions_;
   std::shared_ptr<context> copies_;  // apart, so that copies draw none of the run's random numbers
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What attention asks of the strategy where ranks divide positions among themselves.
+// What programs ask of the strategy where ranks divide positions among themselves.
 #pragma once
 
 #include <string_view>
@@ -10,16 +10,23 @@
 
 namespace weft::parallel {
 
-/// Executes attention over the positions of several ranks.
+/// Executes what reads positions of other ranks (placement/context_graph.hpp): one of the two functions.
 class context_service {
  public:
   virtual ~context_service() = default;
 
   /// The ranks that have the positions of one sequence.
   virtual communicator& ranks() const = 0;
-  /// op::context_attention, or its derivative. Messages are labelled as `o` says. Collective.
-  virtual void attend(const device& where, std::string_view op, const native_operands& operands,
-                      const comm_options& o) = 0;
+  /// Executes op::context_attention, or its derivative; false if this rank has all positions. Messages have
+  /// the step and time-out of `o`. Collective.
+  virtual bool attend(const device&, std::string_view /*op*/, const native_operands&, const comm_options&) {
+    return false;
+  }
+  /// Executes an exchange of positions for heads, or its inverse; false for other ops. Collective.
+  virtual bool exchange(const device&, std::string_view /*op*/, const attributes&, const strided& /*in*/,
+                        const strided& /*out*/, const comm_options&) {
+    return false;
+  }
 };
 
 }  // namespace weft::parallel

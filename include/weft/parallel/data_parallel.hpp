@@ -96,6 +96,8 @@ class data_parallel_hooks : public run::execution_hooks {
     reducer_.poll();
   }
   void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) override {
+    context_service* const all = groups_.context();
+    if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return;
     exchange_in_layer(*where_, groups_, op, at, in, out);
   }
   state_ptr placed(const state_ptr& value, const placement& to) override {
@@ -103,9 +105,7 @@ class data_parallel_hooks : public run::execution_hooks {
   }
   bool attend(std::string_view op, const native_operands& o) override {
     context_service* const all = groups_.context();
-    if (!all || all->ranks().size() == 1) return false;
-    all->attend(where_, op, o, groups_.labelled(""));
-    return true;
+    return all && all->attend(where_, op, o, groups_.labelled(""));
   }
 
   /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once

@@ -9,13 +9,10 @@
 #pragma once
 
 #include <array>
-#include <optional>
-#include <utility>
 
 #include <weft/device/cpu/merge.hpp>
 #include <weft/op/attention.hpp>
-#include <weft/parallel/context_division.hpp>
-#include <weft/parallel/context_service.hpp>
+#include <weft/parallel/divided_positions.hpp>
 
 namespace weft::parallel {
 
@@ -26,12 +23,6 @@ inline constexpr native_code merge_code{
 inline constexpr native_code add_code{
     &op::detail::by_type<&cpu::add_positions<float>, &cpu::add_positions<double>>};
 
-/// Positions first to first + count - 1 of a tensor whose dim `dim` counts positions.
-inline strided positions_of(strided t, const position_range& of, int dim = 1) {
-  t.pointer = static_cast<char*>(t.pointer) + of.first * t.stride[dim] * size_of(t.type);
-  t.extents[dim] = of.count;
-  return t;
-}
 /// A contiguous tensor like `like` with `positions` positions, at `memory`.
 inline strided tensor_at(void* memory, const strided& like, index_t positions) {
   strided t{memory, like.type, like.extents};
@@ -53,59 +44,35 @@ struct key_block {
 
 }  // namespace detail
 
-/// Ring attention on this rank. Positions are divided as context_division says; all ranks must be told the
-/// same length.
-class ring_attention : public context_service {
+/// Ring attention on this rank.
+class ring_attention : public divided_positions {
  public:
-  explicit ring_attention(std::shared_ptr<communicator> ranks) : ranks_(std::move(ranks)) {}
+  using divided_positions::divided_positions;
 
-  communicator& ranks() const override { return *ranks_; }
-  /// Sets how the positions of subsequent sequences are divided.
-  void divide(const context_division& d) { division_ = d; }
-  const std::optional<context_division>& division() const { return division_; }
-
-  void attend(const device& where, std::string_view op, const native_operands& o,
+  bool attend(const device& where, std::string_view op, const native_operands& o,
               const comm_options& with) override {
-    check(where, o);
+    if (size() == 1) return false;
+    const strided &q = o.in[0], &k = o.in[1];
+    check(where, q.extents, q.extents[1]);
+    check(where, k.extents, k.extents[1]);
+    if (o.at[1] != 0)
+      throw usage_error("weft: attention: over the positions of several ranks, with an offset");
     options_ = with;
     device_ = &*where;
     const bool backward = op == "context_attention_backward";
-    const strided& k = o.in[1];
-    const index_t most = division_->most(), block = 2 * detail::bytes_of(k, most);
+    const index_t most = division().most(), block = 2 * detail::bytes_of(k, most);
     // Two blocks, one being sent, one arriving; in backward as many of cotangents, and those that arrive.
-    const index_t own = detail::bytes_of(o.in[0], most) + o.in[0].size() * size_of(k.type);
-    reserve(where, static_cast<std::size_t>((backward ? 5 : 2) * block + own));
+    const index_t own = detail::bytes_of(q, most) + q.size() * size_of(q.type);
+    memory_ = memory(where, (backward ? 5 : 2) * block + own);
     backward ? attend_backward(o, block) : attend_forward(o, block);
+    return true;
   }
 
  private:
-  int rank() const { return ranks_->rank(); }
-  int next() const { return (rank() + 1) % ranks_->size(); }
-  int previous() const { return (rank() + ranks_->size() - 1) % ranks_->size(); }
+  int next() const { return (rank() + 1) % size(); }
+  int previous() const { return (rank() + size() - 1) % size(); }
   /// The rank whose block is here after `hop` hops.
-  int source(int hop) const { return (rank() - hop + ranks_->size()) % ranks_->size(); }
-
-  void check(const device& where, const native_operands& o) const {
-    if (!where->host_accessible())
-      throw device_error("weft: attention: on device " + std::string(where->name()) +
-                         ": positions are divided on devices whose memory the host can access");
-    if (!division_)
-      throw usage_error(
-          "weft: attention: the number of positions of all ranks is not known: call "
-          "run.part_of_context(length) before");
-    const index_t own = division_->count(rank());
-    if (o.in[0].extents[1] != own || o.in[1].extents[1] != own || o.at[1] != 0)
-      throw usage_error("weft: attention: operands of shapes " + to_string(o.in[0].extents) + " and " +
-                        to_string(o.in[1].extents) + ": this rank has " + std::to_string(own) + " of " +
-                        std::to_string(division_->length()) + " positions, of queries and of keys");
-  }
-  void reserve(const device& where, std::size_t bytes) {
-    if (bytes <= bytes_) return;
-    memory_ = {};
-    memory_ = where.allocate(bytes);
-    bytes_ = bytes;
-  }
-  char* memory() const { return static_cast<char*>(memory_.data()); }
+  int source(int hop) const { return (rank() - hop + size()) % size(); }
   comm_options labelled(const char* what) const {
     comm_options o = options_;
     o.label = what;
@@ -117,10 +84,10 @@ class ring_attention : public context_service {
     position_range queries, keys;
   };
   met met_with(int from, bool causal) const {
-    const index_t own_early = division_->early(rank()).count, own = division_->count(rank());
-    if (causal && from < rank()) return {{0, own}, {0, division_->early(from).count}};
-    if (causal) return {{own_early, own - own_early}, {0, division_->count(from)}};
-    return {{0, own}, {0, division_->count(from)}};
+    const index_t own_early = division().early(rank()).count, own = division().count(rank());
+    if (causal && from < rank()) return {{0, own}, {0, division().early(from).count}};
+    if (causal) return {{own_early, own - own_early}, {0, division().count(from)}};
+    return {{0, own}, {0, division().count(from)}};
   }
 
   /// Keys and values of one rank after the other: `visit` is called with those of hop 1, 2, ..., while the
@@ -128,22 +95,22 @@ class ring_attention : public context_service {
   template <class Own, class Visit>
   void around(const strided& k, const strided& v, index_t block, Own own, Visit visit) {
     const auto block_of = [&](int hop) {
-      return detail::key_block(memory() + hop % 2 * block, k, division_->count(source(hop)));
+      return detail::key_block(memory_ + hop % 2 * block, k, division().count(source(hop)));
     };
     const detail::key_block first = block_of(0);
     device_->copy(k, first.k);
     device_->copy(v, first.v);
     work sent, arrives;
     const auto start = [&](int hop) {
-      sent = ranks_->send(block_of(hop - 1).message(), next(), 0, labelled("keys and values"));
-      arrives = ranks_->receive(block_of(hop).message(), previous(), 0, labelled("keys and values"));
+      sent = ranks().send(block_of(hop - 1).message(), next(), 0, labelled("keys and values"));
+      arrives = ranks().receive(block_of(hop).message(), previous(), 0, labelled("keys and values"));
     };
     start(1);
     own();
-    for (int hop = 1; hop < ranks_->size(); ++hop) {
+    for (int hop = 1; hop < size(); ++hop) {
       arrives.wait();
       sent.wait();
-      if (hop + 1 < ranks_->size()) start(hop + 1);
+      if (hop + 1 < size()) start(hop + 1);
       visit(hop, block_of(hop));
     }
   }
@@ -156,20 +123,19 @@ class ring_attention : public context_service {
   void attend_forward(const native_operands& o, index_t block) {
     const strided &q = o.in[0], &y = o.out[0], &log_sum = o.out[1];
     const bool causal = o.at[0] != 0;
-    char* const part = memory() + 2 * block;
+    char* const part = memory_ + 2 * block;
     const auto own = [&] { call("attention", op::attention::code, o.in, o.out, causal); };
     around(o.in[1], o.in[2], block, own, [&](int hop, const detail::key_block& other) {
       const met m = met_with(source(hop), causal);
       if (m.queries.count == 0 || m.keys.count == 0) return;
-      const std::array in{detail::positions_of(q, m.queries), detail::positions_of(other.k, m.keys),
-                          detail::positions_of(other.v, m.keys)};
+      const std::array in{range_of(q, m.queries), range_of(other.k, m.keys), range_of(other.v, m.keys)};
       const strided result = detail::tensor_at(part, q, m.queries.count);
       strided sums{part + detail::bytes_of(q, m.queries.count), log_sum.type, log_sum.extents};
       sums.extents[2] = m.queries.count;
       set_contiguous(sums);
       const std::array out{result, sums};
       call("attention", op::attention::code, in, out, false);
-      const std::array whole{detail::positions_of(y, m.queries), detail::positions_of(log_sum, m.queries, 2)};
+      const std::array whole{range_of(y, m.queries), range_of(log_sum, m.queries, 2)};
       call("merge_attention", detail::merge_code, out, whole, false);
     });
   }
@@ -177,17 +143,17 @@ class ring_attention : public context_service {
   void attend_backward(const native_operands& o, index_t block) {
     const strided &q = o.in[0], &k = o.in[1];
     const bool causal = o.at[0] != 0;
-    const int last = ranks_->size() - 1;
-    char* const part = memory() + 5 * block;
+    const int last = size() - 1;
+    char* const part = memory_ + 5 * block;
     const auto sum_of = [&](int hop) {  // cotangents of the block that is here
-      return detail::key_block(memory() + (2 + hop % 2) * block, k, division_->count(source(hop)));
+      return detail::key_block(memory_ + (2 + hop % 2) * block, k, division().count(source(hop)));
     };
     const auto arriving = [&](int hop) {
-      return detail::key_block(memory() + 4 * block, k, division_->count(source(hop)));
+      return detail::key_block(memory_ + 4 * block, k, division().count(source(hop)));
     };
     work sent, arrives;
     const auto receive = [&](int hop) {
-      arrives = ranks_->receive(arriving(hop).message(), previous(), 1, labelled("cotangents of keys"));
+      arrives = ranks().receive(arriving(hop).message(), previous(), 1, labelled("cotangents of keys"));
     };
     const auto own = [&] { call("attention_backward", op::attention_backward::code, o.in, o.out, causal); };
     around(k, o.in[2], block, own, [&](int hop, const detail::key_block& other) {
@@ -201,7 +167,7 @@ class ring_attention : public context_service {
         add(arriving(hop).v, sum.v);
         sent.wait();
       }
-      sent = ranks_->send(sum.message(), next(), 1, labelled("cotangents of keys"));
+      sent = ranks().send(sum.message(), next(), 1, labelled("cotangents of keys"));
     });
     receive(last + 1);
     arrives.wait();
@@ -215,24 +181,20 @@ class ring_attention : public context_service {
                  const detail::key_block& sum, const strided& dq) const {
     device_->fill_zero(sum.k.pointer, static_cast<std::size_t>(2 * sum.k.size() * size_of(sum.k.type)));
     if (m.queries.count == 0 || m.keys.count == 0) return;
-    const std::array in{
-        detail::positions_of(o.in[0], m.queries),    detail::positions_of(other.k, m.keys),
-        detail::positions_of(other.v, m.keys),       detail::positions_of(o.in[3], m.queries),
-        detail::positions_of(o.in[4], m.queries, 2), detail::positions_of(o.in[5], m.queries)};
-    const std::array out{dq, detail::positions_of(sum.k, m.keys), detail::positions_of(sum.v, m.keys)};
+    const std::array in{range_of(o.in[0], m.queries),    range_of(other.k, m.keys),
+                        range_of(other.v, m.keys),       range_of(o.in[3], m.queries),
+                        range_of(o.in[4], m.queries, 2), range_of(o.in[5], m.queries)};
+    const std::array out{dq, range_of(sum.k, m.keys), range_of(sum.v, m.keys)};
     call("attention_backward", op::attention_backward::code, in, out, false);
-    add(dq, detail::positions_of(o.out[0], m.queries));
+    add(dq, range_of(o.out[0], m.queries));
   }
   void add(const strided& x, const strided& to) const {
     call("add_positions", detail::add_code, {&x, 1}, {&to, 1}, false);
   }
 
-  std::shared_ptr<communicator> ranks_;
-  std::optional<context_division> division_;
   comm_options options_;
   backend* device_ = nullptr;
-  buffer memory_;
-  std::size_t bytes_ = 0;
+  char* memory_ = nullptr;
 };
 
 }  // namespace weft::parallel

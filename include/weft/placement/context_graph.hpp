@@ -9,6 +9,7 @@
 #include <weft/graph/freeze.hpp>
 #include <weft/graph/op_info.hpp>
 #include <weft/graph/rewrite.hpp>
+#include <weft/graph/verify.hpp>
 #include <weft/op/attention.hpp>
 
 namespace weft::op {
@@ -32,12 +33,38 @@ struct context_attention_backward : attention_backward {
                                     .exchanges = true};
 };
 
+/// Base of exchanges of positions for heads, executed by the hooks of the strategy; on one rank a copy.
+/// Operand and result are [batch, position, head, feature]. Attributes: positions and heads of the result;
+/// heads that stay together.
+struct positions_exchange : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr native_code code{.exchanges = true};
+  static constexpr unsigned extents = 0b111;
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
+    inferred result{operands[0].extents.order == 4, operands[0]};
+    result.value.extents[1] = at[0];
+    result.value.extents[2] = at[1];
+    return result;
+  }
+};
+/// From this rank's positions of all heads to all positions of some heads (Jacobs et al., "DeepSpeed
+/// Ulysses", 2023).
+struct positions_to_heads : positions_exchange {
+  static constexpr auto name = "positions_to_heads";
+};
+/// The inverse.
+struct heads_to_positions : positions_exchange {
+  static constexpr auto name = "heads_to_positions";
+};
+
 }  // namespace weft::op
 
 namespace weft::graph {
 
 /// `g` with attention over the positions of all ranks.
-constexpr compute_graph with_context_attention(compute_graph g) {
+constexpr compute_graph with_context_attention(const compute_graph& of) {
+  compute_graph g = of;
   for (node& n : g.nodes) {
     if (n.op == &info_of<op::attention>) n.op = &info_of<op::context_attention>;
     if (n.op == &info_of<op::attention_backward>) n.op = &info_of<op::context_attention_backward>;
@@ -45,16 +72,82 @@ constexpr compute_graph with_context_attention(compute_graph g) {
   return g;
 }
 
+namespace detail {
+
+/// Puts exchanges around attention and its derivative.
+class head_exchange {
+ public:
+  constexpr explicit head_exchange(const compute_graph& g) : g_(g), in_heads_(g.size(), -1) {}
+
+  constexpr compute_graph run() {
+    return rewritten(g_, [&](compute_graph& to, const node& n, int i) {
+      if (n.op == &info_of<op::attention>) return forward(to, n, i);
+      if (n.op == &info_of<op::attention_backward>) return backward(to, n, i);
+      const int of = n.op->kind == op::op_kind::result ? g_[i].operand[0] : -1;
+      if (of < 0 || in_heads_[of] < 0) return to.intern(n).id;
+      const value other = result_of({&to, in_heads_[of]}, static_cast<int>(n.at[0]));
+      if (g_[of].op == &info_of<op::attention>) return other.id;  // log-sums, which only backward reads
+      return to_positions(other, n.result.extents).id;
+    });
+  }
+
+ private:
+  /// Of `heads` heads those of this rank; `key_heads` groups stay together.
+  static constexpr value to_heads(value x, index_t key_heads) {
+    symbol_table& dims = x.owner->dims;
+    const shape e = dims.canonical(x.extents());
+    const index_t unit = dims.divide(e[2], key_heads);
+    const index_t own = dims.multiply(dims.context_part(key_heads), unit);
+    return x.owner->apply<op::positions_to_heads>(attributes{{dims.all_positions(e[1]), own, unit}, 3}, x);
+  }
+  constexpr value to_positions(value x, const shape& whole) const {
+    symbol_table& dims = x.owner->dims;
+    const shape e = dims.canonical(whole);
+    const index_t unit = dims.divide(e[2], key_heads_);
+    return x.owner->apply<op::heads_to_positions>(attributes{{e[1], e[2], unit}, 3}, x);
+  }
+
+  constexpr int forward(compute_graph& to, const node& n, int i) {
+    key_heads_ = to.dims.canonical(to[n.operand[1]].result.extents[2]);
+    value in[3]{};
+    for (int k = 0; k < 3; ++k) in[k] = to_heads({&to, n.operand[k]}, key_heads_);
+    const value y = to.apply(*n.op, n.at, in, 3);
+    in_heads_[i] = y.id;
+    return to_positions(y, n.result.extents).id;
+  }
+  /// Reads what forward has exchanged already, so that only the cotangents are.
+  constexpr int backward(compute_graph& to, const node& n, int i) {
+    key_heads_ = to.dims.canonical(to[n.operand[1]].result.extents[2]);
+    const value y{&to, in_heads_[g_[i].operand[3]]};
+    value in[6]{{}, {}, {}, y, result_of(y, 1), to_heads({&to, n.operand[5]}, key_heads_)};
+    for (int k = 0; k < 3; ++k) in[k] = {&to, to[y.id].operand[k]};
+    const value d = to.apply(*n.op, n.at, in, 6);
+    in_heads_[i] = d.id;
+    return to_positions(d, n.result.extents).id;
+  }
+
+  const compute_graph& g_;
+  sequence<int> in_heads_;  // by node of g_: attention, or its derivative, of this rank's heads
+  index_t key_heads_ = 1;   // of the last of them
+};
+
+}  // namespace detail
+
+/// `g` in which ranks exchange positions for heads before attention, and back after it.
+constexpr compute_graph with_exchanged_heads(const compute_graph& g) {
+  return detail::head_exchange(g).run();
+}
+
 }  // namespace weft::graph
 
 namespace weft {
 
-/// The graph Source::frozen on ranks that divide positions.
-template <class Source>
+/// The graph Source::frozen on ranks that divide positions, by the pass `Pass`.
+template <class Source, auto Pass>
 class context_graph {
   struct source {
     static consteval graph::compute_graph make() {
-      return graph::with_context_attention(Source::frozen.thaw());
+      return verified(Pass(Source::frozen.thaw()), graph::verify_expanded);
     }
   };
 

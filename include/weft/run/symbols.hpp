@@ -93,9 +93,11 @@ inline index_t combined(const plan_view& p, const symbol& s, const symbol_values
 }
 }  // namespace detail
 
-/// A rank among those that divide layers among themselves.
+/// A rank among those that divide layers among themselves, and among those that divide positions.
 struct layer_rank {
   index_t ranks = 1, rank = 0;
+  index_t context_ranks = 1, context_rank = 0;
+  index_t positions = 0;  // of all of these; 0 if it is not known
 };
 
 namespace detail {
@@ -113,6 +115,8 @@ inline symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leav
       case symbol_kind::multiply: return detail::combined(p, s, numbers);
       case symbol_kind::part: return count_of_part(number(s.a), at.ranks, at.rank);
       case symbol_kind::part_first: return first_of_part(number(s.a), at.ranks, at.rank);
+      case symbol_kind::all_positions: return at.context_ranks > 1 ? at.positions : number(s.a);
+      case symbol_kind::context_part: return count_of_part(number(s.a), at.context_ranks, at.context_rank);
       default: return detail::quotient(p, s, numbers);
     }
   };
@@ -134,8 +138,9 @@ inline symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leav
 /// of all of them must fit, so that all throw if one does.
 inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
                                      const recycled_vector<index_t>& sizes, const layer_rank& own = {}) {
-  for (index_t r = 0; r < own.ranks; ++r)
-    if (r != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, {own.ranks, r});
+  layer_rank other = own;
+  for (other.rank = 0; other.rank < own.ranks; ++other.rank)
+    if (other.rank != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, other);
   return detail::symbols_of_rank(p, leaves, sizes, own);
 }
 

@@ -50,8 +50,10 @@ enum class symbol_kind : std::uint8_t {
   multiply,
   divide,  // exact; a remainder is an error when the value is known
   divide_up,
-  part,       // of `a` units those of this rank (shape/placement.hpp)
-  part_first  // the first of them
+  part,           // of `a` units those of this rank (shape/placement.hpp)
+  part_first,     // the first of them
+  all_positions,  // of all ranks that divide positions, of which this one has `a`
+  context_part    // of `a` units those of this rank among them
 };
 
 /// An unknown extent: a formula over leaves, given sizes and other extents.
@@ -117,6 +119,15 @@ class symbol_table {
   constexpr index_t part(index_t units) { return intern({symbol_kind::part, canonical(units), 0}); }
   constexpr index_t part_first(index_t units) {
     return intern({symbol_kind::part_first, canonical(units), 0});
+  }
+
+  /// Where ranks divide positions: those of all ranks, of which this one has `own`; and how many of `units`
+  /// this rank has if they exchange positions for these.
+  constexpr index_t all_positions(index_t own) {
+    return intern({symbol_kind::all_positions, canonical(own), 0});
+  }
+  constexpr index_t context_part(index_t units) {
+    return intern({symbol_kind::context_part, canonical(units), 0});
   }
 
   /// Follows unifications to the extent that represents `e`.

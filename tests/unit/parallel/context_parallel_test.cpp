@@ -12,6 +12,7 @@ using namespace divided_positions;
 namespace {
 
 using plan = policy<strategy::mesh<dp, cp<>>>;
+using by_heads = policy<strategy::mesh<dp, cp<ulysses>>>;
 using rows = extents<dyn, dyn, dyn, dyn>;
 
 struct nothing_to_train {
@@ -21,7 +22,15 @@ struct nothing_to_train {
 /// Extents of queries, keys and values of all ranks.
 struct sizes {
   index_t batch, positions, heads, key_heads, features;
-  index_t elements_of_keys() const { return batch * positions * key_heads * features; }
+  /// The elements that all ranks send for the result and all gradients.
+  index_t sent(bool ring, int ranks) const {
+    if (ring) return 6 * batch * positions * key_heads * features * (ranks - 1);
+    const parallel::context_division d(positions, ranks);
+    index_t stay = 0;  // of one feature and key head: the positions of a rank whose heads are also on it
+    for (int r = 0; r < ranks; ++r) stay += d.count(r) * (key_heads / ranks + (r < key_heads % ranks));
+    const index_t of_keys = batch * features * (positions * key_heads - stay);
+    return 4 * of_keys + 4 * of_keys * (heads / key_heads);
+  }
 };
 
 template <class T>
@@ -46,7 +55,7 @@ struct attended {
 };
 
 /// Whether `ranks` ranks compute what one does, each at its positions, and the bytes that they send.
-template <class T, bool Causal>
+template <class Plan, class T, bool Causal>
 void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
   CAPTURE(ranks);
   CAPTURE(n.positions);
@@ -57,7 +66,7 @@ void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
   run_ranks(ranks, [&](communicator& all) {
     nothing_to_train model;
     sgd optimizer;
-    auto run = bind<plan>(model, optimizer, all, {.cp = ranks});
+    auto run = bind<Plan>(model, optimizer, all, {.cp = ranks});
     const context_part own = run.part_of_context(n.positions);
     const auto here = a.template results<Causal>(run, [&](const auto& x) { return own.of(x); });
     for (std::size_t i = 0; i < here.size(); ++i) {
@@ -70,7 +79,8 @@ void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
     }
     std::vector<std::int64_t> sent{run.sent_by_axis()[static_cast<std::size_t>(mesh_axis::cp)]};
     all.all_reduce(sent).wait();
-    CHECK(sent[0] == 6 * n.elements_of_keys() * static_cast<index_t>(sizeof(T)) * (ranks - 1));
+    constexpr bool ring = std::is_same_v<Plan, plan>;
+    CHECK(sent[0] == n.sent(ring, ranks) * static_cast<index_t>(sizeof(T)));
   });
 }
 
@@ -78,19 +88,20 @@ void same_as_one_rank(int ranks, const sizes& n, double tolerance) {
 
 TEST_CASE("every position is on one rank, and each has as many and as much to attend to") {
   for (const int ranks : {1, 2, 3, 4, 5})
-    for (const index_t length : {5, 8, 9, 23, 64, 120}) {
-      const parallel::context_division d(length, ranks);
-      std::vector<int> seen(static_cast<std::size_t>(length));
+    for (const index_t positions : {5, 8, 9, 23, 64, 120}) {
+      const parallel::context_division d(positions, ranks);
+      std::vector<int> seen(static_cast<std::size_t>(positions));
       for (int r = 0; r < ranks; ++r) {
         const auto own = d.positions(r);
         CHECK(std::is_sorted(own.begin(), own.end()));
         CHECK(static_cast<index_t>(own.size()) == d.count(r));
-        CHECK(std::abs(d.count(r) * ranks - length) <= 2 * ranks);
+        CHECK(std::abs(d.count(r) * ranks - positions) <= 2 * ranks);
         for (const std::int32_t p : own) ++seen[static_cast<std::size_t>(p)];
-        if (length % (2 * ranks) == 0)
-          CHECK(std::accumulate(own.begin(), own.end(), index_t{0}) == length * (length - 1) / 2 / ranks);
+        if (positions % (2 * ranks) == 0)
+          CHECK(std::accumulate(own.begin(), own.end(), index_t{0}) ==
+                positions * (positions - 1) / 2 / ranks);
       }
-      CHECK(seen == std::vector<int>(static_cast<std::size_t>(length), 1));
+      CHECK(seen == std::vector<int>(static_cast<std::size_t>(positions), 1));
     }
   CHECK_THROWS_WITH_AS(parallel::context_division(2, 3),
                        "weft: context: 2 positions cannot be divided among 3 ranks", usage_error);
@@ -99,10 +110,13 @@ TEST_CASE("every position is on one rank, and each has as many and as much to at
 TEST_CASE("attention over the positions of all ranks, and its gradients") {
   for (const int ranks : {1, 2, 3, 4})
     for (const sizes& n : {sizes{2, 4, 2, 2, 3}, sizes{1, 9, 4, 2, 5}, sizes{2, 141, 3, 1, 8}}) {
-      same_as_one_rank<double, true>(ranks, n, 1e-13);
-      same_as_one_rank<double, false>(ranks, n, 1e-13);
-      same_as_one_rank<float, true>(ranks, n, 1e-5);
+      same_as_one_rank<plan, double, true>(ranks, n, 1e-13);
+      same_as_one_rank<plan, double, false>(ranks, n, 1e-13);
+      same_as_one_rank<plan, float, true>(ranks, n, 1e-5);
+      same_as_one_rank<by_heads, double, true>(ranks, n, 1e-13);
+      same_as_one_rank<by_heads, float, false>(ranks, n, 1e-5);
     }
+  CHECK(sizes{2, 12, 6, 3, 5}.sent(false, 3) == 2 * 2 * (2 * 12 * 6 * 5 + 2 * 12 * 3 * 5) / 3 * 2);
 }
 
 TEST_CASE("GPT-2 on meshes: losses, norms and parameters of one rank") {
@@ -116,6 +130,7 @@ TEST_CASE("GPT-2 on meshes: losses, norms and parameters of one rank") {
   for (const int ranks : {2, 3, 4}) trains_as_one_rank<plan>(one, {.cp = ranks});
   trains_as_one_rank<plan>(one, {.dp = 2, .cp = 2});
   trains_as_one_rank<policy<strategy::mesh<fsdp<3>, cp<>>>>(one, {.fsdp = 2, .cp = 2});
+  for (const int ranks : {1, 2, 3}) trains_as_one_rank<by_heads>(one, {.cp = ranks});
 }
 
 TEST_CASE("what does not fit is refused") {
@@ -130,6 +145,6 @@ TEST_CASE("what does not fit is refused") {
     const context_part own = run.part_of_context(7);
     CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("has not the 7 positions"), shape_error);
     CHECK_THROWS_WITH_AS(eval(attention<causal>(q, slice<1>(q, 0, 3), slice<1>(q, 0, 3)), run),
-                         doctest::Contains("this rank has"), usage_error);
+                         doctest::Contains("positions: this rank has"), usage_error);
   });
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// The ranks that divide the positions of sequences, and how: what ring attention and Ulysses share.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include <weft/parallel/context_division.hpp>
+#include <weft/parallel/context_service.hpp>
+
+namespace weft::parallel {
+
+/// Positions first to first + count - 1 of a tensor whose dim `dim` counts positions, or heads.
+inline strided range_of(strided t, const position_range& of, int dim = 1) {
+  t.pointer = static_cast<char*>(t.pointer) + of.first * t.stride[dim] * size_of(t.type);
+  t.extents[dim] = of.count;
+  return t;
+}
+
+/// Base of the services of ranks that divide positions as context_division says.
+class divided_positions : public context_service {
+ public:
+  explicit divided_positions(std::shared_ptr<communicator> ranks) : ranks_(std::move(ranks)) {}
+
+  communicator& ranks() const override { return *ranks_; }
+  /// Sets how the positions of subsequent sequences are divided. All ranks must be told the same length.
+  void divide(const context_division& d) { division_ = d; }
+  const context_division& division() const { return *division_; }
+
+ protected:
+  int rank() const { return ranks_->rank(); }
+  int size() const { return ranks_->size(); }
+
+  /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
+  /// messages cannot be kept on the device.
+  void check(const device& where, const shape& extents, index_t positions) const {
+    if (!where->host_accessible())
+      throw device_error("weft: attention: on device " + std::string(where->name()) +
+                         ": positions are divided on devices whose memory the host can access");
+    if (!division_)
+      throw usage_error(
+          "weft: attention: the number of positions of all ranks is not known: call "
+          "run.part_of_context(length) before");
+    if (positions != division_->count(rank()))
+      throw usage_error("weft: attention: an operand of shape " + to_string(extents) + " has " +
+                        std::to_string(positions) + " positions: this rank has " +
+                        std::to_string(division_->count(rank())) + " of " +
+                        std::to_string(division_->length()));
+  }
+  /// Memory for messages, which is kept.
+  char* memory(const device& where, index_t bytes) {
+    if (bytes > bytes_) {
+      memory_ = {};
+      memory_ = where.allocate(static_cast<std::size_t>(bytes));
+      bytes_ = bytes;
+    }
+    return static_cast<char*>(memory_.data());
+  }
+
+ private:
+  std::shared_ptr<communicator> ranks_;
+  std::optional<context_division> division_;
+  buffer memory_;
+  index_t bytes_ = 0;
+};
+
+}  // namespace weft::parallel
