@@ -156,7 +156,7 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
       all.push_back(here != own.end() ? std::move(*here)
                                       : held_tensor{name, {p->type, p->whole()}, {}, nullptr, false, false});
       if (owner_[i] != everyone)
-        all.back().saves = here != own.end() && base::groups().data().rank() < among_->size();
+        all.back().saves = here != own.end() && base::groups().is_first_copy();
     }
     for (held_tensor& h : own)
       if (h.is_buffer) all.push_back(std::move(h));

@@ -51,6 +51,8 @@ class rank_groups {
     experts_ = std::move(among);
     expert_replicas_ = std::move(replicas);
   }
+  /// Whether this rank is the first of those that hold the same.
+  bool is_first_copy() const { return (expert_replicas_ ? expert_replicas_ : replicas_)->rank() == 0; }
   int part() const { return shards_->rank(); }
   int parts() const { return shards_->size(); }
 

@@ -102,7 +102,7 @@ class checkpointer {
     id_.name = {at.step, id_.name.serial + 1};
     pending_ = true;
     not_begun_ = detail::message_of([&] {
-      if (run_->groups().replicas().rank() == 0) begin_writing(at);
+      if (run_->groups().is_first_copy()) begin_writing(at);
     });
     if (!options_.asynchronous) finish();
   }

@@ -203,7 +203,7 @@ void save_weights(const std::string& path, Run& run, io::file_calls& calls = io:
   const comm_options o = run.groups().labelled("weights", true);
   std::optional<detail::weights_writer> writer;
   on_all_ranks(run.ranks(), o, [&] {
-    if (run.groups().replicas().rank() != 0) return;  // holds copies
+    if (!run.groups().is_first_copy()) return;
     writer.emplace(path, run.groups().owners(), run.held_tensors(), o);
     writer->open(calls);
   });

@@ -3,13 +3,19 @@
 // exactly the messages that follow from which rank has which expert.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <weft/comm/threads.hpp>
 #include <weft/parallel/expert_parallel.hpp>
+#include <weft/train/checkpoint.hpp>
+#include <weft/train/weights.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -69,13 +75,18 @@ struct outcome {
 
 constexpr int batches = 12;
 
-/// Three steps of the same `batches` micro-batches of all ranks.
-outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s) {
+/// Steps of the same `batches` micro-batches of all ranks, up to step `last`. With a folder, from the
+/// checkpoint there, and the last step is saved.
+outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s, std::int64_t last = 3,
+                const std::string& folder = "") {
   net model = made(s);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
   auto run = bind<plan>(model, optimizer, ranks, sizes);
   outcome o;
-  for (int step = 0; step < 3; ++step) {
+  std::optional<checkpointer<decltype(run)>> saves;
+  if (!folder.empty()) saves.emplace(folder, run, checkpoint_options{});
+  run_position at = saves ? saves->load().value_or(run_position{}) : run_position{};
+  for (; at.step < last; ++at.step) {
     const index_t micro = batches / ranks.size();
     const auto r = run.step(micro,
                             [&](index_t j) {
@@ -85,6 +96,10 @@ outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s) 
                             {.clip = 0.5});
     o.losses.push_back(r.loss);
     o.norms.push_back(r.norm);
+  }
+  if (saves) {
+    saves->save(at);
+    saves->finish();
   }
   o.parameters = run.full();
   return o;
@@ -166,6 +181,26 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a rank without rows takes part, and receives those of others") {
+  const rows all = batch(3);
+  const auto norm_of = [&](communicator& ranks, const mesh_sizes& sizes, const rows& x) {
+    net model = made({});
+    sgd optimizer;
+    auto run = bind<plan>(model, optimizer, ranks, sizes);
+    tape steps(run);
+    steps.backward(steps.eval(sum(model.out(model.moe(model.in(x))))));
+    return run.gradient_norm();
+  };
+  double expected = 0;
+  run_ranks(1, [&](communicator& ranks) { expected = norm_of(ranks, {}, all); });
+  for (const int n : {2, 3})
+    run_ranks(n, [&](communicator& ranks) {
+      const rows none(shape{2, {0, 3}});
+      CHECK(norm_of(ranks, {.ep = n}, ranks.rank() == 1 ? all : none) ==
+            doctest::Approx(expected).epsilon(1e-5));
+    });
+}
+
 TEST_CASE("gradients of experts are where the experts are; what other ranks have cannot be read") {
   run_ranks(2, [](communicator& ranks) {
     net model = made({});
@@ -188,6 +223,46 @@ TEST_CASE("gradients of experts are where the experts are; what other ranks have
     CHECK(run.local().size() == 3 + 2 + 4 * (ranks.rank() == 0 ? 3 : 2));
     CHECK(run.step() == doctest::Approx(norm / 2));
   });
+}
+
+TEST_CASE("a checkpoint of one number of ranks is continued by another") {
+  const std::string folder = "/tmp/weft_experts_" + std::to_string(::getpid());
+  outcome one;
+  run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}, {}, 4); });
+  int step = 1;
+  for (const mesh_sizes& sizes :
+       {mesh_sizes{.ep = 2}, mesh_sizes{.dp = 2, .ep = 2}, mesh_sizes{}, mesh_sizes{.ep = 3}}) {
+    CAPTURE(step);
+    run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+      const outcome o = trained(ranks, sizes, {}, step, folder);
+      check_near(o.losses, {one.losses[static_cast<std::size_t>(step - 1)]}, 1e-5);
+      if (step == 4) check_same({one.losses, one.norms, o.parameters}, one);
+    });
+    ++step;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("weights of one number of ranks, in one file, are read by another") {
+  const std::string path = "/tmp/weft_experts_" + std::to_string(::getpid()) + ".safetensors";
+  const net whole = made({});
+  const auto bound = [](communicator& ranks, const mesh_sizes& sizes, std::uint64_t seed, auto f) {
+    net model = made({});
+    initialize(model, seed);
+    sgd optimizer;
+    auto run = bind<plan>(model, optimizer, ranks, sizes);
+    f(run);
+  };
+  run_ranks(4, [&](communicator& ranks) {
+    bound(ranks, {.dp = 2, .ep = 2}, 3, [&](auto& run) { save_weights(path, run); });
+  });
+  run_ranks(3, [&](communicator& ranks) {
+    bound(ranks, {.ep = 3}, 9, [&](auto& run) {
+      load_weights(path, run);
+      check_same({{}, {}, run.full()}, {{}, {}, named_parameters(whole)});
+    });
+  });
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
