@@ -28,6 +28,12 @@ precompiled = [("include, precompiled", "benchmarks/compile/include.cpp", tbb, 1
                ("hello, precompiled", "examples/hello.cpp", tbb, 1.5, 0.4),
                ("GPT training, precompiled", "benchmarks/compile/gpt.cpp", tbb + ["-DLAYERS=48"], 12.3, 1.1)]
 
+# The same on ranks, in units of the first: name, flags, budget.
+on_ranks = [("data parallel", ["-DAXES=dp"], 1.0),
+            ("a pipeline", ["-DWEFT_STAGES=1", "-DAXES=pp<>, dp"], 1.1),
+            ("a pipeline with divided backward steps", ["-DWEFT_STAGES=1", "-DAXES=pp<pipeline::zb_h1>, dp"], 1.3),
+            ("tensor parallel", ["-DWEFT_LAYERS=1", "-DAXES=dp, tp<>"], 1.1)]
+
 
 def precompile(compiler, flags, at):
     """The flags with which <weft/weft.hpp> is read precompiled."""
@@ -66,6 +72,9 @@ with tempfile.TemporaryDirectory() as at:
                 t, gb = measure([compiler, *extra, *base[1:], str(root / source)])
                 seconds[name].append(t)
                 memory[name] = gb
+            for name, extra, _ in on_ranks:
+                t, _ = measure([*base, *tbb, *extra, str(root / "benchmarks/compile/gpt_ranks.cpp")])
+                seconds.setdefault(name, []).append(t)
         unit = statistics.median(references)
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
         print(f"\n{version}; Eigen/Dense {unit:.2f} s\n\n| program | seconds | of Eigen | budget | GB | budget |\n|---|---|---|---|---|---|")
@@ -75,5 +84,10 @@ with tempfile.TemporaryDirectory() as at:
             print(f"| {name} | {t:.2f} | {t / unit:.1f} | {budget} | {memory[name]:.2f} | {gb or ''} |")
         one, many = (statistics.median(seconds[p[0]]) for p in programs[-2:])
         print(f"\nprecompiling takes {once:.2f} s, once for each target")
-        print(f"depth: 48 layers take {many / one:.2f} of the time of 1")
+        print(f"depth: 48 layers take {many / one:.2f} of the time of 1\n")
+        print("| GPT training on ranks | of data parallel | budget |\n|---|---|---|")
+        for name, _, budget in on_ranks:
+            ratio = statistics.median(seconds[name]) / statistics.median(seconds[on_ranks[0][0]])
+            over |= ratio > budget
+            print(f"| {name} | {ratio:.2f} | {budget} |")
 sys.exit(check and over)

@@ -82,7 +82,7 @@ int main(int count, char** values) {
   double worst = 0;
   std::printf("schedule         stages  micro-batches  step, ms  simulated  bubble  simulated\n");
   for (const char* schedule : {"gpipe", "1f1b", "interleaved:2", "breadth-first:2"})
-    for (const int p : {2, 4})
+    for (const int p : {2, 3, 4})
       for (const int m : {p, 4 * p}) {
         const pipeline::schedule s = pipeline::schedule_named(schedule, p, m);
         const pipeline::timing t = pipeline::simulate(s, {.forward = 1, .input = 1, .weight = 1});

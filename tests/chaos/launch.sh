@@ -47,7 +47,7 @@ new && rank '[ $RANK = 1 ] && kill -9 $$; exit 3'
 expect "a rank that is killed" 137 $?
 
 new
-for bad in "" "-n 0 true" "-n x true" "-c udp true" "-m 2 true" "-r 1 true" "-n 4 -r 1 -m 6 x --checkpoint c" "-z true"; do
+for bad in "" "-n 0 true" "-n x true" "-c udp true" "-m 2 true" "-r 1 true" "-n 4 -r 1 -m 6 x --checkpoint c" "-p 2 true" "-n 4 -r 1 -p 3 x --checkpoint c" "-z true"; do
   # shellcheck disable=SC2086
   "$launch" $bad >out 2>&1
   expect "bad use: $bad" "2 1" "$? $(wc -l <out)"

@@ -76,6 +76,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
     o.micro_batches = micro_batches;
     base::check(o);
+    // Ranks with different numbers would wait for messages of each other: the labels are compared first.
+    base::ranks().barrier(control("a step of " + std::to_string(micro_batches) + " micro-batches")).wait();
     use_schedule(micro_batches);
     if (!schedule_.flush) parallel::refuse_without_flush(base::options(), o.clip, base::scales_loss);
     parallel::pipeline_step<pipeline_run, Loss> of_step(*this, loss, schedule_);

@@ -57,10 +57,8 @@ void check_bytes(const setting& s, int blocks, mesh_axis axis, index_t data) {
   const index_t m = s.per_rank.back(), copies = s.sizes.dp * s.sizes.fsdp;
   const int chunks = pipeline::schedule_named(s.schedule, s.sizes.pp, static_cast<int>(m)).chunks();
   // A sharded rank exchanges its rows of the table.
-  CHECK(on(sent, mesh_axis::pp) ==
-        2 * activation * m * (chunks - 1) * copies + 2 * table * s.sizes.dp);
-  for (const mesh_axis a : {mesh_axis::dp, mesh_axis::fsdp})
-    CHECK(on(sent, a) == (a == axis ? data : 0));
+  CHECK(on(sent, mesh_axis::pp) == 2 * activation * m * (chunks - 1) * copies + 2 * table * s.sizes.dp);
+  for (const mesh_axis a : {mesh_axis::dp, mesh_axis::fsdp}) CHECK(on(sent, a) == (a == axis ? data : 0));
 }
 
 }  // namespace
@@ -83,6 +81,72 @@ TEST_CASE("exactly the bytes of the formulas are sent, along each axis") {
     check_bytes<fsdp<1>>(s, 5, mesh_axis::fsdp, all + all);
     check_bytes<fsdp<2>>(s, 5, mesh_axis::fsdp, 4 * all + all);
   }
+}
+
+namespace {
+
+/// Elements of the parameters of a block, and of those that its backward pass reads: not the bias of the norm,
+/// whose value is kept, nor that of `out`.
+constexpr index_t block_size = 2 * 6 + 200 * 6 + 200 + 6 * 200 + 6, read_again = block_size - 6 - 6;
+/// Of what is not in blocks: the table in the first chunk, and the last norm and the table in the last one.
+index_t end_size(int chunk, int chunks) {
+  return chunk == 0 ? 11 * 6 : chunk + 1 == chunks ? 2 * 6 + 11 * 6 : 0;
+}
+
+struct sharded_bytes {
+  index_t fsdp = 0, dp = 0;
+};
+
+/// Of all ranks in a step under ZeRO stage 3. Every forward and every backward step gathers the blocks of its
+/// chunk; what stands outside of blocks is gathered by a forward step if the chunk has no other micro-batch
+/// in flight, and stays. Every backward step reduces all gradients of its chunk.
+sharded_bytes sharded_step(const setting& s) {
+  const index_t m = s.per_rank.back();
+  const pipeline::schedule all = pipeline::schedule_named(s.schedule, s.sizes.pp, static_cast<int>(m));
+  index_t gathered = 0, reduced = 0;
+  for (const auto& list : all.steps) {
+    std::vector<int> in_flight(all.stage_of.size(), 0);
+    for (const pipeline::step& e : list) {
+      const index_t blocks = s.blocks[static_cast<std::size_t>(e.chunk)],
+                    ends = end_size(e.chunk, all.chunks());
+      int& flying = in_flight[static_cast<std::size_t>(e.chunk)];
+      if (e.kind == pipeline::step_kind::forward) {
+        gathered += blocks * block_size + (flying++ == 0 ? ends : 0);
+      } else {
+        gathered += blocks * read_again;
+        reduced += blocks * block_size + ends;
+        --flying;
+      }
+    }
+  }
+  // gathered and reduced-scattered within fsdp; across dp, shards are all-reduced
+  const index_t others = s.sizes.fsdp - 1;
+  return {4 * s.sizes.dp * others * (gathered + reduced), 2 * 4 * (s.sizes.dp - 1) * reduced};
+}
+
+}  // namespace
+
+TEST_CASE("ZeRO-3 on stages: parameters are gathered for each chunk and micro-batch, and no more") {
+  using plan = policy<strategy::mesh<pp<>, dp, fsdp<3>>>;
+  for (const mesh_sizes& sizes : {mesh_sizes{.pp = 2, .fsdp = 2}, mesh_sizes{.pp = 3, .fsdp = 2},
+                                  mesh_sizes{.pp = 2, .fsdp = 3}, mesh_sizes{.pp = 2, .dp = 2, .fsdp = 2}})
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved:2"})
+      for (const index_t m : {sizes.pp, 2 * sizes.pp}) {
+        const bool loops = std::string_view(schedule) == "interleaved:2";
+        const setting s{.sizes = sizes,
+                        .schedule = schedule,
+                        .per_rank = {m, m},
+                        .deterministic = false,
+                        .blocks = loops ? std::vector<index_t>(static_cast<std::size_t>(2 * sizes.pp), 1)
+                                  : sizes.pp == 2 ? std::vector<index_t>{4, 2}
+                                                  : std::vector<index_t>{3, 1, 2}};
+        INFO(to_string(s));
+        const int blocks = loops ? 2 * sizes.pp : 6;
+        const axis_bytes sent = sent_in_step<plan>(s, blocks);
+        const sharded_bytes expected = sharded_step(s);
+        CHECK(on(sent, mesh_axis::fsdp) == expected.fsdp);
+        CHECK(on(sent, mesh_axis::dp) == expected.dp);
+      }
 }
 
 namespace {

@@ -70,7 +70,11 @@ void check(const setting& s, const fault_at& f) {
     if (r == f.victim && f.what != fault::fewer && f.what != fault::more) continue;
     INFO("rank " << r << ": " << told);
     CHECK(has(told, "rank " + std::to_string(f.victim)));
-    if (f.what == fault::fewer || f.what == fault::more) continue;  // a loss or a message, as it comes
+    if (f.what == fault::fewer || f.what == fault::more) {  // before anything is computed
+      CHECK(has(told, f.what == fault::more ? "a step of 6 micro-batches" : "a step of 2 micro-batches"));
+      CHECK(has(told, "a step of 4 micro-batches"));
+      continue;
+    }
     if (f.what == fault::hangs && s.sizes.dp > 1) continue;  // another copy may wait for the losses first
     CHECK(has(told, "chunk "));
     CHECK(has(told, "micro-batch "));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The proof for schedules whose chunks read the same parameters and hand over its gradients.
+// The proof for schedules whose chunks read the same parameters and hand over their gradients.
 //
 // In deterministic mode, or without a flush, the gradient of such a (tied) parameter goes from its last chunk
 // to its first, micro-batch by micro-batch. These messages are no steps of the schedule: they are received
 // where a step completes the gradients of a chunk. They may wait in a cycle with the steps.
 //
-//   if (auto f = pipeline::check_handing(s, {{{.to = 0, .from = 3}}})) throw value_error(to_text(*f));
+//   const pipeline::handing tied[] = {{.to = 0, .from = 3}};
+//   if (auto f = pipeline::check_handing(s, tied)) throw value_error(pipeline::to_text(*f));
 #pragma once
 
 #include <optional>
