@@ -5,7 +5,7 @@
 . "$(dirname "$0")/common.sh"
 
 long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3 --deterministic)
-mesh=(--mesh pp=2,dp=auto)
+mesh=(--mesh "pp=2,dp=auto")
 code=0
 "$launch" -n 3 "$job" "${long[@]}" --comm gloo "${mesh[@]}" >"$at/odd.out" 2>&1 || code=$?
 [ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, there are 3" "$at/odd.out" ||

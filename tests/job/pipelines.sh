@@ -28,6 +28,9 @@ train before "${many[@]}" --steps 10 --mesh pp=2,dp=2 --microbatches 4 --checkpo
 cp -r "$at/regrouped" "$at/again"
 staged after --mesh pp=4 --schedule gpipe --microbatches 8 --checkpoint "$at/regrouped" --resume
 staged alone --accumulate 8 --checkpoint "$at/again" --resume
+# Updates without a flush are others than those of one rank, and the same wherever ranks are; the table is tied.
+stashing=(--mesh "pp=2,dp=2" --schedule pipedream --microbatches 4 --clip 0)
+train pipedream "${many[@]}" "${stashing[@]}"
 for comm in ${WEFT_TEST_COMM:-}; do
   case $comm in
     gloo) start=("$launch" -n 2) ;;
@@ -36,6 +39,9 @@ for comm in ${WEFT_TEST_COMM:-}; do
   run "$comm" "${start[@]}" "$job" "${many[@]}" --comm "$comm" --mesh pp=2 --schedule interleaved:2 --microbatches 8 \
     --timeline "$at/$comm.svg" --log "$at/$comm.jsonl"
   logs+=("$comm")
+  start=("${start[@]/#2/4}")
+  run "pipedream_$comm" "${start[@]}" "$job" "${many[@]}" --comm "$comm" "${stashing[@]}" --log "$at/pipedream_$comm.jsonl"
+  same_bits pipedream "pipedream_$comm"
 done
 same_bits one before "${logs[@]}"
 

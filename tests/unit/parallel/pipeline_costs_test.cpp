@@ -85,8 +85,8 @@ TEST_CASE("exactly the bytes of the formulas are sent, along each axis") {
 
 namespace {
 
-/// Elements of the parameters of a block, and of those that its backward pass reads: not the bias of the norm,
-/// whose value is kept, nor that of `out`.
+/// Elements of the parameters of a block, and of those that its backward pass reads: not the bias of the
+/// norm, whose value is kept, nor that of `out`.
 constexpr index_t block_size = 2 * 6 + 200 * 6 + 200 + 6 * 200 + 6, read_again = block_size - 6 - 6;
 /// Of what is not in blocks: the table in the first chunk, and the last norm and the table in the last one.
 index_t end_size(int chunk, int chunks) {
