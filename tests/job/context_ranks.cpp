@@ -52,7 +52,7 @@ void train(communicator& ranks, const mesh_sizes& sizes) {
       const context_part own = run.part_of_context(length);
       const index_t number = (step * 2 + j) * copies + data;
       return model.loss(own.of(batch(number, 0, where)), own.of(batch(number, 1, where)),
-                        own.positions().to(where));
+                        own.positions());
     }, {.clip = 1});
     if (ranks.rank() == 0)
       std::printf("%s, step %d: %a %a\n", to_string(sizes).c_str(), step, r.loss, r.norm);

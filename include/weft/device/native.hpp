@@ -83,7 +83,7 @@ struct native_code {
   /// The reason for fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
   /// Whether it exchanges messages with other ranks: executed by the strategy's hooks
-  /// (run/execution_hooks.hpp).
+  /// (run/execution_hooks.hpp), or, where there is one rank, by `cpu` and `text`; without these it is a copy.
   bool exchanges = false;
   /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
   bool repeats = false;

@@ -286,10 +286,7 @@ class bound_run : public context {
             std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
             std::shared_ptr<communicator> layers = nullptr, const parallel::expert_parameters& experts = {}) {
     parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
-    if (layers) {
-      layer_rank_.ranks = layers->size();
-      layer_rank_.rank = layers->rank();
-    }
+    if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
     if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
     parallel_->groups().divide_layers(std::move(layers));
     parallel_->groups().divide_context(context_);

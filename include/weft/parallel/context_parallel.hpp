@@ -60,9 +60,9 @@ class context_part {
   double weight() const {
     return static_cast<double>(count() * division_.ranks()) / static_cast<double>(division_.length());
   }
-  /// The number in the sequence of each position, [count()], for look-ups.
+  /// The number in the sequence of each position, [count()], for look-ups; on the device of the run.
   tensor<std::int32_t, extents<dyn>> positions() const {
-    return from(extents<dyn>{count()}, division_.positions(rank_));
+    return from(extents<dyn>{count()}, division_.positions(rank_), copies_->where());
   }
   /// These positions of x [batch, positions, ...], of which every rank passes all. A copy. Throws shape_error
   /// if x has another number of positions.
@@ -103,9 +103,7 @@ class context_parallel_run : public Base {
   context_part part_of_context(index_t length) {
     const communicator& ranks = positions_->ranks();
     positions_->divide({length, ranks.size()});
-    this->layer_rank_.context_ranks = ranks.size();
-    this->layer_rank_.context_rank = ranks.rank();
-    this->layer_rank_.positions = length;
+    this->layer_rank_.divides_positions(ranks.size(), ranks.rank(), length);
     const context_part own(positions_->division(), ranks.rank(), copies_);
     this->loss_weight = own.weight();
     return own;

@@ -48,7 +48,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     communicator& all = base::ranks();
     stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
     data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::cp, control);
-    if (layers_) base::layer_rank_ = {layers_->size(), layers_->rank()};
+    if (layers_) base::layer_rank_.divides_layers(layers_->size(), layers_->rank());
     owners_ = sizes_.dp == 1
                   ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
                   : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); }, control);

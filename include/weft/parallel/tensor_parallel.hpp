@@ -52,6 +52,8 @@ consteval placement placement_of() {
 /// All extents must be static; E must have no boundaries.
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
+  static_assert(!Plan::strategy_type::has(mesh_axis::cp),
+                "weft: sent: what ranks that divide positions send is known at run time only");
   using options = typename Plan::programs;
   using joint = typename options::template divided<run::detail::joint_graph<E, options>>;
   return graph::bytes_sent(joint::frozen.thaw(), ranks);

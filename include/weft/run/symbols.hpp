@@ -98,6 +98,16 @@ struct layer_rank {
   index_t ranks = 1, rank = 0;
   index_t context_ranks = 1, context_rank = 0;
   index_t positions = 0;  // of all of these; 0 if it is not known
+
+  void divides_layers(index_t among, index_t number) {
+    ranks = among;
+    rank = number;
+  }
+  void divides_positions(index_t among, index_t number, index_t all) {
+    context_ranks = among;
+    context_rank = number;
+    positions = all;
+  }
 };
 
 namespace detail {
