@@ -13,6 +13,7 @@
 
 #include <weft/gpu/open.hpp>
 #include <weft/lower/reference.hpp>
+#include <weft/nn/mixture_of_experts.hpp>
 #include <weft/weft.hpp>
 
 #include "../compare.hpp"
@@ -346,6 +347,26 @@ TEST_CASE("sorting and running sums, of every type, with their gradients") {
   of_type(std::int32_t{});
   of_type(std::uint8_t{});
   of_type(bool{});
+}
+
+TEST_CASE("a mixture of experts: what the CPU computes") {
+  const auto trained = [](context& c, const device& d) {
+    auto model = mixture_of_experts<10>::create(
+        10, 3, {.per_row = 2, .capacity_factor = 1}, [&] { return feed_forward<10>::create(10, 7, d); }, d);
+    initialize(model, 2);
+    const auto x = left_on(d);
+    tape steps(c);
+    const auto y = steps.eval(model(x));
+    const auto loss = steps.eval(mean(square(y)) + model.balance_loss(x));
+    steps.backward(loss);
+    values all{oracle::read(y), gradient_of(x), gradient_of(model.router.weight)};
+    for (const auto& e : model.experts) all.push_back(gradient_of(e.in.weight));
+    return all;
+  };
+  context here;
+  std::vector<expectation> expected;
+  for (const auto& v : trained(here, default_device())) expected.push_back(v);
+  check_everywhere(trained, expected);
 }
 
 TEST_CASE("dropout: zeros or scaled elements, the same ones on every device") {

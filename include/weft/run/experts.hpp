@@ -146,6 +146,12 @@ std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_
                        " for probabilities of shape ", probabilities});
 }
 
+/// Throws shape_error unless an expert keeps the shape of its rows.
+inline void check_result(index_t expert, const shape& rows, const shape& result) {
+  if (!(rows == result))
+    refuse<shape_error>({"weft: experts: expert ", expert, " makes ", result, " of ", rows});
+}
+
 /// The random state before expert `e`: its random numbers depend on nothing that other experts draw, and what
 /// follows on none of them, so that a rank with some of the experts draws the same.
 inline context::random_state randomness_of(const context::random_state& before, index_t e) {
@@ -173,6 +179,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
         std::remove_const_t<decltype(rows)>(parts[static_cast<std::size_t>(n)])));
     static_assert(std::is_same_v<typename decltype(y)::value_type, T>,
                   "weft: experts: an expert keeps the element type of its operand");
+    check_result(e, parts[static_cast<std::size_t>(n)]->extents, y.extents());
     results.push_back(y.state());
   }
   c.set_randomness({before.seed, before.step, before.programs + 1});
