@@ -197,7 +197,8 @@ def programs_that_run():
     """Sources whose output tests compare: those that tests/CMakeLists.txt finds."""
     return {str(p.relative_to(root)) for folder in ("tutorial", "cookbook", "cheat_sheet")
             for p in (root / "examples" / folder).glob("*.cpp")} | {
-                "examples/first_model.cpp", "examples/first_model_on_ranks.cpp", "examples/pipeline.cpp"}
+                "examples/first_model.cpp", "examples/first_model_on_ranks.cpp", "examples/pipeline.cpp",
+                "examples/custom_device.cpp"}
 
 
 def anchors(page):

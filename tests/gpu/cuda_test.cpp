@@ -178,7 +178,7 @@ TEST_CASE("cuda: the context that the caller made current is current again after
   const auto get = fake_cuda::function<CUresult(CUcontext*)>("libcuda.so.1", "cuCtxGetCurrent");
   const auto retain =
       fake_cuda::function<CUresult(CUcontext*, CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRetain");
-  const auto let_go = fake_cuda::function<CUresult(CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRelease");
+  const auto let_go = fake_cuda::function<CUresult(CUdevice)>("libcuda.so.1", "cuDevicePrimaryCtxRelease_v2");
   CUcontext own = nullptr, now = nullptr;
   REQUIRE(retain(&own, 1) == CUDA_SUCCESS);
   for (const CUcontext callers : {own, CUcontext{}}) {
@@ -395,4 +395,70 @@ TEST_CASE("devices by name and number: what cannot be had is said, with the reas
   CHECK(all[0].unusable == "weft: cuda: cuStreamCreate: out of memory");
   CHECK(devices_text(all).find("cuda:0  a CPU that plays a GPU, 1024 MiB, compute capability 9.0  cannot be "
                                "used: weft: cuda: cuStreamCreate: out of memory\n") == 0);
+}
+
+namespace {
+struct gpt_block {
+  layer_normalization<> before, between;
+  causal_self_attention<> attend;
+  feed_forward<> mlp;
+  static gpt_block create(const device& where) {
+    return {layer_normalization<>::create(8, where), layer_normalization<>::create(8, where),
+            causal_self_attention<>::create(8, 2, where), feed_forward<>::create(8, 16, where)};
+  }
+  auto operator()(expression auto x) const {
+    return let(x + attend(before(x)), [this](auto y) { return y + mlp(between(y)); });
+  }
+};
+struct small_gpt {
+  embedding_table<> tokens;
+  repeat<gpt_block> blocks;
+  auto operator()(expression auto x) const { return matmul(blocks(tokens(x)), transpose(tokens.weight)); }
+};
+
+/// What one steady step asks of the driver, of a model of so many blocks.
+struct step_calls {
+  long launches, waits, allocations;  // launches of forward and backward
+};
+step_calls steady_step(int blocks) {
+  const device d = nvidia();
+  small_gpt model{embedding_table<>::create(11, 8, d), {}};
+  for (int b = 0; b < blocks; ++b) model.blocks.blocks.push_back(gpt_block::create(d));
+  adamw optimizer;
+  self_communicator alone;
+  auto run = bind<>(model, optimizer, alone, {});
+  const auto launches = [] { return fake_cuda::calls("cuLaunchKernel") + fake_cuda::products_of().products; };
+  step_calls seen{};
+  const auto all_waits = [] {  // the fake of a product waits itself
+    return fake_cuda::calls("cuStreamSynchronize") - fake_cuda::products_of().products;
+  };
+  for (int s = 0; s < 4; ++s) {
+    const long waits = all_waits(), blocks_of_memory = fake_cuda::calls("cuMemAlloc");
+    const auto x = full<std::int32_t>(extents<dyn, dyn>{2, 5}, s, d);
+    const auto y = full<std::int32_t>(extents<dyn>{10}, 1, d);
+    run.begin_step(static_cast<std::uint64_t>(s));
+    const long before = launches();
+    tape steps(run);
+    const auto loss = steps.eval(cross_entropy(flatten<0, 1>(model(x)), y));
+    steps.backward(loss);
+    seen.launches = launches() - before;
+    run.step({.clip = 1.0});
+    (void)loss.item();
+    seen.waits = all_waits() - waits;
+    seen.allocations = fake_cuda::calls("cuMemAlloc") - blocks_of_memory;
+  }
+  return seen;
+}
+}  // namespace
+
+TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a steady one") {
+  const step_calls two = steady_step(2), four = steady_step(4);
+  CAPTURE(two.launches);
+  CAPTURE(four.launches);
+  CHECK((four.launches - two.launches) / 2 <= 36);
+  CHECK(two.waits == four.waits);
+  CHECK(two.waits <= 7);  // uploads; the norm and the loss, with what native ops have refused before
+  CHECK(two.allocations == 0);
+  CHECK(four.allocations == 0);
+  CHECK(fake_cuda::misuse() == "");
 }

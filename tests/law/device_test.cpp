@@ -251,6 +251,34 @@ TEST_CASE("rows, columns and products, with their gradients") {
   check_with_gradients([](auto x, auto w) { return matmul(transpose(w), transpose(x)); });
 }
 
+TEST_CASE("columns of many rows are folded in blocks, whatever is beside them") {
+  const auto long_on = [](const device& d) {
+    return randn<float>(extents<dyn, dyn>{1003, 5}, {.seed = 6}, d);
+  };
+  const auto deep_on = [](const device& d) {
+    return randn<float>(extents<dyn, dyn, dyn>{3, 130, 7}, {.seed = 7}, d);
+  };
+  const auto all = [](const auto& x, const auto& y, auto f) {
+    return values{f(sum(x, dims<0>)),
+                  f(amax(x, dims<0>)),
+                  f(sum(x * x + 1.0f, dims<0>)),
+                  f(sum(y, dims<1>)),
+                  f(amin(exp(y), dims<1>)),
+                  f(sum(y, dims<0, 1>)),
+                  f(sum(cast<double>(y), dims<1>)),
+                  f(sum(cast<std::int32_t>(x * 100.0f), dims<0>))};
+  };
+  std::vector<expectation> expected;
+  for (const auto& v : all(long_on(default_device()), deep_on(default_device()),
+                           [](const auto& e) { return oracle::value(e); }))
+    expected.push_back(v);
+  check_everywhere(
+      [&](context& c, const device& d) {
+        return all(long_on(d), deep_on(d), [&](const auto& e) { return oracle::read(eval(e, c)); });
+      },
+      expected);
+}
+
 TEST_CASE("products in bf16 and f16 round operands and results, with their gradients") {
   const auto net = [](auto x, auto w) { return matmul(gelu(matmul(x, w)), transpose(w)) + x; };
   const auto rounded = [](auto type, auto x, auto w) {

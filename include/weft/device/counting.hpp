@@ -52,8 +52,7 @@ class counting_backend : public backend {
   const device_work& work() const { return work_; }
 
   std::size_t scratch_bytes(const kernel_call& call) const override {
-    if (holds_messages_ || call.division != kernel_division::rows) return 0;
-    return static_cast<std::size_t>(row_groups(call).scratch_bytes);
+    return holds_messages_ ? 0 : group_scratch_bytes(call);
   }
 
   void launch(const kernel_call& call) override {

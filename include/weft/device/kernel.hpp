@@ -73,9 +73,9 @@ struct kernel_call {
   kernel_args args;
 };
 
-/// How a device computes a kernel of rows whose work items form groups: each group computes one row at a
-/// time, and needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the
-/// device has places for run where their scratch memory would exceed `most_scratch` bytes.
+/// How devices with groups of work items compute a kernel of rows: each group computes one row at a time, and
+/// needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the device has
+/// places for run where their scratch memory would exceed `most_scratch` bytes.
 struct row_groups {
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
@@ -86,5 +86,28 @@ struct row_groups {
     scratch_bytes = groups * of_group;
   }
 };
+
+/// How such devices fold columns: where there are few columns and many rows, blocks of rows are folded side
+/// by side, and then their partial results, of 8 bytes each, in the order of the blocks. It depends on sizes
+/// only, so that results are the same on every device.
+struct column_blocks {
+  static constexpr index_t wanted_items = index_t{1} << 16, least_rows = 32;
+  index_t folded = 1, blocks = 1, scratch_bytes = 0;
+  explicit column_blocks(const kernel_call& call) {
+    const kernel_args& args = call.args;
+    for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
+    const index_t columns = std::max<index_t>(args.rows() * args.row_size(), 1);
+    blocks = std::clamp<index_t>(wanted_items / columns, 1, std::max<index_t>(folded / least_rows, 1));
+    if (blocks > 1) scratch_bytes = columns * blocks * 8;
+  }
+};
+
+/// The scratch memory of a kernel on such devices.
+inline std::size_t group_scratch_bytes(const kernel_call& call) {
+  if (call.division == kernel_division::elements) return 0;
+  const bool by_rows = call.division == kernel_division::rows;
+  return static_cast<std::size_t>(by_rows ? row_groups(call).scratch_bytes
+                                          : column_blocks(call).scratch_bytes);
+}
 
 }  // namespace weft

@@ -5,6 +5,10 @@
 // step does not allocate from the device. Blocks of one class do not serve another, so the reserved memory
 // can exceed the peak in use, unless there is a limit. Under AddressSanitizer free blocks, and the part of a
 // block beyond the requested bytes, are poisoned.
+//
+// A freed block may be reused while queued work still reads it, as all work of a device is queued in one
+// order (device/backend.hpp): what the next owner queues comes after it. A device with several queues would
+// have to wait here.
 #pragma once
 
 #include <bit>

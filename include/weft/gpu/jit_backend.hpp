@@ -40,37 +40,27 @@ class jit_backend : public backend {
     check_faults();
   }
 
-  std::size_t scratch_bytes(const kernel_call& call) const override {
-    if (call.division != kernel_division::rows) return 0;
-    return static_cast<std::size_t>(row_groups(call).scratch_bytes);
-  }
-
   void synchronize() override {
     wait();
     check_faults();
   }
 
+  std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
+
   void launch(const kernel_call& call) override {
     const kernel_args& args = call.args;
-    if (args.rows() * args.row_size() == 0 && call.division == kernel_division::elements) return;
-    const lower::text_form form = lower::text_form_of(call);
-    const std::lock_guard lock(mutex_);
-    auto& kernel = kernels_[key_of(call.instructions, form)];
-    if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
-    index_t folded_rows = 1;
-    for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded_rows *= args.extent[d];
     const index_t items = args.rows() * args.row_size();
-    const index_t groups =
-        call.division == kernel_division::rows ? row_groups(call).groups : groups_for(items);
-    std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
-    if (form.scratch_rows > 0) pointers.push_back(call.scratch);
-    parameters p(pointers.size(), 0);
-    p.insert(p.end(), {args.rows(), args.row_size(), folded_rows});
-    p.insert(p.end(), args.extent, args.extent + args.order);
-    for (int a = 0; a < args.arguments; ++a)
-      p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
-    append_numbers(call, form, p);
-    if (groups > 0) run(*kernel, pointers, p, groups);
+    lower::text_form form = lower::text_form_of(call);
+    const std::lock_guard lock(mutex_);
+    switch (call.division) {
+      case kernel_division::elements: queue(call, form, 1, 1, groups_for(items)); break;
+      case kernel_division::rows: queue(call, form, 1, 1, row_groups(call).groups); break;
+      case kernel_division::columns:
+        const column_blocks by(call);
+        queue(call, form, by.folded, by.blocks, groups_for(items * by.blocks));
+        form.joins_blocks = true;
+        if (by.blocks > 1) queue(call, form, by.folded, by.blocks, groups_for(items));
+    }
     finish_launch([&] { return lower::kernel_name(call.instructions); });
   }
 
@@ -165,9 +155,26 @@ class jit_backend : public backend {
   }
 
  private:
+  /// Queues one text of a kernel.
+  void queue(const kernel_call& call, const lower::text_form& form, index_t folded, index_t blocks,
+             index_t groups) {
+    if (groups == 0) return;
+    const kernel_args& args = call.args;
+    auto& kernel = kernels_[key_of(call.instructions, form)];
+    if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
+    std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
+    if (form.scratch_rows > 0 || form.division == kernel_division::columns)
+      pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // not accessed by a single block
+    parameters p(pointers.size(), 0);
+    p.insert(p.end(), {args.rows(), args.row_size(), folded, blocks});
+    p.insert(p.end(), args.extent, args.extent + args.order);
+    for (int a = 0; a < args.arguments; ++a) p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
+    append_numbers(call, form, p);
+    run(*kernel, pointers, p, groups);
+  }
   static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form) {
     std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
-    for (int part : {static_cast<int>(form.division), form.order, form.folded})
+    for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks}})
       key += static_cast<char>(part);
     return key;
   }

@@ -2,8 +2,8 @@
 // Translation of canonical codes to GPU kernels, in the dialects of gpu/dialect.hpp.
 //
 // A work item computes one element; if rows are reduced, a work group computes a row together; if columns are
-// reduced, an item computes one column. Extents and strides are parameters, so a text serves all shapes of
-// one order.
+// reduced, an item computes one column of a block of rows, and a second text adds the blocks up in their
+// order. Extents and strides are parameters, so a text serves all shapes of one order.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -25,6 +25,7 @@ struct text_form {
   int folded = 0;
   int numbers = 0;  // run-time numbers
   int scratch_rows = 0;
+  bool joins_blocks = false;  // the second text of folded columns
 };
 
 namespace detail {
@@ -69,7 +70,9 @@ class text_writer {
   [[gnu::cold]] std::string run() {
     write_parameters();
     write_head();
-    for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
+    if (form_.joins_blocks) write_joined_blocks();
+    else
+      for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
     write_tail();
     return std::move(out_);
   }
@@ -82,14 +85,14 @@ class text_writer {
   bool by_columns() const { return form_.division == kernel_division::columns; }
   /// Number of dims that count rows of the result.
   int kept() const { return form_.order - 1 - form_.folded; }
-  int pointers() const { return form_.arguments + (form_.scratch_rows > 0); }
+  int pointers() const { return form_.arguments + (form_.scratch_rows > 0 || by_columns()); }
 
   [[gnu::cold]] void line(const std::string& text) { out_ += text + "\n"; }
 
   [[gnu::cold]] void write_parameters() {
     const auto order = std::to_string(form_.order);
     line("typedef struct {");
-    line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows;");
+    line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows, blocks;");
     line("  long extent[" + order + "], stride[" + std::to_string(form_.arguments) + "][" + order + "];");
     if (form_.numbers > 0) line("  long number[" + std::to_string(form_.numbers) + "];");
     line("} PARAMS;");
@@ -107,8 +110,11 @@ class text_writer {
              std::to_string(form_.scratch_rows) + ";");
       line("for (long row = GROUP_ID; row < P.rows; row += GROUPS) {");
     } else {
-      line("for (long e = GLOBAL_ID; e < P.rows * P.size; e += GLOBAL_SIZE) {");
+      const bool divided = by_columns() && !form_.joins_blocks;
+      line(std::string("long items = P.rows * P.size") + (divided ? " * P.blocks;" : ";"));
+      line("for (long e = GLOBAL_ID; e < items; e += GLOBAL_SIZE) {");
       line("long row = e / P.size, c = e % P.size;");
+      if (divided) line("long block = row % P.blocks; row /= P.blocks;");
     }
     for (int a = 0; a < form_.arguments; ++a) line("long o" + std::to_string(a) + " = 0;");
     write_offsets("row", 0, kept());
@@ -118,11 +124,26 @@ class text_writer {
            ";");
       for (int a = 0; a < form_.arguments; ++a)
         line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
-      line("for (long f = 0; f < P.folded_rows; ++f) {");
+      if (form_.joins_blocks) return;
+      line("long end = P.folded_rows * (block + 1) / P.blocks;");
+      line("for (long f = P.folded_rows * block / P.blocks; f < end; ++f) {");
       for (int a = 0; a < form_.arguments; ++a)
         line("long o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
       write_offsets("f", kept(), form_.order - 1);
     }
+  }
+
+  /// Partial result of a block; a row of the result has P.blocks rows of them.
+  [[gnu::cold]] std::string partial(dtype t, const std::string& index) const {
+    const auto n = std::to_string(form_.arguments);
+    return std::string("((GLOBAL ") + register_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + index + "]";
+  }
+  [[gnu::cold]] void write_joined_blocks() {
+    const instruction fold = at(instructions_.size() - 2);
+    line("for (long block = 0; block < P.blocks; ++block) {");
+    line("sum = " +
+         combined(fold.op - column_sum, "sum", partial(fold.type, "(row * P.blocks + block) * P.size + c")) +
+         ";");
   }
 
   /// Writes code that adds the offsets of row number `row` over dims first to last - 1 to those of all
@@ -143,6 +164,7 @@ class text_writer {
     if (by_columns()) {
       const instruction fold = at(instructions_.size() - 2);
       line("}");
+      if (!form_.joins_blocks) line("if (P.blocks > 1) " + partial(fold.type, "e") + " = sum; else");
       line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
     }
     line("}");

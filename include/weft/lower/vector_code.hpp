@@ -13,6 +13,7 @@
 #include <weft/device/math.hpp>
 #include <weft/device/storage.hpp>
 #include <weft/lower/code.hpp>
+#include <weft/op/all.hpp>
 
 namespace weft::lower {
 inline namespace WEFT_ISA {

@@ -10,7 +10,7 @@
 //   }
 //
 // A policy with on<...> moves the model to a device of that kind: `bind<policy<on<cuda>>>(model, optimizer,
-// ranks)` to the GPU of this rank among those of its machine, `{.device = 1}` as the last argument to another.
+// ranks)` to the GPU of this rank, with `{.device = 1}` as the last argument to another.
 //
 // A whole step with micro-batches can be written in one call: run.step(m, [&](index_t j) { return loss of
 // batch j; }).
@@ -29,11 +29,11 @@
 #include <utility>
 #include <vector>
 
-#include <weft/comm/environment.hpp>
 #include <weft/comm/self.hpp>
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/parallel/data_parallel.hpp>
+#include <weft/parallel/model_device.hpp>
 #include <weft/parallel/norm.hpp>
 #include <weft/run/tape.hpp>
 
@@ -410,13 +410,6 @@ class bound_run : public context {
   std::uint64_t passes_seen_ = 0;
 };
 
-/// The number of this rank among those of its machine: LOCAL_RANK of its launcher; of ranks that are threads,
-/// its rank.
-[[gnu::cold]] inline int local_rank_of(const communicator& ranks) {
-  const launch me = launch_from_environment();
-  return me.size > 1 ? me.local_rank : ranks.rank();
-}
-
 namespace detail {
 /// The parameters of a model, each once: a tied one occurs at several places and has the name of the first.
 template <class Model>
@@ -425,18 +418,6 @@ state_dict_t once_each(const Model& model) {
   tensor_list met;
   std::erase_if(all, [&](const auto& named) { return !is_new(met, named.second); });
   return all;
-}
-/// Moves a model to the device of this rank that its policy chooses, if it chooses one.
-template <class Plan, class Model>
-void place_model(Model& model, const communicator& ranks, device_options o) {
-  using chosen = typename Plan::device_type;
-  if constexpr (!std::is_void_v<chosen>) {
-    if (o.device < 0 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
-    to(model, chosen::where(o));
-  } else if (o.device >= 0) {
-    throw usage_error("weft: bind: device " + std::to_string(o.device) +
-                      " is of a kind that the policy has to choose: policy<on<cuda>, ...>");
-  }
 }
 template <class Plan>
 using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,

@@ -19,16 +19,33 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// Appends the sums of squares of the rows of `g`; each element of a vector is a row.
-inline void append_row_sums(context& c, const std::shared_ptr<tensor_state>& g, recycled_vector<double>& to) {
-  if (g->extents.size() == 0) return;
+/// The sums of squares of the rows of `g`; each element of a vector is a row.
+inline std::shared_ptr<tensor_state> row_sums(context& c, const std::shared_ptr<tensor_state>& g) {
   const auto rows = alias_of(*g);
   rows->extents = {2, {g->extents.order > 1 ? g->extents[0] : g->extents.size(), 1}};
   rows->extents[1] = g->extents.size() / rows->extents[0];
-  const auto sums = eval(sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(rows))), dims<-1>), c);
-  const std::size_t at = to.size();
-  to.resize(at + static_cast<std::size_t>(sums.size()));
-  sums.copy_to(to.data() + at);
+  return eval(sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(rows))), dims<-1>), c).state();
+}
+
+/// The sums of all rows. They are joined on the device and read at once, as the host waits at each reading.
+inline recycled_vector<double> all_row_sums(context& c, const tensor_list& gradients) {
+  tensor_list sums;
+  index_t total = 0;
+  for (const auto& g : gradients) {
+    if (g->extents.size() == 0) continue;
+    sums.push_back(row_sums(c, g));
+    total += sums.back()->extents.size();
+  }
+  recycled_vector<double> rows(static_cast<std::size_t>(total));
+  if (total == 0) return rows;
+  const buffer joined = c.where().allocate(rows.size() * sizeof(double));
+  auto* to = static_cast<double*>(joined.data());
+  for (const auto& s : sums) {
+    copy_elements(*c.where(), dtype::f64, to, s->memory.data(), s->extents.size());
+    to += s->extents.size();
+  }
+  c.where()->download(rows.data(), joined.data(), rows.size() * sizeof(double));
+  return rows;
 }
 
 /// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number.
@@ -63,9 +80,7 @@ inline double exact_sum(const recycled_vector<double>& values, communicator& ran
 /// The 2-norm over all rows of all ranks; NaN if an element is not finite.
 inline double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
                               const comm_options& o) {
-  recycled_vector<double> rows;
-  for (const auto& g : gradients) detail::append_row_sums(c, g, rows);
-  return std::sqrt(detail::exact_sum(rows, ranks, o));
+  return std::sqrt(detail::exact_sum(detail::all_row_sums(c, gradients), ranks, o));
 }
 
 /// The largest absolute value of the elements of all ranks; NaN if any is NaN.

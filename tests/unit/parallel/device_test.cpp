@@ -56,8 +56,8 @@ TEST_CASE("parameters on a device with memory of its own") {
 }
 
 namespace {
-/// The losses of three steps on two ranks of a model that is created on the CPU, with elements or without, and
-/// the device that ranks train on.
+/// The losses of three steps on two ranks of a model that is created on the CPU, with elements or without,
+/// and the device that ranks train on.
 template <class Plan>
 std::vector<double> losses_of(bool deferred, std::string& device_name) {
   std::vector<double> losses;

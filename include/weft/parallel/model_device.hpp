@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// The device of a rank, where its policy chooses a kind of devices (device/kind.hpp): which one of the
+// machine it takes, and how its model gets there.
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include <weft/comm/communicator.hpp>
+#include <weft/comm/environment.hpp>
+#include <weft/nn/module.hpp>
+
+namespace weft {
+
+/// The number of this rank among those of its machine: LOCAL_RANK of its launcher; of ranks that are threads,
+/// its rank.
+[[gnu::cold]] inline int local_rank_of(const communicator& ranks) {
+  const launch me = launch_from_environment();
+  return me.size > 1 ? me.local_rank : ranks.rank();
+}
+
+namespace detail {
+/// Moves a model to the device of this rank that its policy chooses, if it chooses one.
+template <class Plan, class Model>
+void place_model(Model& model, const communicator& ranks, device_options o) {
+  using chosen = typename Plan::device_type;
+  if constexpr (!std::is_void_v<chosen>) {
+    if (o.device < 0 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
+    to(model, chosen::where(o));
+  } else if (o.device >= 0) {
+    throw usage_error("weft: bind: device " + std::to_string(o.device) +
+                      " is of a kind that the policy has to choose: policy<on<cuda>, ...>");
+  }
+}
+}  // namespace detail
+
+}  // namespace weft
