@@ -231,6 +231,26 @@ void check_ops(op::op_list<Ops...>) {
   (check_op<Ops>(), ...);
 }
 
+/// What `f` refuses.
+template <class F>
+std::string refusal_of(F f) {
+  try {
+    f();
+  } catch (const value_error& refused) {
+    return refused.what();
+  }
+  return "nothing was refused";
+}
+/// Whether `f` is refused for an index, under the name of `op`. What is compiled for this CPU says which one.
+template <class F>
+void check_index_is_refused(const std::string& op, F f) {
+  const std::string said = refusal_of(f), begin = "weft: " + op + ": ";
+  CAPTURE(said);
+  const bool with_position =
+      said.starts_with(begin + "index ") && said.find(" is outside of [0, ") != said.npos;
+  CHECK((with_position || said == begin + "an index is out of range"));
+}
+
 }  // namespace
 
 TEST_CASE("every element-wise op is what its definition says, on every device") {
@@ -522,20 +542,20 @@ TEST_CASE("an index out of range is an error that names the op") {
   const auto table = randn<float>(extents<4, 3>{}, {}, *d);
   const auto index = generate<std::int32_t>(extents<2>{}, [](index_t i) { return 3 * i + 2; }, *d);
   const auto y = eval(embedding(table, index), c);
-  CHECK_THROWS_WITH_AS(y.to_vector(), "weft: embedding: an index is out of range", value_error);
+  check_index_is_refused("embedding", [&] { y.to_vector(); });
   const auto selected = eval(index_select<0>(table, index), c);
-  CHECK_THROWS_WITH_AS(selected.to_vector(), "weft: index_select: an index is out of range", value_error);
+  check_index_is_refused("index_select", [&] { selected.to_vector(); });
   const auto loss_of = [&](std::int64_t label) {
     return eval(cross_entropy(table, full<std::int64_t>(extents<4>{}, label, *d)), c);
   };
   for (const std::int64_t label : {std::int64_t{3}, std::int64_t{-1}, std::int64_t{1} << 32}) {
     const auto loss = loss_of(label);
-    CHECK_THROWS_WITH_AS(loss.item(), "weft: cross_entropy: an index is out of range", value_error);
+    check_index_is_refused("cross_entropy", [&] { (void)loss.item(); });
   }
   CHECK(std::isnan(loss_of(-100).item()));
   CHECK(std::isfinite(loss_of(2).item()));
   const auto hot = eval(one_hot<3>(index), c);
-  CHECK_THROWS_WITH_AS(hot.to_vector(), "weft: one_hot: an index is out of range", value_error);
+  check_index_is_refused("one_hot", [&] { hot.to_vector(); });
   const auto fine = eval(embedding(table, generate<std::int32_t>(
                                               extents<2>{}, [](index_t i) { return i; }, *d)),
                          c);
@@ -647,18 +667,10 @@ TEST_CASE(
   if (!d || (*d)->host_accessible()) return;
   context c(*d);
   const auto p = full<float>(extents<3>{}, 1.5f, *d);
-  const auto refusal_of = [&](const auto& e) -> std::string {
-    try {
-      eval(e, c).to_vector();
-    } catch (const value_error& refused) {
-      return refused.what();
-    }
-    return "nothing was refused";
-  };
-  CHECK(refusal_of(bernoulli(p)).starts_with("weft: bernoulli: a probability"));
+  CHECK(
+      refusal_of([&] { eval(bernoulli(p), c).to_vector(); }).starts_with("weft: bernoulli: a probability "));
   const auto index = full<std::int32_t>(extents<2>{}, 3, *d);
-  const std::string refused = refusal_of(embedding(p + full<float>(extents<3, 3>{}, 0, *d), index));
-  CHECK(refused.starts_with("weft: embedding: "));
-  CHECK(refused.find("out of range") != std::string::npos);
+  check_index_is_refused(
+      "embedding", [&] { eval(embedding(p + full<float>(extents<3, 3>{}, 0, *d), index), c).to_vector(); });
   CHECK(eval(bernoulli(p - 0.5f), c).to_vector() == std::vector<float>{1, 1, 1});
 }
