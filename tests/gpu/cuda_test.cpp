@@ -462,3 +462,37 @@ TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a st
   CHECK(four.allocations == 0);
   CHECK(fake_cuda::misuse() == "");
 }
+
+TEST_CASE("cuda: few columns of many rows are folded in blocks side by side, and the blocks in their order") {
+  const device d = nvidia();
+  const auto folded_on = [](const device& on_device) {
+    context c(on_device);
+    const auto x = randn<float>(extents<dyn, dyn>{1003, 5}, {.seed = 6}, on_device);
+    const auto y = randn<float>(extents<dyn, dyn, dyn>{3, 130, 7}, {.seed = 7}, on_device);
+    std::vector<float> all;
+    for (const auto& some :
+         {eval(sum(x * x + 1.0f, dims<0>), c).to_vector(), eval(amax(x, dims<0>), c).to_vector(),
+          eval(amin(exp(y), dims<1>), c).to_vector(), eval(sum(y, dims<1>), c).to_vector()})
+      all.insert(all.end(), some.begin(), some.end());
+    return all;
+  };
+  const long before = fake_cuda::calls("cuLaunchKernel");
+  const auto there = folded_on(d), again = folded_on(d), expected = folded_on(default_device());
+  CHECK(fake_cuda::calls("cuLaunchKernel") - before == 16);  // two texts each
+  REQUIRE(there.size() == expected.size());
+  for (std::size_t i = 0; i < there.size(); ++i)
+    CHECK(std::abs(there[i] - expected[i]) <= 1e-5f * (1 + std::abs(expected[i])));
+  CHECK(there == again);
+  kernel_call call;
+  call.division = kernel_division::columns;
+  call.args.order = 2;
+  call.args.folded = 1;
+  call.args.extent[0] = 32768;
+  call.args.extent[1] = 768;
+  CHECK(column_blocks(call).blocks == 85);
+  CHECK(group_scratch_bytes(call) == 85 * 768 * 8);
+  call.args.extent[1] = 1 << 17;  // enough columns
+  CHECK(column_blocks(call).blocks == 1);
+  CHECK(group_scratch_bytes(call) == 0);
+  CHECK(fake_cuda::misuse() == "");
+}
