@@ -142,7 +142,7 @@ void try_placement(const compute_graph& joint, const sequence<placement>& leaves
 /// All combinations of placements of the leaves of expression E.
 template <expression E>
 outcome placed_every_way(index_t top, std::vector<double> numbers) {
-  const compute_graph joint = run::detail::joint_graph_of<E, program_options<>>();
+  const compute_graph joint = runtime::detail::joint_graph_of<E, program_options<>>();
   const test::given_values v = some_values(joint, top, std::move(numbers));
   sequence<sequence<placement>> choices(joint.leaves - 1, {});
   for (const graph::node& n : joint.nodes)
@@ -242,8 +242,7 @@ TEST_CASE("products") {
 TEST_CASE("look-ups: rows of other ranks are zeros") {
   using index = data<std::int32_t, 4, 2>;
   on<var<5, 3>, index>("embedding", {7, 21, 672}, [](auto w, auto i) { return embedding(w, i); }, 5);
-  on<var<6, 3>, index>(
-      "embedding in units", {8, 24, 960}, [](auto w, auto i) { return embedding(w, i); }, 5);
+  on<var<6, 3>, index>("embedding in units", {8, 24, 960}, [](auto w, auto i) { return embedding(w, i); }, 5);
   on<var<4, 3>, index>("gather", {9, 25, 0}, [](auto x, auto i) { return gather<1>(x, i); }, 3);
   on<var<4, 3>, index, var<4, 2>>(
       "scatter_add", {15, 37, 0}, [](auto x, auto i, auto s) { return scatter_add<1>(x, i, s); }, 3);

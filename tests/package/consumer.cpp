@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <weft/weft.hpp>
 
-int main() {
-  auto x = weft::full<float>(weft::extents<4>{}, 2.0f);
-  return weft::eval(sum(x * 3.0f)).item() == 24 ? 0 : 1;
-}
+using namespace weft;
+
+// Names that programs have: with all of weft's in reach they are the program's own.
+namespace {
+bool run(const tensor<float, extents<4>>& x) { return eval(sum(x * 3.0f)).item() == 24; }
+}  // namespace
+
+int main() { return run(full<float>(extents<4>{}, 2.0f)) ? 0 : 1; }

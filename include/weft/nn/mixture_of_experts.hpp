@@ -61,7 +61,7 @@ struct mixture_of_experts {
       auto chosen = reshape<dyn>(topk<-1>(p, k).indices);
       return let(std::move(chosen), [count, p](auto e) {
         using T = typename decltype(p)::value_type;
-        auto times = run::detail::added_rows(e, cast<T>(e == e), count);
+        auto times = runtime::detail::added_rows(e, cast<T>(e == e), count);
         auto mean_of = mean(flatten<0, decltype(p)::static_shape.order - 2>(p), dims<0>);
         return sum(std::move(times) * std::move(mean_of)) * static_cast<float>(count) / sum(cast<T>(e == e));
       });

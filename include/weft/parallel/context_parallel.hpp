@@ -35,7 +35,7 @@ template <class Options, class Kind>
 struct context_programs : Options {
   using positions_service = typename Kind::service;
   template <class Source>
-  using divided = context_graph<run::divided_source<Source, Options>, Kind::pass>;
+  using divided = context_graph<runtime::divided_source<Source, Options>, Kind::pass>;
 };
 
 /// The axis of a mesh along which the positions of sequences are divided; `Kind`: ring or ulysses.

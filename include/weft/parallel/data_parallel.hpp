@@ -17,7 +17,7 @@
 namespace weft::parallel {
 
 /// Gathers parameters before programs read them and reduces the gradients that backward passes compute.
-class data_parallel_hooks : public run::execution_hooks {
+class data_parallel_hooks : public runtime::execution_hooks {
  public:
   /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
   /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
@@ -53,13 +53,13 @@ class data_parallel_hooks : public run::execution_hooks {
     }
   }
 
-  void before_program(operands leaves, const run::purpose& why) override {
+  void before_program(operands leaves, const runtime::purpose& why) override {
     for (const auto& [u, read] : by_unit(leaves)) {
       gatherer_.unshard(u, read);
       gatherer_.prefetch(u, why, read);
     }
   }
-  void after_program(operands leaves, const run::purpose& why) override {
+  void after_program(operands leaves, const runtime::purpose& why) override {
     if (options_.divide != sharding::parameters) return;
     for (const auto& [u, read] : by_unit(leaves)) gatherer_.release(u, why);
   }
@@ -85,7 +85,7 @@ class data_parallel_hooks : public run::execution_hooks {
       if (--unit_at(u).waiting == 0) take(u);
     }
   }
-  void after_backward(const run::tape_identity& tape) override { gatherer_.finish(tape); }
+  void after_backward(const runtime::tape_identity& tape) override { gatherer_.finish(tape); }
 
   /// During subsequent backward passes, the gradients of these tensors are left where they are: another
   /// backward pass completes them.
@@ -236,10 +236,9 @@ class data_parallel_hooks : public run::execution_hooks {
   }
   /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
   state_ptr whole_layer(const member& m, const state_ptr& part) {
-    return m.whole->is_part_of_layer()
-               ? gathered(part, m.whole->whole(), m.whole->divided->where, *groups_.layers(),
-                          groups_.labelled(m.name, true))
-               : part;
+    return m.whole->is_part_of_layer() ? gathered(part, m.whole->whole(), m.whole->divided->where,
+                                                  *groups_.layers(), groups_.labelled(m.name, true))
+                                       : part;
   }
 
   unit& unit_at(int u) { return units_[static_cast<std::size_t>(u)]; }
@@ -287,8 +286,7 @@ class data_parallel_hooks : public run::execution_hooks {
       const index_t at = apart() ? p.in_message - own[0].in_message : p.at;
       m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
       if (!apart()) continue;
-      if (is_deferred)
-        weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
+      if (is_deferred) weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
       else copy_rows(m.local, 0, m.whole, p.at, p.count);
       if (!m.whole->divided)
         m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents, {}});

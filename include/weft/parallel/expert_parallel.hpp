@@ -28,7 +28,7 @@ struct ep {
 namespace parallel {
 
 /// Messages between ranks that divide experts.
-class expert_group final : public run::expert_ranks {
+class expert_group final : public runtime::expert_ranks {
  public:
   expert_group(std::shared_ptr<communicator> ranks, const device& where, std::chrono::milliseconds timeout)
       : ranks_(std::move(ranks)), messages_(message_device(where)), timeout_(timeout) {}
@@ -155,8 +155,7 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
           std::find_if(own.begin(), own.end(), [&, n = &name](const held_tensor& h) { return h.name == *n; });
       all.push_back(here != own.end() ? std::move(*here)
                                       : held_tensor{name, {p->type, p->whole()}, {}, nullptr, false, false});
-      if (owner_[i] != everyone)
-        all.back().saves = here != own.end() && base::groups().is_first_copy();
+      if (owner_[i] != everyone) all.back().saves = here != own.end() && base::groups().is_first_copy();
     }
     for (held_tensor& h : own)
       if (h.is_buffer) all.push_back(std::move(h));

@@ -51,7 +51,7 @@ class parameter_gatherer {
   }
 
   /// Called when a program reads these members: starts gathering the units that are expected to be read next.
-  void prefetch(int u, const run::purpose& why, const std::vector<int>& read) {
+  void prefetch(int u, const runtime::purpose& why, const std::vector<int>& read) {
     if (!apart_) return;
     int started = 0;
     for (const read_event& e : order_.follow(why, {u, why.during, read})) {
@@ -66,15 +66,15 @@ class parameter_gatherer {
   }
 
   /// Called after a program that has read a unit.
-  void release(int u, const run::purpose& why) {
-    if (!apart_ || why.during == run::pass::recompute) return;
+  void release(int u, const runtime::purpose& why) {
+    if (!apart_ || why.during == runtime::pass::recompute) return;
     const bool again = units_[static_cast<std::size_t>(u)].stays;
-    if (again || (keeps_ && why.during == run::pass::forward)) order_.hold(why, u);
+    if (again || (keeps_ && why.during == runtime::pass::forward)) order_.hold(why, u);
     else order_.let_go(why, u);
     if (!order_.held(u)) reshard(u);
   }
   /// Called after the backward pass through a tape.
-  void finish(const run::tape_identity& tape) {
+  void finish(const runtime::tape_identity& tape) {
     order_.finish(tape);
     for (int u = 0; u < static_cast<int>(units_.size()); ++u)
       if (!order_.held(u)) reshard(u);

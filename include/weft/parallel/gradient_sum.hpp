@@ -53,7 +53,7 @@ class gradient_sum {
  private:
   static std::shared_ptr<tensor_state> sum(backend& device, std::shared_ptr<tensor_state>& into,
                                            const std::shared_ptr<tensor_state>& g) {
-    run::add(device, *into, *g, *into);
+    runtime::add(device, *into, *g, *into);
     return std::move(into);
   }
 

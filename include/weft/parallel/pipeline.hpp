@@ -257,12 +257,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   template <expression E>
   std::vector<reading> readings_of(const E& statement) {
     std::vector<reading> readings;
-    const parallel::stage_events events{
-        .visit = [&](index_t blocks, const run::operands& o, const run::plan_view& p) {
-          readings.push_back(
-              {blocks, o.leaves,
-               parallel::modelled_cost(p, run::resolve_symbols(p, o.leaves, o.sizes, base::layer_rank()))});
-        }};
+    const parallel::stage_events events{.visit = [&](index_t blocks, const runtime::operands& o,
+                                                     const runtime::plan_view& p) {
+      readings.push_back(
+          {blocks, o.leaves,
+           parallel::modelled_cost(p, runtime::resolve_symbols(p, o.leaves, o.sizes, base::layer_rank()))});
+    }};
     tape<Options> unused(*this);
     parallel::stage_evaluator<tape<Options>> walk(unused, *this, parallel::no_blocks, events);
     const context::random_state now = this->randomness();
@@ -402,8 +402,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
                                                 messages.send(schedule_, {kind::send_activation, c, 0}, x,
                                                               control(""));
                                             }};
-    run::forgetful_evaluator<Options> inner{*this};
-    parallel::stage_evaluator<run::forgetful_evaluator<Options>> walk(
+    runtime::forgetful_evaluator<Options> inner{*this};
+    parallel::stage_evaluator<runtime::forgetful_evaluator<Options>> walk(
         inner, *this, chunks_[static_cast<std::size_t>(c)], events);
     evaluated<E> value = walk.eval(e);
     return {std::move(value), walk.blocks()};
@@ -446,9 +446,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     tied_->share(base::local(), base::groups().labelled(""));
   }
   /// Update number `number` of this step, counted from 0.
-  void update(int number) {
-    base::update_once(static_cast<std::int64_t>(number_of_step_) + number);
-  }
+  void update(int number) { base::update_once(static_cast<std::int64_t>(number_of_step_) + number); }
 
   state_dict_t parameters_, buffers_;  // of the whole model
   mesh_sizes sizes_;

@@ -17,7 +17,7 @@ namespace weft::parallel {
 /// A read of members of a unit by a program.
 struct read_event {
   int unit;
-  run::pass during;
+  runtime::pass during;
   std::vector<int> members;
   bool operator==(const read_event&) const = default;
 };
@@ -27,7 +27,7 @@ class read_order {
  public:
   /// Records that a program reads `now`. Returns the reads that are expected to follow on its tape if it
   /// repeats a recorded order; valid until the next call.
-  std::span<const read_event> follow(const run::purpose& why, read_event now) {
+  std::span<const read_event> follow(const runtime::purpose& why, read_event now) {
     progress& c = progress_of(why.tape);
     if (!c.ahead || c.position >= c.ahead->size() || (*c.ahead)[c.position] != now) {
       c.ahead = order_from(now);
@@ -40,18 +40,18 @@ class read_order {
 
   /// Keeps a unit gathered for the tape until let_go() or finish() of the tape. For a program without a tape:
   /// until any tape is finished.
-  void hold(const run::purpose& why, int unit) {
+  void hold(const runtime::purpose& why, int unit) {
     progress& c = progress_of(why.tape);
     if (!c.holds(unit)) c.held.push_back(unit);
   }
-  void let_go(const run::purpose& why, int unit) { std::erase(progress_of(why.tape).held, unit); }
+  void let_go(const runtime::purpose& why, int unit) { std::erase(progress_of(why.tape).held, unit); }
   /// Whether any tape holds the unit.
   bool held(int unit) const {
     return std::any_of(tapes_.begin(), tapes_.end(), [&](const progress& c) { return c.holds(unit); });
   }
 
   /// Called after the backward pass through a tape: records its order of reads for later tapes.
-  void finish(const run::tape_identity& tape) {
+  void finish(const runtime::tape_identity& tape) {
     for (progress& c : tapes_) {
       if (!tape || c.tape.lock() != tape || c.events.empty()) continue;
       if (order* known = order_from(c.events.front())) *known = std::move(c.events);
@@ -70,16 +70,16 @@ class read_order {
     std::weak_ptr<const void> tape;  // empty for programs without a tape
     order events;
     const order* ahead = nullptr;  // the recorded order that it is expected to repeat
-    std::size_t position = 0;    // in `ahead`, of the next read
+    std::size_t position = 0;      // in `ahead`, of the next read
     std::vector<int> held;
 
     bool holds(int unit) const { return std::find(held.begin(), held.end(), unit) != held.end(); }
   };
 
-  progress& progress_of(const run::tape_identity* tape) {
+  progress& progress_of(const runtime::tape_identity* tape) {
     for (progress& c : tapes_)
       if (tape ? c.tape.lock() == *tape : c.tape.expired()) return c;
-    tapes_.push_back({tape ? *tape : run::tape_identity(), {}, nullptr, 0, {}});
+    tapes_.push_back({tape ? *tape : runtime::tape_identity(), {}, nullptr, 0, {}});
     return tapes_.back();
   }
   order* order_from(const read_event& first) {
@@ -88,7 +88,7 @@ class read_order {
     return nullptr;
   }
 
-  std::vector<progress> tapes_;             // few: tapes with entries
+  std::vector<progress> tapes_;                 // few: tapes with entries
   std::vector<std::unique_ptr<order>> orders_;  // recorded orders, distinguished by their first event
 };
 

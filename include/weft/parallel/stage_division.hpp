@@ -14,17 +14,17 @@ namespace weft::parallel {
 
 namespace detail {
 /// The elements of value `v` of a plan.
-inline double elements_in(const run::plan_view& p, const run::symbol_values& symbols, int v) {
+inline double elements_in(const runtime::plan_view& p, const runtime::symbol_values& symbols, int v) {
   const shape& s = p.values[static_cast<std::size_t>(v)].result.extents;
   double n = 1;
-  for (int d = 0; d < s.order; ++d) n *= static_cast<double>(run::detail::number_of(symbols, s[d]));
+  for (int d = 0; d < s.order; ++d) n *= static_cast<double>(runtime::detail::number_of(symbols, s[d]));
   return n;
 }
 }  // namespace detail
 
 /// The modelled cost of a program in FLOP: twice the multiplications of its products, and 16 for each element
 /// that a step reads or writes, about what a machine computes while it moves one.
-inline double modelled_cost(const run::plan_view& p, const run::symbol_values& symbols) {
+inline double modelled_cost(const runtime::plan_view& p, const runtime::symbol_values& symbols) {
   constexpr double flop_per_element = 16;
   double cost = 0;
   for (const lower::step_entry& s : p.steps) {
@@ -35,7 +35,7 @@ inline double modelled_cost(const run::plan_view& p, const run::symbol_values& s
     if (s.kind != lower::step_kind::contraction) continue;
     const auto first = static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)]);
     const shape& a = p.values[first].result.extents;
-    cost += 2 * elements(s.inputs) * static_cast<double>(run::detail::number_of(symbols, a[a.order - 1]));
+    cost += 2 * elements(s.inputs) * static_cast<double>(runtime::detail::number_of(symbols, a[a.order - 1]));
   }
   return cost;
 }

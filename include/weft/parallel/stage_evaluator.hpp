@@ -31,7 +31,7 @@ inline constexpr block_range no_blocks{1, 0};
 struct stage_events {
   /// Called for every program, computed or not: how many blocks have been passed (including this one), what
   /// it reads, and the plan of its value.
-  std::function<void(index_t blocks, const run::operands&, const run::plan_view&)> visit{};
+  std::function<void(index_t blocks, const runtime::operands&, const runtime::plan_view&)> visit{};
   /// Returns the operand of the chunk's first block, a tensor like the given one; called if the chunk does
   /// not compute it.
   std::function<std::shared_ptr<tensor_state>(const tensor_state&)> enter{};
@@ -49,14 +49,14 @@ inline std::shared_ptr<tensor_state> absent_value(const tensor_state& t) {
   return state;
 }
 /// The value that a program would compute from these operands, without memory.
-inline std::shared_ptr<tensor_state> absent_result(const context& c, const run::plan_view& p,
-                                                   const run::operands& o) {
-  const run::symbol_values symbols = run::resolve_symbols(p, o.leaves, o.sizes, c.layer_rank());
+inline std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
+                                                   const runtime::operands& o) {
+  const runtime::symbol_values symbols = runtime::resolve_symbols(p, o.leaves, o.sizes, c.layer_rank());
   const tensor_spec& result = p.values[static_cast<std::size_t>(p.outputs[0])].result;
   shape s = result.extents;
-  for (int d = 0; d < s.order; ++d) s[d] = run::detail::number_of(symbols, s[d]);
+  for (int d = 0; d < s.order; ++d) s[d] = runtime::detail::number_of(symbols, s[d]);
   tensor_state value(c.where(), s, result.type, buffer());
-  run::note_division(c, p, symbols, value);
+  runtime::note_division(c, p, symbols, value);
   return absent_value(value);
 }
 [[noreturn, gnu::cold]] inline void refuse_absent(const tensor_state& value, index_t blocks) {
@@ -80,15 +80,16 @@ class stage_evaluator {
   /// Walks over a statement. Returns its value, which is absent unless this chunk computes it.
   template <expression E>
   auto eval(const E& e) {
-    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
+    if constexpr (runtime::detail::has_boundary<E>)
+      return eval_program(runtime::without_boundaries(*this, e));
     else return eval_program(e);
   }
 
   template <expression E>
   auto eval_program(const E& e) {
     using result = decltype(inner_.eval_program(e));
-    const run::operands o = run::operands_of(e);
-    constexpr run::plan_view plan = Inner::template program_of<E>::plan;
+    const runtime::operands o = runtime::operands_of(e);
+    constexpr runtime::plan_view plan = Inner::template program_of<E>::plan;
     if (events_.visit) events_.visit(blocks_, o, plan);
     if (computes()) {
       check_present(o.leaves);
@@ -100,11 +101,11 @@ class stage_evaluator {
 
   template <class X, class Labels, class F>
   auto sum_of_slices(const X& x, const Labels& labels, index_t rows, const F& f) {
-    using slices = run::row_slices<X, Labels>;
+    using slices = runtime::row_slices<X, Labels>;
     using result = decltype(inner_.sum_of_slices(x, labels, rows, f));
     const auto all_labels = part_of(*labels.state(), 0, shape{1, {x.extents()[0]}});  // of any order
     auto whole = f(typename slices::matrix(x.state()), typename slices::row_labels(all_labels));
-    const run::operands o = run::operands_of(whole);
+    const runtime::operands o = runtime::operands_of(whole);
     if (events_.visit) events_.visit(blocks_, o, Inner::template program_of<decltype(whole)>::plan);
     if (computes()) {
       check_present(o.leaves);
@@ -121,7 +122,7 @@ class stage_evaluator {
     using result = decltype(f(inner_));
     if (events_.visit)
       each(inner_, [&]<class E>(const E& e) {
-        events_.visit(blocks_, run::operands_of(e), Inner::template program_of<E>::plan);
+        events_.visit(blocks_, runtime::operands_of(e), Inner::template program_of<E>::plan);
       });
     if (computes()) {
       check_present({x.state(), y.state()});
@@ -134,8 +135,7 @@ class stage_evaluator {
   /// Called before each block with its operand.
   template <class X>
   void before_block(X& x) {
-    if (blocks_ == mine_.first && mine_.first > 0 && events_.enter)
-      x = X(events_.enter(*x.state()));
+    if (blocks_ == mine_.first && mine_.first > 0 && events_.enter) x = X(events_.enter(*x.state()));
     if (blocks_ == mine_.last && mine_.last > mine_.first) {
       if (events_.leave) events_.leave(x.state());
       x = absent<X>(detail::absent_value(*x.state()));

@@ -28,7 +28,7 @@ template <class Options, activations Between>
 struct divided_programs : Options {
   static constexpr bool by_positions = Between == activations::by_positions;
   template <class Source>
-  using divided = divided_graph<run::divided_source<Source, Options>, by_positions>;
+  using divided = divided_graph<runtime::divided_source<Source, Options>, by_positions>;
 };
 
 /// The axis of a mesh along which layers are divided, as Megatron-LM does (Shoeybi et al., 2019).
@@ -44,7 +44,7 @@ struct tp {
 /// computes of it before anything asks for the whole. E must have no boundaries (`repeat`).
 template <expression E, class Options = program_options<>>
 consteval placement placement_of() {
-  const graph::compute_graph g = graph::expanded(run::detail::graph_of<E, Options>());
+  const graph::compute_graph g = graph::expanded(runtime::detail::graph_of<E, Options>());
   return graph::place(g, graph::leaf_placements(g)).result;
 }
 
@@ -55,7 +55,7 @@ consteval index_t sent(index_t ranks) {
   static_assert(!Plan::strategy_type::has(mesh_axis::cp),
                 "weft: sent: what ranks that divide positions send is known at run time only");
   using options = typename Plan::programs;
-  using joint = typename options::template divided<run::detail::joint_graph<E, options>>;
+  using joint = typename options::template divided<runtime::detail::joint_graph<E, options>>;
   return graph::bytes_sent(joint::frozen.thaw(), ranks);
 }
 
@@ -65,7 +65,7 @@ template <class Plan, expression E>
 std::string to_dot_divided(const E&) {
   using options = typename Plan::programs;
   return graph::to_dot(
-      graph::detail::placed_program(run::detail::joint_graph_of<E, options>(), options::by_positions));
+      graph::detail::placed_program(runtime::detail::joint_graph_of<E, options>(), options::by_positions));
 }
 
 /// A run in which the ranks along axis tp divide layers. See bind.

@@ -80,7 +80,7 @@ inline state_ptr flat(const device& where, index_t count, dtype type = dtype::f3
 /// A tensor of the type, shape and placement of `t`, on `where`.
 inline state_ptr state_like(const tensor_state& t, const device& where) {
   state_ptr state = make_state(where, t.extents, t.type);
-  if (t.is_part_of_layer()) 
+  if (t.is_part_of_layer())
     state->divided = unnamed_division(t.whole(), t.divided->where, t.divided->ranks, t.divided->rank);
   return state;
 }
@@ -106,7 +106,7 @@ inline void check_message_type(const char* option, dtype t) {
 inline state_ptr in_type(dtype type, const state_ptr& t) {
   if (t->type == type) return t;
   const state_ptr converted = flat(t->where, t->extents.size(), type);
-  if (t->extents.size() > 0) run::convert(*t->where, *t, *converted);
+  if (t->extents.size() > 0) runtime::convert(*t->where, *t, *converted);
   return converted;
 }
 /// The elements of `t` as an argument of communicators.
@@ -139,11 +139,11 @@ inline state_ptr reachable(const device& messages, const state_ptr& t) {
 struct unit {
   std::string name;
   std::vector<member> members;
-  std::vector<int> everything;  // 0, 1, ...: all members
-  message_layout message;       // of all members
+  std::vector<int> everything;       // 0, 1, ...: all members
+  message_layout message;            // of all members
   communicator* replicas = nullptr;  // that reduce its gradients; null: those of all units
-  bool stays = false;           // gathered parameters are kept between forward and backward
-  int waiting = 0;              // members whose gradient this backward pass has not completed
+  bool stays = false;                // gathered parameters are kept between forward and backward
+  int waiting = 0;                   // members whose gradient this backward pass has not completed
 
   member& at(int m) { return members[static_cast<std::size_t>(m)]; }
 };

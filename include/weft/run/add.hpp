@@ -4,7 +4,7 @@
 
 #include <weft/run/flat_kernel.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 namespace detail {
 template <dtype T>
@@ -46,8 +46,7 @@ void visit_floating(const char* what, dtype t, F f) {
     case dtype::f32: return f(std::integral_constant<dtype, dtype::f32>{});
     case dtype::bf16: return f(std::integral_constant<dtype, dtype::bf16>{});
     case dtype::f16: return f(std::integral_constant<dtype, dtype::f16>{});
-    default:
-      refuse<value_error>({"weft: ", what, ": elements of ", name_of(t), ", which is not floating"});
+    default: refuse<value_error>({"weft: ", what, ": elements of ", name_of(t), ", which is not floating"});
   }
 }
 }  // namespace detail
@@ -76,4 +75,4 @@ void add(backend& device, const tensor_state& a, const tensor_state& b, tensor_s
   });
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -10,7 +10,7 @@
 
 #include <weft/lower/plan.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// Offsets of the values that are kept in the arena, and its size; both in bytes.
 struct arena_plan {
@@ -72,4 +72,4 @@ constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_
   return detail::place(detail::arena_blocks(p, bytes_of), static_cast<int>(p.values.size()));
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -6,7 +6,7 @@
 #include <weft/grad/derivative.hpp>
 #include <weft/tensor/tensor.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// The operands of one evaluation: tensors, numbers and sizes in the order of the graph.
 struct operands {
@@ -134,4 +134,4 @@ operands operands_of(const E& e, bool check_versions = true) {
   return o;
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

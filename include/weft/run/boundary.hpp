@@ -50,7 +50,7 @@ template <class Block, class X>
 inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | blocks_part | parts_of<X>;
 }  // namespace detail
 
-namespace run {
+namespace runtime {
 
 namespace detail {
 
@@ -267,5 +267,5 @@ auto without_boundaries(Evaluator& evaluator, const E& e) {
   return detail::resolve(to, detail::no_variables{}, e);
 }
 
-}  // namespace run
+}  // namespace runtime
 }  // namespace weft

@@ -21,7 +21,7 @@
 
 namespace weft {
 
-namespace run {
+namespace runtime {
 class expert_ranks;
 }
 
@@ -87,23 +87,24 @@ class context {
 
   /// Callbacks of a parallel strategy around programs, which gather parameters and reduce gradients; null
   /// without.
-  run::execution_hooks* hooks() const { return hooks_; }
+  runtime::execution_hooks* hooks() const { return hooks_; }
   /// The ranks that divide experts with this one (run/experts.hpp); null without.
-  run::expert_ranks* experts() const { return experts_; }
+  runtime::expert_ranks* experts() const { return experts_; }
   /// This rank among those that divide layers with it; the only one without a strategy that does.
-  const run::layer_rank& layer_rank() const { return layer_rank_; }
+  const runtime::layer_rank& layer_rank() const { return layer_rank_; }
 
   /// The specialization of a plan for these symbol values; made at the first request and kept, as long as no
   /// more than `most_kept` others of the plan have been made since. So the sizes of experts, which differ
   /// from step to step, do not fill the memory. Valid until the next one is made.
-  run::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
-                             std::span<const kernel_function> kernels, const run::symbol_values& symbols) {
+  runtime::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
+                                             std::span<const kernel_function> kernels,
+                                             const runtime::symbol_values& symbols) {
     auto at = std::partition_point(
         specializations_.begin(), specializations_.end(),
         [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
     for (; at != specializations_.end() && at->identity == identity; ++at)
       if (at->made->symbols() == symbols) return *at->made;
-    return add({identity, std::make_unique<run::specialization>(plan, kernels, symbols, *device_)},
+    return add({identity, std::make_unique<runtime::specialization>(plan, kernels, symbols, *device_)},
                at - specializations_.begin());
   }
 
@@ -156,9 +157,9 @@ class context {
   };
 
  protected:
-  run::execution_hooks* hooks_ = nullptr;
-  run::expert_ranks* experts_ = nullptr;
-  run::layer_rank layer_rank_;
+  runtime::execution_hooks* hooks_ = nullptr;
+  runtime::expert_ranks* experts_ = nullptr;
+  runtime::layer_rank layer_rank_;
 
  private:
   static inline thread_local const char this_thread = 0;  // its address identifies the thread
@@ -170,11 +171,11 @@ class context {
 
   struct known_specialization {
     const void* identity;
-    std::unique_ptr<run::specialization> made;
+    std::unique_ptr<runtime::specialization> made;
   };
   static constexpr std::ptrdiff_t most_kept = 256;
   /// Inserts `s` after those with its identity, of which the first is the oldest.
-  [[gnu::cold]] run::specialization& add(known_specialization s, std::ptrdiff_t at) {
+  [[gnu::cold]] runtime::specialization& add(known_specialization s, std::ptrdiff_t at) {
     if (at >= most_kept) {
       const auto oldest = specializations_.begin() + (at - most_kept);
       if (oldest->identity == s.identity) {

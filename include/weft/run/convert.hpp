@@ -4,16 +4,14 @@
 
 #include <weft/run/flat_kernel.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 namespace detail {
 /// Both types are f32 in a register.
 template <dtype From, dtype To>
 inline constexpr std::array convert_words{
-    lower::instruction{lower::sweep}.encoded(),
-    lower::instruction{lower::load, From, 0}.encoded(),
-    lower::instruction{lower::store, To, 1, 1}.encoded(),
-    lower::instruction{lower::end}.encoded()};
+    lower::instruction{lower::sweep}.encoded(), lower::instruction{lower::load, From, 0}.encoded(),
+    lower::instruction{lower::store, To, 1, 1}.encoded(), lower::instruction{lower::end}.encoded()};
 }  // namespace detail
 
 /// to = from, between f32 and bf16 or f16, with equal numbers of elements; rounds to nearest even. Throws
@@ -32,4 +30,4 @@ inline void convert(backend& device, const tensor_state& from, tensor_state& to)
     throw value_error(std::string("weft: convert: from ") + name_of(from.type) + " to " + name_of(to.type));
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -19,15 +19,15 @@ namespace weft {
 template <class Options = program_options<>, expression E>
 std::string to_dot(const E&) {
   const graph::compute_graph g = graph::with_legal_views(
-      graph::with_transposed_products(graph::expanded(run::detail::graph_of<E, Options>())));
+      graph::with_transposed_products(graph::expanded(runtime::detail::graph_of<E, Options>())));
   return graph::to_dot(g, graph::fuse(g));
 }
 
 /// The same for `e` and its derivative: all that a tape computes for it.
 template <class Options = program_options<>, expression E>
 std::string to_dot_with_gradients(const E&) {
-  const graph::compute_graph g = graph::with_legal_views(
-      graph::with_transposed_products(run::detail::joint_graph_of<E, Options>()));
+  const graph::compute_graph g =
+      graph::with_legal_views(graph::with_transposed_products(runtime::detail::joint_graph_of<E, Options>()));
   return graph::to_dot(g, graph::fuse(g));
 }
 

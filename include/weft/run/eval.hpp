@@ -12,7 +12,7 @@
 
 namespace weft {
 
-namespace run {
+namespace runtime {
 
 /// A program independent of the expression type it was made from: what the engine needs to execute it.
 struct executable {
@@ -119,13 +119,13 @@ inline std::shared_ptr<tensor_state> execute_value(context& c, const executable&
   return outputs[0];
 }
 
-}  // namespace run
+}  // namespace runtime
 
 /// The tensor type to which an expression evaluates.
 template <expression E, bool Tracked = false>
 using evaluated = tensor<typename E::value_type, extents_of<E>, Tracked>;
 
-namespace run {
+namespace runtime {
 /// A matrix and labels of its rows, in slices of at most `rows` rows. The type of slices does not depend on
 /// the matrix's.
 template <class X, class Labels>
@@ -173,8 +173,7 @@ struct forgetful_evaluator {
   evaluated<E> eval_program(const E& e) {
     if constexpr (!can_be_compiled<E>(most_operands))
       return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E>();
-    else
-      return evaluated<E>(execute_value(in, executable_of<program_of<E>>, operands_of(e, check_versions)));
+    else return evaluated<E>(execute_value(in, executable_of<program_of<E>>, operands_of(e, check_versions)));
   }
 
   template <expression E>
@@ -195,7 +194,7 @@ struct forgetful_evaluator {
     return tensor<slice_sum<typename X::value_type>, extents<>>(sum);
   }
 };
-}  // namespace run
+}  // namespace runtime
 
 /// Computes `e` on the context's device and returns a tensor of its shape and dtype; nothing is recorded for
 /// backward. Throws shape_error if extents known only now do not fit, value_error if an operand was changed
@@ -203,7 +202,7 @@ struct forgetful_evaluator {
 /// device.
 template <expression E, std::derived_from<context> Context = context>
 auto eval(const E& e, Context& c = default_context()) {
-  return run::forgetful_evaluator<typename Context::programs>{c}.eval(e);
+  return runtime::forgetful_evaluator<typename Context::programs>{c}.eval(e);
 }
 
 /// An expression to be evaluated repeatedly: each call computes it from the values that its tensors have at
@@ -216,7 +215,9 @@ template <expression E, class Options>
 class compiled {
  public:
   explicit compiled(E e, context& c) : expression_(std::move(e)), context_(&c) {}
-  auto operator()() const { return run::forgetful_evaluator<Options>{*context_, false}.eval(expression_); }
+  auto operator()() const {
+    return runtime::forgetful_evaluator<Options>{*context_, false}.eval(expression_);
+  }
 
  private:
   E expression_;

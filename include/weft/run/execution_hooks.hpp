@@ -14,7 +14,7 @@ namespace weft {
 
 struct tensor_state;
 
-namespace run {
+namespace runtime {
 
 /// In which pass a program is executed. Recomputed values are read by the backward program that follows.
 enum class pass : unsigned char { forward, recompute, backward };
@@ -66,5 +66,5 @@ class execution_hooks {
   virtual bool attend(std::string_view op, const native_operands&) = 0;
 };
 
-}  // namespace run
+}  // namespace runtime
 }  // namespace weft

@@ -4,7 +4,7 @@
 
 #include <weft/tensor/state.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// Interface of a group of ranks, each of which has a run of the experts (parts as in shape/placement.hpp);
 /// context::experts holds at most one. All ranks make the same calls in the same order, whether rows are
@@ -24,4 +24,4 @@ class expert_ranks {
                         const counts& sent, const counts& received) = 0;
 };
 
-}  // namespace weft::run
+}  // namespace weft::runtime

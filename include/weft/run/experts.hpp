@@ -59,7 +59,7 @@ inline constexpr unsigned parts_of<experts_node<Renormalise, Expert, X, Probabil
     boundary_part | parts_of<X> | parts_of<Probabilities>;
 }  // namespace detail
 
-namespace run {
+namespace runtime {
 namespace detail {
 
 template <class Variable, bool Renormalise, class Expert, class X, class Probabilities>
@@ -237,5 +237,5 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const attached_no
 }
 
 }  // namespace detail
-}  // namespace run
+}  // namespace runtime
 }  // namespace weft

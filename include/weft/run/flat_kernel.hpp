@@ -9,7 +9,7 @@
 #include <weft/lower/cpu_kernel.hpp>
 #include <weft/tensor/tensor.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// Launches the kernel whose encoded instructions are `Words`; they load and store the operands in this
 /// order, and read the numbers.
@@ -32,4 +32,4 @@ void launch_flat(backend& device, std::initializer_list<const tensor_state*> ope
   device.launch(call);
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -20,13 +20,13 @@ namespace weft {
 /// memory that kernels need on GPUs (backend::scratch_bytes). All extents must be static.
 template <expression E, class Options = program_options<>>
 consteval std::size_t peak_bytes() {
-  constexpr lower::plan_view p = run::value_program<E, Options>::plan;
+  constexpr lower::plan_view p = runtime::value_program<E, Options>::plan;
   static_assert(p.symbols.empty(), "weft: peak_bytes: an extent of the expression is known at run time only");
   const auto bytes_of = [&p](int value) {
     const tensor_spec f = p.values[static_cast<std::size_t>(value)].result;
     return static_cast<std::size_t>(f.extents.size() * size_of(f.type));
   };
-  const std::size_t arena = run::plan_arena(p, bytes_of).bytes;
+  const std::size_t arena = runtime::plan_arena(p, bytes_of).bytes;
   std::size_t bytes = arena ? caching_allocator::size_class(arena) : 0;
   for (int o : p.outputs) bytes += caching_allocator::size_class(bytes_of(o));
   return bytes;

@@ -8,7 +8,7 @@
 
 #include <weft/run/context.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// Records that the result of a program is the part of this rank, if it is.
 inline void note_division(const context& c, const plan_view& p, const symbol_values& symbols,
@@ -54,4 +54,4 @@ inline std::shared_ptr<tensor_state> placed(const context& c, const std::shared_
   return c.hooks()->placed(value, to);
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

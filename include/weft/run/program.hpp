@@ -15,7 +15,7 @@
 #include <weft/lower/verify.hpp>
 #include <weft/run/choices.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 namespace detail {
 
@@ -196,4 +196,4 @@ template <expression E, class Options = program_options<>>
 using backward_weight_program =
     program<detail::backward_part_plan<E, Options, &autodiff::divided_backward::weight>>;
 
-}  // namespace weft::run
+}  // namespace weft::runtime

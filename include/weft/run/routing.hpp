@@ -27,7 +27,7 @@ struct expert_choice {
   double capacity_factor = 0;
 };
 
-namespace run {
+namespace runtime {
 
 /// The way of the rows of one evaluation.
 class routing {
@@ -187,5 +187,5 @@ class routing {
   std::vector<std::int64_t> rows_, choices_;
 };
 
-}  // namespace run
+}  // namespace runtime
 }  // namespace weft

@@ -23,7 +23,7 @@
 #include <weft/shape/layout.hpp>
 #include <weft/tensor/tensor.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 using lower::step_kind;
 using lower::storage;
@@ -50,16 +50,20 @@ class specialization {
   /// `device`: on which it will run, and which may need scratch memory in the arena.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
                                const symbol_values& symbols, const backend& device)
-      : plan_(p), symbols_(symbols), leaves_(p.leaves, nullptr), outputs_(count_of(p.outputs), {}),
-        layouts_(count_of(p.values), {}), sources_(count_of(p.operands), {}),
-        tensors_(count_of(p.operands), {}), steps_(count_of(p.steps), {}) {
+      : plan_(p),
+        symbols_(symbols),
+        leaves_(p.leaves, nullptr),
+        outputs_(count_of(p.outputs), {}),
+        layouts_(count_of(p.values), {}),
+        sources_(count_of(p.operands), {}),
+        tensors_(count_of(p.operands), {}),
+        steps_(count_of(p.steps), {}) {
     lay_out();
     for (int i = 0; i < layouts_.size(); ++i)
       if (value(i).where == storage::leaf) reads_.push_back(reach(i));
     for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
-    arena_ = plan_arena(p, [&](int id) {
-      return weft::bytes_of(layout_of(id).extents, value(id).result.type);
-    });
+    arena_ =
+        plan_arena(p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); });
     for (int s = 0; s < steps_.size(); ++s) {
       prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
       if (steps_[s].entry->kind == step_kind::kernel)
@@ -209,7 +213,9 @@ class specialization {
   }
 
   template <class T>
-  static int count_of(std::span<const T> s) { return static_cast<int>(s.size()); }
+  static int count_of(std::span<const T> s) {
+    return static_cast<int>(s.size());
+  }
 
   index_t number_of_extent(index_t e) const {
     return e >= 0 ? e : symbols_[static_cast<std::size_t>(symbol_table::number_of(e))];
@@ -246,8 +252,8 @@ class specialization {
       layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
       if (v.where != storage::view) continue;
       if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
-        refuse<error>({"weft: reshape of ", layout_of(v.source).extents, " to ", extents,
-                       " cannot be a view"});
+        refuse<error>(
+            {"weft: reshape of ", layout_of(v.source).extents, " to ", extents, " cannot be a view"});
       const element_range reached = range_of(layouts_[i]);
       if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
         refuse<shape_error>({"weft: ", v.op, " of ", layout_of(v.source).extents, ": outside its operand"});
@@ -317,7 +323,7 @@ class specialization {
   }
 
   [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
-                      std::span<const kernel_function> kernels, kernel_call& call) const {
+                                    std::span<const kernel_function> kernels, kernel_call& call) const {
     const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
     call.instructions = plan_.instructions.subspan(static_cast<std::size_t>(k.first_instruction),
                                                    static_cast<std::size_t>(k.instructions));
@@ -349,8 +355,7 @@ class specialization {
       args.folded = last - first;
       kept_end = args.order - 1 - args.folded;
     } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
-      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {
-      }
+      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {}
       kept_end = args.order - 1;
     }
     merge_rows(args, 0, kept_end);
@@ -462,7 +467,7 @@ class specialization {
   symbol_values symbols_;
   sequence<void*> leaves_;
   sequence<output_memory> outputs_;
-  sequence<layout> layouts_;   // by value
+  sequence<layout> layouts_;                // by value
   sequence<reached_bytes> reads_, writes_;  // by leaf that is read; by output
   arena_plan arena_;
   std::size_t scratch_bytes_ = 0;
@@ -471,4 +476,4 @@ class specialization {
   sequence<prepared> steps_;
 };
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -10,7 +10,7 @@
 #include <weft/shape/placement.hpp>
 #include <weft/tensor/tensor.hpp>
 
-namespace weft::run {
+namespace weft::runtime {
 
 /// The plan of a program (lower/plan.hpp).
 using lower::plan_view;
@@ -68,15 +68,14 @@ inline index_t quotient(const plan_view& p, const symbol& s, const symbol_values
     const int dim = static_cast<int>(v.at[0]);
     const index_t start = number(v.at[1]), stop = number(v.at[2]);
     if (start < 0 || start > from[dim] || stop > from[dim] || number(v.result.extents[dim]) < 0)
-      refuse<shape_error>({"weft: slice: dim ", dim, " of ", from, " does not have the elements from ", start,
-                           " to ", stop});
+      refuse<shape_error>(
+          {"weft: slice: dim ", dim, " of ", from, " does not have the elements from ", start, " to ", stop});
   }
 }
 
 /// `size`, a size or bound given at run time; throws shape_error if it is negative.
 inline index_t non_negative(index_t size) {
-  if (size < 0)
-    refuse<shape_error>({"weft: a size or bound given at run time is negative: ", size});
+  if (size < 0) refuse<shape_error>({"weft: a size or bound given at run time is negative: ", size});
   return size;
 }
 
@@ -154,4 +153,4 @@ inline symbol_values resolve_symbols(const plan_view& p, const tensor_list& leav
   return detail::symbols_of_rank(p, leaves, sizes, own);
 }
 
-}  // namespace weft::run
+}  // namespace weft::runtime

@@ -22,7 +22,7 @@ class tape : public tape_entries {
  public:
   /// The program that is executed for E.
   template <expression E>
-  using program_of = run::forward_program<E, Options>;
+  using program_of = runtime::forward_program<E, Options>;
 
   explicit tape(context& c = default_context()) : tape_entries(c) {
     if constexpr (InParts) divide_backward();
@@ -32,7 +32,8 @@ class tape : public tape_entries {
   /// propagate through it. An expression with repeats becomes several entries.
   template <expression E>
   auto eval(const E& e) {
-    if constexpr (run::detail::has_boundary<E>) return eval_program(run::without_boundaries(*this, e));
+    if constexpr (runtime::detail::has_boundary<E>)
+      return eval_program(runtime::without_boundaries(*this, e));
     else return eval_program(e);
   }
 
@@ -43,22 +44,22 @@ class tape : public tape_entries {
       return (void)sizeof(written_out_law < sizeof(E) == 0 >), evaluated<E, true>();
     else {
       (void)autodiff::flows<E>;  // checks that its ops have derivatives
-      const run::executable& forward = run::executable_of<program_of<E>>;
-      run::operands o = run::operands_of(e);
+      const runtime::executable& forward = runtime::executable_of<program_of<E>>;
+      runtime::operands o = runtime::operands_of(e);
       if constexpr (InParts)
         return evaluated<E, true>(
-            run_forward(forward, run::executable_of<run::backward_input_program<E, Options>>, std::move(o),
-                        &run::executable_of<run::backward_weight_program<E, Options>>));
+            run_forward(forward, runtime::executable_of<runtime::backward_input_program<E, Options>>,
+                        std::move(o), &runtime::executable_of<runtime::backward_weight_program<E, Options>>));
       else
-        return evaluated<E, true>(
-            run_forward(forward, run::executable_of<run::backward_program<E, Options>>, std::move(o)));
+        return evaluated<E, true>(run_forward(
+            forward, runtime::executable_of<runtime::backward_program<E, Options>>, std::move(o)));
     }
   }
 
   /// The value of `e`, a single program, without recording it.
   template <expression E>
   evaluated<E> unrecorded(const E& e) {
-    return run::forgetful_evaluator<Options>{run_context()}.eval_program(e);
+    return runtime::forgetful_evaluator<Options>{run_context()}.eval_program(e);
   }
 
   /// Sum over slices of rows, see `slices_node`. A single slice is evaluated like any other expression; for
@@ -67,7 +68,7 @@ class tape : public tape_entries {
   variable<slice_sum<typename X::value_type>, extents<>> sum_of_slices(const X& x, const Labels& labels,
                                                                        index_t rows, const F& f) {
     using T = slice_sum<typename X::value_type>;
-    using slices = run::row_slices<X, Labels>;
+    using slices = runtime::row_slices<X, Labels>;
     using E =
         decltype(f(std::declval<typename slices::matrix>(), std::declval<typename slices::row_labels>()));
     const slices of{x.state(), labels.state(), rows};
@@ -85,9 +86,9 @@ class tape : public tape_entries {
       sums.gradients.push_back(make_state(c.where(), x.extents(), x.state()->type));
     }
     of.for_each([&](const auto& x_slice, const auto& labels_slice, index_t first) {
-      run_slice(sums, run::executable_of<program_of<E>>,
-                run::executable_of<run::backward_program<E, Options>>,
-                run::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
+      run_slice(sums, runtime::executable_of<program_of<E>>,
+                runtime::executable_of<runtime::backward_program<E, Options>>,
+                runtime::operands_of(f(x_slice, labels_slice)), x_slice.state(), first * x.extents()[1]);
     });
     remember(sums);
     return variable<T, extents<>>(sums.value);

@@ -16,7 +16,7 @@
 
 namespace weft {
 
-namespace run {
+namespace runtime {
 /// The backward pass of an entry that was not computed by a program.
 struct backward_function {
   virtual ~backward_function() = default;
@@ -28,7 +28,7 @@ struct backward_function_of final : backward_function {
   explicit backward_function_of(F g) : f(std::move(g)) {}
   tensor_list call(const std::shared_ptr<tensor_state>& cotangent) override { return f(cotangent); }
 };
-}  // namespace run
+}  // namespace runtime
 
 /// The entries of a tape and the backward pass through them, independent of program options. It is a template
 /// so that programs without a tape do not compile it.
@@ -52,14 +52,14 @@ class basic_tape_entries {
   template <class T, class Extents, class SeedExtents>
   void backward(const variable<T, Extents>& y, const tensor<T, SeedExtents>& seed) {
     if (!(seed.extents() == y.extents()))
-      refuse<shape_error>({"weft: backward: a seed of shape ", seed.extents(), " for a value of shape ",
-                           y.extents()});
+      refuse<shape_error>(
+          {"weft: backward: a seed of shape ", seed.extents(), " for a value of shape ", y.extents()});
     run_backward(y.state(), seed.state());
   }
   /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
   void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
     if (seed->type != y->type || !(seed->whole() == y->whole()))
-      run::detail::refuse_spec("backward", *y, *seed, y->type);
+      runtime::detail::refuse_spec("backward", *y, *seed, y->type);
     run_backward(y, seed);
   }
 
@@ -103,7 +103,7 @@ class basic_tape_entries {
       throw usage_error(
           "weft: backward_weights: the backward pass of the inputs has not run, or the tape is not "
           "one in parts");
-    run::execution_hooks* const hooks = context_->hooks();
+    runtime::execution_hooks* const hooks = context_->hooks();
     if (hooks) announce(*hooks, later_);
     for (entry& n : std::exchange(later_, {})) {
       if (n.function) accumulate_all(n, n.saved);
@@ -128,24 +128,26 @@ class basic_tape_entries {
     entry n;
     n.result = value;
     n.leaves = std::move(operands);
-    n.function = make_recycled<run::backward_function_of<F>>(std::move(f));
+    n.function = make_recycled<runtime::backward_function_of<F>>(std::move(f));
     entries_.push_back(std::move(n));
   }
 
  protected:
   /// Executes `forward` and records how to execute `backward`; of a backward pass in parts, that is the first
   /// part and `weight` the second. All outlive the tape.
-  std::shared_ptr<tensor_state> run_forward(const run::executable& forward, const run::executable& backward,
-                                            run::operands o, const run::executable* weight = nullptr) {
+  std::shared_ptr<tensor_state> run_forward(const runtime::executable& forward,
+                                            const runtime::executable& backward, runtime::operands o,
+                                            const runtime::executable* weight = nullptr) {
     const context::use own(*context_);
     entry n;
-    n.symbols = run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
-    run::place_operands(*context_, forward.plan, n.symbols, o.leaves,
-                        [&](const auto& leaf, const placement& to) { return placed(leaf, to); });
+    n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
+    runtime::place_operands(*context_, forward.plan, n.symbols, o.leaves,
+                            [&](const auto& leaf, const placement& to) { return placed(leaf, to); });
     n.randomness = context_->randomness();
     tensor_list outputs;
-    run::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(run::pass::forward));
-    run::note_division(*context_, forward.plan, n.symbols, *outputs[0]);
+    runtime::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs,
+                     why(runtime::pass::forward));
+    runtime::note_division(*context_, forward.plan, n.symbols, *outputs[0]);
     outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
     if (!recording_) return outputs[0];
     n.forward = &forward;
@@ -164,10 +166,10 @@ class basic_tape_entries {
 
   /// `value` in another placement, as an entry whose backward pass is the placement that it has.
   std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to) {
-    const std::shared_ptr<tensor_state> result = run::placed(*context_, value, to);
+    const std::shared_ptr<tensor_state> result = runtime::placed(*context_, value, to);
     if (result == value) return value;
     remember(result, {value}, [c = context_, from = value->where_in_layer()](const auto& cotangent) {
-      return tensor_list{cotangent ? run::placed(*c, cotangent, from) : nullptr};
+      return tensor_list{cotangent ? runtime::placed(*c, cotangent, from) : nullptr};
     });
     return result;
   }
@@ -182,14 +184,14 @@ class basic_tape_entries {
 
   /// Executes the forward and backward pass of a slice, which starts at element `first` of all rows. No
   /// activations are saved.
-  void run_slice(slice_sums& sums, const run::executable& forward, const run::executable& backward,
-                 const run::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
+  void run_slice(slice_sums& sums, const runtime::executable& forward, const runtime::executable& backward,
+                 const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
     const context::use own(*context_);
-    const run::symbol_values symbols =
-        run::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
+    const runtime::symbol_values symbols =
+        runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
     tensor_list outputs, gradients;
-    run::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
-                 why(recording_ ? run::pass::recompute : run::pass::forward));
+    runtime::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
+                     why(recording_ ? runtime::pass::recompute : runtime::pass::forward));
     add_to(sums.value, outputs[0]);
     if (!recording_) return;
     tensor_list operands = o.leaves;
@@ -211,8 +213,8 @@ class basic_tape_entries {
       if (o.leaves[i] != slice) known[i] = sum_of(i);
       else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
     }
-    run::execute(*context_, backward, operands, o.numbers, symbols, gradients, why(run::pass::forward),
-                 known);
+    runtime::execute(*context_, backward, operands, o.numbers, symbols, gradients,
+                     why(runtime::pass::forward), known);
     forget_added(gradients, known);
     for (std::size_t i = 0; i < o.leaves.size(); ++i)
       if (gradients[i] && gradients[i] != of_slice)
@@ -225,7 +227,7 @@ class basic_tape_entries {
              [c = context_, gradients = std::move(sums.gradients),
               of = sums.cotangent](const std::shared_ptr<tensor_state>& cotangent) mutable {
                for (auto& g : gradients)
-                 if (cotangent) run::scale(c->engine(), *g, *cotangent, 1 / of);
+                 if (cotangent) runtime::scale(c->engine(), *g, *cotangent, 1 / of);
                  else g.reset();
                return std::move(gradients);
              });
@@ -236,9 +238,9 @@ class basic_tape_entries {
 
  private:
   struct entry {
-    const run::executable *forward = nullptr, *backward = nullptr, *weight = nullptr;
+    const runtime::executable *forward = nullptr, *backward = nullptr, *weight = nullptr;
     context::random_state randomness;  // of the forward pass
-    run::symbol_values symbols;
+    runtime::symbol_values symbols;
     recycled_vector<any_number> numbers;
     tensor_list leaves;                       // operands
     recycled_vector<std::uint64_t> versions;  // of the operands, when the forward pass read them
@@ -246,14 +248,14 @@ class basic_tape_entries {
     tensor_list saved;                        // that the backward pass reads, or its second part
     std::shared_ptr<tensor_state> result;
     bool recomputes = false;
-    std::shared_ptr<run::backward_function> function;  // instead of programs
-    bool is_second = false;                            // whether the first part of the backward pass has run
+    std::shared_ptr<runtime::backward_function> function;  // instead of programs
+    bool is_second = false;  // whether the first part of the backward pass has run
   };
 
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n) {
     n.read.assign(n.leaves.size(), n.recomputes);
-    for (const run::executable* part : {n.backward, n.weight}) {
+    for (const runtime::executable* part : {n.backward, n.weight}) {
       if (!part) continue;
       for (const lower::value_entry& v : part->plan.values)
         if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
@@ -264,8 +266,8 @@ class basic_tape_entries {
   }
 
   /// The reason for executing a program, for the hooks of the context.
-  run::purpose why(run::pass during) {
-    if (!context_->hooks() || (during == run::pass::forward && !recording_)) return {during, nullptr};
+  runtime::purpose why(runtime::pass during) {
+    if (!context_->hooks() || (during == runtime::pass::forward && !recording_)) return {during, nullptr};
     if (!identity_) identity_ = make_recycled<char>();
     return {during, &identity_};
   }
@@ -279,8 +281,8 @@ class basic_tape_entries {
           "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
           "several "
           "losses and go back once";
-    refuse<usage_error>({"weft: backward: this tape does not hold the value of shape ", y.extents, ": ",
-                         why});
+    refuse<usage_error>(
+        {"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
   }
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
@@ -288,8 +290,8 @@ class basic_tape_entries {
     const auto is_y = [&](const entry& n) { return n.result == y; };
     if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
     context_->begin_backward();
-    accumulate(y, run::placed(*context_, seed, y->where_in_layer()));
-    run::execution_hooks* const hooks = context_->hooks();
+    accumulate(y, runtime::placed(*context_, seed, y->where_in_layer()));
+    runtime::execution_hooks* const hooks = context_->hooks();
     if (hooks) announce(*hooks, entries_);
     while (!entries_.empty()) {
       entry n = std::move(entries_.back());
@@ -307,7 +309,7 @@ class basic_tape_entries {
     finish(hooks);
   }
   /// The end of a backward pass, or of a part of one.
-  void finish(run::execution_hooks* hooks) {
+  void finish(runtime::execution_hooks* hooks) {
     for (const auto& leaf : std::exchange(hooked_, {}))
       if (leaf->grad) run_hooks(*leaf, leaf->grad);
     if (hooks) hooks->after_backward(identity_);
@@ -343,12 +345,12 @@ class basic_tape_entries {
     for (std::size_t i = 0; i < n.leaves.size(); ++i)
       if (computes(n, i)) to.push_back(n.leaves[i].get());
   }
-  void announce(run::execution_hooks& hooks, const recycled_vector<entry>& entries) const {
+  void announce(runtime::execution_hooks& hooks, const recycled_vector<entry>& entries) const {
     recycled_vector<tensor_state*> uses;
     for (const entry& n : entries) append_gradients(n, uses);
     hooks.before_backward(uses);
   }
-  void complete(run::execution_hooks& hooks, const entry& n) const {
+  void complete(runtime::execution_hooks& hooks, const entry& n) const {
     recycled_vector<tensor_state*> done;
     append_gradients(n, done);
     hooks.after_entry(done);
@@ -372,7 +374,7 @@ class basic_tape_entries {
       if (!gradients[i] || !computes(n, i)) continue;
       const std::shared_ptr<tensor_state> g = std::move(gradients[i]);
       if (g->type != n.leaves[i]->type || !(g->extents == n.leaves[i]->extents))
-        run::detail::refuse_spec("backward", *n.leaves[i], *g, n.leaves[i]->type);
+        runtime::detail::refuse_spec("backward", *n.leaves[i], *g, n.leaves[i]->type);
       accumulate(n.leaves[i], g);
     }
   }
@@ -391,7 +393,7 @@ class basic_tape_entries {
   }
   /// Executes a backward program, whose leaves are the operands and what has been saved, and adds the
   /// cotangents that it returns; its further outputs are saved.
-  void run_program(entry& n, const run::executable& p) {
+  void run_program(entry& n, const runtime::executable& p) {
     const std::size_t count = n.leaves.size();
     tensor_list leaves(count);
     for (std::size_t i = 0; i < count; ++i)
@@ -400,7 +402,8 @@ class basic_tape_entries {
     tensor_list gradients, sums(count);
     for (std::size_t i = 0; i < count; ++i)
       if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
-    run::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(run::pass::backward), sums);
+    runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward),
+                     sums);
     for (std::size_t i = 0; i < count; ++i)
       if (gradients[i]) expect_hooks(n.leaves[i]);
     forget_added(gradients, sums);
@@ -414,7 +417,8 @@ class basic_tape_entries {
     const context::random_state now = context_->randomness();
     context_->set_randomness(n.randomness);
     tensor_list outputs;
-    run::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs, why(run::pass::recompute));
+    runtime::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs,
+                     why(runtime::pass::recompute));
     context_->set_randomness(now);
     n.saved.assign(outputs.begin() + 1, outputs.end());
   }
@@ -428,7 +432,7 @@ class basic_tape_entries {
 
   /// sum += g; `sum` may be null.
   void add_to(std::shared_ptr<tensor_state>& sum, const std::shared_ptr<tensor_state>& g) {
-    if (sum) run::add(context_->engine(), *sum, *g, *sum);
+    if (sum) runtime::add(context_->engine(), *sum, *g, *sum);
     else sum = g;
   }
 
@@ -452,7 +456,7 @@ class basic_tape_entries {
       return;
     }
     auto sum = has_shared_gradient(*to) ? make_state(to->where, to->extents, to->type) : to->grad;
-    run::add(context_->engine(), *to->grad, *g, *sum);
+    runtime::add(context_->engine(), *to->grad, *g, *sum);
     sum->divided = to->grad->divided;
     to->grad = std::move(sum);
   }
@@ -460,7 +464,7 @@ class basic_tape_entries {
   context* context_;
   recycled_vector<entry> entries_;
   recycled_vector<entry> later_;  // whose backward pass has run in part
-  run::tape_identity identity_;
+  runtime::tape_identity identity_;
   tensor_list hooked_;  // tensors with hooks found during this backward pass
   bool recording_ = true;
   bool in_parts_ = false;

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-namespace run {
+namespace runtime {
 
 namespace detail {
 /// Whether the dims of `value` are those of `target`, possibly with neighbouring ones merged, as in a flat
@@ -39,8 +39,8 @@ namespace detail {
 /// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.
 inline void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
-    refuse<usage_error>({"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(),
-                         " values"});
+    refuse<usage_error>(
+        {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});
   specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
   for (std::size_t t = 0; t < targets.size(); ++t) {
     detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
@@ -58,7 +58,7 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
     ++targets[t]->version;
   }
 }
-}  // namespace run
+}  // namespace runtime
 
 /// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
 /// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
@@ -67,7 +67,8 @@ inline void execute_into(context& c, const executable& p, const operands& o, con
 /// shape_error, with nothing written, if a target does not fit.
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e) {
-  run::execute_into(c, run::executable_of<run::value_program<E>>, run::operands_of(e), targets);
+  runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
+                        targets);
 }
 
 /// The same for one tensor: update(w, w - g * 0.1f).

@@ -529,8 +529,9 @@ struct examiner {
       if (!leaves[i]) leaves[i] = tensor_of(where, v.leaves[i], dtype::f64);
     recycled_vector<any_number> numbers;
     for (double x : v.numbers) numbers.push_back(any_number::of(x));  // floating arguments alone
-    const run::symbol_values symbols = run::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
-    run::specialization at(view, {}, symbols, *where);
+    const runtime::symbol_values symbols =
+        runtime::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
+    runtime::specialization at(view, {}, symbols, *where);
     std::vector<std::byte> arena(at.arena_bytes() + 64, std::byte{0xFF});  // NaN
     for (std::size_t i = 0; i < leaves.size(); ++i) at.set_leaf(i, leaves[i]->memory.data());
     for (std::size_t o = 0; o < results.size(); ++o) {

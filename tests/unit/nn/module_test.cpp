@@ -85,7 +85,8 @@ TEST_CASE("a batch is the sum of its halves: gradient accumulation") {
     (([&] {
        tape t;
        t.backward(t.eval(sum(square(m(parts)))));
-     }()), ...);
+     }()),
+     ...);
     return m.hidden.weight.grad().to_vector();
   };
   const auto whole = gradient(x), halves = gradient(half(0, 3), half(3, 6));
@@ -290,8 +291,8 @@ TEST_CASE("a transformer block copies nothing, though no extent is known") {
     return std::count_if(p.values.begin(), p.values.end(),
                          [](const lower::value_entry& v) { return v.op == std::string_view("contiguous"); });
   };
-  CHECK(copies(run::forward_program<program_of>::plan) == 0);
-  CHECK(copies(run::backward_program<program_of>::plan) == 0);
+  CHECK(copies(runtime::forward_program<program_of>::plan) == 0);
+  CHECK(copies(runtime::backward_program<program_of>::plan) == 0);
 }
 
 TEST_CASE("parameters that are made by default: each is drawn anew, and the same on every thread") {
@@ -342,7 +343,7 @@ TEST_CASE("leaves of graphs know parameters from variables and data, forward and
   graph::compute_graph g;
   graph::flatten<E>(g);
   CHECK(roles_in(g) == std::vector{input, parameter, parameter, data, parameter});
-  const graph::compute_graph joint = run::detail::joint_graph_of<E, program_options<>>();
+  const graph::compute_graph joint = runtime::detail::joint_graph_of<E, program_options<>>();
   const auto kept = autodiff::saved_values(joint);
   const auto backward = roles_in(autodiff::backward_part(joint, kept));
   REQUIRE(backward.size() > 4);

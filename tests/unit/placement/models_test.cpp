@@ -105,7 +105,7 @@ template <expression E>
 void check_values(bool in_stream, const std::vector<std::vector<index_t>>& shapes = {},
                   const std::vector<index_t>& sizes = {},
                   const std::vector<index_t>& numbers_of_ranks = {1, 2, 3}) {
-  const compute_graph joint = run::detail::joint_graph_of<E, program_options<>>();
+  const compute_graph joint = runtime::detail::joint_graph_of<E, program_options<>>();
   const graph::stream_extents stream = in_stream ? graph::stream_of(joint) : graph::stream_extents{};
   const weft::sequence<placement> leaves = graph::leaf_placements(joint, stream);
   const graph::placed_graph placed = graph::detail::placed_program(joint, in_stream);
@@ -148,7 +148,7 @@ void check_values(bool in_stream, const std::vector<std::vector<index_t>>& shape
 
 TEST_CASE("a GPT-2 block: four all_reduces; with sequence four gathers and four scatters") {
   for (const bool in_stream : {false, true}) {
-    const compute_graph joint = run::detail::joint_graph_of<block, program_options<>>();
+    const compute_graph joint = runtime::detail::joint_graph_of<block, program_options<>>();
     const graph::placed_graph p = graph::detail::placed_program(joint, in_stream);
     int reduces = 0, gathers = 0, scatters = 0, vectors = 0;
     for (const graph::message& m : graph::messages_of(p.graph)) {
@@ -177,7 +177,7 @@ TEST_CASE("extents that are known at run time") {
 
 TEST_CASE("evaluation without gradients: values between programs are no variables, and divided alike") {
   using blocks = of<const gpt2::block<dyn, dyn>&, data<float, dyn, dyn, dyn>>;
-  const compute_graph g = graph::expanded(run::detail::graph_of<blocks, program_options<>>());
+  const compute_graph g = graph::expanded(runtime::detail::graph_of<blocks, program_options<>>());
   const graph::placed_graph p = graph::detail::placed_program(g, true);
   REQUIRE_MESSAGE(!p.found, graph::to_text(p));
   CHECK(p.result == divided_along(1));
@@ -199,14 +199,14 @@ TEST_CASE("the ends of a model, and layers of a user's own") {
 
 TEST_CASE("logits and gradients of a divided vocabulary are never whole") {
   const graph::placed_graph p =
-      graph::detail::placed_program(run::detail::joint_graph_of<head_of, program_options<>>(), false);
+      graph::detail::placed_program(runtime::detail::joint_graph_of<head_of, program_options<>>(), false);
   const sequence<bool> live = graph::live_nodes(p.graph);
   for (int i = 0; i < p.graph.size(); ++i)
     for (int d = 0; live[i] && d < p.graph[i].result.extents.order; ++d)
       CHECK_MESSAGE(p.graph[i].result.extents[d] != V, graph::to_text(p));
   for (const bool in_stream : {false, true}) {
-    const graph::placed_graph rows =
-        graph::detail::placed_program(run::detail::joint_graph_of<embed_of, program_options<>>(), in_stream);
+    const graph::placed_graph rows = graph::detail::placed_program(
+        runtime::detail::joint_graph_of<embed_of, program_options<>>(), in_stream);
     for (const graph::node& n : rows.graph.nodes)
       CHECK((n.result.extents.order == 0 || n.result.extents[0] != V));
   }
@@ -214,7 +214,7 @@ TEST_CASE("logits and gradients of a divided vocabulary are never whole") {
 
 TEST_CASE("a divided graph as text and as a picture") {
   const graph::placed_graph p =
-      graph::detail::placed_program(run::detail::joint_graph_of<block, program_options<>>(), false);
+      graph::detail::placed_program(runtime::detail::joint_graph_of<block, program_options<>>(), false);
   const std::string text = graph::to_text(p);
   CHECK(text.find("all_reduce") != std::string::npos);
   CHECK(text.find("{dim 1 in 3 groups}") != std::string::npos);

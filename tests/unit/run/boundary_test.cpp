@@ -9,15 +9,15 @@
 
 using namespace weft;
 
-static_assert(run::program_evaluator<run::forgetful_evaluator<program_options<>>>);
-static_assert(run::program_evaluator<tape<>>);
-static_assert(!run::program_evaluator<context>);
+static_assert(runtime::program_evaluator<runtime::forgetful_evaluator<program_options<>>>);
+static_assert(runtime::program_evaluator<tape<>>);
+static_assert(!runtime::program_evaluator<context>);
 
 namespace {
 
 /// An evaluator that lists the shapes of what it computes.
 struct listing_evaluator {
-  run::forgetful_evaluator<program_options<>> inner;
+  runtime::forgetful_evaluator<program_options<>> inner;
   std::vector<shape> computed{};
 
   template <expression E>
@@ -34,10 +34,10 @@ struct listing_evaluator {
   }
   template <expression E>
   auto eval(const E& e) {
-    return eval_program(run::without_boundaries(*this, e));
+    return eval_program(runtime::without_boundaries(*this, e));
   }
 };
-static_assert(run::program_evaluator<listing_evaluator>);
+static_assert(runtime::program_evaluator<listing_evaluator>);
 
 struct block {
   linear<3, 3> layer;

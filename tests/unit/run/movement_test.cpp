@@ -111,7 +111,7 @@ TEST_CASE("views: dims from the right, several unknown extents, given sizes") {
 TEST_CASE("concat: every part is copied once, however many there are, in one element type") {
   const auto x = counted(extents<2, 1>{});
   const auto e = concat<1>(x, x, x, x, x, x, x, x, x, x, x);
-  using program = run::value_program<std::remove_const_t<decltype(e)>>;
+  using program = runtime::value_program<std::remove_const_t<decltype(e)>>;
   CHECK(program::plan.steps.size() == 1);
   CHECK(program::plan.steps[0].inputs == 11);
   std::vector<float> expected(11, 0.0f);
@@ -211,20 +211,15 @@ TEST_CASE("update: a target of another shape or type is refused before anything 
   const auto small = arange<float>(3), large = arange<float>(300), other = arange<float>(3);
   const auto m = counted(extents<2, 3>{});
   CHECK(throws_with<shape_error>(
-      [&] {
-        update(c, {other.state(), small.state()}, bundled(other + 1.0f, large + 1.0f));
-      },
+      [&] { update(c, {other.state(), small.state()}, bundled(other + 1.0f, large + 1.0f)); },
       {"update", "target 1", "[3]", "[300]", "f32"}));
   CHECK(other.to_vector() == std::vector<float>{0, 1, 2});
   CHECK(throws_with<shape_error>([&] { update(c, {small.state()}, arange<double>(3) + 1.0); },
                                  {"update", "f32", "f64"}));
   CHECK(throws_with<shape_error>([&] { update(c, {m.state()}, transpose(m) + 0.0f); },
                                  {"update", "[2, 3]", "[3, 2]"}));
-  CHECK(throws_with<usage_error>(
-      [&] {
-        update(c, {small.state(), other.state()}, small + 1.0f);
-      },
-      {"update", "2", "1"}));
+  CHECK(throws_with<usage_error>([&] { update(c, {small.state(), other.state()}, small + 1.0f); },
+                                 {"update", "2", "1"}));
   CHECK_THROWS_AS(update(c, {small.state()}, slice<0>(large, 0, 400)), shape_error);
   update(c, {m.state()}, flat_view<float>(m.state()) + 1.0f);
   CHECK(m.to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
@@ -273,7 +268,7 @@ void check_copies(cpu::cpu_backend& device, dtype type) {
         size *= e;
       }
       source.pointer = from.data() + start;
-      for (int d = 4; d-- > 0; ) target.stride[d] = d == 3 ? 1 : target.stride[d + 1] * target.extents[d + 1];
+      for (int d = 4; d-- > 0;) target.stride[d] = d == 3 ? 1 : target.stride[d + 1] * target.extents[d + 1];
       device.copy(source, target);
       bool right = true;
       for (index_t i = 0; i < size; ++i)

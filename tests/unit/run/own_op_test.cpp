@@ -56,17 +56,20 @@ struct running_sum : weft::op::rule<1> {
       call.out[0].data<double>()[i] = sum += x.data<const double>()[i * x.stride[0]];
     }
   }
-  static constexpr weft::native_code code{&on_cpu, Backwards ? R"(
+  static constexpr weft::native_code code{&on_cpu,
+                                          Backwards ? R"(
       double sum = 0;
       for (long i = in0_size; i-- > 0;) {
         sum += in0_load(i * in0_stride(0));
         out0_store(i, sum);
-      })" : R"(
+      })"
+                                                    : R"(
       double sum = 0;
       for (long i = 0; i < in0_size; ++i) {
         sum += in0_load(i * in0_stride(0));
         out0_store(i, sum);
-      })", [](const weft::native_operands&) -> weft::index_t { return 1; }};
+      })",
+                                          [](const weft::native_operands&) -> weft::index_t { return 1; }};
   template <class Dims>
   static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
     return {true, operands[0]};
@@ -123,7 +126,7 @@ TEST_CASE("an op by formula is fused and differentiated, once and twice") {
   CHECK(gradcheck([&] { return sum(apply<squash>(x) * x); }, x));
   CHECK(gradcheck([&] { return sum(apply<squash_by_rule>(x) * x); }, x));
   CHECK(gradcheck([&] { return sum(grad([](auto v) { return sum(apply<squash>(v) * v); }, x) * x); }, x));
-  using program = run::value_program<decltype(exp(apply<squash>(x) * 2.0) + 1.0)>;
+  using program = runtime::value_program<decltype(exp(apply<squash>(x) * 2.0) + 1.0)>;
   CHECK(program::plan.steps.size() == 1);
 }
 

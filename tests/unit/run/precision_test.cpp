@@ -44,7 +44,7 @@ void check_product() {
 /// Forward's kept values and their types.
 template <class E, class... Choices>
 std::vector<dtype> kept() {
-  const lower::plan_view p = run::forward_program<E, options_of<Choices...>>::plan;
+  const lower::plan_view p = runtime::forward_program<E, options_of<Choices...>>::plan;
   std::vector<dtype> types;
   for (std::size_t i = 1; i < p.outputs.size(); ++i)
     types.push_back(p.values[static_cast<std::size_t>(p.outputs[i])].result.type);
@@ -84,7 +84,7 @@ TEST_CASE("a parameter that products read twice, once transposed, is rounded onc
   const auto x = randn<float>(extents<8, 16>{});
   const auto both = let(w, [&](auto w) { return matmul(matmul(x, w), transpose(w)); });
   using E = std::remove_const_t<decltype(both)>;
-  const lower::plan_view p = run::value_program<E, options_of<precision::bf16>>::plan;
+  const lower::plan_view p = runtime::value_program<E, options_of<precision::bf16>>::plan;
   int kernels = 0;
   for (const lower::step_entry& s : p.steps) kernels += s.kind == lower::step_kind::kernel;
   CHECK(kernels == 3);  // x and w rounded, the result widened

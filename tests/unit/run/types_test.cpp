@@ -27,9 +27,7 @@ void on_every_device(F f) {
     std::vector<device> all{default_device(), device(std::make_shared<lower::reference_backend>())};
     try {
       all.push_back(open_device("opencl"));
-    } catch (const device_error& e) {
-      MESSAGE("without opencl: ", e.what());
-    }
+    } catch (const device_error& e) { MESSAGE("without opencl: ", e.what()); }
     return all;
   }();
   for (const device& d : devices) {
@@ -476,15 +474,15 @@ TEST_CASE("types: sums of gradients name types and shapes that do not fit") {
   const auto shorter = full<float>(extents<3>{}, 1.0f);
   const auto b = full<bfloat16>(extents<4>{}, bfloat16(1.0f));
   backend& cpu = *default_device();
-  CHECK_THROWS_WITH_AS(run::add(cpu, *f.state(), *b.state(), *f.state()),
+  CHECK_THROWS_WITH_AS(runtime::add(cpu, *f.state(), *b.state(), *f.state()),
                        "weft: add: elements of f32 and bf16", value_error);
-  CHECK_THROWS_AS(run::add(cpu, *f.state(), *shorter.state(), *f.state()), shape_error);
+  CHECK_THROWS_AS(runtime::add(cpu, *f.state(), *shorter.state(), *f.state()), shape_error);
   const auto whole = full<i32>(extents<4>{}, 1);
-  CHECK_THROWS_AS(run::add(cpu, *whole.state(), *whole.state(), *whole.state()), value_error);
-  CHECK_THROWS_AS(run::convert(cpu, *whole.state(), *f.state()), value_error);
-  CHECK_THROWS_AS(run::scale(cpu, *b.state(), *full<bfloat16>(extents<>{}, bfloat16(2.0f)).state(), 1.5),
+  CHECK_THROWS_AS(runtime::add(cpu, *whole.state(), *whole.state(), *whole.state()), value_error);
+  CHECK_THROWS_AS(runtime::convert(cpu, *whole.state(), *f.state()), value_error);
+  CHECK_THROWS_AS(runtime::scale(cpu, *b.state(), *full<bfloat16>(extents<>{}, bfloat16(2.0f)).state(), 1.5),
                   value_error);
   const auto two = full<float>(extents<>{}, 2.0f);
-  run::scale(cpu, *b.state(), *two.state(), 1.5);
+  runtime::scale(cpu, *b.state(), *two.state(), 1.5);
   CHECK(same(b, std::vector<bfloat16>(4, bfloat16(3.0f))));
 }

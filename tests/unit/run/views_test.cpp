@@ -169,14 +169,14 @@ struct program {
     context c;
     static lower::reference_backend reference;
     c.set_backend(&reference);
-    run::operands o;
+    runtime::operands o;
     o.leaves = leaves;
     o.sizes = sizes;
     tensor_list outputs = targets;
-    if (!targets.empty()) run::execute_into(c, {view, {}}, o, targets);
+    if (!targets.empty()) runtime::execute_into(c, {view, {}}, o, targets);
     else
-      run::execute(c, {view, {}}, o.leaves, o.numbers, run::resolve_symbols(view, o.leaves, o.sizes),
-                   outputs);
+      runtime::execute(c, {view, {}}, o.leaves, o.numbers, runtime::resolve_symbols(view, o.leaves, o.sizes),
+                       outputs);
     std::vector<numbers> results;
     for (const auto& t : outputs) {
       const float* v = static_cast<const float*>(t->memory.data());
@@ -367,9 +367,7 @@ struct checker {
   void check_guarded(const shape& from, const std::vector<step>& steps, int which, bool dynamic) {
     try {
       check(from, steps, which, dynamic);
-    } catch (const error& e) {
-      report(false, from, steps, which, dynamic, e.what());
-    }
+    } catch (const error& e) { report(false, from, steps, which, dynamic, e.what()); }
   }
 };
 
