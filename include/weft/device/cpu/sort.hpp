@@ -78,21 +78,21 @@ inline void argsort(const native_call& call) {
 inline void cumsum(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t size = x.extents[dim];
-  visit_type(x.type, [&]<class T>(T) {
-    constexpr bool floating = is_floating(dtype_of<T>);
-    using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
-    detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
-      const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
-      const index_t to = detail::line_offset(out, dim, before, after);
-      std::conditional_t<floating, double, std::uint64_t> sum = 0;
-      for (index_t n = 0; n < size; ++n) {
-        const index_t i = call.at[1] ? size - 1 - n : n, at = to + i * out.stride[dim];
-        if constexpr (floating) {
-          sum += static_cast<number>(from[i * x.stride[dim]]);
+  const index_t size = x.extents[dim], first = call.at[1] ? size - 1 : 0, step = call.at[1] ? -1 : 1;
+  detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
+    const index_t from = detail::line_offset(x, dim, before, after),
+                  to = detail::line_offset(out, dim, before, after);
+    visit_type(x.type, [&]<class T>(T) {
+      using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
+      std::conditional_t<is_floating(dtype_of<T>), double, std::uint64_t> sum = 0;
+      for (index_t n = 0, i = first; n < size; ++n, i += step) {
+        const T v = x.data<const T>()[from + i * x.stride[dim]];
+        const index_t at = to + i * out.stride[dim];
+        if constexpr (is_floating(dtype_of<T>)) {
+          sum += static_cast<number>(v);
           out.data<T>()[at] = static_cast<T>(static_cast<number>(sum));
         } else {
-          sum += static_cast<std::uint64_t>(from[i * x.stride[dim]]);
+          sum += static_cast<std::uint64_t>(v);
           out.data<std::int64_t>()[at] = static_cast<std::int64_t>(sum);
         }
       }
