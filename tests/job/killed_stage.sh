@@ -20,7 +20,7 @@ until [ -e "$at/supervised.jsonl" ] && [ "$(grep -c loss_hex "$at/supervised.jso
   kill -0 $supervisor || { echo "the run ended before a rank was killed"; tail -n 20 "$at/supervised.out"; exit 1; }
   sleep 0.05
 done
-kill -9 "$(pgrep -n -P $supervisor)"  # the youngest: a last stage
+kill -9 "$(pgrep -n -P $supervisor -x "$(basename "$job")")"  # the youngest rank: a last stage
 wait $supervisor || { echo "exit code $?"; tail -n 20 "$at/supervised.out"; exit 1; }
 grep "the job of 4 ranks ended with code .* going on from the last checkpoint with 2$" "$at/supervised.out"
 for ranks in 4 2; do  # of each part of the run, in its first line
