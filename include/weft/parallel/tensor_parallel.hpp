@@ -48,15 +48,17 @@ consteval placement placement_of() {
   return graph::place(g, graph::leaf_placements(g)).result;
 }
 
-/// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`.
-/// All extents must be static; E must have no boundaries.
+/// The bytes that `ranks` ranks together send to evaluate E and its gradients once, under the policy `Plan`,
+/// including what backward gathers again. All extents must be static; E must have no boundaries.
 template <expression E, class Plan>
 consteval index_t sent(index_t ranks) {
   static_assert(!Plan::strategy_type::has(mesh_axis::cp),
                 "weft: sent: what ranks that divide positions send is known at run time only");
   using options = typename Plan::programs;
-  using joint = typename options::template divided<runtime::detail::joint_graph<E, options>>;
-  return graph::bytes_sent(joint::frozen.thaw(), ranks);
+  const graph::compute_graph joint = runtime::detail::thawed_joint_graph<E, options>();
+  const sequence<int> kept = autodiff::saved_values(joint, options::saved == saving::written);
+  return graph::bytes_sent(autodiff::forward_part(joint, kept), ranks) +
+         graph::bytes_sent(autodiff::backward_part(joint, kept), ranks);
 }
 
 /// The graph of `e` and its gradients as one rank computes it under the policy `Plan`, with the placement of

@@ -35,8 +35,8 @@ using table = parameter<extents<V, C>, float, divided::vocabulary>;
 // The volumes of Megatron-LM (Korthikanti et al., 2022), in elements for t ranks.
 constexpr index_t bytes = 4;
 static_assert(sent<block, plan>(4) == bytes * 8 * S * 3);
-static_assert(sent<block, by_positions>(4) == bytes * (8 * S + 6 * 2 * C) * 3,
-              "and six vectors of gradients");
+static_assert(sent<block, by_positions>(4) == bytes * (10 * S + 6 * 2 * C) * 3,
+              "backward gathers two activations again; and six vectors of gradients");
 
 inline constexpr auto embed = [](auto words, auto positions, auto tokens) {
   return embedding(words, tokens) + positions;
@@ -50,7 +50,7 @@ inline constexpr auto head = [](auto x, auto words, auto y) {
 };
 using head_of = of<decltype(head), var<B, T, C>, table, labels>;
 static_assert(sent<head_of, plan>(3) == bytes * (2 * S + 6 * B * T) * 2);
-static_assert(sent<head_of, by_positions>(3) == bytes * (2 * S + 6 * B * T) * 2);
+static_assert(sent<head_of, by_positions>(3) == bytes * (3 * S + 6 * B * T) * 2);
 
 // Queries, keys and values apart behind a norm: their gradients are added before they are settled.
 struct apart {
