@@ -93,7 +93,7 @@ class box_run {
   struct groups_type {
     std::shared_ptr<communicator> owners_, replicas_;
     communicator& owners() const { return *owners_; }
-    communicator& replicas() const { return *replicas_; }
+    bool is_first_copy() const { return replicas_->rank() == 0; }
     comm_options labelled(const std::string& label, bool control) const {
       return {label, std::chrono::seconds(60), control};
     }
