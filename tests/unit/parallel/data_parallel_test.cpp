@@ -302,8 +302,9 @@ TEST_CASE("whoever reads or writes a divided parameter outside its run is told w
     refused([&] { initialize(model, 1); });
     refused([&] { io::save(path + "2", state_dict(model)); });
     refused([&] { io::load(path, state_dict(model)); });
-    refused([&] { eval(model.w * 2.0f); });
-    refused([&] { update(default_context(), {model.w.state()}, full<float>(extents<4, 3>{}, 1) * 2.0f); });
+    context apart;  // the default one is that of all threads
+    refused([&] { eval(model.w * 2.0f, apart); });
+    refused([&] { update(apart, {model.w.state()}, full<float>(extents<4, 3>{}, 1) * 2.0f); });
     out << model;  // shapes and counts need no elements
     CHECK(out.str().find("w          [4, 3]") != std::string::npos);
     CHECK(parameter_count(model) == 13);

@@ -188,7 +188,10 @@ TEST_CASE("a parameter that has no elements yet says so") {
   refused([&] { model.table.weight.data(); });
   refused([&] { eval(model.table.weight + 1.0f, c); });
   refused([&] { clone(model); });
-  refused([&] { to(model, one_thread()); });
+  const device other = one_thread();
+  to(model, other);  // it will get its elements there
+  refused([&] { model.table.weight.to_vector(); });
+  CHECK(model.table.weight.state()->where == other);
   CHECK(parameter_count(model) > 0);
 }
 
