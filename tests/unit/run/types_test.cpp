@@ -129,7 +129,7 @@ std::vector<T> elements(index_t count, index_t seed) {
   return v;
 }
 template <class T, class Extents>
-tensor<T, Extents> on(const device& d, const Extents& e, const std::vector<T>& v) {
+tensor<T, Extents> tensor_on(const device& d, const Extents& e, const std::vector<T>& v) {
   tensor<T, Extents> t(e, d);
   if constexpr (std::is_same_v<T, bool>) {
     const std::vector<u8> bytes(v.begin(), v.end());
@@ -154,7 +154,7 @@ template <class T>
 void check_arithmetic(context& c, const device& d) {
   CAPTURE(name_of(dtype_of<T>));
   const auto a = elements<T>(count, 0), b = elements<T>(count, 1);
-  const auto x = on<T>(d, line{count}, a), y = on<T>(d, line{count}, b);
+  const auto x = tensor_on<T>(d, line{count}, a), y = tensor_on<T>(d, line{count}, b);
   tensor<T, line> sum(line{count}, d), product(line{count}, d), chain(line{count}, d), high(line{count}, d),
       low(line{count}, d);
   tensor<bool, line> less_than(line{count}, d), at_most(line{count}, d), same_as(line{count}, d);
@@ -227,7 +227,7 @@ template <class From, class... To>
 void check_casts(context& c, const device& d, const std::vector<From>& a) {
   CAPTURE(name_of(dtype_of<From>));
   const auto size = static_cast<index_t>(a.size());
-  const auto x = on<From>(d, line{size}, a);
+  const auto x = tensor_on<From>(d, line{size}, a);
   const tensor_list stored{make_state(d, line{size}, dtype_of<To>)...},
       seen{make_state(d, line{size}, dtype_of<as_seen<To>>)...};
   update(c, stored, bundled(cast<To>(x)...));
@@ -264,7 +264,7 @@ void check_folds(context& c, const device& d) {
   for (index_t i = 0; i < rows * columns; ++i)
     v.push_back(T(std::is_same_v<T, bool> ? i % 19 == 3 || i / 19 == 2
                                           : (i * 7) % 23 + (std::is_same_v<T, u8> ? 200 : 0)));
-  const auto x = on<T>(d, extents<dyn, columns>{rows, columns}, v);
+  const auto x = tensor_on<T>(d, extents<dyn, columns>{rows, columns}, v);
   using S = std::conditional_t<std::is_integral_v<T>, i64, T>;
   std::vector<T> row_high, row_low, high(columns, v[0]), low(columns, v[0]);
   std::vector<double> sums(columns, 0.0), row_sums;
@@ -323,7 +323,7 @@ template <class T, class F>
 void check_rounded_once(context& c, const device& d, F f) {
   std::vector<T> v;
   for (int i = 0; i < 7 * 37; ++i) v.push_back(T(static_cast<float>(i % 31) * 0.37f - 4.0f));
-  const auto x = on<T>(d, extents<dyn, 37>{7, 37}, v);
+  const auto x = tensor_on<T>(d, extents<dyn, 37>{7, 37}, v);
   CHECK(same(eval(f(x), c), eval(cast<T>(f(eval(cast<float>(x), c))), c).to_vector()));
 }
 
@@ -347,8 +347,8 @@ TEST_CASE("types: folds of rows and columns of every type") {
 TEST_CASE("types: the value of a narrow expression is the same fused and in steps") {
   on_every_device([](context& c, const device& d) {
     const auto check = [&]<class T>(T) {
-      const auto x = on<T>(d, line{count}, elements<T>(count, 0)),
-                 y = on<T>(d, line{count}, elements<T>(count, 1));
+      const auto x = tensor_on<T>(d, line{count}, elements<T>(count, 0)),
+                 y = tensor_on<T>(d, line{count}, elements<T>(count, 1));
       const auto sum = eval(x + y, c), square = eval(sum * sum, c), root = eval(sqrt(abs(square)), c);
       CHECK(same(eval(sqrt(abs(let(x + y, [](auto s) { return s * s; }))), c), root.to_vector()));
     };
@@ -387,7 +387,7 @@ TEST_CASE("types: sums and means of more than f16 can hold") {
 TEST_CASE("types: integers beside numbers are exact") {
   on_every_device([](context& c, const device& d) {
     const i64 large = (i64{1} << 53) + 1;
-    const auto x = on<i64>(d, line{3}, {0, 1, large});
+    const auto x = tensor_on<i64>(d, line{3}, {0, 1, large});
     CHECK(eval(x + large, c).to_vector() == std::vector<i64>{large, large + 1, 2 * large});
     CHECK(same(eval(equal(x, large), c), {false, false, true}));
     CHECK(same(eval(x < large, c), {true, true, false}));
@@ -398,16 +398,16 @@ TEST_CASE("types: integers beside numbers are exact") {
 
 TEST_CASE("types: an integer beside a number of a formula is that number") {
   on_every_device([](context& c, const device& d) {
-    const auto x = on<i32>(d, line{3}, {-1, 0, 2});
+    const auto x = tensor_on<i32>(d, line{3}, {-1, 0, 2});
     CHECK(same(eval(relu(x), c), {0, 0, 2}));
     CHECK(same(eval(square(x), c), {1, 0, 4}));
     static_assert(std::is_same_v<typename decltype(eval(gelu(x), c))::value_type, float>);
     CHECK(eval(gelu(x), c).to_vector() == eval(gelu(cast<float>(x)), c).to_vector());
     CHECK(eval(sigmoid(x), c).to_vector() == eval(sigmoid(cast<float>(x)), c).to_vector());
-    const auto bytes = on<u8>(d, line{2}, {3, 200});
+    const auto bytes = tensor_on<u8>(d, line{2}, {3, 200});
     CHECK(same(eval(square(bytes), c), {9, static_cast<u8>(200 * 200)}));
     // An ignored label outside of the type equals no label.
-    const auto labels = on<u8>(d, line{2}, {156, 1});
+    const auto labels = tensor_on<u8>(d, line{2}, {156, 1});
     const auto logits = randn<float>(extents<2, 200>{}, {.seed = 1}, d);
     CHECK(eval(cross_entropy<reduction_kind::none>(logits, labels), c).to_vector()[0] > 0);
   });
@@ -418,7 +418,7 @@ TEST_CASE("types: gradients of narrow leaves") {
     const auto check = [&]<class T>(T) {
       std::vector<T> v;
       for (int i = 0; i < 37; ++i) v.push_back(T(static_cast<float>(i) * 0.25f));
-      variable<T, line> x(on<T>(d, line{37}, v));
+      variable<T, line> x(tensor_on<T>(d, line{37}, v));
       tape steps(c);
       const auto once = steps.eval(sum(square(x)));
       const auto twice = steps.eval(sum(x * 3.0f));
