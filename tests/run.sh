@@ -70,7 +70,7 @@ if [ $full -eq 0 ]; then
     check $configuration $configuration
   done
 else
-  check gcc gcc -DWEFT_TEST_FULL=ON -DWEFT_TEST_EXCLUDE=
+  check gcc gcc -DWEFT_TEST_FULL=ON -DWEFT_TEST_EXCLUDE= -DWEFT_TRAIN_GPT_UNITS=
   check clang-asan clang-asan -DCMAKE_CXX_FLAGS_RELEASE=-O1 '-DWEFT_TEST_FILTER=^[^/]*/[^/]*_(test|ranks)$|^(fail|gpu)/|^structure/warnings'
   check tsan tsan '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g' '-DWEFT_TEST_FILTER=^(comm|parallel)/|^chaos/store_test$|^gpu/cuda$'
   for configuration in clang serial gcc-asan arm; do
