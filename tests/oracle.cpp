@@ -727,9 +727,11 @@ array argsort(const call& c) {
     };
     std::vector<index_t> order(static_cast<std::size_t>(size));
     std::iota(order.begin(), order.end(), index_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](index_t i, index_t j) {
+    const auto before = [&](index_t i, index_t j) {
       return c.at[1] ? below(at(j), at(i)) : below(at(i), at(j));
-    });
+    };
+    std::sort(order.begin(), order.end(),
+              [&](index_t i, index_t j) { return before(i, j) || (!before(j, i) && i < j); });
     for (index_t i = 0; i < to[along]; ++i) {
       p[static_cast<std::size_t>(along)] = i;
       store(out, element_at(to, p), order[static_cast<std::size_t>(i)]);

@@ -74,7 +74,8 @@ struct plain_mixture {
       for (double& v : p) v /= sum;
       std::vector<std::size_t> order(experts);
       std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return p[a] > p[b]; });
+      std::sort(order.begin(), order.end(),
+                [&](auto a, auto b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
       order.resize(per_row);
       for (const std::size_t e : order) share[e] += 1 / static_cast<double>(tokens * per_row);
       for (std::size_t e = 0; e < experts; ++e) mean[e] += p[e] / static_cast<double>(tokens);
