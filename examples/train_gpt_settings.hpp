@@ -151,7 +151,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
 /// What `--mesh` says, and the flags that are for pipelines alone.
 inline void check_mesh_flags(settings& s) {
   const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
-  if (sizes.cp > 1)
+  if (sizes.cp != 1 || sizes.ep != 1)
     throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp, fsdp and tp");
   if (s.sequence_parallel && sizes.tp == 1)
     throw weft::usage_error("--sequence-parallel: divides positions along the axis tp, --mesh tp=2");

@@ -38,7 +38,11 @@ done <<BAD
 --data README.md --offload params
 --data README.md --strategy zero2 --hook bf16
 --data README.md --mesh pp=2,pp=2
---data README.md --mesh tp=2
+--data README.md --mesh tp=3
+--data README.md --mesh cp=2
+--data README.md --mesh ep=2
+--data README.md --sequence-parallel
+--data README.md --mesh tp=2 --precision f16
 --data README.md --mesh dp=2 --strategy zero2
 --data README.md --mesh pp=2 --ranks 3
 --data README.md --mesh pp=2 --schedule 2f2b

@@ -255,7 +255,8 @@ class basic_tape_entries {
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
   static void keep_what_is_read(entry& n) {
     n.read.assign(n.leaves.size(), n.recomputes);
-    for (const runtime::executable* part : {n.backward, n.weight}) {
+    const runtime::executable* const parts[] = {n.backward, n.weight};
+    for (const runtime::executable* part : parts) {
       if (!part) continue;
       for (const lower::value_entry& v : part->plan.values)
         if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
