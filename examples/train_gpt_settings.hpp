@@ -49,7 +49,7 @@ inline constexpr const char* usage =
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
     "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
-    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, of one auto: what is left; with fsdp\n"
+    "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, dp or fsdp may be auto; with fsdp\n"
     "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
     "    --schedule NAME|F.csv --microbatches M   "
@@ -153,6 +153,8 @@ inline void check_mesh_flags(settings& s) {
   const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
   if (sizes.cp != 1 || sizes.ep != 1)
     throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp, fsdp and tp");
+  if (sizes.pp == 0 || sizes.tp == 0)
+    throw weft::usage_error("--mesh " + s.mesh + ": dp or fsdp may be auto, other axes need a number");
   if (s.sequence_parallel && sizes.tp == 1)
     throw weft::usage_error("--sequence-parallel: divides positions along the axis tp, --mesh tp=2");
   if (s.model.heads % sizes.tp)

@@ -39,6 +39,9 @@ done <<BAD
 --data README.md --strategy zero2 --hook bf16
 --data README.md --mesh pp=2,pp=2
 --data README.md --mesh tp=3
+--data README.md --mesh tp=auto
+--data README.md --mesh pp=auto --ranks 2
+--data README.md --mesh dp=auto
 --data README.md --mesh cp=2
 --data README.md --mesh ep=2
 --data README.md --sequence-parallel
