@@ -181,6 +181,7 @@ constexpr double smallest_of(dtype t) {
 struct expectation {
   numbers value;
   std::vector<double> tolerance;
+  dtype coarsest = dtype::f64;  // of all floating types on the way
 };
 
 inline constexpr int spread_runs = 6;
@@ -206,11 +207,13 @@ struct disturbance {
   std::uint64_t state = 0;
   double largest = 0;     // of all values on the way
   bool computes = false;  // whether an op was not exact
+  dtype coarsest = dtype::f64;
 
   void operator()(std::string_view op, test::oracle::array& a) {
     const bool leaf = op == "leaf", narrow = a.type == dtype::bf16 || a.type == dtype::f16;
     for (double x : a.f)
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+    if (is_floating(a.type) && epsilon_of(a.type) > epsilon_of(coarsest)) coarsest = a.type;
     if (leaf ? narrow : is_exact(op)) return;
     computes = computes || !leaf;
     shake(a, epsilon_of(a.type));
@@ -239,6 +242,7 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   };
   disturbance none;
   expectation right{value_with(none), {}};
+  right.coarsest = none.coarsest;
   const dtype type = right.value.type;
   if (!is_floating(type)) return right;
   const bool wide = type == dtype::f64 || type == dtype::f32;

@@ -82,17 +82,6 @@ void compare_gradient(verdict& v, const std::string& where, const numbers& gradi
   }
 }
 
-/// The coarsest element type among the leaves and the result.
-template <class E, class... Leaf>
-constexpr dtype coarsest_type() {
-  dtype t = dtype_of<typename E::value_type>;
-  const auto look = [&](dtype u) {
-    if (is_floating(u) && epsilon_of(u) > epsilon_of(t)) t = u;
-  };
-  (look(dtype_of<typename Leaf::tensor_type::value_type>), ...);
-  return t;
-}
-
 template <class T, class Extents, bool G>
 tensor<T, Extents> weights_on(const device& where, const tensor<T, Extents, G>& like,
                               const test::oracle::array& weights) {
@@ -106,7 +95,6 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
   const auto e = std::apply([&](auto&... x) { return program(no_cut, x...); }, own);
   Form::template look_at<std::remove_const_t<decltype(e)>>(v);
   const expectation right = expected_of(e, seed);
-  constexpr dtype coarsest = coarsest_type<decltype(e), Leaf...>();
   test::oracle::array weights = random_elements(right.value.type, right.value.extents, seed + 5);
   for (double& w : weights.f) w = test::oracle::rounded(w, right.value.type);
   everywhere(v, seed, [&](const place& p, context& c, auto&... x) {
@@ -131,7 +119,7 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
       if constexpr (Tracked) {
         once.push_back(gradient_of(t));
         compare_gradient(v, std::string(p.name) + ", gradient " + std::to_string(once.size()), once.back(), e,
-                         weights, *mine.state(), coarsest, seed);
+                         weights, *mine.state(), right.coarsest, seed);
       }
     };
     std::apply([&](auto&... mine) { (look(x, mine, std::bool_constant<Leaf::tracked>{}), ...); }, own);
