@@ -71,15 +71,25 @@ comparison matches(const oracle::array& actual, const oracle::array& expected, c
   return {};
 }
 
-double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+namespace {
+/// The largest |a - b| / (offset + |b|).
+double largest_apart(const std::vector<double>& a, const std::vector<double>& b, double offset) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double largest = 0;
   for (std::size_t k = 0; k < a.size(); ++k) {
-    const double apart = std::abs(a[k] - b[k]) / std::abs(b[k]);
+    const double apart = std::abs(a[k] - b[k]) / (offset + std::abs(b[k]));
     if (!std::isfinite(a[k]) || !std::isfinite(b[k])) return std::numeric_limits<double>::infinity();
     if (a[k] != b[k] && apart > largest) largest = apart;
   }
   return largest;
+}
+}  // namespace
+
+double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  return largest_apart(a, b, 0);
+}
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  return largest_apart(a, b, 1);
 }
 
 }  // namespace weft::test

@@ -73,5 +73,11 @@ comparison matches(const std::vector<T>& actual, const std::vector<T>& expected,
 
 /// The largest |a - b| / |b|; infinite where the lengths differ or anything is no finite number.
 double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b);
+/// The largest |a - b| / (1 + |b|), likewise.
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
+template <class T>
+double largest_difference(const std::vector<T>& a, const std::vector<T>& b) {
+  return largest_difference(std::vector<double>(a.begin(), a.end()), std::vector<double>(b.begin(), b.end()));
+}
 
 }  // namespace weft::test

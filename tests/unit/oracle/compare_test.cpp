@@ -107,4 +107,12 @@ TEST_CASE("a distance that is no number is infinite") {
   CHECK(largest_relative_difference({NaN}, {1}) == inf);
   CHECK(largest_relative_difference({1}, {NaN}) == inf);
   CHECK(largest_relative_difference({1}, {1, 2}) == inf);
+  using test::largest_difference;
+  CHECK(largest_difference({1, 2.5}, {1, 1.5}) == 0.4);
+  CHECK(largest_difference<float>({0.5f}, {0}) == 0.5);
+  CHECK(largest_difference<float>({}, {}) == 0);
+  CHECK(largest_difference({0, NaN}, {0, 1}) == inf);
+  CHECK(largest_difference({0, 1}, {0, NaN}) == inf);
+  CHECK(largest_difference({inf}, {inf}) == inf);
+  CHECK(largest_difference({1}, {1, 2}) == inf);
 }

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -13,22 +12,14 @@
 #include <weft/weft.hpp>
 
 #include "../../../examples/gpt2.hpp"
+#include "../../compare.hpp"
+#include "../../elements.hpp"
 
 namespace divided_positions {
 
 using namespace weft;
 
-template <class T>
-double distance(const std::vector<T>& a, const std::vector<T>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i])) return 1;
-    most = std::max(most,
-                    std::abs(static_cast<double>(a[i] - b[i])) / (1 + std::abs(static_cast<double>(b[i]))));
-  }
-  return most;
-}
+using test::largest_difference;
 
 struct outcome {
   std::vector<double> losses, norms;
@@ -70,11 +61,7 @@ outcome trained(communicator& ranks, const mesh_sizes& n) {
     o.losses.push_back(r.loss);
     o.norms.push_back(r.norm);
   }
-  for (const auto& [name, t] : run.full()) {
-    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
-    detail::download_to(*t, v.data());
-    o.parameters.insert(o.parameters.end(), v.begin(), v.end());
-  }
+  o.parameters = test::elements_of(run.full());
   return o;
 }
 
@@ -83,9 +70,9 @@ void trains_as_one_rank(const outcome& one, const mesh_sizes& n) {
   CAPTURE(to_string(n));
   run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
     const outcome o = trained<Plan>(ranks, n);
-    CHECK(distance(o.losses, one.losses) < 1e-5);
-    CHECK(distance(o.norms, one.norms) < 1e-4);
-    CHECK(distance(o.parameters, one.parameters) < 1e-4);
+    CHECK(largest_difference(o.losses, one.losses) < 1e-5);
+    CHECK(largest_difference(o.norms, one.norms) < 1e-4);
+    CHECK(largest_difference(o.parameters, one.parameters) < 1e-4);
   });
 }
 

@@ -41,20 +41,11 @@ outcome train_layers(const mesh_sizes& sizes) {
   return all[0];
 }
 
-/// The largest difference of two elements, relative to those larger than 1.
-inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    most = std::max(most, std::abs(double{a[i]} - double{b[i]}) / (1 + std::abs(double{b[i]})));
-  return most;
-}
-
 /// Up to the order of sums.
 inline void check_same_training(const outcome& o, const outcome& one) {
   CHECK(largest_relative_difference(o.losses, one.losses) < 1e-5);
   CHECK(largest_relative_difference(o.norms, one.norms) < 1e-4);
-  CHECK(distance(o.parameters, one.parameters) < 1e-5);
+  CHECK(largest_difference(o.parameters, one.parameters) < 1e-5);
 }
 
 }  // namespace training

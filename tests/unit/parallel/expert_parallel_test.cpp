@@ -18,6 +18,8 @@
 #include <weft/train/weights.hpp>
 #include <weft/weft.hpp>
 
+#include "../../elements.hpp"
+
 using namespace weft;
 
 namespace {
@@ -105,12 +107,6 @@ outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s, 
   return o;
 }
 
-std::vector<float> numbers_of(const tensor_state& t) {
-  std::vector<float> v(static_cast<std::size_t>(t.extents.size()));
-  detail::download_to(t, v.data());
-  return v;
-}
-
 void check_near(const std::vector<double>& a, const std::vector<double>& b, double within) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= within * (1 + std::abs(b[i])));
@@ -122,7 +118,8 @@ void check_same(const outcome& a, const outcome& b) {
   for (std::size_t i = 0; i < a.parameters.size(); ++i) {
     CHECK(a.parameters[i].first == b.parameters[i].first);
     CAPTURE(a.parameters[i].first);
-    const std::vector<float> v = numbers_of(*a.parameters[i].second), w = numbers_of(*b.parameters[i].second);
+    const std::vector<float> v = test::elements_of(*a.parameters[i].second),
+                             w = test::elements_of(*b.parameters[i].second);
     check_near({v.begin(), v.end()}, {w.begin(), w.end()}, 1e-5);
   }
 }
@@ -217,8 +214,8 @@ TEST_CASE("gradients of experts are where the experts are; what other ranks have
       CHECK((p->grad != nullptr) == here);
       CHECK(static_cast<bool>(p->memory) == here);
       if (!here)
-        CHECK_THROWS_WITH_AS(numbers_of(*p), doctest::Contains(("parameter " + name + " of shape").c_str()),
-                             value_error);
+        CHECK_THROWS_WITH_AS(test::elements_of(*p),
+                             doctest::Contains(("parameter " + name + " of shape").c_str()), value_error);
     }
     CHECK(run.local().size() == 3 + 2 + 4 * (ranks.rank() == 0 ? 3 : 2));
     CHECK(run.step() == doctest::Approx(norm / 2));
@@ -279,8 +276,8 @@ TEST_CASE("one rank of the axis computes the bits of a program that divides noth
                  return model.loss(x, target(x));
                },
                {.clip = 0.5});
-    for (const auto& [name, p] : divided.parameters) of[0].push_back(numbers_of(*p));
-    for (const auto& [name, p] : run.full()) of[1].push_back(numbers_of(*p));
+    for (const auto& [name, p] : divided.parameters) of[0].push_back(test::elements_of(*p));
+    for (const auto& [name, p] : run.full()) of[1].push_back(test::elements_of(*p));
   });
   CHECK(of[0] == of[1]);
 }

@@ -75,9 +75,9 @@ TEST_CASE(
   for (const int n : {2, 3})
     run_ranks(n, [&](communicator& ranks) {
       const between o = trained_between(ranks);
-      CHECK(distance(o.value, one.value) < 1e-5);
-      CHECK(distance(o.gradient, one.gradient) < 1e-4);
-      CHECK(distance(o.middle, one.middle) < 1e-5);
+      CHECK(largest_difference(o.value, one.value) < 1e-5);
+      CHECK(largest_difference(o.gradient, one.gradient) < 1e-4);
+      CHECK(largest_difference(o.middle, one.middle) < 1e-5);
     });
 }
 
@@ -112,5 +112,5 @@ std::vector<float> crossed(communicator& ranks) {
 TEST_CASE("a second sequence in a program is gathered, and its gradient divided") {
   std::vector<float> one;
   run_ranks(1, [&](communicator& ranks) { one = crossed(ranks); });
-  run_ranks(2, [&](communicator& ranks) { CHECK(distance(crossed(ranks), one) < 1e-4); });
+  run_ranks(2, [&](communicator& ranks) { CHECK(largest_difference(crossed(ranks), one) < 1e-4); });
 }

@@ -11,6 +11,8 @@
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
 
+#include "../../compare.hpp"
+#include "../../elements.hpp"
 #include "divided_net.hpp"
 
 using namespace weft;
@@ -48,26 +50,6 @@ outcome trained(communicator& ranks, const mesh_sizes& sizes, int batches = 2) {
   return o;
 }
 
-std::vector<float> numbers_of(const state_dict_t& tensors) {
-  std::vector<float> all;
-  for (const auto& [name, t] : tensors) {
-    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
-    detail::download_to(*t, v.data());
-    all.insert(all.end(), v.begin(), v.end());
-  }
-  return all;
-}
-
-template <class A>
-double distance(const A& a, const A& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    most = std::max(most,
-                    std::abs(static_cast<double>(a[i] - b[i])) / (1 + std::abs(static_cast<double>(b[i]))));
-  return most;
-}
-
 /// Seven hidden features: 4 and 3 on two ranks.
 struct mlp {
   linear<C, hidden, divided::columns<>> in;
@@ -82,9 +64,10 @@ template <class Plan>
 void same_as_one_rank(const outcome& one, const mesh_sizes& sizes) {
   run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
     const outcome o = trained<Plan>(ranks, sizes);
-    CHECK(distance(o.losses, one.losses) < 1e-5);
-    CHECK(distance(o.norms, one.norms) < 1e-4);
-    CHECK(distance(numbers_of(o.parameters), numbers_of(one.parameters)) < 1e-4);
+    CHECK(test::largest_difference(o.losses, one.losses) < 1e-5);
+    CHECK(test::largest_difference(o.norms, one.norms) < 1e-4);
+    CHECK(test::largest_difference(test::elements_of(o.parameters), test::elements_of(one.parameters)) <
+          1e-4);
   });
 }
 
@@ -105,7 +88,7 @@ TEST_CASE("one rank of the axis computes the bits of a program that divides noth
     plain = trained<policy<strategy::mesh<dp>>>(ranks, {}, 1);
   });
   CHECK(one.losses == plain.losses);
-  CHECK(numbers_of(one.parameters) == numbers_of(plain.parameters));
+  CHECK(test::elements_of(one.parameters) == test::elements_of(plain.parameters));
 }
 
 TEST_CASE("columns and rows: what is sent is what was predicted") {

@@ -14,6 +14,7 @@
 #include <weft/weft.hpp>
 
 #include "../../compare.hpp"
+#include "../../elements.hpp"
 
 namespace training {
 
@@ -70,15 +71,7 @@ inline tokens batch_of(index_t number, const device& where, int shift) {
 
 inline device one_thread() { return device(std::make_shared<cpu::cpu_backend>(1)); }
 
-inline std::vector<float> elements_of(const state_dict_t& tensors) {
-  std::vector<float> all;
-  for (const auto& [name, t] : tensors) {
-    std::vector<float> v(static_cast<std::size_t>(t->extents.size()));
-    detail::download_to(*t, v.data());
-    all.insert(all.end(), v.begin(), v.end());
-  }
-  return all;
-}
+using test::elements_of;
 
 /// Trains on `per_rank` micro-batches a step on this rank.
 template <class... Choices>
@@ -146,6 +139,7 @@ outcome train_on(int n, const parallel_options& o, index_t per_rank, int steps =
   return of[0];
 }
 
+using test::largest_difference;
 using test::largest_relative_difference;
 
 inline constexpr sharding stages[] = {sharding::none, sharding::optimizer, sharding::gradients,
