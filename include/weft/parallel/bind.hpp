@@ -69,9 +69,7 @@ class bound_run : public context {
 
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
             std::shared_ptr<communicator> ranks, const parallel_options& o)
-      : bound_run(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
-                  std::move(ranks), o) {
-    if (parameters.empty()) detail::refuse_step(false);
+      : bound_run(device_of(parameters), optimizer, std::move(ranks), o) {
     if (o.layer_ranks > 1)
       throw usage_error("weft: bind: " + std::to_string(o.layer_ranks) +
                         " ranks that divide layers need a policy with the axis tp");
@@ -278,6 +276,11 @@ class bound_run : public context {
     if (o.offload_optimizer) optimizer.state.keep_on(*o.offload_optimizer);
   }
 
+  /// The device of a model, which must have parameters.
+  static device device_of(const state_dict_t& parameters) {
+    if (parameters.empty()) detail::refuse_step(false);
+    return parameters.front().second->where;
+  }
   /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
   /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
   /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
@@ -433,6 +436,9 @@ concept divides_context = Plan::strategy_type::has(mesh_axis::cp);
 /// Whether a policy has the axis ep: bind is then that of parallel/expert_parallel.hpp.
 template <class Plan>
 concept divides_experts = Plan::strategy_type::has(mesh_axis::ep);
+/// Whether it has one of these axes.
+template <class Plan>
+concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides_experts<Plan>;
 
 /// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
 /// the name of the first. All ranks must pass the same model. The model, the optimizer and the communicator
@@ -443,8 +449,7 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>
-  requires requires { typename Plan::strategy_type; } && (!divides_layers<Plan>) &&
-           (!divides_context<Plan>) && (!divides_experts<Plan>)
+  requires requires { typename Plan::strategy_type; } && (!divides_model<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
   using chosen = detail::strategy_of<Plan>;
   if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
@@ -459,14 +464,19 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.
 template <class Plan, class Model, class Optimizer>
   requires requires(const mesh_sizes& sizes) { Plan::strategy_type::options(sizes); } &&
-           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_layers<Plan>) &&
-           (!divides_context<Plan>) && (!divides_experts<Plan>)
+           (!Plan::strategy_type::has(mesh_axis::pp)) && (!divides_model<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
           const device_options& where = {}) {
   const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
   detail::place_model<Plan>(model, ranks, where);
   return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
                                                        optimizer, {std::shared_ptr<void>(), &ranks}, o);
+}
+/// The same for a mesh whose only axis is tp, cp or ep, along which all ranks are.
+template <class Plan, class Model, class Optimizer>
+  requires divides_model<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::sizes(ranks.size()), where);
 }
 /// The same for a single process.
 template <class Plan, class Model, class Optimizer>

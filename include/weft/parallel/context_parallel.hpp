@@ -139,14 +139,5 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
         std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o);
   }
 }
-/// The same for a mesh whose only axis is cp, along which all ranks are.
-template <class Plan, class Model, class Optimizer>
-  requires divides_context<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
-  static_assert(Plan::strategy_type::axes == 1,
-                "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
-                "{.dp = 2, .cp = 2})");
-  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.cp = ranks.size()}, where);
-}
 
 }  // namespace weft

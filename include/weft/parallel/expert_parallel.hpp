@@ -102,7 +102,7 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
   expert_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> among,
                       std::shared_ptr<communicator> replicas)
-      : base(device_of(named_parameters(model)), optimizer, std::move(ranks), o),
+      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o),
         parameters_(detail::once_each(model)),
         among_(among) {
     const state_dict_t buffers = named_buffers(model);
@@ -165,10 +165,6 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
  private:
   static constexpr int everyone = -1;
 
-  static device device_of(const state_dict_t& parameters) {
-    if (parameters.empty()) detail::refuse_step(false);
-    return parameters.front().second->where;
-  }
   comm_options control(const std::string& label) const {
     return {.label = label, .timeout = base::options().timeout, .control = true};
   }
@@ -210,15 +206,6 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
       model, optimizer, options, {std::shared_ptr<void>(), &ranks},
       group_along(ranks, sizes, mesh_axis::ep, mesh_axis::ep, {}, true),
       group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp, {}, true));
-}
-/// The same for a mesh whose only axis is ep, along which all ranks are.
-template <class Plan, class Model, class Optimizer>
-  requires divides_experts<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
-  static_assert(Plan::strategy_type::axes == 1,
-                "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
-                "{.dp = 2, .ep = 2})");
-  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.ep = ranks.size()}, where);
 }
 
 }  // namespace weft

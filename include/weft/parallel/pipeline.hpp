@@ -35,14 +35,12 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
                std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p,
                std::shared_ptr<communicator> layers)
-      : base(parameters.empty() ? default_device() : parameters.front().second->where, optimizer,
-             std::move(ranks), o),
+      : base(base::device_of(parameters), optimizer, std::move(ranks), o),
         parameters_(parameters),
         buffers_(buffers),
         sizes_(parallel::pipeline_mesh(o, base::ranks().size())),
         settings_(std::move(p)),
         layers_(std::move(layers)) {
-    if (parameters.empty()) weft::detail::refuse_step(false);
     for (const auto& [name, t] : parameters_) parallel::data_parallel_hooks::check(name, *t);
     const comm_options control{.timeout = o.timeout, .control = true};
     communicator& all = base::ranks();

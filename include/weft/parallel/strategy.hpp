@@ -116,11 +116,16 @@ struct mesh {
   template <class Options>
   using programs = typename detail::programs_along<Options, Axes...>::type;
 
+  /// The sizes of a mesh of one axis, along which all ranks are.
+  static mesh_sizes sizes(int ranks) {
+    require_one_axis();
+    mesh_sizes s;
+    ((s.of(Axes::axis) = ranks), ...);
+    return s;
+  }
   /// Of a mesh of one axis, along which all ranks are.
   static parallel_options options() {
-    static_assert(sizeof...(Axes) == 1,
-                  "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
-                  "{.dp = 2, .fsdp = 2})");
+    require_one_axis();
     return {.divide = std::max({Axes::divide...})};
   }
   /// Throws usage_error if an axis has several ranks and is not part of the mesh.
@@ -133,6 +138,13 @@ struct mesh {
             .shard_ranks = sizes.fsdp,
             .stages = sizes.pp,
             .layer_ranks = sizes.tp};
+  }
+
+ private:
+  static void require_one_axis() {
+    static_assert(sizeof...(Axes) == 1,
+                  "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
+                  "{.dp = 2, .fsdp = 2})");
   }
 };
 

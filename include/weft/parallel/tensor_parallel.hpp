@@ -82,17 +82,13 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
                       std::shared_ptr<communicator> data, std::shared_ptr<communicator> layers,
                       std::shared_ptr<communicator> owners)
-      : base(device_of(named_parameters(model)), optimizer, std::move(data), o) {
+      : base(base::device_of(named_parameters(model)), optimizer, std::move(data), o) {
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
     base::hold(named_parameters(model), named_buffers(model), base::ranks(), std::move(owners), {},
                std::move(layers));
   }
 
  private:
-  static device device_of(const state_dict_t& parameters) {
-    if (parameters.empty()) detail::refuse_step(false);
-    return parameters.front().second->where;
-  }
   /// Parameters that every rank has whole are counted by one.
   bool counts(const tensor_state& p) const override {
     return base::layer_rank().rank == 0 || p.is_part_of_layer();
@@ -113,15 +109,6 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
       model, optimizer, options, group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
       group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
       group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp));
-}
-/// The same for a mesh whose only axis is tp, along which all ranks are.
-template <class Plan, class Model, class Optimizer>
-  requires divides_layers<Plan> && (!divides_context<Plan>)
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
-  static_assert(Plan::strategy_type::axes == 1,
-                "weft: bind: a mesh of several axes needs their sizes: bind<plan>(model, optimizer, ranks, "
-                "{.dp = 2, .tp = 2})");
-  return bind<Plan>(model, optimizer, ranks, mesh_sizes{.tp = ranks.size()}, where);
 }
 
 }  // namespace weft
