@@ -144,11 +144,7 @@ constexpr compute_graph with_late_gathers(const compute_graph& g) {
   bool gathers = false;
   for (int i = 0; i < g.size(); ++i) gathers = gathers || detail::is_gather(g[i]);
   if (!gathers) return g;
-  compute_graph to;
-  to.dims = g.dims;
-  to.leaves = g.leaves;
-  to.arguments = g.arguments;
-  to.sizes = g.sizes;
+  compute_graph to = graph::without_nodes(g);
   sequence<int> renumbered(g.size(), -1);
   for (int i = 0; i < g.size(); ++i) {
     const bool late = g[i].op->kind == op::op_kind::view || detail::is_gather(g[i]);

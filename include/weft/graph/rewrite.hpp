@@ -25,16 +25,22 @@ constexpr sequence<bool> live_nodes(const compute_graph& g) {
   return live;
 }
 
-/// `g` with every live node n replaced by the node that f(to, n), or f(to, n, index in g), returns; n's
-/// operands are already nodes of `to`. An output of -1 stays -1.
-template <class F>
-constexpr compute_graph rewritten(const compute_graph& g, F f) {
-  const sequence<bool> live = live_nodes(g);
+/// A graph without nodes and outputs, with the symbols and the numbers of leaves and arguments of `g`.
+constexpr compute_graph without_nodes(const compute_graph& g) {
   compute_graph to;
   to.dims = g.dims;
   to.leaves = g.leaves;
   to.arguments = g.arguments;
   to.sizes = g.sizes;
+  return to;
+}
+
+/// `g` with every live node n replaced by the node that f(to, n), or f(to, n, index in g), returns; n's
+/// operands are already nodes of `to`. An output of -1 stays -1.
+template <class F>
+constexpr compute_graph rewritten(const compute_graph& g, F f) {
+  const sequence<bool> live = live_nodes(g);
+  compute_graph to = without_nodes(g);
   sequence<int> renumbered(g.size(), -1);
   for (int i = 0; i < g.size(); ++i) {
     if (!live[i]) continue;

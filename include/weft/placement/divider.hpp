@@ -28,9 +28,7 @@ class divider {
   constexpr divider(const compute_graph& g, const placer& p) : g_(g), p_(p), at_(g.size(), -1) {}
 
   constexpr void run(placed_graph& out, const sequence<placement>& leaves) {
-    to_.leaves = g_.leaves;
-    to_.arguments = g_.arguments;
-    to_.sizes = g_.sizes;
+    to_ = without_nodes(g_);
     to_.dims = p_.dims;
     for (int i = 0; i < g_.size(); ++i)
       if (p_.live[i]) {
