@@ -101,8 +101,7 @@ class encoder {
         kernel_.is_number(id) || kernel_.is_of_row(id) || (v.is_computed && kernel_.is_fold(id));
     const value_register& r = registers_[id];
     if (r.number >= 0 && (of_row || r.sweep == p)) return r.number;
-    const bool is_in_memory = v.level < p && v.is_computed && (v.buffer >= 0 || v.scratch_row >= 0);
-    if (v.is_computed && !is_in_memory) return emit_op(id, p);
+    if (v.is_computed && !v.is_written_before(p)) return emit_op(id, p);
     registers_[id] = {v.is_computed ? emit_reload(id) : emit_operand(id, of_row), p};
     return registers_[id].number;
   }

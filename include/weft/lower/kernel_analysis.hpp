@@ -36,6 +36,11 @@ struct kernel_value {
   int level = 0;             // how many sweeps end before it can be computed
   int buffer = -1;           // where it is stored, if it is read outside
   int scratch_row = -1;      // where it is kept for later sweeps
+
+  /// Whether the kernel writes it to memory.
+  constexpr bool is_written() const { return is_computed && (buffer >= 0 || scratch_row >= 0); }
+  /// Whether an earlier sweep than `p` has.
+  constexpr bool is_written_before(int p) const { return is_written() && level < p; }
 };
 
 /// The values of one kernel: `values` by node, and what it reads and writes.
@@ -66,8 +71,7 @@ class kernel_analysis {
   /// Whether sweep `p` computes element `id`, or computes it again, rather than reads it.
   constexpr bool computes(int p, int id) const {
     const kernel_value& v = values[id];
-    const bool was_stored = v.level < p && (v.buffer >= 0 || v.scratch_row >= 0);
-    return v.is_computed && !is_of_row(id) && !is_fold(id) && !was_stored;
+    return v.is_computed && !is_of_row(id) && !is_fold(id) && !v.is_written_before(p);
   }
 
   /// f(id) for each value for which sweep `p` exists: operands of its folds, and what it stores.
@@ -76,7 +80,7 @@ class kernel_analysis {
     for (int m : group_.nodes) {
       if (sweep_of(m) != p) continue;
       if (is_fold(m)) f(g_[m].operand[0]);
-      else if (!is_of_row(m) && (values[m].buffer >= 0 || values[m].scratch_row >= 0)) f(stored_from(m));
+      else if (!is_of_row(m) && values[m].is_written()) f(stored_from(m));
     }
   }
   /// f(id) for each value on which those depend, before its operands; f returns whether to go on to them.
