@@ -75,9 +75,9 @@ template <device_kind Kind>
     const std::lock_guard lock(*mutex);
     const auto place = static_cast<std::size_t>(number);
     if (opened->size() <= place) opened->resize(place + 1);
-    auto& it = (*opened)[place];
-    if (!it) it.emplace(Kind::open(number, {}));
-    return *it;
+    std::optional<device>& known = (*opened)[place];
+    if (!known) known.emplace(Kind::open(number, {}));
+    return *known;
   }
 }
 

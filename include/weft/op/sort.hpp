@@ -213,8 +213,8 @@ constexpr auto topk(X x, index_t k) {
   return topk_result<decltype(values), decltype(indices)>{std::move(values), std::move(indices)};
 }
 
-/// The sums of the elements up to each position along dim Dim, itself included. Floating types are kept (bf16
-/// and f16 are summed in f32 and rounded once); integers and bool become i64. The derivative sums from the
+/// The sums of the elements up to each position along dim Dim, itself included. Floating types are kept
+/// (bf16 and f16 are summed in a wider type); integers and bool become i64. The derivative sums from the
 /// other end.
 template <index_t Dim, expression X>
 constexpr auto cumsum(X x) {

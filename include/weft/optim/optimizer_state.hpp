@@ -133,8 +133,7 @@ class optimizer_state {
   [[gnu::cold]] std::shared_ptr<tensor_state> add(std::size_t place, std::string_view kind,
                                                   std::string_view name, const tensor_state& like,
                                                   dtype type) {
-    auto t = make_state(like.where, like.extents, type);
-    t->where->fill_zero(t->memory.data(), t->bytes());
+    auto t = make_zeros(like.where, like.extents, type);
     insert(place, kind, name, t);
     return t;
   }

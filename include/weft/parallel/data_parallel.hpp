@@ -41,8 +41,8 @@ class data_parallel_hooks : public runtime::execution_hooks {
     all.insert(all.end(), buffers_.begin(), buffers_.end());
     begin_as_first(groups_.data(), groups_.labelled("", true), messages_, all);
     groups_.divide_experts(experts.among, experts.replicas);
-    for (const auto* list : {&parameters, &experts.parameters})
-      if (!apart())
+    if (!apart())
+      for (const auto* list : {&parameters, &experts.parameters})
         for (const auto& p : *list) weft::detail::materialize_state<float>(*p.second);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (std::size_t m = 0; m < units_[u].members.size(); ++m)

@@ -127,13 +127,8 @@ template <class Evaluator>
 std::shared_ptr<tensor_state> send_back(Evaluator& evaluator, const std::shared_ptr<routing>& way,
                                         const tensor_list& results, index_t width, dtype type) {
   const auto value = way->to_rows(way->joined(results, width, type));
-  evaluator.remember(value, results, [way, zeros = value->extents, type](const auto& cotangent) {
-    auto from = cotangent;
-    if (!from) {
-      from = make_state(way->where(), zeros, type);
-      way->where()->fill_zero(from->memory.data(), from->bytes());
-    }
-    const auto arrived = way->to_experts(from);
+  evaluator.remember(value, results, [way, extents = value->extents, type](const auto& cotangent) {
+    const auto arrived = way->to_experts(cotangent ? cotangent : make_zeros(way->where(), extents, type));
     tensor_list gradients;
     for (index_t n = 0; n < way->own_experts(); ++n) gradients.push_back(way->part(*arrived, n));
     return gradients;

@@ -80,6 +80,12 @@ struct tensor_state {
                                                                   dtype type) {
   return make_recycled<tensor_state>(where, extents, type);
 }
+/// A tensor of zeros.
+inline std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type) {
+  auto t = make_state(where, extents, type);
+  where->fill_zero(t->memory.data(), t->bytes());
+  return t;
+}
 /// A copy of the state that refers to the same elements; shape, gradient and device can be changed
 /// separately.
 [[gnu::noinline]] inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
