@@ -110,10 +110,8 @@ class chunked_collective {
         for (int r = 0; r < to; ++r) source_at += a.in_counts[static_cast<std::size_t>(r)];
         const index_t sent = a.in_counts[static_cast<std::size_t>(to)],
                       received = b.out_counts[static_cast<std::size_t>(from)];
-        if (sent != received)
-          throw comm_error("weft: all_to_all: rank " + std::to_string(from) + " sends " +
-                           std::to_string(sent) + " elements to rank " + std::to_string(to) +
-                           ", which expects " + std::to_string(received));
+        if (const std::string wrong = part_disagreement(from, sent, to, received); !wrong.empty())
+          throw comm_error(wrong);
         add_copy(b.out, at, a.in, source_at, sent);
         at += received;
       }

@@ -5,12 +5,11 @@
 //   gloo_communicator ranks(store, rank, size);
 #pragma once
 
-#include <numeric>
-
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/gloo_collective.hpp>
 #include <weft/comm/gloo_message.hpp>
 #include <weft/comm/gloo_proof.hpp>
+#include <weft/comm/split.hpp>
 
 namespace weft {
 
@@ -29,24 +28,13 @@ class gloo_communicator : public communicator {
 
   /// Ranks only exchange the membership: groups use the existing connections.
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    const auto number = static_cast<std::int64_t>(rank() == 0 ? group_->mesh->new_group() : 0);
-    std::vector<std::int64_t> mine{color, key, number}, all(3 * static_cast<std::size_t>(size()));
-    o.control = true;
-    all_gather(mine, all, {}, std::move(o)).wait();
-    const int split = splits_++;
+    detail::split_of_ranks ranks(*this, color, key, rank() == 0 ? group_->mesh->new_group() : 0,
+                                 std::move(o));
+    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
     if (color < 0) return nullptr;
-    std::vector<std::pair<std::int64_t, int>> members;  // key, rank
-    for (int r = 0; r < size(); ++r)
-      if (all[3 * static_cast<std::size_t>(r)] == color)
-        members.emplace_back(all[3 * static_cast<std::size_t>(r) + 1], r);
-    std::sort(members.begin(), members.end());
-    const auto own = std::find(members.begin(), members.end(), std::pair<std::int64_t, int>(key, rank()));
-    std::vector<int> in_world;
-    for (const auto& [k, r] : members) in_world.push_back(group_->members[static_cast<std::size_t>(r)]);
-    const std::string name = "split" + std::to_string(split) + "." + std::to_string(color);
+    for (int& r : ranks.members) r = group_->members[static_cast<std::size_t>(r)];
     return std::shared_ptr<communicator>(new gloo_communicator(std::make_shared<detail::gloo_group>(
-        group_->mesh, group_->id + "/" + name, static_cast<std::uint64_t>(all[2]), std::move(in_world),
-        static_cast<int>(own - members.begin()))));
+        group_->mesh, group_->id + name, ranks.number, std::move(ranks.members), ranks.rank)));
   }
 
   void abort(const std::string& reason) override {

@@ -37,19 +37,23 @@ class gloo_collective : public gloo_operation {
 
   /// Each rank sends a description of its operation to every other rank; all must be equal.
   void agree(gloo_mesh& mesh) {
-    meant_.resize(group_.members.size());
-    const auto own = static_cast<std::size_t>(group_.rank);
-    meant_[own] = fingerprint(what_);
+    const bool parts_differ = what_.kind == collective::all_to_all;
     std::vector<transfer> all;
+    meant_.resize(group_.members.size());
+    for (int r = 0; r < group_.size(); ++r)
+      if (parts_differ || r == 0) mine_.emplace_back(what_, r);
     for (int r = 0; r < group_.size(); ++r) {
-      if (r == group_.rank) continue;
-      all.push_back({r, false, &meant_[static_cast<std::size_t>(r)], sizeof(fingerprint)});
-      all.push_back({r, true, &meant_[own], sizeof(fingerprint)});
+      const auto at = static_cast<std::size_t>(r);
+      fingerprint& mine = mine_[parts_differ ? at : 0];
+      if (r == group_.rank) meant_[at] = mine;
+      else {
+        all.push_back({r, false, &meant_[at], sizeof(fingerprint)});
+        all.push_back({r, true, &mine, sizeof(fingerprint)});
+      }
     }
     exchange(mesh, 0, all);
-    std::vector<std::string> texts;
-    for (const fingerprint& f : meant_) texts.push_back(f.words());
-    if (const std::string wrong = disagreement(texts, group_.members, number_); !wrong.empty())
+    if (const std::string wrong = disagreement_of(what_, meant_, group_.members, group_.rank, number_);
+        !wrong.empty())
       throw comm_error(wrong);
   }
 
@@ -106,7 +110,7 @@ class gloo_collective : public gloo_operation {
   const gloo_group& group_;
   operation what_;
   std::uint64_t number_ = 0;
-  std::vector<fingerprint> meant_;  // by rank
+  std::vector<fingerprint> mine_, meant_;  // by rank; mine_ is one for all if that is enough
 };
 
 }  // namespace weft::detail

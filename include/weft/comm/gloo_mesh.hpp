@@ -19,7 +19,7 @@
 
 #include <weft/comm/gloo_network.hpp>
 #include <weft/comm/gloo_rendezvous.hpp>
-#include <weft/comm/gloo_transfers.hpp>
+#include <weft/comm/transfers.hpp>
 #include <weft/comm/watch.hpp>
 
 namespace weft::detail {

@@ -17,7 +17,7 @@ class gloo_message : public gloo_operation {
       : group_(g),
         what_(std::move(o)),
         text_(what_.text()),
-        mine_(what_),
+        mine_(what_, what_.root),
         other_(g.members[static_cast<std::size_t>(what_.root)]) {}
 
   queue_key queue() const override {

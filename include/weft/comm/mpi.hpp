@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Communicator of processes started by mpirun, on Boost.MPI and the non-blocking collectives of MPI.
+// Communicator of processes started by mpirun, on Boost.MPI and the non-blocking messages of MPI.
 //
 //   boost::mpi::environment mpi(boost::mpi::threading::funneled);
 //   mpi_communicator ranks(boost::mpi::communicator{});
@@ -7,7 +7,8 @@
 // Before data is sent, ranks exchange descriptions of their operations, so that a mismatch is an error on
 // every rank instead of corrupting data. Reductions exchange parts, reduce them in the order of reduce.hpp,
 // and gather the results: they are bitwise equal to those of threads. Open MPI makes no progress in the
-// background: waiting and polling advance the operations of all groups of the process.
+// background: waiting and polling advance the operations of all groups of the process. Groups of ranks use
+// the messages of the world, so that split() waits as operations do, with a time limit.
 #pragma once
 
 #include <mpi.h>
@@ -22,6 +23,7 @@
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/mpi_operation.hpp>
 #include <weft/comm/mpi_watch.hpp>
+#include <weft/comm/split.hpp>
 
 namespace weft {
 
@@ -32,17 +34,10 @@ namespace detail {
 /// in order.
 class mpi_queue : public mpi_watched_group {
  public:
-  mpi_queue(boost::mpi::communicator c, std::shared_ptr<mpi_watch> watch, std::string id,
-            std::vector<int> members)
-      : channels_{{c, boost::mpi::comm_duplicate},
-                  {c, boost::mpi::comm_duplicate},
-                  {c, boost::mpi::comm_duplicate},
-                  std::move(members)},
-        watch_(std::move(watch)),
-        id_(std::move(id)) {
+  mpi_queue(std::shared_ptr<mpi_watch> watch, mpi_group group)
+      : watch_(std::move(watch)), group_(std::move(group)) {
     watch_->add(*this);
   }
-
   mpi_queue(const mpi_queue&) = delete;
   mpi_queue& operator=(const mpi_queue&) = delete;
   ~mpi_queue() override {
@@ -51,14 +46,12 @@ class mpi_queue : public mpi_watched_group {
     for (const auto& [key, queue] : messages_) withdraw(queue);
   }
 
-  const boost::mpi::communicator& data() const { return channels_.data; }
   const std::shared_ptr<mpi_watch>& watch() const { return watch_; }
-  const std::string& id() const { return id_; }
-  const std::vector<int>& members() const { return channels_.members; }
+  const mpi_group& group() const { return group_; }
 
   std::shared_ptr<mpi_operation> post(operation o) {
     const bool message = is_message(o.kind);
-    auto op = std::make_shared<mpi_operation>(std::move(o), channels_, message ? 0 : number_);
+    auto op = std::make_shared<mpi_operation>(std::move(o), group_, watch_->link(), message ? 0 : number_);
     if (const auto failed = failure(*op)) std::rethrow_exception(failed);
     const operation& what = op->what();
     if (message) messages_[{what.kind == collective::send, what.root, what.tag}].push_back(op);
@@ -100,7 +93,7 @@ class mpi_queue : public mpi_watched_group {
   }
 
   void describe(rank_standing& s) const override {
-    s.posted[id_] = static_cast<std::int64_t>(number_);
+    s.posted[group_.id] = static_cast<std::int64_t>(number_);
     if (waits_) s.waits = wait_of(*waits_);
     if (last_) s.last = last_->doing();
   }
@@ -129,12 +122,12 @@ class mpi_queue : public mpi_watched_group {
   }
   rank_wait wait_of(const mpi_operation& op) const {
     if (is_message(op.what().kind))
-      return {id_, rank_wait::message, {members()[static_cast<std::size_t>(op.what().root)]}, op.doing()};
-    return {id_, static_cast<std::int64_t>(op.number()), members(), op.doing()};
+      return {group_.id, rank_wait::message, {group_.world_rank(op.what().root)}, op.doing()};
+    return {group_.id, static_cast<std::int64_t>(op.number()), group_.members, op.doing()};
   }
-  mpi_channels channels_;
+
   std::shared_ptr<mpi_watch> watch_;
-  std::string id_;
+  mpi_group group_;
   operations collectives_;
   std::map<std::array<int, 3>, operations> messages_;  // by direction, peer and tag
   std::shared_ptr<mpi_operation> last_;
@@ -166,28 +159,22 @@ class mpi_communicator : public communicator {
  public:
   /// Communicator of all ranks of `world`.
   explicit mpi_communicator(const boost::mpi::communicator& world)
-      : mpi_communicator(world, std::make_shared<detail::mpi_watch>(world), "world", all_of(world)) {}
+      : queue_(std::make_shared<detail::mpi_queue>(
+            std::make_shared<detail::mpi_watch>(world),
+            detail::mpi_group{"world", 0, all_of(world), world.rank()})) {}
 
   const char* name() const override { return "mpi"; }
-  int rank() const override { return queue_->data().rank(); }
-  int size() const override { return queue_->data().size(); }
+  int rank() const override { return group().rank; }
+  int size() const override { return group().size(); }
 
   std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    barrier(std::move(o)).wait();  // completes earlier operations, and all ranks call split()
-    const boost::mpi::communicator part = queue_->data().split(color < 0 ? MPI_UNDEFINED : color, key);
-    const int number = splits_++;
+    detail::split_of_ranks ranks(*this, color, key, queue_->watch()->link().new_group(), std::move(o));
+    const std::string name = "/split" + std::to_string(splits_++) + "." + std::to_string(color);
     if (color < 0) return nullptr;
-    std::vector<int> own = all_of(part), before(own.size()), in_world;
-    MPI_Group from = MPI_GROUP_NULL, to = MPI_GROUP_NULL;
-    MPI_Comm_group(part, &from);
-    MPI_Comm_group(queue_->data(), &to);
-    MPI_Group_translate_ranks(from, static_cast<int>(own.size()), own.data(), to, before.data());
-    MPI_Group_free(&from);
-    MPI_Group_free(&to);
-    for (const int r : before) in_world.push_back(queue_->members()[static_cast<std::size_t>(r)]);
-    return std::shared_ptr<communicator>(new mpi_communicator(
-        part, queue_->watch(), queue_->id() + "/split" + std::to_string(number) + "." + std::to_string(color),
-        std::move(in_world)));
+    for (int& r : ranks.members) r = group().world_rank(r);
+    return std::shared_ptr<communicator>(new mpi_communicator(std::make_shared<detail::mpi_queue>(
+        queue_->watch(),
+        detail::mpi_group{group().id + name, ranks.number, std::move(ranks.members), ranks.rank})));
   }
 
   /// Ranks that wait or poll fail immediately; run_under_mpirun() ends other ranks.
@@ -208,9 +195,8 @@ class mpi_communicator : public communicator {
   }
 
  private:
-  mpi_communicator(const boost::mpi::communicator& c, std::shared_ptr<detail::mpi_watch> watch,
-                   std::string id, std::vector<int> members)
-      : queue_(std::make_shared<detail::mpi_queue>(c, std::move(watch), std::move(id), std::move(members))) {}
+  explicit mpi_communicator(std::shared_ptr<detail::mpi_queue> queue) : queue_(std::move(queue)) {}
+  const detail::mpi_group& group() const { return queue_->group(); }
   static std::vector<int> all_of(const boost::mpi::communicator& c) {
     std::vector<int> ranks;
     for (int r = 0; r < c.size(); ++r) ranks.push_back(r);

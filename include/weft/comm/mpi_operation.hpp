@@ -1,42 +1,31 @@
 // SPDX-License-Identifier: MIT
-// An operation of a group under mpirun and its stages: ranks exchange descriptions of the operation, then
-// data, and reductions collect the results.
+// An operation of a group under mpirun and its stages: ranks exchange headers, then data, and reductions
+// distribute the sums.
 #pragma once
 
-#include <mpi.h>
-
-#include <boost/mpi/communicator.hpp>
-
-#include <algorithm>
-#include <limits>
 #include <memory>
 
-#include <weft/comm/fingerprint.hpp>
+#include <weft/comm/mpi_link.hpp>
 #include <weft/comm/reduce.hpp>
 #include <weft/comm/traffic.hpp>
 
 namespace weft::detail {
 
-/// Data shared by the operations of a group.
-struct mpi_channels {
-  boost::mpi::communicator data, control, headers;  // `control` of collectives, `headers` of messages
-  std::vector<int> members;  // by their ranks in the world
+/// A group of ranks, numbered as in the world.
+struct mpi_group {
+  std::string id;            // the same on all members, and unique
+  std::uint64_t number = 0;  // likewise
+  std::vector<int> members;
+  int rank = 0;  // of this process
+
+  int size() const { return static_cast<int>(members.size()); }
+  int world_rank(int r) const { return members[static_cast<std::size_t>(r)]; }
 };
 
-/// An operation and its stage.
 class mpi_operation {
  public:
-  mpi_operation(operation o, const mpi_channels& over, std::uint64_t number)
-      : what_(std::move(o)),
-        data_(over.data),
-        control_(over.control),
-        headers_(over.headers),
-        members_(over.members),
-        number_(number) {
-    if (is_message(what_.kind)) as_int(std::max(what_.in.count, what_.out.count));
-    MPI_Comm_rank(data_, &rank_);
-    MPI_Comm_size(data_, &ranks_);
-  }
+  mpi_operation(operation o, const mpi_group& group, mpi_link& link, std::uint64_t number)
+      : what_(std::move(o)), group_(group), link_(link), number_(number) {}
   mpi_operation(const mpi_operation&) = delete;
   mpi_operation& operator=(const mpi_operation&) = delete;
 
@@ -45,21 +34,21 @@ class mpi_operation {
 
   /// Advances as far as possible without waiting.
   void advance() {
-    while (stage_ != stage::over && requests_done()) next_stage();
+    while (stage_ != stage::over && stage_is_done()) next_stage();
   }
-  /// Whether later receives must wait: they would take the data of this message.
-  bool holds_back() const { return stage_ == stage::agree || !failure.empty(); }
+  /// Whether later operations of its stream must wait: they would take its headers.
+  bool holds_back() const { return stage_ < stage::move || !failure.empty(); }
 
-  /// Cancels messages without a counterpart. False if MPI may still access the buffers.
+  /// Gives up. False if MPI may still access the buffers.
   bool withdraw() {
-    if (stage_ == stage::over || stage_ == stage::start) return true;
-    if (stage_ != stage::agree && !is_message(what_.kind)) return false;
+    bool pending = false;
     for (MPI_Request& r : requests_)
       if (r != MPI_REQUEST_NULL) {
+        pending = true;
         MPI_Cancel(&r);
         MPI_Request_free(&r);
       }
-    return false;
+    return !pending;
   }
 
   const operation& what() const { return what_; }
@@ -71,180 +60,142 @@ class mpi_operation {
  private:
   enum class stage { start, agree, move, collect, over };
 
-  bool requests_done() {
+  bool stage_is_done() {
+    if (stage_ == stage::agree) return have_headers();
     int done = 1;
     if (!requests_.empty())
       MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
-    return done;
+    if (done) requests_.clear();
+    return done != 0;
   }
 
   void next_stage() {
-    requests_.clear();
     switch (stage_) {
-      case stage::start:
-        if (what_.kind == collective::send) begin_send();
-        else if (what_.kind == collective::receive) begin_receive();
-        else if (ranks_ == 1) begin_move();
-        else begin_agreement();
-        break;
+      case stage::start: return begin();
       case stage::agree:
-        failure = is_message(what_.kind) ? disagreement_of_both() : disagreement_of_all();
+        failure = what_.kind == collective::receive
+                      ? disagreement_of_both()
+                      : disagreement_of(what_, meant_, group_.members, group_.rank, number_);
+        stage_ = failure.empty() ? stage::move : stage::over;
         if (failure.empty()) begin_move();
-        else stage_ = stage::over;
-        break;
+        return;
       case stage::move:
         if (is_reduction(what_.kind)) return begin_collect();
-        stage_ = stage::over;
-        break;
+        [[fallthrough]];
       default: stage_ = stage::over;
     }
   }
 
-  /// Each rank sends a description of its operation to every other rank.
-  void begin_agreement() {
-    const auto n = static_cast<std::size_t>(ranks_);
-    meant_.assign(n, {});
-    fingerprint& mine = meant_[static_cast<std::size_t>(rank_)] = fingerprint(what_);
-    requests_.assign(2 * n, MPI_REQUEST_NULL);
-    for (int r = 0; r < ranks_; ++r) {
-      if (r == rank_) continue;
-      const auto at = static_cast<std::size_t>(r);
-      MPI_Irecv(&meant_[at], sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at]);
-      MPI_Isend(&mine, sizeof(fingerprint), MPI_BYTE, r, 0, control_, &requests_[2 * at + 1]);
+  /// Sends headers to the ranks that receive something; a message follows its header at once.
+  void begin() {
+    meant_.resize(group_.members.size());
+    own_tags_.resize(group_.members.size());
+    tags_.resize(group_.members.size());
+    for (int r = 0; r < group_.size(); ++r) {
+      const bool message = is_message(what_.kind);
+      if (r == group_.rank && !message) meant_[at(r)] = fingerprint(what_, r);
+      if (message ? r != what_.root : r == group_.rank) continue;
+      peers_.push_back(r);
+      if (what_.kind != collective::receive)
+        own_tags_[at(r)] =
+            link_.send_header(group_.world_rank(r), group_.number, stream_tag(), fingerprint(what_, r));
     }
-    stage_ = stage::agree;
+    stage_ = what_.kind == collective::send ? stage::move : stage::agree;
+    if (what_.kind == collective::send) begin_move();
   }
-  /// A sender sends its description and the data at once; the receiver checks the former before it accepts
-  /// the latter.
-  void begin_send() {
-    meant_.assign(1, fingerprint(what_));
-    requests_.assign(2, MPI_REQUEST_NULL);
-    MPI_Isend(meant_.data(), sizeof(fingerprint), MPI_BYTE, what_.root, what_.tag, headers_, &requests_[0]);
-    MPI_Isend(what_.in.data, as_int(what_.in.count), element(), what_.root, what_.tag, data_, &requests_[1]);
-    stage_ = stage::move;
-  }
-  void begin_receive() {
-    meant_.assign(1, {});
-    requests_.assign(1, MPI_REQUEST_NULL);
-    MPI_Irecv(meant_.data(), sizeof(fingerprint), MPI_BYTE, what_.root, what_.tag, headers_, &requests_[0]);
-    stage_ = stage::agree;
+  int stream_tag() const { return is_message(what_.kind) ? what_.tag : mpi_stream::collectives; }
+
+  bool have_headers() {
+    for (; heard_ < peers_.size(); ++heard_) {
+      const int r = peers_[heard_];
+      auto header = link_.take_header({group_.number, stream_tag(), group_.world_rank(r)});
+      if (!header) return false;
+      meant_[at(r)] = header->meant;
+      tags_[at(r)] = header->tag;
+    }
+    return true;
   }
   std::string disagreement_of_both() const {
-    if (fingerprint(what_).same_message(meant_[0])) return "";
-    return message_disagreement(members_[static_cast<std::size_t>(what_.root)], meant_[0].words(),
-                                members_[static_cast<std::size_t>(rank_)], what_.text());
+    const fingerprint& sent = meant_[at(what_.root)];
+    if (fingerprint(what_, what_.root).same_message(sent)) return "";
+    return message_disagreement(group_.world_rank(what_.root), sent.words(), group_.world_rank(group_.rank),
+                                what_.text());
   }
-  std::string disagreement_of_all() const {
-    std::vector<std::string> texts;
-    for (const fingerprint& f : meant_) texts.push_back(f.words());
-    return disagreement(texts, members_, number_);
-  }
+  static std::size_t at(int r) { return static_cast<std::size_t>(r); }
 
-  MPI_Datatype element() const {
-    switch (size_of(what_.type())) {
-      case 8: return MPI_UINT64_T;
-      case 4: return MPI_UINT32_T;
-      case 2: return MPI_UINT16_T;
-      default: return MPI_BYTE;
+  /// Starts transfers, whose peers are ranks of the group.
+  void start(const std::vector<transfer>& all) {
+    for (transfer t : all) {
+      const int tag = t.sends ? own_tags_[at(t.peer)] : tags_[at(t.peer)];
+      t.peer = group_.world_rank(t.peer);
+      link_.start(t, tag, requests_);
     }
-  }
-  static int as_int(index_t n) {
-    if (n > std::numeric_limits<int>::max())
-      throw comm_error("weft: mpi: " + std::to_string(n) + " elements in one part; MPI counts to 2^31");
-    return static_cast<int>(n);
-  }
-  struct parts {
-    std::vector<int> count, at;
-  };
-  static parts parts_of(const rank_counts& counts) {
-    parts p;
-    index_t at = 0;
-    for (index_t c : counts) {
-      p.count.push_back(as_int(c));
-      p.at.push_back(as_int(at));
-      at += c;
-    }
-    return p;
   }
 
   void begin_move() {
-    stage_ = stage::move;
-    requests_.assign(1, MPI_REQUEST_NULL);
-    MPI_Request* r = requests_.data();
-    const void* in = what_.in.data;
-    void* out = what_.out.data;
-    const MPI_Datatype type = element();
-    sent_ = parts_of(what_.in_counts);
-    received_ = parts_of(what_.out_counts);
-    const auto own = static_cast<std::size_t>(rank_);
-    switch (what_.kind) {
-      case collective::all_reduce:
-      case collective::reduce: sent_ = parts_of(even_parts(what_.out.count, ranks_)); [[fallthrough]];
-      case collective::reduce_scatter: {
-        const index_t mine = sent_.count[own];
-        received_ = parts_of(rank_counts(static_cast<std::size_t>(ranks_), mine));
-        gathered_.resize(static_cast<std::size_t>(mine * ranks_ * size_of(what_.type())));
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, gathered_.data(),
-                       received_.count.data(), received_.at.data(), type, data_, r);
-        break;
-      }
-      case collective::broadcast: MPI_Ibcast(out, as_int(what_.out.count), type, what_.root, data_, r); break;
-      case collective::all_gather:
-        MPI_Iallgatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(),
-                        type, data_, r);
-        break;
-      case collective::gather:
-        MPI_Igatherv(in, as_int(what_.in.count), type, out, received_.count.data(), received_.at.data(), type,
-                     what_.root, data_, r);
-        break;
-      case collective::scatter:
-        MPI_Iscatterv(in, sent_.count.data(), sent_.at.data(), type, out, as_int(what_.out.count), type,
-                      what_.root, data_, r);
-        break;
-      case collective::all_to_all:
-        MPI_Ialltoallv(in, sent_.count.data(), sent_.at.data(), type, out, received_.count.data(),
-                       received_.at.data(), type, data_, r);
-        break;
-      case collective::receive:
-        MPI_Irecv(out, as_int(what_.out.count), type, what_.root, what_.tag, data_, r);
-        break;
-      default: break;  // barrier: the agreement is all it needs
-    }
+    const const_elements message = what_.kind == collective::send ? what_.in : const_elements(what_.out);
+    if (is_message(what_.kind))
+      start({{what_.root, what_.kind == collective::send, const_cast<void*>(message.data),
+              static_cast<std::size_t>(message.bytes())}});
+    else if (is_reduction(what_.kind)) begin_reduction();
+    else start(moves(what_, group_.rank, group_.size()));
   }
 
-  /// Called when the parts of all ranks have arrived: reduces them and sends the results.
+  /// Each rank receives the operands of its part of the result.
+  void begin_reduction() {
+    parts_ = what_.in_counts.empty() ? even_parts(what_.out.count, group_.size()) : what_.in_counts;
+    const std::size_t part = part_bytes(group_.rank);
+    received_.resize(part * group_.members.size());
+    char* from = const_cast<char*>(static_cast<const char*>(what_.in.data));
+    char* to = received_.data();
+    std::vector<transfer> all;
+    for (int r = 0; r < group_.size(); from += part_bytes(r++), to += part) {
+      operands_.push_back(r == group_.rank ? from : to);
+      if (r == group_.rank) continue;
+      add_transfer(all, r, true, from, part_bytes(r));
+      add_transfer(all, r, false, to, part);
+    }
+    start(all);
+  }
+  std::size_t part_bytes(int r) const {
+    return static_cast<std::size_t>(parts_[at(r)] * size_of(what_.type()));
+  }
+
+  /// Called when these have arrived: reduces them and sends the sums to the ranks that need them.
   void begin_collect() {
-    const index_t mine = sent_.count[static_cast<std::size_t>(rank_)];
-    visit_type(what_.type(), [&]<class T>(T) {
-      std::vector<const void*> sources;
-      for (int r = 0; r < ranks_; ++r)
-        sources.push_back(gathered_.data() + static_cast<std::size_t>(r * mine) * sizeof(T));
-      const std::unique_ptr<T[]> sums(new T[static_cast<std::size_t>(mine)]);
-      reduce_ranks<T>(sources, 0, mine, what_.op, sums.get());
-      char* to =
-          what_.kind == collective::reduce_scatter ? static_cast<char*>(what_.out.data) : gathered_.data();
-      if (mine) std::memcpy(to, sums.get(), static_cast<std::size_t>(mine) * sizeof(T));
-    });
     stage_ = stage::collect;
-    requests_.assign(1, MPI_REQUEST_NULL);
-    if (what_.kind == collective::all_reduce)
-      MPI_Iallgatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
-                      sent_.at.data(), element(), data_, requests_.data());
-    else if (what_.kind == collective::reduce)
-      MPI_Igatherv(gathered_.data(), as_int(mine), element(), what_.out.data, sent_.count.data(),
-                   sent_.at.data(), element(), what_.root, data_, requests_.data());
+    const index_t mine = parts_[at(group_.rank)];
+    const std::size_t part = part_bytes(group_.rank);
+    sums_.resize(part);
+    visit_type(what_.type(), [&]<class T>(T) {
+      reduce_ranks<T>(operands_, 0, mine, what_.op, reinterpret_cast<T*>(sums_.data()));
+    });
+    char* to = static_cast<char*>(what_.out.data);
+    if (what_.kind == collective::reduce_scatter) return copy_bytes(to, sums_.data(), part);
+    const bool all = what_.kind == collective::all_reduce, wants = all || what_.root == group_.rank;
+    std::vector<transfer> sums;
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r == group_.rank && wants) copy_bytes(to, sums_.data(), part);
+      if (r != group_.rank && (all || r == what_.root)) add_transfer(sums, r, true, sums_.data(), part);
+      if (r != group_.rank && wants) add_transfer(sums, r, false, to, part_bytes(r));
+      to += part_bytes(r);
+    }
+    start(sums);
   }
 
   operation what_;
-  MPI_Comm data_, control_, headers_;
-  const std::vector<int>& members_;
+  const mpi_group& group_;
+  mpi_link& link_;
   std::uint64_t number_;
-  int rank_ = 0, ranks_ = 1;
   stage stage_ = stage::start;
+  std::vector<int> peers_;            // whose headers it needs, or the receiver of a message
+  std::size_t heard_ = 0;             // of them
+  std::vector<fingerprint> meant_;    // by rank
+  std::vector<int> own_tags_, tags_;  // of the data for each rank, and from it
   std::vector<MPI_Request> requests_;
-  std::vector<fingerprint> meant_;
-  parts sent_, received_;
-  std::vector<char> gathered_;
+  rank_counts parts_;
+  std::vector<const void*> operands_;  // of this rank's part, by rank
+  std::vector<char> received_, sums_;
 };
 
 }  // namespace weft::detail

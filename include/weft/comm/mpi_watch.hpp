@@ -15,11 +15,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <list>
 #include <memory>
 #include <thread>
 
 #include <weft/comm/environment.hpp>
+#include <weft/comm/mpi_link.hpp>
 #include <weft/comm/standing_frames.hpp>
 #include <weft/comm/watch_verdict.hpp>
 
@@ -41,44 +41,23 @@ class mpi_watch {
   using milliseconds = std::chrono::milliseconds;
 
   explicit mpi_watch(const boost::mpi::communicator& world)
-      : comm_(world, boost::mpi::comm_duplicate),
+      : link_(world),
         end_(world, boost::mpi::comm_duplicate),
         heard_(static_cast<std::size_t>(world.size())) {}
   mpi_watch(const mpi_watch&) = delete;
   mpi_watch& operator=(const mpi_watch&) = delete;
-  ~mpi_watch() {
-    for (sent& s : sent_) {
-      int done = 0;
-      MPI_Test(&s.request, &done, MPI_STATUS_IGNORE);
-      if (!done) new std::string(std::move(s.bytes));  // pending: MPI may still read the bytes
-    }
-  }
 
-  int rank() const { return comm_.rank(); }
+  mpi_link& link() { return link_; }
+  int rank() const { return link_.rank(); }
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
 
   void add(mpi_watched_group& g) { groups_.push_back(&g); }
   void remove(mpi_watched_group& g) { std::erase(groups_, &g); }
 
-  /// Advances all groups; reads and answers messages.
+  /// Reads and answers messages; advances all groups.
   void progress() {
+    link_.receive([&](int from, mpi_link::kind what, frame_reader in) { obey(from, what, std::move(in)); });
     for (mpi_watched_group* g : groups_) g->advance();
-    for (;;) {
-      int there = 0;
-      MPI_Status status;
-      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &there, &status);
-      if (!there) break;
-      int size = 0;
-      MPI_Get_count(&status, MPI_BYTE, &size);
-      std::string bytes(static_cast<std::size_t>(size), '\0');
-      MPI_Recv(bytes.data(), size, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, comm_, MPI_STATUS_IGNORE);
-      obey(status.MPI_SOURCE, static_cast<kind>(status.MPI_TAG), frame_reader(std::move(bytes)));
-    }
-    std::erase_if(sent_, [](sent& s) {
-      int done = 0;
-      MPI_Test(&s.request, &done, MPI_STATUS_IGNORE);
-      return done != 0;
-    });
   }
 
   /// Determines which rank keeps this rank waiting. Afterwards there is a verdict, which is the same on all
@@ -86,7 +65,7 @@ class mpi_watch {
   void report_late(const rank_wait& w, milliseconds limit) {
     std::fill(heard_.begin(), heard_.end(), std::nullopt);
     heard_[static_cast<std::size_t>(rank())] = standing();
-    tell_others(kind::where_are_you, {});
+    tell_others(mpi_link::kind::where_are_you, {});
     const auto until = clock::now() + answer_limit;
     const auto all_have = [&] {
       return std::all_of(heard_.begin(), heard_.end(), [](const auto& s) { return s.has_value(); });
@@ -96,7 +75,7 @@ class mpi_watch {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     std::vector<int> silent;
-    for (int r = 0; r < comm_.size(); ++r)
+    for (int r = 0; r < link_.size(); ++r)
       if (!heard_[static_cast<std::size_t>(r)]) silent.push_back(r);
     decide({true, late_report(w, rank(), limit.count(), heard_, silent)});
   }
@@ -123,12 +102,6 @@ class mpi_watch {
 
  private:
   static constexpr milliseconds answer_limit{1000};
-  enum class kind { where_are_you, standing, verdict };
-  struct sent {
-    std::string bytes;
-    MPI_Request request;
-  };
-
   /// Codes of ranks that failed take precedence over codes of ranks that failed because of others.
   static int severity(int code) {
     return code == exit_codes::done ? 0 : code == exit_codes::others_failed ? 1 : 2 + code;
@@ -142,34 +115,29 @@ class mpi_watch {
   void decide(watch_verdict v) {
     if (verdict_) return;
     verdict_ = std::move(v);
-    tell_others(kind::verdict, frame_writer().byte(verdict_->late).text(verdict_->text).take());
+    tell_others(mpi_link::kind::verdict, frame_writer().byte(verdict_->late).text(verdict_->text).take());
   }
-  void obey(int from, kind what, frame_reader in) {
-    if (what == kind::where_are_you) {
+  void obey(int from, mpi_link::kind what, frame_reader in) {
+    if (what == mpi_link::kind::where_are_you) {
       frame_writer answer;
       write(answer, standing());
-      tell(from, kind::standing, answer.take());
-    } else if (what == kind::standing) {
+      link_.send(from, mpi_link::kind::standing, answer.take());
+    } else if (what == mpi_link::kind::standing) {
       heard_[static_cast<std::size_t>(from)] = read_standing(in);
     } else if (!verdict_) {
       const bool late = in.byte();
       verdict_ = {late, in.text()};
     }
   }
-  void tell(int to, kind what, std::string bytes) {
-    sent& s = sent_.emplace_back(sent{std::move(bytes), MPI_REQUEST_NULL});
-    MPI_Isend(s.bytes.data(), static_cast<int>(s.bytes.size()), MPI_BYTE, to, static_cast<int>(what), comm_,
-              &s.request);
-  }
-  void tell_others(kind what, const std::string& bytes) {
-    for (int r = 0; r < comm_.size(); ++r)
-      if (r != rank()) tell(r, what, bytes);
+  void tell_others(mpi_link::kind what, const std::string& bytes) {
+    for (int r = 0; r < link_.size(); ++r)
+      if (r != rank()) link_.send(r, what, bytes);
   }
 
-  boost::mpi::communicator comm_, end_;
+  mpi_link link_;
+  boost::mpi::communicator end_;
   std::vector<mpi_watched_group*> groups_;
   rank_standings heard_;
-  std::list<sent> sent_;
   std::optional<watch_verdict> verdict_;
 };
 

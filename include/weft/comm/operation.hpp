@@ -183,6 +183,13 @@ inline std::string message_disagreement(int sender, const std::string& sent, int
          std::to_string(receiver) + " called " + received;
 }
 
+/// The error for a part of an all_to_all whose two sides do not agree; empty if they do.
+inline std::string part_disagreement(int sender, index_t sent, int receiver, index_t expected) {
+  if (sent == expected) return "";
+  return "weft: all_to_all: rank " + std::to_string(sender) + " sends " + std::to_string(sent) +
+         " elements to rank " + std::to_string(receiver) + ", which expects " + std::to_string(expected);
+}
+
 /// From the texts of all `members`, numbered as in the world: which ranks call another operation `number`
 /// than most ranks do; empty if all agree.
 inline std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,

@@ -189,6 +189,14 @@ TEST_CASE("a rank that does not know the token is found out by the others") {
         }) == 0);
 }
 
+TEST_CASE("a part of an all_to_all whose sides differ is an error on all ranks that names both") {
+  for (int ranks = 2; ranks <= 3; ++ranks)
+    CHECK(failures_on(ranks, [=](int rank, auto store) {
+            gloo_communicator all(store, rank, ranks);
+            return says(contract::wrong_part(all), contract::wrong_part_says);
+          }) == 0);
+}
+
 TEST_CASE("a message whose sides differ is an error on all ranks that names both") {
   for (int ranks = 2; ranks <= 3; ++ranks)
     for (int how = 0; how < 3; ++how)

@@ -217,4 +217,23 @@ inline std::vector<std::string> wrong_message_says(int ranks, int how) {
           "but rank 1 called receive(" + std::string(expected[how]) + ", from " + sender + ", tag 17)"};
 }
 
+/// What a rank learns of an all_to_all in which rank 0 sends less to rank 1 than that expects. After it
+/// nothing goes on.
+inline std::string wrong_part(communicator& ranks) {
+  const int n = ranks.size(), own = ranks.rank();
+  rank_counts sent(static_cast<std::size_t>(n), 3), expected = sent;
+  if (own == 0) sent[1] = 2;
+  const std::vector<float> out(static_cast<std::size_t>(3 * n - (own == 0)));
+  std::vector<float> in(static_cast<std::size_t>(3 * n));
+  try {
+    ranks.all_to_all(out, in, sent, expected, soon()).wait();
+    ranks.barrier(soon()).wait();
+  } catch (const comm_error& e) {
+    return e.what();
+  }
+  return "";
+}
+inline constexpr const char* wrong_part_says =
+    "weft: all_to_all: rank 0 sends 2 elements to rank 1, which expects 3";
+
 }  // namespace contract

@@ -73,6 +73,11 @@ TEST_CASE("a message of another type is an error that names both sides" * doctes
     CHECK_MESSAGE(has(wrong, part), wrong);
 }
 
+TEST_CASE("a part of an all_to_all that is too short names both sides" * doctest::test_suite("the end")) {
+  const std::string wrong = contract::wrong_part(*world);
+  CHECK_MESSAGE(has(wrong, contract::wrong_part_says), wrong);
+}
+
 TEST_CASE("a rank that gives up says why on all" * doctest::test_suite("the end")) {
   if (world->rank() == 1) world->abort("the disk is full");
   CHECK(has(failure([&] { world->barrier().wait(); }), "weft: rank 1 gave up: the disk is full"));

@@ -122,6 +122,14 @@ TEST_CASE("sizes, types and roots that differ are found before data moves") {
   CHECK(has(wrong_message[1], "send(f32 x 4, to 1, tag 0)"));
 }
 
+TEST_CASE("a part of an all_to_all whose sides differ is an error on all ranks that names both") {
+  for (int ranks = 2; ranks <= 3; ++ranks)
+    run_ranks(ranks, [=](communicator& all) {
+      const std::string wrong = contract::wrong_part(all);
+      CHECK_MESSAGE(has(wrong, contract::wrong_part_says), wrong);
+    });
+}
+
 TEST_CASE("a message whose sides differ is an error on all ranks that names both") {
   for (int ranks = 2; ranks <= 3; ++ranks)
     for (int how = 0; how < 3; ++how)
