@@ -36,6 +36,12 @@ foreach(file ${test_files})
   endif()
   weft_add_test(${folder_name}/${name} ${kind} COMMAND weft_test_${folder_name}_${name} ENVIRONMENT ${environment})
 endforeach()
+
+# Products on tile registers, which are emulated.
+weft_test_program(weft_test_device_tiles unit/device/gemm_test.cpp)
+target_link_libraries(weft_test_device_tiles PRIVATE weft_test_main)
+target_compile_definitions(weft_test_device_tiles PRIVATE WEFT_TILE_REGISTERS="${folder}/emulated_tiles.hpp")
+weft_add_test(device/tiles unit COMMAND weft_test_device_tiles "--test-case=*bf16*")
 find_file(weft_opencl_driver NAMES pocl.icd PATHS /etc/OpenCL/vendors NO_DEFAULT_PATH)
 if(NOT "OPENCL" IN_LIST weft_components)
   weft_without("OpenCL's headers" "no tests on OpenCL devices")

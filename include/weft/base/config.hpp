@@ -2,7 +2,8 @@
 // Version, instruction set and properties of the compiler.
 //
 // Code that depends on the instruction set is in an inline namespace named after it, so that two units built
-// with different -m flags fail to link instead of crashing on the older machine.
+// with different -m flags fail to link instead of crashing on the older machine. Tests that emulate registers
+// (device/cpu/tile_registers.hpp) have one of their own.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,16 @@
 #define WEFT_VERSION_MINOR 1
 #define WEFT_VERSION_PATCH 0
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(WEFT_TILE_REGISTERS)
+#define WEFT_ISA emulated_tiles
+#elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#define WEFT_ISA avx512_amx
+#elif defined(__AVX512BF16__)
+#define WEFT_ISA avx512_bf16
+#else
 #define WEFT_ISA avx512
+#endif
 #elif defined(__AVX2__) && defined(__FMA__)
 #define WEFT_ISA avx2
 #elif defined(__aarch64__)
@@ -43,15 +52,11 @@ inline namespace WEFT_ISA {
 
 /// The instruction set for which this unit was compiled.
 constexpr const char* compiled_isa() {
-#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-  return "avx512";
-#elif defined(__AVX2__) && defined(__FMA__)
-  return "avx2";
-#elif defined(__aarch64__)
-  return "neon";
-#else
-  return "baseline";
-#endif
+#define WEFT_NAME_OF(set) #set
+#define WEFT_NAME(set) WEFT_NAME_OF(set)
+  return WEFT_NAME(WEFT_ISA);
+#undef WEFT_NAME
+#undef WEFT_NAME_OF
 }
 
 /// Bytes of one vector register.

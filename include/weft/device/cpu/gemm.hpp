@@ -286,7 +286,7 @@ void multiply_each(const gemm_size& size, index_t products, const At& at, execut
       return detail::task_grid(size, products, B::tile_rows, B::tile_columns, 4e6, threads.threads())
           .run(threads, [&](index_t n, const detail::block_range& block, scratch_memory& scratch) {
             const operands_of_product<From, Out> o = at(n);
-            detail::multiply_block_on_tiles(block, size.k, o.a, o.b, o.c, scratch);
+            detail::tile_product<Out>(block, size.k, o.a, o.b, o.c, scratch).multiply();
           });
     }
 #endif

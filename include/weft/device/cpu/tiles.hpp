@@ -1,33 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Products of bf16 on AMX tile registers: 16 rows of 32 elements each, multiplied by one instruction and
-// summed in f32.
-//
-// A block of C is computed 32 by 32 at a time. Instructions are written as inline assembly, as the compilers'
-// header of intrinsics takes longer to compile than all device headers of weft.
+// Products of bf16 on AMX tile registers: a block of C is computed 32 by 32 at a time, as two by two tiles.
 #pragma once
 
 #include <weft/device/cpu/executor.hpp>
+#include <weft/device/cpu/gemm_plan.hpp>
 #include <weft/device/cpu/packing.hpp>
+#include <weft/device/cpu/tile_registers.hpp>
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
-#define WEFT_HAS_TILES 1
-#include <sys/syscall.h>
-#else
-#define WEFT_HAS_TILES 0
-#endif
-
+#if WEFT_HAS_TILES
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 namespace detail {
-
-#if WEFT_HAS_TILES
-
-/// Whether this process may use the tile registers, for which Linux requires a request, made once.
-inline bool tiles_permitted() {
-  constexpr int request_state = 0x1023, tile_data = 18;
-  static const bool permitted = syscall(SYS_arch_prctl, request_state, tile_data) == 0;
-  return permitted;
-}
 
 /// Sizes in packed elements, which are pairs of bf16.
 struct tile_blocking {
@@ -41,39 +24,6 @@ struct tile_blocking {
     return std::max<index_t>(second_cache() / 2 / (packed_row * 4) / tile_rows, 4) * tile_rows;
   }
 };
-
-/// Configures this thread's tile registers as 16 rows of 64 bytes, while it exists.
-class tile_registers {
- public:
-  tile_registers() {
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } const configuration;
-    asm volatile("ldtilecfg %0" ::"m"(configuration));
-  }
-  tile_registers(const tile_registers&) = delete;
-  tile_registers& operator=(const tile_registers&) = delete;
-  ~tile_registers() { asm volatile("tilerelease"); }
-};
-
-template <int Tile>
-WEFT_INLINE void load_tile(const void* from, index_t row_bytes) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes), "i"(Tile) : "memory");
-}
-template <int Tile>
-WEFT_INLINE void store_tile(void* to, index_t row_bytes) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(row_bytes), "i"(Tile) : "memory");
-}
-template <int Tile>
-WEFT_INLINE void clear_tile() {
-  asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
-}
-template <int Sum, int A, int B>
-WEFT_INLINE void multiply_tiles() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
-}
 
 /// Rows by Columns tiles of C (each 1 or 2), for `depth` pairs, a multiple of 16. Strides are in bytes.
 template <int Rows, int Columns>
@@ -155,75 +105,105 @@ inline void pack_tile_rows(const matrix<bfloat16>& a, index_t i0, index_t rows, 
     }
 }
 
-/// Computes one block of C for all of K on one thread. Sums that do not fill a tile of C, or are of another
+/// A block of C, computed by one thread for all of K. Sums that do not fill a tile of C, or are of another
 /// type, are kept tile by tile until the last part of K.
 template <class Out>
-void multiply_block_on_tiles(const block_range& range, index_t elements, const matrix<bfloat16>& a,
-                             const matrix<bfloat16>& b, const result_matrix<Out>& c,
-                             scratch_memory& scratch) {
+class tile_product {
   using B = tile_blocking;
-  constexpr index_t tile_size = B::tile_rows * B::tile_columns, b_row = 4 * B::tile_columns;
-  const auto tiles_in = [](index_t n, index_t side) { return (n + side - 1) / side; };
-  const index_t block_rows =
-      std::min(B::block_rows(), tiles_in(range.i1 - range.i0, B::tile_rows) * B::tile_rows);
-  const index_t panels = tiles_in(range.j1 - range.j0, B::tile_columns);
-  const index_t parts = std::max<index_t>(tiles_in(elements, 2 * B::depth), 1);
-  const index_t part = std::max<index_t>(tiles_in(tiles_in(elements, parts), 2 * B::side), 1) * 2 * B::side;
-  const index_t sums_size = parts > 1 ? block_rows * panels * B::tile_columns : tile_size;
-  // The sums are first, aligned to 64 bytes.
-  auto* const sums = static_cast<float*>(scratch.get(static_cast<std::size_t>(
-      4 * (sums_size + B::panels * B::depth * B::tile_columns + block_rows * B::packed_row))));
-  auto* const b_packed = reinterpret_cast<bf16_pair*>(sums + sums_size);
-  bf16_pair* const a_packed = b_packed + B::panels * B::depth * B::tile_columns;
-  // Whole tiles of contiguous rows are read in place, unless they all map to the same cache sets.
-  const bool a_in_place = a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
-  const tile_registers registers;
-  for (index_t i0 = range.i0; i0 < range.i1; i0 += block_rows) {
-    const index_t rows = std::min(block_rows, range.i1 - i0),
-                  in_place = a_in_place ? rows / B::tile_rows * B::tile_rows : 0;
-    for (index_t k0 = 0; k0 == 0 || k0 < elements; k0 += part) {
-      const index_t left = std::min(elements - k0, part), pairs = tiles_in(left, 2),
-                    depth = tiles_in(pairs, B::side) * B::side;
-      const bool add = k0 > 0, last = k0 + left == elements;
-      pack_tile_rows(a, i0 + in_place, rows - in_place, k0, depth, left, a_packed);
-      for (index_t p0 = 0; p0 < panels; p0 += B::panels) {
-        const index_t p1 = std::min(panels, p0 + B::panels);
-        const auto columns_of = [&](index_t p) {
-          return std::min<index_t>(B::tile_columns, range.j1 - range.j0 - p * B::tile_columns);
-        };
-        const auto panel_of = [&](index_t p) { return b_packed + (p - p0) * B::depth * B::tile_columns; };
-        for (index_t p = p0; p < p1; ++p) {
-          pack_panel<bf16_pair, B::tile_columns>(b, k0, pairs, left, range.j0 + p * B::tile_columns,
-                                                 columns_of(p), panel_of(p));
-          std::fill(panel_of(p) + pairs * B::tile_columns, panel_of(p) + depth * B::tile_columns,
-                    bf16_pair{});
-        }
-        for (index_t t = 0; t < rows; t += B::tile_rows) {
-          const index_t height = std::min<index_t>(B::tile_rows, rows - t);
-          const void* tiles = a_packed + (t - in_place) * B::packed_row;
-          if (t < in_place) tiles = a.data + (i0 + t) * a.row + k0;
-          const index_t a_row = t < in_place ? 2 * a.row : 4 * B::packed_row;
-          for (index_t p = p0; p < p1; ++p) {
-            const index_t columns = columns_of(p);
-            Out* const out = c.data + (i0 + t) * c.row + range.j0 + p * B::tile_columns;
-            if constexpr (std::is_same_v<Out, float>)
-              if (height == B::tile_rows && columns == B::tile_columns) {
-                tile_kernel<2, 2>(depth, tiles, a_row, panel_of(p), b_row, out, 4 * c.row, add || c.add);
-                continue;
-              }
-            float* const sum = parts > 1 ? sums + t * panels * B::tile_columns + p * tile_size : sums;
-            tile_kernel(height, columns, depth, tiles, a_row, panel_of(p), b_row, sum, 4 * B::tile_columns,
-                        add);
-            if (last) store_tile<B::tile_columns>(sum, out, c.row, height, columns, c.add);
-          }
-        }
-      }
+
+ public:
+  tile_product(const block_range& range, index_t elements, const matrix<bfloat16>& a,
+               const matrix<bfloat16>& b, const result_matrix<Out>& c, scratch_memory& scratch)
+      : range_(range), elements_(elements), a_(a), b_(b), c_(c) {
+    block_rows_ = std::min(B::block_rows(),
+                           quotient_up(range.i1 - range.i0, B::tile_rows) * index_t{B::tile_rows});
+    panels_ = quotient_up(range.j1 - range.j0, B::tile_columns);
+    parts_ = quotient_up(elements, 2 * B::depth);
+    part_ = quotient_up(quotient_up(elements, parts_), 2 * B::side) * 2 * B::side;
+    a_in_place_ = a.column == 1 && elements % (2 * B::side) == 0 && a.row * 2 % 4096 != 0;
+    const index_t sums = parts_ > 1 ? block_rows_ * panels_ * B::tile_columns : tile_size;
+    const index_t packed = B::panels * panel_size + block_rows_ * B::packed_row;
+    sums_ = static_cast<float*>(scratch.get(static_cast<std::size_t>(4 * (sums + packed))));
+    b_packed_ = reinterpret_cast<bf16_pair*>(sums_ + sums);  // all are aligned to 64 bytes
+    a_packed_ = b_packed_ + B::panels * panel_size;
+  }
+
+  void multiply() const {
+    const tile_registers registers;
+    for (index_t i0 = range_.i0; i0 < range_.i1; i0 += block_rows_)
+      for (index_t k0 = 0; k0 < elements_; k0 += part_) multiply_rows(block_at(i0, k0));
+  }
+
+ private:
+  static constexpr index_t tile_size = B::tile_rows * B::tile_columns;
+  static constexpr index_t panel_size = B::depth * B::tile_columns;
+
+  /// Rows of A from i0 on, and elements of each from k0 on, as pairs: `depth` when filled up to whole tiles.
+  struct block {
+    index_t i0, rows, in_place;  // the first rows are read where they are
+    index_t k0, elements, pairs, depth;
+    bool is_first, is_last;  // of K
+  };
+  block block_at(index_t i0, index_t k0) const {
+    const index_t rows = std::min(block_rows_, range_.i1 - i0), left = std::min(elements_ - k0, part_);
+    const index_t pairs = quotient_up(left, 2), depth = quotient_up(pairs, B::side) * B::side;
+    // Whole tiles of contiguous rows, unless they all map to the same cache sets.
+    const index_t in_place = a_in_place_ ? rows / B::tile_rows * B::tile_rows : 0;
+    return {i0, rows, in_place, k0, left, pairs, depth, k0 == 0, k0 + left == elements_};
+  }
+  index_t columns_of(index_t panel) const {
+    return std::min<index_t>(B::tile_columns, range_.j1 - range_.j0 - panel * B::tile_columns);
+  }
+
+  /// Multiplies a block of A by all panels of B, of which as many are packed at a time as stay in the
+  /// first-level cache.
+  void multiply_rows(const block& at) const {
+    pack_tile_rows(a_, at.i0 + at.in_place, at.rows - at.in_place, at.k0, at.depth, at.elements, a_packed_);
+    for (index_t first = 0; first < panels_; first += B::panels) {
+      const index_t end = std::min(panels_, first + B::panels);
+      for (index_t p = first; p < end; ++p) pack(at, p, b_packed_ + (p - first) * panel_size);
+      for (index_t t = 0; t < at.rows; t += B::tile_rows)
+        for (index_t p = first; p < end; ++p) multiply_tile(at, t, p, b_packed_ + (p - first) * panel_size);
     }
   }
-}
 
-#endif
+  void pack(const block& at, index_t panel, bf16_pair* to) const {
+    pack_panel<bf16_pair, B::tile_columns>(b_, at.k0, at.pairs, at.elements,
+                                           range_.j0 + panel * B::tile_columns, columns_of(panel), to);
+    std::fill(to + at.pairs * B::tile_columns, to + at.depth * B::tile_columns, bf16_pair{});
+  }
+
+  /// The tile of C from row `t` of the block on, in a panel.
+  void multiply_tile(const block& at, index_t t, index_t panel, const bf16_pair* packed) const {
+    constexpr index_t b_row = 4 * B::tile_columns;
+    const bool is_in_place = t < at.in_place;
+    const void* rows = a_packed_ + (t - at.in_place) * B::packed_row;
+    if (is_in_place) rows = a_.data + (at.i0 + t) * a_.row + at.k0;
+    const index_t a_row = is_in_place ? 2 * a_.row : 4 * B::packed_row;
+    const index_t height = std::min<index_t>(B::tile_rows, at.rows - t), columns = columns_of(panel);
+    Out* const out = c_.data + (at.i0 + t) * c_.row + range_.j0 + panel * B::tile_columns;
+    if constexpr (std::is_same_v<Out, float>)
+      if (height == B::tile_rows && columns == B::tile_columns)
+        return tile_kernel<2, 2>(at.depth, rows, a_row, packed, b_row, out, 4 * c_.row,
+                                 !at.is_first || c_.add);
+    float* const sum = parts_ > 1 ? sums_ + t * panels_ * B::tile_columns + panel * tile_size : sums_;
+    tile_kernel(height, columns, at.depth, rows, a_row, packed, b_row, sum, 4 * B::tile_columns,
+                !at.is_first);
+    if (at.is_last) store_tile<B::tile_columns>(sum, out, c_.row, height, columns, c_.add);
+  }
+
+  block_range range_;
+  index_t elements_;
+  matrix<bfloat16> a_, b_;
+  result_matrix<Out> c_;
+  index_t block_rows_, panels_;  // of 32 columns of C
+  index_t parts_, part_;         // of K, equal, and the elements of one
+  bool a_in_place_;
+  float* sums_;
+  bf16_pair *b_packed_, *a_packed_;
+};
 
 }  // namespace detail
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu
+#endif
