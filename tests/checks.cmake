@@ -84,13 +84,13 @@ if(WEFT_TEST_FULL AND weft_doctest_headers)
     --compiler ${CMAKE_CXX_COMPILER} --build ${scratch}/placement_mutations)
 endif()
 
-# Bytes that are no files, requests, calls or recordings.
+# Bytes that are no files, requests, calls, recordings, schedules or meshes.
 set(seconds 10)
 if(WEFT_TEST_FULL)
   set(seconds 300)
 endif()
 if(weft_fuzzing_clang)
-  foreach(target files store rpc flight)
+  foreach(target files store rpc flight schedules)
     weft_add_test(fuzz/${target} fuzz ENVIRONMENT PYTHON=${Python3_EXECUTABLE}
       COMMAND ${folder}/fuzz/check.sh ${target} ${seconds} ${scratch}/fuzz_${target} ${weft_fuzzing_clang})
   endforeach()
