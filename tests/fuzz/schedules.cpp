@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Fuzz target for what a job is told in files and on its command line about ranks: schedules of pipelines, and
-// meshes. The first byte chooses the reader. A schedule that passes its check runs to its end, and one that
-// is said to wait for ever does not, as a few lines see that know nothing of the check.
+// Fuzz target for what a job is told about its ranks: schedules of pipelines in files, and meshes. The first
+// byte chooses the reader. A schedule that passes its check runs to its end, and one that is said to wait for
+// ever does not, as a few lines see that know nothing of the check.
 #include <cstdint>
 #include <map>
 #include <tuple>

@@ -85,7 +85,7 @@ schedules = {
     "weights": b"\0010F0,0F1,0I0,0W0,0I1,0W1\n1F0, 1I0,1F1,1W0,1I1,,1W1\n",
     "interleaved": b"\0010F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n",
     "messages": b"\0010F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-    "deadlock": b"\0010F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
+    "deadlock": b"\0010F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n",
     "mesh": b"\0\7pp=2,dp=2,tp=2",
     "auto": b"\0\7pp=2,fsdp=auto,cp=1,ep=2",
 }
