@@ -70,12 +70,6 @@ class bound_run : public context {
   bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
             std::shared_ptr<communicator> ranks, const parallel_options& o)
       : bound_run(device_of(parameters), optimizer, std::move(ranks), o) {
-    if (o.layer_ranks > 1)
-      throw usage_error("weft: bind: " + std::to_string(o.layer_ranks) +
-                        " ranks that divide layers need a policy with the axis tp");
-    if (o.stages > 1)
-      throw usage_error("weft: bind: " + std::to_string(o.stages) +
-                        " stages need a policy with the axis pp (parallel/pipeline.hpp)");
     hold(parameters, buffers, *ranks_);
   }
 
@@ -393,6 +387,8 @@ class bound_run : public context {
     require(o.local_steps >= 1, "local_steps", o.local_steps);
     require(o.stages >= 1, "stages", o.stages);
     require(o.layer_ranks >= 1, "layer_ranks", o.layer_ranks);
+    require(o.context_ranks >= 1, "context_ranks", o.context_ranks);
+    require(o.expert_ranks >= 1, "expert_ranks", o.expert_ranks);
     require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
     require(o.prefetch >= 0, "prefetch", o.prefetch);
     require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
@@ -446,6 +442,7 @@ concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
                                                   const parallel_options& o) {
+  check_axes(o, strategy::mesh<dp>::has);
   return {detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o};
 }
 template <class Plan, class Model, class Optimizer>

@@ -93,6 +93,10 @@ class context_parallel_run : public Base {
       : Base(std::forward<Arguments>(arguments)...),
         positions_(std::make_shared<typename Base::programs::positions_service>(std::move(positions))),
         copies_(std::make_shared<context>(this->where())) {
+    if (this->options().local_steps > 1)
+      throw usage_error(
+          "weft: bind: local_steps: ranks that divide positions read each other's keys and values, and so "
+          "take every step together");
     Base::divide_context(positions_);
   }
 

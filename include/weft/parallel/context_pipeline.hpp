@@ -15,21 +15,29 @@ namespace weft {
 /// ranks.
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}, const device_options& where = {}) {
-  const parallel_options o = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  check_axes(o, Plan::strategy_type::has);
   detail::place_model<Plan>(model, ranks, where);
+  const mesh_sizes inner{.cp = o.context_ranks, .tp = o.layer_ranks};
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
-    layers = group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp);
+    layers = group_along(ranks, inner, mesh_axis::tp, mesh_axis::tp);
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
   }
   using axis = typename detail::pipeline_axis_of<typename Plan::strategy_type>::type;
   if (!p.schedule) p.schedule = axis::make;
   return context_parallel_run<pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>>(
-      group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true), detail::once_each(model),
+      group_along(ranks, inner, mesh_axis::cp, mesh_axis::cp, {}, true), detail::once_each(model),
       named_buffers(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
       std::move(p), std::move(layers));
+}
+template <class Plan, class Model, class Optimizer>
+  requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          pipeline_options p = {}, const device_options& where = {}) {
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
+                    std::move(p), where);
 }
 
 }  // namespace weft

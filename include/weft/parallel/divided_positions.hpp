@@ -34,7 +34,7 @@ class divided_positions : public context_service {
   /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
   /// messages cannot be kept on the device.
   void check(const device& where, const shape& extents, index_t positions) const {
-    if (!where->host_accessible())
+    if (!where->host_accessible() && where->computes())
       throw device_error("weft: attention: on device " + std::string(where->name()) +
                          ": positions are divided on devices whose memory the host can access");
     if (!division_)

@@ -198,14 +198,27 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
 /// copies. Throws usage_error if the sizes do not multiply to the number of ranks.
 template <class Plan, class Model, class Optimizer>
   requires divides_experts<Plan>
-auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
-  const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
+  check_axes(o, Plan::strategy_type::has);
+  if (o.divide != sharding::none || o.local_steps > 1)
+    throw usage_error(
+        "weft: bind: ranks that divide experts have the same values of all other parameters in every step: "
+        "divide and local_steps do not go with the axis ep");
+  const mesh_sizes sizes{.dp = std::max(1, ranks.size() / o.expert_ranks), .ep = o.expert_ranks};
+  check_mesh(sizes, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
   return expert_parallel_run<Optimizer, typename Plan::programs>(
-      model, optimizer, options, {std::shared_ptr<void>(), &ranks},
+      model, optimizer, o, {std::shared_ptr<void>(), &ranks},
       group_along(ranks, sizes, mesh_axis::ep, mesh_axis::ep, {}, true),
       group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp, {}, true));
+}
+template <class Plan, class Model, class Optimizer>
+  requires divides_experts<Plan>
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
+          const device_options& where = {}) {
+  return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),
+                    where);
 }
 
 }  // namespace weft

@@ -461,9 +461,13 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   std::uint64_t number_of_step_ = 0;
 };
 
+/// Whether a run, or its base, is a pipeline_run.
+template <class Run>
+concept pipelined = std::derived_from<Run, context> && requires(Run& run) { run.stage(); };
+
 /// The value of a statement of a pipelined model, on every rank. Collective.
-template <expression E, class Optimizer, class Options, bool DividesBackward>
-evaluated<E> eval(const E& e, pipeline_run<Optimizer, Options, DividesBackward>& run) {
+template <expression E, pipelined Run>
+auto eval(const E& e, Run& run) {
   return run.eval(e);
 }
 
@@ -472,6 +476,7 @@ template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}, const device_options& where = {}) {
+  check_axes(o, Plan::strategy_type::has);
   detail::place_model<Plan>(model, ranks, where);
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {

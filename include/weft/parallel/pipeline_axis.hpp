@@ -74,13 +74,17 @@ struct pipeline_axis_of<strategy::mesh<Axes...>> : pipeline_axis<Axes...> {};
 
 namespace parallel {
 
-/// The mesh that these options describe. Throws usage_error if it does not have `ranks` ranks.
+/// The mesh that these options describe; ranks that divide positions are copies, along dp and fsdp. Throws
+/// usage_error if it does not have `ranks` ranks.
 inline mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
   mesh_sizes sizes{.pp = o.stages, .tp = o.layer_ranks};
   if (ranks % o.stages)
     throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " + std::to_string(ranks) +
                       " ranks");
   const int data = std::max(1, ranks / o.stages / o.layer_ranks);
+  if (data % o.context_ranks)
+    throw usage_error("weft: pipeline: " + std::to_string(o.context_ranks) +
+                      " ranks that divide positions for " + std::to_string(data) + " ranks of each stage");
   sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
   sizes.dp = std::max(1, data / sizes.fsdp);
   return check_mesh(sizes, ranks);

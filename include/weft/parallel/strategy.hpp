@@ -31,6 +31,8 @@ struct parallel_options {
   int shard_ranks = 0;         // ranks that together hold one copy; 0: all of them. Fewer: hybrid
   int stages = 1;              // of a pipeline, each with an equal share of the ranks
   int layer_ranks = 1;         // ranks that divide layers
+  int context_ranks = 1;       // ranks that divide the positions of sequences
+  int expert_ranks = 1;        // ranks that divide experts
   bool deterministic = false;  // the same bits for every division of a step among ranks and micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
   bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0
@@ -61,6 +63,20 @@ struct parallel_options {
   /// Whether every micro-batch reduces its gradients, rather than the last one of a step their sum.
   bool reduces_each() const { return divide >= sharding::gradients; }
 };
+
+/// Throws usage_error if several ranks are to divide what a policy with the axes `has` does not.
+inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
+  const std::pair<mesh_axis, index_t> asked[] = {{mesh_axis::pp, o.stages},
+                                                 {mesh_axis::cp, o.context_ranks},
+                                                 {mesh_axis::ep, o.expert_ranks},
+                                                 {mesh_axis::tp, o.layer_ranks}};
+  const char* const what[] = {" stages need", " ranks that divide positions need",
+                              " ranks that divide experts need", " ranks that divide layers need"};
+  for (std::size_t i = 0; i < std::size(asked); ++i)
+    if (asked[i].second > 1 && !has(asked[i].first))
+      throw usage_error("weft: bind: " + std::to_string(asked[i].second) + what[i] +
+                        " a policy with the axis " + name_of(asked[i].first));
+}
 
 // Axes of `strategy::mesh`.
 
@@ -137,7 +153,9 @@ struct mesh {
     return {.divide = std::max({Axes::divide...}),
             .shard_ranks = sizes.fsdp,
             .stages = sizes.pp,
-            .layer_ranks = sizes.tp};
+            .layer_ranks = sizes.tp,
+            .context_ranks = sizes.cp,
+            .expert_ranks = sizes.ep};
   }
 
  private:

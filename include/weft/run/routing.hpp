@@ -41,6 +41,9 @@ class routing {
     const index_t count = chosen.extents.size(), choices = chosen.extents[1];
     std::vector<std::int64_t> expert_of(static_cast<std::size_t>(count), 0);
     if (c.where()->computes()) weft::detail::download_to(chosen, expert_of.data());
+    else  // what is predicted of a step is for experts that are equally used
+      for (std::size_t i = 0; i < expert_of.size(); ++i)
+        expert_of[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
     const double mean = static_cast<double>(count) / static_cast<double>(experts);
     const index_t most =
         capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count;

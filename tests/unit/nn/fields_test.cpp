@@ -77,6 +77,12 @@ TEST_CASE("bind, step, threads, slices of a loss: sizes that make no sense") {
   CHECK_THROWS_AS(bind(m, o, alone, {.shard_ranks = -1}), usage_error);
   CHECK_THROWS_AS(bind(m, o, alone, {.prefetch = -1}), usage_error);
   CHECK_THROWS_AS(bind(m, o, alone, {.bucket_bytes = -1}), usage_error);
+  CHECK_THROWS_AS(bind(m, o, alone, {.expert_ranks = 0}), usage_error);
+  CHECK_THROWS_WITH_AS(bind(m, o, alone, {.context_ranks = 2}),
+                       "weft: bind: 2 ranks that divide positions need a policy with the axis cp",
+                       usage_error);
+  CHECK_THROWS_WITH_AS(bind(m, o, alone, {.stages = 3}),
+                       "weft: bind: 3 stages need a policy with the axis pp", usage_error);
   auto run = bind(m, o, alone, {});
   CHECK_THROWS_WITH_AS(run.step({.micro_batches = 0}), "weft: step: 0 micro-batches", value_error);
   CHECK_THROWS_AS(executor(-1), value_error);

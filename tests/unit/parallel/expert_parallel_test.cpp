@@ -262,6 +262,20 @@ TEST_CASE("weights of one number of ranks, in one file, are read by another") {
   std::filesystem::remove(path);
 }
 
+TEST_CASE("options that do not go with the axis are refused") {
+  run_ranks(2, [](communicator& ranks) {
+    net model = made({});
+    sgd optimizer;
+    const auto refused = [&](const parallel_options& o, const char* why) {
+      CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, o), doctest::Contains(why), usage_error);
+    };
+    refused({.expert_ranks = 2, .local_steps = 2}, "divide and local_steps do not go with the axis ep");
+    refused({.divide = sharding::optimizer, .expert_ranks = 2}, "do not go with the axis ep");
+    refused({.expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.context_ranks = 2}, "2 ranks that divide positions need a policy with the axis cp");
+  });
+}
+
 TEST_CASE("one rank of the axis computes the bits of a program that divides nothing") {
   std::vector<std::vector<float>> of[2];
   run_ranks(1, [&](communicator& ranks) {
