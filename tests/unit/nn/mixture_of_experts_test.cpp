@@ -210,10 +210,12 @@ TEST_CASE("experts of a user, probabilities as they are, tokens of two dims") {
 }
 
 TEST_CASE("capacity: the rows that come last are dropped, first choices before second ones") {
-  for (const double factor : {0.4, 1.0}) {
+  const std::pair<double, index_t> capacities[] = {
+      {0.4, 13}, {1.0, 13}, {1.0, 14}};  // 2.6, 6.5, exactly 7 rows
+  for (const auto& [factor, tokens] : capacities) {
     CAPTURE(factor);
     auto moe = small(4, {.per_row = 2, .capacity_factor = factor});
-    const auto r = check_mixture(moe, random_tokens(13), {.renormalises = true, .expert = two_layers});
+    const auto r = check_mixture(moe, random_tokens(tokens), {.renormalises = true, .expert = two_layers});
     CHECK(r.dropped > 0);
   }
 }
@@ -298,6 +300,7 @@ TEST_CASE("losses of a layer in a repeat: the gradients of a sum with them, the 
     x.zero_grad();
     context c;
     c.loss_weight = 3;
+    c.loss_scale = 4;
     tape steps(c);
     const auto value = steps.eval(loss);
     steps.backward(value);
