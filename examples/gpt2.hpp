@@ -24,6 +24,7 @@ namespace divided = weft::divided;
 
 struct config {
   index_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256;
+  index_t experts = 0, experts_per_token = 0;  // of gpt2_experts.hpp
 };
 
 /// x W + b with W [In, Out], the layout that GPT-2's files have. `Division`: how ranks may divide it.
@@ -67,26 +68,33 @@ template <index_t C>
 struct mlp {
   projection<C, times(4, C), divided::columns<>> c_fc;
   projection<times(4, C), C, divided::rows<>> c_proj;
+
+  /// `deviation` and `residual`: of the initial weights of the first and the last layer.
+  static mlp create(const config& c, double deviation, double residual, const device& where) {
+    return {decltype(c_fc)::create(c.width, 4 * c.width, deviation, where),
+            decltype(c_proj)::create(4 * c.width, c.width, residual, where)};
+  }
   auto operator()(expression auto x) const { return c_proj(gelu_tanh(c_fc(x))); }
 };
 
-template <index_t C, index_t Heads>
+/// `Feed`: the module after attention.
+template <index_t C, index_t Heads, class Feed = mlp<C>>
 struct block {
   weft::layer_normalization<C> ln_1;
   attention<C, Heads> attn;
   weft::layer_normalization<C> ln_2;
-  gpt2::mlp<C> mlp;
+  Feed mlp;
 
   auto operator()(expression auto x_BTC) const {
     return let(x_BTC + attn(ln_1(x_BTC)), [this](auto h) { return h + mlp(ln_2(h)); });
   }
 };
 
-template <index_t C = dyn, index_t Heads = dyn, index_t V = dyn, index_t T = dyn>
+template <index_t C = dyn, index_t Heads = dyn, index_t V = dyn, index_t T = dyn, class Feed = mlp<C>>
 struct model {
   weft::embedding_table<V, C, divided::vocabulary> wte;
   weft::embedding_table<T, C> wpe;
-  weft::repeat<block<C, Heads>> h;
+  weft::repeat<block<C, Heads, Feed>> h;
   weft::layer_normalization<C> ln_f;
 
   static model create(const config& c, const device& where = weft::default_device()) {
@@ -100,13 +108,11 @@ struct model {
     m.wpe.weight.state()->init = weft::init::normal(deviation);
     const index_t w = c.width;
     for (index_t l = 0; l < c.layers; ++l)
-      m.h.blocks.push_back(
-          {weft::layer_normalization<C>::create(w, where),
-           {decltype(attention<C, Heads>::c_attn)::create(w, 3 * w, deviation, where),
-            decltype(attention<C, Heads>::c_proj)::create(w, w, residual, where), c.heads},
-           weft::layer_normalization<C>::create(w, where),
-           {decltype(gpt2::mlp<C>::c_fc)::create(w, 4 * w, deviation, where),
-            decltype(gpt2::mlp<C>::c_proj)::create(4 * w, w, residual, where)}});
+      m.h.blocks.push_back({weft::layer_normalization<C>::create(w, where),
+                            {decltype(attention<C, Heads>::c_attn)::create(w, 3 * w, deviation, where),
+                             decltype(attention<C, Heads>::c_proj)::create(w, w, residual, where), c.heads},
+                            weft::layer_normalization<C>::create(w, where),
+                            Feed::create(c, deviation, residual, where)});
     return m;
   }
 

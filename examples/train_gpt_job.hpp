@@ -33,8 +33,11 @@ struct suspect {
   weft::text_samples::tokens inputs, labels;
   weft::context::random_state randomness;
 };
-/// What left the finite numbers first, found on the host with a copy of the model.
+/// What left the finite numbers first, found on the host with a copy of the model (train_gpt_inspect.hpp).
+template <class Model>
 std::string look_again(const settings& s, const weft::state_dict_t& whole, const suspect& batch);
+extern template std::string look_again<gpt2::model<>>(const settings&, const weft::state_dict_t&,
+                                                      const suspect&);
 
 /// What a rank will hold, send and do in a steady step.
 struct forecast {
@@ -44,8 +47,19 @@ struct forecast {
 };
 
 /// How a unit's ranks hold the model: each holds all blocks; stages of a pipeline hold some; the backward
-/// steps of these have two parts; ranks divide the layers of stages, and activations by positions, too.
-enum class model_division { none, stages, stages_and_backward, layers, layers_and_positions };
+/// steps of these have two parts; ranks divide the layers of stages, and activations by positions, too;
+/// ranks divide positions of sequences beside layers and stages, by either kind of attention; ranks divide
+/// experts.
+enum class model_division {
+  none,
+  stages,
+  stages_and_backward,
+  layers,
+  layers_and_positions,
+  ring,
+  ulysses,
+  experts
+};
 
 /// The mesh of all ranks.
 weft::mesh_sizes mesh_of(const settings& s, int ranks);
@@ -62,7 +76,7 @@ void write_timeline(const settings& s, weft::index_t step, const weft::pipeline:
 struct unit {
   std::string precision, recompute;
   model_division divides;
-  int (*train)(const settings&, weft::communicator&);               // as one of the ranks; the exit code
+  int (*train)(const settings&, weft::communicator&);  // as one of the ranks; the exit code
   /// Without a device, in milliseconds. Whether the device is to hold messages: backend::holds_messages.
   forecast (*forecast_of)(const settings&, int rank, int ranks, bool holds_messages);
 };

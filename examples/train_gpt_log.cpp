@@ -32,12 +32,12 @@ std::string list_of(const Numbers& numbers) {
   return "[" + text + "]";
 }
 
-/// {"pp": 2, "dp": 2}: what `of` says of each axis of several ranks.
+/// {"pp": 2, "dp": 2}: what `of` says of each axis of several ranks, and of others if it is more than `none`.
 template <class F>
-std::string by_axis(const mesh_sizes& sizes, F of) {
+std::string by_axis(const mesh_sizes& sizes, std::int64_t none, F of) {
   std::string text;
   for (const mesh_axis a : mesh_axes)
-    if (sizes.of(a) > 1)
+    if (sizes.of(a) > 1 || of(a) > none)
       text += (text.empty() ? "\"" : ", \"") + std::string(name_of(a)) + "\": " + std::to_string(of(a));
   return "{" + text + "}";
 }
@@ -68,7 +68,11 @@ std::string first_line(const settings& s, const run_facts& f) {
       static_cast<long long>(s.model.vocabulary), static_cast<long long>(s.steps),
       static_cast<unsigned long long>(s.seed), s.strategy.c_str(), f.comm, s.deterministic ? "true" : "false",
       s.precision.c_str(), s.recompute.c_str(), s.recompute_blocks, s.memory_limit);
-  t += by_axis(sizes, [&](mesh_axis a) { return sizes.of(a); });
+  t += by_axis(sizes, 1, [&](mesh_axis a) { return sizes.of(a); });
+  if (sizes.cp > 1) t += ", \"context_parallel\": " + quoted(s.context_parallel);
+  if (s.model.experts > 0)
+    t += text_of(", \"experts\": %lld, \"experts_per_token\": %lld", static_cast<long long>(s.model.experts),
+                 static_cast<long long>(s.model.experts_per_token));
   if (sizes.pp > 1)
     t += ", \"schedule\": " + quoted(s.schedule) + ", \"blocks_by_chunk\": " + list_of(f.chunk_blocks) +
          ", \"predicted_peak_bytes_by_stage\": " + list_of(f.stage_peaks);
@@ -93,7 +97,7 @@ std::string step_line(const settings& s, const step_facts& f) {
       static_cast<long long>(f.tokens), f.ms, 1e3 * static_cast<double>(f.tokens) / f.ms, f.memory.peak,
       f.memory.reserved, f.allocations, f.rank, f.ranks);
   const mesh_sizes sizes = mesh_of(s, f.ranks);
-  t += comm_bytes(r.sent) + ", \"comm_bytes_by_axis\": " + by_axis(sizes, [&](mesh_axis a) {
+  t += comm_bytes(r.sent) + ", \"comm_bytes_by_axis\": " + by_axis(sizes, 0, [&](mesh_axis a) {
          return r.sent_by_axis[static_cast<std::size_t>(a)];
        });
   if (sizes.pp > 1) t += text_of(", \"bubble_fraction\": %.4f", r.bubble_fraction);

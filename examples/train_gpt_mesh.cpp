@@ -48,6 +48,9 @@ pipeline::schedule schedule_of(const settings& s, int stages, int micro_batches)
 model_division model_division_of(const settings& s) {
   const parallel_options o = parallel_options_of(s);
   const int stages = o.stages;
+  if (s.model.experts > 0) return model_division::experts;
+  if (o.context_ranks > 1)
+    return s.context_parallel == "ulysses" ? model_division::ulysses : model_division::ring;
   if (o.layer_ranks > 1)
     return s.sequence_parallel ? model_division::layers_and_positions : model_division::layers;
   if (stages == 1) return model_division::none;
@@ -63,18 +66,22 @@ settings resolved(settings s, int ranks) {
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));
-  if ((sizes.pp > 1 || sizes.tp > 1) && s.schedule.empty()) s.schedule = "1f1b";
+  if ((sizes.pp > 1 || sizes.tp > 1 || sizes.cp > 1) && s.schedule.empty()) s.schedule = "1f1b";
   if (s.accumulate == 0) s.accumulate = usual_micro_batches(s, sizes.pp);
   return s;
 }
 
 usage_error not_built(const settings& s) {
   const model_division d = model_division_of(s);
-  return usage_error("--precision " + s.precision + " --recompute " +
-                     (s.recompute.empty() ? "none" : s.recompute) +
-                     (d >= model_division::layers ? " --mesh " + s.mesh : "") +
-                     (d == model_division::none ? "" : " --schedule " + s.schedule) +
-                     ": this program was built without it");
+  std::string flags =
+      "--precision " + s.precision + " --recompute " + (s.recompute.empty() ? "none" : s.recompute);
+  if (d == model_division::experts)
+    flags +=
+        " --experts " + std::to_string(s.model.experts) + ":" + std::to_string(s.model.experts_per_token);
+  else if (d >= model_division::layers) flags += " --mesh " + s.mesh;
+  if (!s.context_parallel.empty()) flags += " --context-parallel " + s.context_parallel;
+  if (!s.schedule.empty()) flags += " --schedule " + s.schedule;
+  return usage_error(flags + ": this program was built without it");
 }
 
 void write_timeline(const settings& s, index_t step, const pipeline::timing& t) {

@@ -24,15 +24,16 @@ struct settings {
   std::uint64_t seed = 1;
   int threads = 0;
   weft::index_t checkpoint_every = 100, eval_every = 0, sample = 0;
-  int keep = 2;                            // checkpoints
-  std::string on_write_error = "stop";     // when a checkpoint or the log cannot be written
-  int ranks = 0, timeout = 600;            // ranks that are threads; 0: as many as the mesh has
+  int keep = 2;                         // checkpoints
+  std::string on_write_error = "stop";  // when a checkpoint or the log cannot be written
+  int ranks = 0, timeout = 600;         // ranks that are threads; 0: as many as the mesh has
   std::string comm = "threads", strategy, mesh, hook = "none", flight;
+  std::string context_parallel;             // ring or ulysses, where --mesh has cp
   std::string schedule, timeline;           // of a pipeline: name or CSV file; SVG file
   std::vector<weft::index_t> stage_blocks;  // of each chunk; empty: by cost
-  std::string recompute;     // none or selective; empty: what --memory-limit needs
-  int recompute_blocks = 0;  // the first so many blocks keep their operands alone
-  double memory_limit = 0;   // bytes; 0: none
+  std::string recompute;                    // none or selective; empty: what --memory-limit needs
+  int recompute_blocks = 0;                 // the first so many blocks keep their operands alone
+  double memory_limit = 0;                  // bytes; 0: none
   std::string precision = "f32", offload = "none";
   bool resume = false, help = false, list_devices = false, deterministic = false, log_all_ranks = false;
   bool sequence_parallel = false;
@@ -52,9 +53,11 @@ inline constexpr const char* usage =
     "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, dp or fsdp may be auto; with fsdp\n"
     "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
+    "    --context-parallel ring|ulysses   positions of sequences along cp=2\n"
     "    --schedule NAME|F.csv --microbatches M   "
     "(--accumulate; 2 x pp)\n"
     "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
+    "  [--experts N:K   N experts in each block, K for each token; divided by --mesh dp=2,ep=2]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
     "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
@@ -109,6 +112,19 @@ inline void set_recompute(const std::string& text, settings& s) {
     throw fail();
 }
 
+/// What `--experts` says, "8:2" for example.
+inline void set_experts(const std::string& text, settings& s) {
+  if (text.empty()) return;
+  gpt2::config& m = s.model;
+  const char *const begin = text.data(), *const end = begin + text.size();
+  const auto experts = std::from_chars(begin, end, m.experts);
+  const bool has_two = experts.ec == std::errc() && experts.ptr != end && *experts.ptr == ':';
+  if (!has_two || std::from_chars(experts.ptr + 1, end, m.experts_per_token).ptr != end ||
+      m.experts_per_token < 1 || m.experts_per_token > m.experts)
+    throw weft::usage_error("--experts " + text +
+                            ": expected N:K, of N experts K for each token, at least 1 and at most N");
+}
+
 /// What `--offload` says, to `home`.
 inline void set_offload(const settings& s, const weft::device& home, weft::parallel_options& o) {
   if (s.offload == "params" || s.offload == "all") o.offload_parameters = home;
@@ -135,6 +151,8 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
     o.stages = sizes.pp;
     o.shard_ranks = sizes.fsdp;
     o.layer_ranks = sizes.tp;
+    o.context_ranks = sizes.cp;
+    o.expert_ranks = sizes.ep;
     if (sizes.fsdp == 1) o.divide = weft::sharding::none;
     else if (name.empty()) o.divide = weft::sharding::parameters;
     return o;
@@ -148,13 +166,48 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   return o;
 }
 
+/// What does not go with positions that are divided among ranks.
+inline void check_context(settings& s, const weft::mesh_sizes& sizes) {
+  if (sizes.cp == 1 && !s.context_parallel.empty())
+    throw weft::usage_error("--context-parallel " + s.context_parallel +
+                            ": divides positions along the axis cp, --mesh cp=2");
+  if (sizes.cp == 1) return;
+  if (s.context_parallel.empty()) s.context_parallel = "ring";
+  const auto refuse = [&](const std::string& why) { throw weft::usage_error("--mesh " + s.mesh + why); };
+  if (s.sequence_parallel) refuse(": --sequence-parallel divides positions among the same ranks as layers");
+  if (s.model.context < sizes.cp)
+    refuse(": --context " + std::to_string(s.model.context) + " has fewer positions than cp has ranks");
+  if (parallel_options_of(s).local_steps > 1) refuse(": the axis cp does not go with --hook " + s.hook);
+}
+
+/// What does not go with experts.
+inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
+  if (s.model.experts == 0 && sizes.ep != 1)
+    throw weft::usage_error("--mesh " + s.mesh +
+                            ": the axis ep divides experts, and there are none: --experts 8:2");
+  if (s.model.experts == 0) return;
+  const auto refuse = [](const std::string& flag, const std::string& why) {
+    throw weft::usage_error("--experts: does not go with " + flag + why);
+  };
+  for (const weft::mesh_axis a : weft::mesh_axes)
+    if (sizes.of(a) != 1 && a != weft::mesh_axis::dp && a != weft::mesh_axis::ep)
+      refuse("--mesh " + s.mesh, ": the axes are dp and ep");
+  const weft::parallel_options o = parallel_options_of(s);
+  if (o.divide != weft::sharding::none) refuse("--strategy " + s.strategy, "");
+  if (o.local_steps > 1) refuse("--hook " + s.hook, "");
+  if (s.recompute_blocks > 0)
+    refuse("--recompute block", ", which counts programs of blocks without experts");
+  if (s.memory_limit > 0)
+    refuse("--memory-limit", ": what a rank holds depends on which experts tokens choose");
+}
+
 /// What `--mesh` says, and the flags that are for pipelines alone.
 inline void check_mesh_flags(settings& s) {
   const weft::mesh_sizes sizes = s.mesh.empty() ? weft::mesh_sizes{} : weft::mesh_from_text(s.mesh);
-  if (sizes.cp != 1 || sizes.ep != 1)
-    throw weft::usage_error("--mesh " + s.mesh + ": this program has the axes pp, dp, fsdp and tp");
-  if (sizes.pp == 0 || sizes.tp == 0)
+  if (sizes.pp == 0 || sizes.cp == 0 || sizes.ep == 0 || sizes.tp == 0)
     throw weft::usage_error("--mesh " + s.mesh + ": dp or fsdp may be auto, other axes need a number");
+  check_context(s, sizes);
+  check_experts(s, sizes);
   if (s.sequence_parallel && sizes.tp == 1)
     throw weft::usage_error("--sequence-parallel: divides positions along the axis tp, --mesh tp=2");
   if (s.model.heads % sizes.tp)
@@ -177,7 +230,7 @@ inline void check_mesh_flags(settings& s) {
 
 inline settings parse(int count, char** values) {
   settings s;
-  std::string recompute;
+  std::string recompute, experts;
   arguments a;
   a.flag("help", s.help);
   a.flag("list-devices", s.list_devices);
@@ -211,6 +264,8 @@ inline settings parse(int count, char** values) {
   a.number<double>("clip", s.clip, 0);
   a.choice("lr-schedule", s.lr_schedule, {"constant", "cosine"});
   a.text("mesh", s.mesh);
+  a.choice("context-parallel", s.context_parallel, {"ring", "ulysses"});
+  a.text("experts", experts);
   a.text("schedule", s.schedule);
   a.numbers<weft::index_t>("stages", s.stage_blocks, 1);
   a.text("timeline", s.timeline);
@@ -236,13 +291,14 @@ inline settings parse(int count, char** values) {
   if (s.data.empty()) throw weft::usage_error("--data: expected files or folders to train on");
   if (s.model.width % s.model.heads)
     throw weft::usage_error("--heads " + std::to_string(s.model.heads) + " does not divide --width " +
-                      std::to_string(s.model.width));
+                            std::to_string(s.model.width));
   parallel_options_of(s);
   if (s.schedule == "constant" || s.schedule == "cosine")
     throw weft::usage_error("--schedule " + s.schedule + ": is of pipelines; of the rate: --lr-schedule " +
                             s.schedule);
-  check_mesh_flags(s);
   set_recompute(recompute, s);
+  set_experts(experts, s);
+  check_mesh_flags(s);
   if (s.resume && s.checkpoint.empty()) throw weft::usage_error("--resume: needs --checkpoint DIR");
   return s;
 }

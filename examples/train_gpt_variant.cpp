@@ -11,12 +11,16 @@
 #include <weft/comm/environment.hpp>
 #include <weft/device/cpu/file.hpp>
 #include <weft/io/safetensors.hpp>
-#if WEFT_STAGES
+#if WEFT_STAGES == 7
+#include <weft/parallel/expert_parallel.hpp>
+#elif WEFT_STAGES
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/stage_timing.hpp>
 #endif
-#if WEFT_STAGES >= 3
+#if WEFT_STAGES == 3 || WEFT_STAGES == 4
 #include <weft/parallel/tensor_parallel.hpp>
+#elif WEFT_STAGES == 5 || WEFT_STAGES == 6
+#include <weft/parallel/context_pipeline.hpp>
 #endif
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/line_log.hpp>
@@ -26,11 +30,22 @@
 #include <weft/weft.hpp>
 
 #include "train_gpt_job.hpp"
+#if WEFT_STAGES == 7
+#include "gpt2_experts.hpp"
+#include "train_gpt_inspect.hpp"
+#endif
 
 namespace {
 
 using namespace weft;
 using namespace job;
+
+constexpr auto divides = static_cast<model_division>(WEFT_STAGES);
+#if WEFT_STAGES == 7
+using gpt = gpt2::model_of_experts;
+#else
+using gpt = gpt2::model<>;
+#endif
 
 /// The log of a rank. What cannot be written is told, and is a reason to stop or not.
 class json_log {
@@ -62,7 +77,7 @@ double now_ms() {
 
 /// Continues `prompt` by `count` bytes drawn from the model.
 template <class Run>
-std::string sample(const gpt2::model<>& model, const settings& s, Run& c) {
+std::string sample(const gpt& model, const settings& s, Run& c) {
   std::string text = s.prompt.empty() ? "\n" : s.prompt;
   for (index_t i = 0; i < s.sample; ++i) {
     const auto seen = std::min<index_t>(static_cast<index_t>(text.size()), s.model.context);
@@ -97,35 +112,55 @@ std::string first_non_finite(Run& run, const settings& s, const step_batches& ba
     if (run.micro_batch(static_cast<index_t>(j), s.accumulate) != micro_batch) continue;
     run.begin_micro_batch(static_cast<std::uint64_t>(run.optimizer().steps),
                           static_cast<std::uint64_t>(micro_batch));
-    return look_again(s, whole, {std::get<0>(batches[j]), std::get<1>(batches[j]), run.randomness()});
+    return look_again<gpt>(s, whole, {std::get<0>(batches[j]), std::get<1>(batches[j]), run.randomness()});
   }
   return "";
 }
 
 comm_options for_losses(const settings& s) { return {"loss", std::chrono::seconds(s.timeout), true}; }
 
+/// The loss of a batch: of the positions that this rank has.
+template <class Run>
+auto loss_of(const gpt& model, Run& run, const settings& s, const text_samples::tokens& inputs,
+             const text_samples::tokens& labels) {
+  if constexpr (requires { run.part_of_context(s.model.context); }) {
+    const auto own = run.part_of_context(s.model.context);
+    return model.loss(own.of(inputs), own.of(labels), own.positions());
+  } else {
+    (void)run;
+    return model.loss(inputs, labels, s.model.context);
+  }
+}
+
 /// A step on `next_batch()` for each micro-batch; `batches` receives them.
 template <class Run, class NextBatch>
-step_result train_step(const gpt2::model<>& model, Run& run, const settings& s, step_batches& batches,
+step_result train_step(const gpt& model, Run& run, const settings& s, step_batches& batches,
                        NextBatch next_batch) {
   batches.clear();
   return run.step(s.accumulate,
                   [&](index_t) {
                     const auto& [inputs, labels] = batches.emplace_back(next_batch());
-                    return model.loss(inputs, labels, s.model.context);
+                    return loss_of(model, run, s, inputs, labels);
                   },
                   {.clip = s.clip, .finite = true});
 }
 
 /// Binds the model to the mesh, for batches of one size.
 template <class... Choices, class Optimizer>
-auto bind_to_mesh(gpt2::model<>& model, Optimizer& optimizer, communicator& ranks, const settings& s,
+auto bind_to_mesh(gpt& model, Optimizer& optimizer, communicator& ranks, const settings& s,
                   const parallel_options& o) {
-#if WEFT_STAGES
-  using depth = pp<pipeline::one_f_one_b, WEFT_STAGES == 2>;
-#if WEFT_STAGES >= 3
-  using layers = tp<WEFT_STAGES == 4 ? activations::by_positions : activations::whole>;
+#if WEFT_STAGES == 7
+  (void)s;
+  return bind<policy<Choices..., strategy::mesh<dp, ep>>>(model, optimizer, ranks, o);
+#elif WEFT_STAGES
+  using depth = pp<pipeline::one_f_one_b, divides == model_division::stages_and_backward>;
+#if WEFT_STAGES == 3 || WEFT_STAGES == 4
+  using layers =
+      tp<divides == model_division::layers_and_positions ? activations::by_positions : activations::whole>;
   using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, layers>>;
+#elif WEFT_STAGES >= 5
+  using positions = cp<std::conditional_t<divides == model_division::ulysses, ulysses, ring>>;
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, positions, tp<>>>;
 #else
   using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>>>;
 #endif
@@ -139,10 +174,10 @@ auto bind_to_mesh(gpt2::model<>& model, Optimizer& optimizer, communicator& rank
 }
 /// Divides the blocks among the stages of a pipeline.
 template <class Run>
-void divide_blocks(const gpt2::model<>& model, Run& run, const settings& s) {
+void divide_blocks(const gpt& model, Run& run, const settings& s) {
   if constexpr (requires { run.stage(); }) {
     const text_samples::tokens some(shape{2, {s.batch, s.model.context}}, run.where());
-    run.prepare(model.loss(some, some, s.model.context), s.accumulate);
+    run.prepare(loss_of(model, run, s, some, some), s.accumulate);
   }
 }
 
@@ -161,12 +196,12 @@ void set_memory_limit(const settings& s, const device& where) {
   if (s.memory_limit > 0) where.memory().limit(static_cast<std::size_t>(s.memory_limit));
 }
 
-/// The text that `sample` draws. Logits of divided layers are divided by words: a whole copy draws, then.
+/// The text that `sample` draws. Where ranks divide layers, positions or experts, a whole copy draws it.
 template <class... Choices, class Run>
-std::string sampled(const gpt2::model<>& model, const settings& s, Run& run) {
-  if constexpr (WEFT_STAGES >= 3) {
+std::string sampled(const gpt& model, const settings& s, Run& run) {
+  if constexpr (divides >= model_division::layers) {
     const state_dict_t whole = run.full();
-    const auto copy = gpt2::model<>::create(s.model, run.where().deferred());
+    const auto copy = gpt::create(s.model, run.where().deferred());
     const state_dict_t parameters = state_dict(copy);
     for (std::size_t i = 0; i < whole.size(); ++i) parameters[i].second->memory = whole[i].second->memory;
     context_in<Choices...> alone(run.where());
@@ -184,7 +219,7 @@ forecast forecast_of(const settings& s, int rank, int ranks, bool holds_messages
   const device nowhere(counts);
   set_memory_limit(s, nowhere);
   counting_communicator others(rank, ranks);
-  auto model = gpt2::model<>::create(s.model, nowhere.deferred());
+  auto model = gpt::create(s.model, nowhere.deferred());
   adamw optimizer;
   parallel_options strategy = parallel_options_of(s);
   set_offload(s, device(std::make_shared<counting_backend>()), strategy);
@@ -233,15 +268,21 @@ std::string log_of_rank(const settings& s, int rank) {
   return s.log.substr(0, dot) + ".rank" + std::to_string(rank) + (dot == s.log.npos ? "" : ".jsonl");
 }
 
-/// The loss without gradient over the last batches of the data.
+/// The loss without gradient over the last batches of the data, which is the same on all ranks.
 template <class Run>
-double evaluate(const gpt2::model<>& model, Run& run, const settings& s, loader<text_samples>& batches) {
+double evaluate(const gpt& model, Run& run, const settings& s, loader<text_samples>& batches) {
   const index_t samples = batches.samples(), count = std::min<index_t>(16, (samples + s.batch - 1) / s.batch);
   batches.seek(std::max<index_t>(0, samples - count * s.batch));
   double sum = 0;
   for (index_t i = 0; i < count; ++i) {
     const auto [inputs, labels] = batches.next();
-    sum += eval(model.loss(inputs, labels, s.model.context), run).item();
+    const double loss = eval(loss_of(model, run, s, inputs, labels), run).item();
+    sum += run.loss_weight * loss;
+  }
+  if constexpr (requires { run.part_of_context(count); }) {  // each rank has the mean over its positions
+    std::vector<double> of_ranks{sum};
+    run.ranks().all_reduce(of_ranks, reduction::sum, for_losses(s)).wait();
+    sum = of_ranks[0] / run.ranks().size();
   }
   return sum / static_cast<double>(count);
 }
@@ -292,6 +333,10 @@ int train(const settings& s, communicator& ranks) {
   }
   const device where = device_of(s, local_rank_of(ranks));
   set_memory_limit(s, where);
+  const mesh_sizes sizes = mesh_of(s, ranks.size());
+  if (sizes.cp > 1 && !where->host_accessible())
+    throw usage_error("--mesh " + s.mesh + ": the axis cp needs memory that the host can access, which " +
+                      where->name() + " has not");
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   parallel_options strategy = parallel_options_of(s);
@@ -299,13 +344,14 @@ int train(const settings& s, communicator& ranks) {
   if (first && ranks.size() > 1)
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
-  const mesh_sizes sizes = mesh_of(s, ranks.size());
-  const int data_ranks = sizes.dp * sizes.fsdp, data_rank = ranks.rank() / sizes.tp % data_ranks;
-  if (first && s.deterministic && (sizes.tp > 1 || !strategy.keeps_bits(data_ranks, s.accumulate)))
+  const int data_ranks = sizes.dp * sizes.fsdp * sizes.ep;
+  const int data_rank = ranks.rank() / (sizes.cp * sizes.tp) % data_ranks;  // either cp, tp or ep are 1
+  const bool adds_otherwise = sizes.tp > 1 || sizes.cp > 1 || sizes.ep > 1;
+  if (first && s.deterministic && (adds_otherwise || !strategy.keeps_bits(data_ranks, s.accumulate)))
     std::fprintf(stderr,
                  "train_gpt: warning: --deterministic does not hold for %s on %d ranks with %lld "
                  "micro-batches each: a power "
-                 "of two is needed, and no tp; the bits will be others than those of one rank\n",
+                 "of two is needed, and no tp, cp or ep; the bits will be others than those of one rank\n",
                  to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
@@ -313,7 +359,7 @@ int train(const settings& s, communicator& ranks) {
   loader batches(text_samples(read_text(s.data), s.model.context), own, where);
   std::optional<loader<text_samples>> held_out;
   if (s.eval_every > 0) held_out.emplace(batches.data(), order, where);
-  auto model = gpt2::model<>::create(s.model, where.deferred());
+  auto model = gpt::create(s.model, where.deferred());
   initialize(model, s.seed);
   const index_t count = parameter_count(model);
   adamw optimizer{.lr = s.lr,
@@ -389,11 +435,12 @@ int train(const settings& s, communicator& ranks) {
   if (saves) report_failed_save(saves->last_failure(), first);
   if (stopped == 130 && first) {
     if (!saves) std::fprintf(stderr, "\ninterrupted; nothing was saved (no --checkpoint)\n");
-    else std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
-                      static_cast<long long>(at.step), s.checkpoint.c_str());
+    else
+      std::fprintf(stderr, "\ninterrupted after step %lld; go on with --checkpoint %s --resume\n",
+                   static_cast<long long>(at.step), s.checkpoint.c_str());
   }
   if constexpr (requires { run.stage(); })
-    if (!s.timeline.empty() && data_rank == 0 && sizes.coordinate(ranks.rank(), mesh_axis::tp) == 0) {
+    if (!s.timeline.empty() && ranks.rank() % (ranks.size() / sizes.pp) == 0) {
       const pipeline::timing measured = measured_timing(run);
       if (first) write_timeline(s, at.step, measured);
     }
@@ -407,10 +454,9 @@ int train(const settings& s, communicator& ranks) {
 
 #define WEFT_TEXT_OF(name) #name
 #define WEFT_TEXT(name) WEFT_TEXT_OF(name)
-[[maybe_unused]] const unit& known =
-    units().emplace_back(unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE),
-                              static_cast<model_division>(WEFT_STAGES),
-                              &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
-                              &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
+[[maybe_unused]] const unit& known = units().emplace_back(
+    unit{WEFT_TEXT(WEFT_PRECISION), WEFT_TEXT(WEFT_RECOMPUTE), static_cast<model_division>(WEFT_STAGES),
+         &train<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>,
+         &forecast_of<precision::WEFT_PRECISION, recompute::WEFT_RECOMPUTE>});
 
 }  // namespace

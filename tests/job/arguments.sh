@@ -42,9 +42,32 @@ done <<BAD
 --data README.md --mesh tp=auto
 --data README.md --mesh pp=auto --ranks 2
 --data README.md --mesh dp=auto
---data README.md --mesh cp=2
---data README.md --mesh ep=2
 --data README.md --sequence-parallel
+--data README.md --experts 4:5
+--data README.md --experts 0:1
+--data README.md --experts 4:0
+--data README.md --experts 4
+--data README.md --experts four:2
+--data README.md --experts 4:2x
+--data README.md --experts -4:2
+--data README.md --mesh ep=2
+--data README.md --mesh tp=2 --experts 4:2
+--data README.md --mesh pp=2,ep=2 --experts 4:2
+--data README.md --mesh fsdp=2,ep=2 --experts 4:2
+--data README.md --experts 4:2 --ranks 2 --strategy zero2
+--data README.md --experts 4:2 --recompute block
+--data README.md --experts 4:2 --memory-limit 1G
+--data README.md --experts 4:2 --precision bf16
+--data README.md --experts 4:2 --mesh dp=2 --hook local:2
+--data README.md --context-parallel ring
+--data README.md --mesh tp=2 --context-parallel ulysses
+--data README.md --mesh cp=2 --context-parallel rings
+--data README.md --mesh cp=auto
+--data README.md --mesh cp=4 --context 3
+--data README.md --mesh cp=2,tp=2 --sequence-parallel
+--data README.md --mesh cp=2 --hook local:2
+--data README.md --mesh cp=2 --precision f16
+--data README.md --mesh cp=2,ep=2 --experts 4:2
 --data README.md --mesh tp=2 --precision f16
 --data README.md --mesh dp=2 --strategy zero2
 --data README.md --mesh pp=2 --ranks 3

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// GPT-2 with a mixture of experts in the place of the feed-forward layers of its blocks.
+#pragma once
+
+#include <weft/nn/mixture_of_experts.hpp>
+
+#include "gpt2.hpp"
+
+namespace gpt2 {
+
+/// Of config::experts feed-forward layers each token takes config::experts_per_token; none is dropped. The
+/// auxiliary losses have the factors of their papers.
+template <index_t C>
+struct expert_mlp {
+  weft::mixture_of_experts<C, mlp<C>> moe;
+
+  static expert_mlp create(const config& c, double deviation, double residual, const device& where) {
+    return {decltype(moe)::create(
+        c.width, c.experts, {.per_row = c.experts_per_token},
+        [&] { return mlp<C>::create(c, deviation, residual, where); }, where)};
+  }
+  auto operator()(expression auto x) const { return moe.with_losses(std::move(x), 0.01f, 0.001f); }
+};
+
+using model_of_experts = model<dyn, dyn, dyn, dyn, expert_mlp<dyn>>;
+
+}  // namespace gpt2
