@@ -3,7 +3,8 @@
 """Proves that the folders of include/weft are layers: each includes only the folders that it declares, no folders
 are in a cycle, and no files are in an include cycle.
 
-A folder declares what it may include in its README: a line "May include: base, shape".
+A folder declares what it may include in its README: a line "May include: base, shape". The code of the CPU,
+device/cpu, has to be named apart.
 """
 import pathlib
 import re
@@ -42,6 +43,8 @@ for f, targets in includes.items():
         other = t.split("/")[0]
         if "/" in f and "/" in t and other != folder and other not in may.get(folder, ()):
             errors.append(f"{f}: includes {t}, but {folder} may not include {other}")
+        if t.startswith("device/cpu/") and folder != "device" and "device/cpu" not in may.get(folder, ()):
+            errors.append(f"{f}: includes {t}, but {folder} knows a device by device/backend.hpp alone")
 
 state = {}
 def visit(f, path):

@@ -98,6 +98,24 @@ inline constexpr dtype dtype_of = [] {
   else return dtype::boolean;
 }();
 
+namespace detail {
+template <dtype D>
+constexpr auto element_zero() {
+  if constexpr (D == dtype::f64) return double{};
+  else if constexpr (D == dtype::f32) return float{};
+  else if constexpr (D == dtype::bf16) return bfloat16{};
+  else if constexpr (D == dtype::f16) return float16{};
+  else if constexpr (D == dtype::i64) return std::int64_t{};
+  else if constexpr (D == dtype::i32) return std::int32_t{};
+  else if constexpr (D == dtype::u8) return std::uint8_t{};
+  else return bool{};
+}
+}  // namespace detail
+
+/// The C++ type of elements of a dtype.
+template <dtype D>
+using element_of = decltype(detail::element_zero<D>());
+
 /// Bytes of one element.
 constexpr index_t size_of(dtype t) {
   switch (t) {

@@ -63,10 +63,38 @@ struct native_call : native_operands {
   executor& threads;
 };
 
+/// The function of a native op on the CPU.
+using native_function = void (*)(const native_call&);
+
+/// The native ops of the library, whose code is with each device: device/cpu/native_ops.hpp,
+/// gpu/native_ops.hpp.
+enum class native_op : std::uint8_t {
+  own,  // any other op: native_code has its code
+  product,
+  attention,
+  attention_backward,
+  merge_attention,
+  add_positions,
+  checked_index,
+  index_select,
+  index_add,
+  gather,
+  scatter_sum,
+  arg_extremum,
+  argsort,
+  cumsum,
+  uniform,
+  checked_probability
+};
+
+/// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
+enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
+inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
+
 /// The code of a native op: a function for the CPU, source text for devices that compile kernels
-/// (gpu/dialect.hpp). Null if there is none.
+/// (gpu/dialect.hpp). Null if there is none, and in an op of the library, which names itself by `op`.
 struct native_code {
-  void (*cpu)(const native_call&) = nullptr;
+  native_function cpu = nullptr;
   /// The body of a loop over `item`s. Operand k is in0, in1, ... and results are out0, ...: in0_load(i),
   /// out0_store(i, x) by position in memory, in0_extent(d), in0_stride(d), in0_offset(i) of row-major element
   /// i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault() for an invalid
@@ -87,9 +115,10 @@ struct native_code {
   bool exchanges = false;
   /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
   bool repeats = false;
+  native_op op = native_op::own;
 
-  constexpr const char* name(const char* op, const attributes& at) const {
-    return named_by < 0 ? op : names[at[named_by]];
+  constexpr const char* name(const char* given, const attributes& at) const {
+    return named_by < 0 ? given : names[at[named_by]];
   }
 };
 

@@ -17,6 +17,7 @@
 
 #include <weft/device/kind.hpp>
 #include <weft/gpu/dialect.hpp>
+#include <weft/gpu/native_ops.hpp>
 #include <weft/lower/text.hpp>
 
 namespace weft::gpu {
@@ -234,7 +235,7 @@ inline const strided& operand(const native_operands& operands, int k) {
 }
 
 /// The source of a native op for operands of these orders and types: its body in a loop over items.
-[[gnu::cold]] inline std::string native_text(const native_code& code, const native_operands& operands) {
+[[gnu::cold]] inline std::string native_source(const char* text, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   std::string fields =
       "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
@@ -262,7 +263,7 @@ inline const strided& operand(const native_operands& operands, int k) {
   names += "#define attribute(k) P.v[k]\n#define random P.key\n";
   names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
   return fields + "} PARAMS;\n" + names + "KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
-         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + code.text +
+         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + text +
          "\n}\n}\n";
 }
 
@@ -270,11 +271,12 @@ inline const strided& operand(const native_operands& operands, int k) {
 /// device_error if it has none.
 inline void jit_backend::call_native(const char* op, const native_code& code,
                                      const native_operands& operands) {
-  if (!code.text)
+  const native_text by = native_text_of(code);
+  if (!by.text)
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
   op = code.name(op, operands.at);
-  std::string key = std::string("native ") + op + code.text;
+  std::string key = std::string("native ") + op + by.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
@@ -290,10 +292,10 @@ inline void jit_backend::call_native(const char* op, const native_code& code,
   auto& kernel = kernels_[key];
   if (!kernel) {
     faults_.push_back(std::string(op) + ": " + (code.fault ? code.fault : "an index is out of range"));
-    kernel = compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" +
-                      native_text(code, operands));
+    kernel =
+        compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" + native_source(by.text, operands));
   }
-  const index_t items = code.items ? code.items(operands) : operands.out[0].size();
+  const index_t items = by.items ? by.items(operands) : operands.out[0].size();
   std::vector<void*> pointers;
   parameters p(static_cast<std::size_t>(count + 1), 0);
   p.push_back(items);

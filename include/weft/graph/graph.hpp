@@ -56,7 +56,7 @@ struct op_info {
   int instruction;
   /// Which attributes are extents, as bits.
   unsigned extents;
-  /// The functions of a native op per device, see device/native.hpp.
+  /// The code of a native op or a contraction, see device/native.hpp.
   const native_code* native;
   /// Which dims ranks may divide, see op/rule.hpp; null: none.
   const char* divides;

@@ -99,7 +99,8 @@ constexpr op_info make_info() {
     info.has_vjp = has_vjp<Op>;
     if constexpr (info_names_vjp<Op>) info.vjp = &vjp<Op>;
     if constexpr (has_value<Op>) info.expand = &expand<Op>;
-    if constexpr (Op::kind == op::op_kind::native) info.native = &Op::code;
+    if constexpr (Op::kind == op::op_kind::native || Op::kind == op::op_kind::contraction)
+      info.native = &Op::code;
     if constexpr (requires { Op::divides; }) info.divides = Op::divides;
     if constexpr (Op::results > 1) info.result_spec = &Op::result_spec;
   }

@@ -45,6 +45,7 @@ struct step_entry {
   int kernel = -1;
   const char* op = "";
   const native_code* native = nullptr;
+  native_function function = nullptr;  // of this CPU, if that is not part of `native`: lower/native_code.hpp
   attributes at{};
   unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // of kernels: the space over which they run
@@ -247,7 +248,7 @@ class planner {
                : n.op->native->exchanges              ? step_kind::exchange
                                                       : step_kind::native;
       s.op = n.op->name;
-      s.native = n.op->native;  // of products: by type, see run/program.hpp
+      s.native = n.op->native;
       s.at = n.at;
       s.extents = n.op->extents;
       s.inputs = append_operands(i);

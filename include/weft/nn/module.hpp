@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <weft/device/cpu/random.hpp>
+#include <weft/device/random.hpp>
 #include <weft/nn/walk.hpp>
 #include <weft/tensor/create.hpp>
 

@@ -5,7 +5,6 @@
 //   matmul(q, transpose(k))      // no copy: the kernel reads k by its strides
 #pragma once
 
-#include <weft/device/cpu/product.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/op/rule.hpp>
 
@@ -29,6 +28,7 @@ struct contract : rule<2> {
   static constexpr auto kind = op_kind::contraction;
   static constexpr auto name = "contract";
   static constexpr auto divides = "Bmk Bkn -> Bmn";
+  static constexpr native_code code{.op = native_op::product};
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     inferred result = matmul_shape(dims, operands[0].extents, operands[1].extents);
@@ -41,11 +41,6 @@ struct contract : rule<2> {
     return std::array{contract_of(c, transposed(b)), contract_of(transposed(a), c)};
   }
 };
-
-/// The CPU kernel for products of operands of type T, instantiated only in programs that contain such a
-/// product.
-template <class T>
-inline constexpr native_code product_code{&cpu::product<T>};
 
 /// Matrix product with batch dims, lowered to `contract`.
 struct matmul : rule<2> {

@@ -5,7 +5,6 @@
 //   auto e = embedding(weight, tokens);      // [V, C], [B, T] -> [B, T, C]
 #pragma once
 
-#include <weft/device/cpu/rows.hpp>
 #include <weft/op/functions.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/op/rule.hpp>
@@ -27,7 +26,7 @@ struct index_type_law {
 constexpr bool is_index(dtype t) { return t == dtype::i64 || t == dtype::i32 || t == dtype::u8; }
 
 /// The indices as i32. An index outside [0, v0) is a value_error, except v2 if v3 is 1: that becomes -1. v1:
-/// the op to be named in errors (cpu::index_reader).
+/// the op to be named in errors (index_reader).
 ///
 /// A step of its own: the row kernels that read its result cannot report errors.
 struct checked_index : rule<1> {
@@ -35,11 +34,7 @@ struct checked_index : rule<1> {
   static constexpr unsigned extents = 0b1;
   static constexpr auto name = "checked_index";
   static constexpr auto divides = "A -> A";
-  static constexpr native_code code{&cpu::checked_index, R"(
-    long index = in0_load(in0_offset(item));
-    int skips = attribute(3) && index == attribute(2);
-    if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
-    out0_store(item, skips ? -1 : (int)index);)", nullptr, false, cpu::index_readers, 1};
+  static constexpr native_code code{.names = index_readers, .named_by = 1, .op = native_op::checked_index};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {dtype::i32, operands[0].extents}, is_index(operands[0].type)};
@@ -59,19 +54,7 @@ struct index_add : rule<2> {
   static constexpr auto name = "index_add";
   static constexpr auto divides = "I IR -> vR";
   static constexpr native_code code{
-      &cpu::index_add,
-      R"(
-    for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
-    for (long n = 0; n < in0_size; ++n) {
-      long row = in0_load(in0_offset(n));
-      if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
-      long at = row * P.items + item;
-      out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
-    })",
-      [](const native_operands& o) { return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1); },
-      true,
-      cpu::index_readers,
-      1};
+      .adds = true, .names = index_readers, .named_by = 1, .op = native_op::index_add};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     inferred result{true, {operands[1].type, {1, {at[0]}}}};
@@ -86,22 +69,12 @@ struct index_add : rule<2> {
 };
 
 /// Rows of the table, operand 0, at the indices, operand 1. v0: the op to be named in errors
-/// (cpu::index_reader).
+/// (index_reader).
 struct index_select : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "index_select";
   static constexpr auto divides = "vR I -> IR";
-  static constexpr native_code code{&cpu::index_select, R"(
-    long size = 1;
-    for (int d = 1; d < in0_order; ++d) size *= in0_extent(d);
-    long row = in1_load(in1_offset(item / size)), rest = item % size;
-    if (row < 0 || row >= in0_extent(0)) { fault(); continue; }
-    long at = row * in0_stride(0);
-    for (int d = in0_order; d-- > 1;) {
-      at += rest % in0_extent(d) * in0_stride(d);
-      rest /= in0_extent(d);
-    }
-    out0_store(item, in0_load(at));)", nullptr, false, cpu::index_readers, 0};
+  static constexpr native_code code{.names = index_readers, .named_by = 0, .op = native_op::index_select};
   template <bool Holds, class... Extents>
   using law = take_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -137,25 +110,7 @@ struct scatter_sum : rule<2> {
   static constexpr bool widens = true;
   static constexpr auto name = "scatter_sum";
   static constexpr auto divides = "A! A! -> A!";
-  static constexpr native_code code{&cpu::scatter_add, R"(
-    int dim = (int)attribute(0);
-    long rest = item, index_at = 0, source_at = 0, out_at = 0;
-    for (int d = out0_order; d-- > 0;) {
-      if (d == dim) continue;
-      long i = rest % out0_extent(d);
-      rest /= out0_extent(d);
-      index_at += i * in0_stride(d);
-      source_at += i * in1_stride(d);
-      out_at += i * out0_stride(d);
-    }
-    for (long i = 0; i < out0_extent(dim) && !out0_adds; ++i) out0_store(out_at + i * out0_stride(dim), 0);
-    for (long i = 0; i < in0_extent(dim); ++i) {
-      long to = in0_load(index_at + i * in0_stride(dim)), at = out_at + to * out0_stride(dim);
-      if (to < 0 || to >= out0_extent(dim)) { fault(); continue; }
-      out0_store(at, out0_load(at) + in1_load(source_at + i * in1_stride(dim)));
-    })", [](const native_operands& o) {
-      return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
-    }, true};
+  static constexpr native_code code{.adds = true, .op = native_op::scatter_sum};
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &index = operands[0].extents, &source = operands[1].extents;
@@ -176,15 +131,7 @@ struct gather : rule<2> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "gather";
   static constexpr auto divides = "A! A! -> A!";
-  static constexpr native_code code{&cpu::gather, R"(
-    int dim = (int)attribute(0);
-    long index = in1_load(in1_offset(item)), rest = item, at = 0;
-    if (index < 0 || index >= in0_extent(dim)) { fault(); continue; }
-    for (int d = in1_order; d-- > 0;) {
-      at += (d == dim ? index : rest % in1_extent(d)) * in0_stride(d);
-      rest /= in1_extent(d);
-    }
-    out0_store(item, in0_load(at));)"};
+  static constexpr native_code code{.op = native_op::gather};
   template <bool Holds, class... Extents>
   using law = gather_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -260,23 +207,7 @@ struct arg_extremum : rule<1> {
   static constexpr const char* names[] = {"argmax", "argmin"};
   static constexpr auto name = "arg_extremum";
   static constexpr auto divides = "A! -> A-";
-  static constexpr native_code code{&cpu::arg_extremum, R"(
-    int dim = (int)attribute(0);
-    long rest = item, at = 0, best = 0;
-    for (int d = in0_order; d-- > 0;) {
-      if (d == dim) continue;
-      at += rest % in0_extent(d) * in0_stride(d);
-      rest /= in0_extent(d);
-    }
-    in0_t extreme = in0_load(at);
-    for (long i = 1; i < in0_extent(dim) && extreme == extreme; ++i) {
-      in0_t x = in0_load(at + i * in0_stride(dim));
-      if (x != x || (attribute(1) ? x < extreme : x > extreme)) {
-        best = i;
-        extreme = x;
-      }
-    }
-    out0_store(item, best);)", nullptr, false, names, 1};
+  static constexpr native_code code{.names = names, .named_by = 1, .op = native_op::arg_extremum};
   template <bool Holds, class... Extents>
   using law = arg_extremum_law<Holds, Extents...>;
   template <bool Holds, class... Types>
@@ -308,7 +239,7 @@ struct one_hot : composed<1> {
   static constexpr auto value(const attributes& at, auto index) {
     shape s = index.extents();
     s.append(1);
-    const attributes within{{at[0], static_cast<index_t>(cpu::index_reader::one_hot)}, 2};
+    const attributes within{{at[0], static_cast<index_t>(index_reader::one_hot)}, 2};
     const auto hot = index.owner->template apply<checked_index>(within, index);
     return cast_to(weft::equal(index.owner->coordinate(at[0], dtype::i32), reshape_to(hot, s)), dtype::f32);
   }
@@ -392,7 +323,7 @@ constexpr auto index_select(X x, Index index) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);
   static_assert(Index::static_shape.order == 1, "weft: index_select: indices must have one dim");
   static_assert(dim < X::static_shape.order, "weft: index_select: the dim is out of range");
-  using reader = attr<static_cast<index_t>(cpu::index_reader::index_select)>;
+  using reader = attr<static_cast<index_t>(index_reader::index_select)>;
   if constexpr (dim == 0) return apply<op::index_select, reader>(std::move(x), std::move(index));
   else
     return transpose<0, dim>(
@@ -404,7 +335,7 @@ constexpr auto index_select(X x, Index index) {
 /// is dense: zero in rows that no index selects.
 template <expression Table, expression Index>
 constexpr auto embedding(Table table, Index index) {
-  using reader = attr<static_cast<index_t>(cpu::index_reader::embedding)>;
+  using reader = attr<static_cast<index_t>(index_reader::embedding)>;
   return apply<op::index_select, reader>(std::move(table), std::move(index));
 }
 

@@ -80,8 +80,8 @@ struct cross_entropy : composed<2> {
   }
   /// The class of each row, -1 where the label is ignored.
   static constexpr auto class_of(const attributes& at, auto labels, auto logits) {
-    const attributes within{{logits.extents().last(), static_cast<index_t>(cpu::index_reader::cross_entropy),
-                             at[0], 1}, 4};
+    const attributes within{
+        {logits.extents().last(), static_cast<index_t>(index_reader::cross_entropy), at[0], 1}, 4};
     return with_class_dim(labels.owner->template apply<checked_index>(within, labels), logits);
   }
   static constexpr auto chosen(auto logits, auto label) {

@@ -7,7 +7,6 @@
 //   auto h = dropout(relu(x), 0.1f);
 #pragma once
 
-#include <weft/device/cpu/random.hpp>
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 
@@ -18,9 +17,7 @@ struct uniform_like : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
   static constexpr auto divides = "A -> A";
-  static constexpr native_code code{&cpu::uniform, R"(
-    uint bits = philox_word(mix(random, attribute(0)), item);
-    out0_store(item, (float)(bits >> 8) * 5.9604644775390625e-8f);)"};
+  static constexpr native_code code{.op = native_op::uniform};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {floating(operands[0].type), operands[0].extents}, is_floating(operands[0].type)};
@@ -48,10 +45,10 @@ struct checked_probability : rule<1> {
   static constexpr const char* names[] = {"bernoulli"};
   static constexpr auto name = "checked_probability";
   static constexpr auto divides = "A -> A";
-  static constexpr native_code code{&cpu::checked_probability, R"(
-    in0_t p = in0_load(in0_offset(item));
-    if (!(p >= 0 && p <= 1)) { fault(); continue; }
-    out0_store(item, p);)", nullptr, false, names, 0, "a probability is not in [0, 1]"};
+  static constexpr native_code code{.names = names,
+                                    .named_by = 0,
+                                    .fault = "a probability is not in [0, 1]",
+                                    .op = native_op::checked_probability};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0], is_floating(operands[0].type)};

@@ -16,6 +16,7 @@
 
 #include <array>
 
+#include <weft/device/native.hpp>
 #include <weft/expr/apply.hpp>
 
 namespace weft::op {

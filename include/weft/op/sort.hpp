@@ -8,7 +8,6 @@
 // its element came from.
 #pragma once
 
-#include <weft/device/cpu/sort.hpp>
 #include <weft/op/index.hpp>
 
 namespace weft {
@@ -23,45 +22,6 @@ inline constexpr bool smallest = true;
 namespace weft::op {
 
 namespace detail {
-/// Each item is an element. Its place in the sorted line is the number of elements that come before it.
-inline constexpr const char* argsort_text = R"(
-    int dim = (int)attribute(0);
-    long rest = item, at = 0, to = 0, own = 0, place = 0;
-    for (int d = in0_order; d-- > 0;) {
-      long i = rest % in0_extent(d);
-      rest /= in0_extent(d);
-      if (d == dim) own = i;
-      else {
-        at += i * in0_stride(d);
-        to += i * out0_stride(d);
-      }
-    }
-    in0_t x = in0_load(at + own * in0_stride(dim));
-    for (long i = 0; i < in0_extent(dim); ++i) {
-      in0_t y = in0_load(at + i * in0_stride(dim));
-      int less = y < x || (x != x && y == y), more = y > x || (y != y && x == x);
-      place += (attribute(1) ? more : less) || (!less && !more && i < own);
-    }
-    if (place < out0_extent(dim)) out0_store(to + place * out0_stride(dim), own);)";
-
-/// Each item is a line.
-inline constexpr const char* cumsum_text = R"(
-    int dim = (int)attribute(0);
-    long rest = item, at = 0, to = 0;
-    for (int d = in0_order; d-- > 0;) {
-      if (d == dim) continue;
-      at += rest % in0_extent(d) * in0_stride(d);
-      to += rest % in0_extent(d) * out0_stride(d);
-      rest /= in0_extent(d);
-    }
-    out0_t sum = 0;
-    for (long n = 0; n < in0_extent(dim); ++n) {
-      long i = attribute(1) ? in0_extent(dim) - 1 - n : n;
-      sum += in0_load(at + i * in0_stride(dim));
-      out0_store(to + i * out0_stride(dim), sum);
-    })";
-
-inline index_t elements_sorted(const native_operands& o) { return o.in[0].size(); }
 /// The law of the ops that order the elements along dim v0, descending if v1 is 1. v2, if present: how many
 /// of them the result has.
 template <class Dims>
@@ -72,10 +32,6 @@ constexpr inferred ordered(dtype t, Dims& dims, const attributes& at, const shap
   result.holds = dims.require_at_most(at[2], e);
   e = at[2];
   return result;
-}
-
-inline index_t lines_summed(const native_operands& o) {
-  return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
 }
 }  // namespace detail
 
@@ -90,7 +46,7 @@ struct argsort : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "argsort";
   static constexpr auto divides = "A! -> A!";
-  static constexpr native_code code{&cpu::argsort, detail::argsort_text, &detail::elements_sorted};
+  static constexpr native_code code{.op = native_op::argsort};
   template <bool Holds, class... Extents>
   using law = topk_law<Holds, Extents...>;
   template <class Dims>
@@ -105,8 +61,7 @@ struct argtopk : argsort {
   static constexpr unsigned extents = 0b100;
   static constexpr auto name = "argtopk";
   static constexpr const char* names[] = {"topk", "topk"};
-  static constexpr native_code code{
-      &cpu::argsort, detail::argsort_text, &detail::elements_sorted, false, names, 1};
+  static constexpr native_code code{.names = names, .named_by = 1, .op = native_op::argsort};
 };
 
 /// The elements in their order.
@@ -139,7 +94,7 @@ struct cumsum : rule<1> {
   static constexpr bool widens = true;
   static constexpr auto name = "cumsum";
   static constexpr auto divides = "A! -> A!";
-  static constexpr native_code code{&cpu::cumsum, detail::cumsum_text, &detail::lines_summed};
+  static constexpr native_code code{.op = native_op::cumsum};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const dtype t = operands[0].type;

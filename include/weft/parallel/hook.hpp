@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include <weft/device/cpu/random.hpp>
+#include <weft/device/random.hpp>
 #include <weft/parallel/strategy.hpp>
 
 namespace weft {

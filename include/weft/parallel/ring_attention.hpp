@@ -10,18 +10,13 @@
 
 #include <array>
 
-#include <weft/device/cpu/merge.hpp>
+#include <weft/lower/native_code.hpp>
 #include <weft/op/attention.hpp>
 #include <weft/parallel/divided_positions.hpp>
 
 namespace weft::parallel {
 
 namespace detail {
-
-inline constexpr native_code merge_code{
-    &op::detail::by_type<&cpu::merge_attention<float>, &cpu::merge_attention<double>>};
-inline constexpr native_code add_code{
-    &op::detail::by_type<&cpu::add_positions<float>, &cpu::add_positions<double>>};
 
 /// A contiguous tensor like `like` with `positions` positions, at `memory`.
 inline strided tensor_at(void* memory, const strided& like, index_t positions) {
@@ -114,8 +109,9 @@ class ring_attention : public divided_positions {
       visit(hop, block_of(hop));
     }
   }
-  void call(const char* name, const native_code& code, std::span<const strided> in,
-            std::span<const strided> out, bool causal) const {
+  template <native_op Op>
+  void call(const char* name, std::span<const strided> in, std::span<const strided> out, bool causal) const {
+    const native_code code{.cpu = lower::native_function_of<Op>({Op, in[0].type}), .op = Op};
     const attributes at{{causal, 0}, 2};
     device_->call_native(name, code, {in, out, at});
   }
@@ -124,7 +120,7 @@ class ring_attention : public divided_positions {
     const strided &q = o.in[0], &y = o.out[0], &log_sum = o.out[1];
     const bool causal = o.at[0] != 0;
     char* const part = memory_ + 2 * block;
-    const auto own = [&] { call("attention", op::attention::code, o.in, o.out, causal); };
+    const auto own = [&] { call<native_op::attention>("attention", o.in, o.out, causal); };
     around(o.in[1], o.in[2], block, own, [&](int hop, const detail::key_block& other) {
       const met m = met_with(source(hop), causal);
       if (m.queries.count == 0 || m.keys.count == 0) return;
@@ -134,9 +130,9 @@ class ring_attention : public divided_positions {
       sums.extents[2] = m.queries.count;
       set_contiguous(sums);
       const std::array out{result, sums};
-      call("attention", op::attention::code, in, out, false);
+      call<native_op::attention>("attention", in, out, false);
       const std::array whole{range_of(y, m.queries), range_of(log_sum, m.queries, 2)};
-      call("merge_attention", detail::merge_code, out, whole, false);
+      call<native_op::merge_attention>("merge_attention", out, whole, false);
     });
   }
 
@@ -155,7 +151,7 @@ class ring_attention : public divided_positions {
     const auto receive = [&](int hop) {
       arrives = ranks().receive(arriving(hop).message(), previous(), 1, labelled("cotangents of keys"));
     };
-    const auto own = [&] { call("attention_backward", op::attention_backward::code, o.in, o.out, causal); };
+    const auto own = [&] { call<native_op::attention_backward>("attention_backward", o.in, o.out, causal); };
     around(k, o.in[2], block, own, [&](int hop, const detail::key_block& other) {
       if (hop > 1) receive(hop);
       const detail::key_block sum = sum_of(hop);
@@ -185,11 +181,11 @@ class ring_attention : public divided_positions {
                         range_of(other.v, m.keys),       range_of(o.in[3], m.queries),
                         range_of(o.in[4], m.queries, 2), range_of(o.in[5], m.queries)};
     const std::array out{dq, range_of(sum.k, m.keys), range_of(sum.v, m.keys)};
-    call("attention_backward", op::attention_backward::code, in, out, false);
+    call<native_op::attention_backward>("attention_backward", in, out, false);
     add(dq, range_of(o.out[0], m.queries));
   }
   void add(const strided& x, const strided& to) const {
-    call("add_positions", detail::add_code, {&x, 1}, {&to, 1}, false);
+    call<native_op::add_positions>("add_positions", {&x, 1}, {&to, 1}, false);
   }
 
   comm_options options_;

@@ -19,18 +19,12 @@ namespace weft::op {
 /// differentiated already and has no derivative.
 struct context_attention : attention {
   static constexpr auto name = "context_attention";
-  static constexpr native_code code{.cpu = attention::code.cpu,
-                                    .text = attention::code.text,
-                                    .items = attention::code.items,
-                                    .exchanges = true};
+  static constexpr native_code code{.exchanges = true, .op = native_op::attention};
 };
 /// The derivative of attention over the positions of all ranks.
 struct context_attention_backward : attention_backward {
   static constexpr auto name = "context_attention_backward";
-  static constexpr native_code code{.cpu = attention_backward::code.cpu,
-                                    .text = attention_backward::code.text,
-                                    .items = attention_backward::code.items,
-                                    .exchanges = true};
+  static constexpr native_code code{.exchanges = true, .op = native_op::attention_backward};
 };
 
 /// Base of exchanges of positions for heads, executed by the hooks of the strategy; on one rank a copy.

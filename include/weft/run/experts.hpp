@@ -83,7 +83,7 @@ auto as_rows(const T& t) {
 /// `count` rows: each is the sum of the rows of `x` whose index is its number.
 template <expression Index, expression X>
 auto added_rows(Index index, X x, index_t count) {
-  using how = attr<dyn, static_cast<index_t>(cpu::index_reader::index_select)>;
+  using how = attr<dyn, static_cast<index_t>(index_reader::index_select)>;
   return weft::detail::apply_sized<op::index_add, how>({count}, std::move(index), std::move(x));
 }
 

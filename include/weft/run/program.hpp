@@ -12,6 +12,7 @@
 #include <weft/graph/products.hpp>
 #include <weft/graph/views.hpp>
 #include <weft/lower/cpu_kernel.hpp>
+#include <weft/lower/native_code.hpp>
 #include <weft/lower/verify.hpp>
 #include <weft/run/choices.hpp>
 
@@ -126,34 +127,28 @@ struct backward_part_plan {
 template <class Source>
 class program {
   static constexpr auto planned_ = lower::freeze<Source>();
-  template <class T>
-  static consteval bool multiplies() {
-    const lower::plan_view p = planned_.view();
-    for (const lower::step_entry& s : p.steps)
-      if (s.kind == lower::step_kind::contraction && type_of_product(p, s) == dtype_of<T>) return true;
-    return false;
-  }
-  static constexpr dtype type_of_product(const lower::plan_view& p, const lower::step_entry& s) {
-    return p.values[static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)])]
-        .result.type;
-  }
-  template <class T, class Plan>
-  static consteval void name_products(Plan& p) {
-    if constexpr (multiplies<T>())
-      for (lower::step_entry& s : p.steps.data)
-        if (s.kind == lower::step_kind::contraction && type_of_product(planned_.view(), s) == dtype_of<T>)
-          s.native = &op::product_code<T>;
-  }
-  /// The plan with the kernels of its products, for the types that occur.
-  static consteval auto with_products() {
+  static constexpr auto native_uses_ = [] {
+    constexpr int count = lower::native_uses_of(planned_.view()).size();
+    fixed_table<lower::native_use, count> uses;
+    uses.fill(lower::native_uses_of(planned_.view()));
+    return uses;
+  }();
+  /// The plan with the functions of its native ops, for the types that occur.
+  template <int... I>
+  static consteval auto with_functions(std::integer_sequence<int, I...>) {
     auto p = planned_;
-    name_products<float>(p);
-    name_products<double>(p);
-    name_products<bfloat16>(p);
-    name_products<float16>(p);
+    for (lower::step_entry& s : p.steps.data) {
+      [[maybe_unused]] const lower::native_use use = lower::native_use_of(planned_.view(), s);
+      ((use == native_uses_.data[I]
+            ? void(s.function = cpu::native_function_of<native_uses_.data[I].op,
+                                                        element_of<native_uses_.data[I].type>>())
+            : void()),
+       ...);
+    }
     return p;
   }
-  static constexpr auto frozen_ = with_products();
+  static constexpr auto frozen_ =
+      with_functions(std::make_integer_sequence<int, static_cast<int>(native_uses_.view().size())>{});
   static constexpr auto instructions_ = frozen_.instructions;  // small: template arguments are read from it
   static constexpr auto kernels_ = frozen_.kernels;
   static constexpr int kernel_count = static_cast<int>(kernels_.view().size());

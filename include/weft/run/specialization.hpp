@@ -167,6 +167,7 @@ class specialization {
   struct prepared {
     const lower::step_entry* entry = nullptr;
     attributes at{};
+    native_code code{};
     kernel_call call{};
   };
 
@@ -294,6 +295,8 @@ class specialization {
                              prepared& ready) {
     ready.entry = &s;
     ready.at = resolved(s.at, s.extents);
+    if (s.native) ready.code = *s.native;
+    if (s.function) ready.code.cpu = s.function;
     for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
       const int id = plan_.operands[static_cast<std::size_t>(i)];
       sources_[i] = source_of(id);
@@ -423,12 +426,12 @@ class specialization {
     const lower::step_entry& e = *s.entry;
     const auto inputs = static_cast<std::size_t>(e.inputs);
     if (e.kind == step_kind::contraction) {
-      device.multiply(*e.native, t[0], t[1], t[2]);
+      device.multiply(s.code, t[0], t[1], t[2]);
     } else if (e.kind == step_kind::native) {
-      device.call_native(e.op, *e.native, {t.first(inputs), t.subspan(inputs), s.at, f.random});
-    } else if (e.kind == step_kind::exchange && e.native->cpu) {  // one rank can compute it
+      device.call_native(e.op, s.code, {t.first(inputs), t.subspan(inputs), s.at, f.random});
+    } else if (e.kind == step_kind::exchange && s.code.cpu) {  // one rank can compute it
       const native_operands o{t.first(inputs), t.subspan(inputs), s.at, f.random};
-      if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, *e.native, o);
+      if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, s.code, o);
     } else if (e.kind == step_kind::exchange) {
       if (f.hooks) f.hooks->exchange(e.op, s.at, t[0], t[1]);
       else device.copy(t[0], t[1]);  // one rank

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include <weft/device/cpu/random.hpp>
+#include <weft/device/random.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {

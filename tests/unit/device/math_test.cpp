@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <weft/device/cpu/random.hpp>
+#include <weft/device/random.hpp>
 #include <weft/device/math.hpp>
 
 using namespace weft;

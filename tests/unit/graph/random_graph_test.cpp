@@ -9,11 +9,11 @@
 #include <cstring>
 #include <random>
 
-#include <weft/device/cpu/product.hpp>
 #include <weft/grad/partition.hpp>
 #include <weft/graph/precision.hpp>
 #include <weft/graph/print.hpp>
 #include <weft/graph/products.hpp>
+#include <weft/lower/native_code.hpp>
 #include <weft/lower/plan.hpp>
 #include <weft/lower/reference.hpp>
 #include <weft/lower/verify.hpp>
@@ -271,7 +271,7 @@ class builder {
       e.resize(std::min<std::size_t>(e.size(), 2));
       const known index = indices(e, extents[0]);
       e.insert(e.end(), extents.begin() + 1, extents.end());
-      const attributes reader{{static_cast<index_t>(cpu::index_reader::embedding)}, 1};
+      const attributes reader{{static_cast<index_t>(index_reader::embedding)}, 1};
       return add(g.apply<op::index_select>(reader, x.in_graph, index.in_graph),
                  truth("index_select", {}, {&x.elements, &index.elements}, e));
     }
@@ -505,20 +505,16 @@ struct examiner {
     return {s.begin(), static_cast<std::size_t>(s.size())};
   }
 
-  static void name_products(lower::plan& p) {
-    for (lower::step_entry& s : p.steps)
-      if (s.kind == lower::step_kind::contraction)
-        visit_type(p.values[p.operands[s.first_operand]].result.type, [&]<class T>(T) {
-          if constexpr (is_floating(dtype_of<T>)) s.native = &op::product_code<T>;
-        });
-  }
-
   std::vector<array> played(lower::plan& p, const given_values& v) const {
     static const device where(std::make_shared<lower::reference_backend>());
-    name_products(p);
     const lower::plan_view view{table(p.values),       table(p.steps),   table(p.operands), table(p.kernels),
                                 table(p.instructions), table(p.symbols), table(p.checks),   table(p.laws),
                                 table(p.outputs),      p.leaves};
+    using enum native_op;
+    for (lower::step_entry& s : p.steps)
+      s.function =
+          lower::native_function_of<product, checked_index, index_select, index_add, gather, scatter_sum,
+                                    arg_extremum, argsort, cumsum>(lower::native_use_of(view, s));
     tensor_list leaves(static_cast<std::size_t>(p.leaves)),
         results(static_cast<std::size_t>(p.outputs.size()));
     for (const lower::value_entry& e : p.values)

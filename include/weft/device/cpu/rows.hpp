@@ -12,10 +12,6 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
-enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
-inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
-
 namespace detail {
 
 /// Offset of element `i` of a row, the row being dims first to order - 1 of `t`.

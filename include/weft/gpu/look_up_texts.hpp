@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// The texts of native ops that look up, order and draw elements; device/native.hpp says what words mean.
+#pragma once
+
+namespace weft::gpu {
+
+/// Each item is an index.
+inline constexpr const char* checked_index_text = R"(
+    long index = in0_load(in0_offset(item));
+    int skips = attribute(3) && index == attribute(2);
+    if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
+    out0_store(item, skips ? -1 : (int)index);)";
+
+/// Each item is an element of the result.
+inline constexpr const char* index_select_text = R"(
+    long size = 1;
+    for (int d = 1; d < in0_order; ++d) size *= in0_extent(d);
+    long row = in1_load(in1_offset(item / size)), rest = item % size;
+    if (row < 0 || row >= in0_extent(0)) { fault(); continue; }
+    long at = row * in0_stride(0);
+    for (int d = in0_order; d-- > 1;) {
+      at += rest % in0_extent(d) * in0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_store(item, in0_load(at));)";
+
+/// Each item is a column of the rows.
+inline constexpr const char* index_add_text = R"(
+    for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
+    for (long n = 0; n < in0_size; ++n) {
+      long row = in0_load(in0_offset(n));
+      if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
+      long at = row * P.items + item;
+      out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
+    })";
+
+/// Each item is an element of the result.
+inline constexpr const char* gather_text = R"(
+    int dim = (int)attribute(0);
+    long index = in1_load(in1_offset(item)), rest = item, at = 0;
+    if (index < 0 || index >= in0_extent(dim)) { fault(); continue; }
+    for (int d = in1_order; d-- > 0;) {
+      at += (d == dim ? index : rest % in1_extent(d)) * in0_stride(d);
+      rest /= in1_extent(d);
+    }
+    out0_store(item, in0_load(at));)";
+
+/// Each item is a line of the result.
+inline constexpr const char* scatter_sum_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, index_at = 0, source_at = 0, out_at = 0;
+    for (int d = out0_order; d-- > 0;) {
+      if (d == dim) continue;
+      long i = rest % out0_extent(d);
+      rest /= out0_extent(d);
+      index_at += i * in0_stride(d);
+      source_at += i * in1_stride(d);
+      out_at += i * out0_stride(d);
+    }
+    for (long i = 0; i < out0_extent(dim) && !out0_adds; ++i) out0_store(out_at + i * out0_stride(dim), 0);
+    for (long i = 0; i < in0_extent(dim); ++i) {
+      long to = in0_load(index_at + i * in0_stride(dim)), at = out_at + to * out0_stride(dim);
+      if (to < 0 || to >= out0_extent(dim)) { fault(); continue; }
+      out0_store(at, out0_load(at) + in1_load(source_at + i * in1_stride(dim)));
+    })";
+
+/// Each item is a line of the operand.
+inline constexpr const char* arg_extremum_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, best = 0;
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      at += rest % in0_extent(d) * in0_stride(d);
+      rest /= in0_extent(d);
+    }
+    in0_t extreme = in0_load(at);
+    for (long i = 1; i < in0_extent(dim) && extreme == extreme; ++i) {
+      in0_t x = in0_load(at + i * in0_stride(dim));
+      if (x != x || (attribute(1) ? x < extreme : x > extreme)) {
+        best = i;
+        extreme = x;
+      }
+    }
+    out0_store(item, best);)";
+
+/// Each item is an element. Its place in the sorted line is the number of elements that come before it.
+inline constexpr const char* argsort_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, to = 0, own = 0, place = 0;
+    for (int d = in0_order; d-- > 0;) {
+      long i = rest % in0_extent(d);
+      rest /= in0_extent(d);
+      if (d == dim) own = i;
+      else {
+        at += i * in0_stride(d);
+        to += i * out0_stride(d);
+      }
+    }
+    in0_t x = in0_load(at + own * in0_stride(dim));
+    for (long i = 0; i < in0_extent(dim); ++i) {
+      in0_t y = in0_load(at + i * in0_stride(dim));
+      int less = y < x || (x != x && y == y), more = y > x || (y != y && x == x);
+      place += (attribute(1) ? more : less) || (!less && !more && i < own);
+    }
+    if (place < out0_extent(dim)) out0_store(to + place * out0_stride(dim), own);)";
+
+/// Each item is a line.
+inline constexpr const char* cumsum_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, to = 0;
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      at += rest % in0_extent(d) * in0_stride(d);
+      to += rest % in0_extent(d) * out0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_t sum = 0;
+    for (long n = 0; n < in0_extent(dim); ++n) {
+      long i = attribute(1) ? in0_extent(dim) - 1 - n : n;
+      sum += in0_load(at + i * in0_stride(dim));
+      out0_store(to + i * out0_stride(dim), sum);
+    })";
+
+/// Each item is an element.
+inline constexpr const char* uniform_text = R"(
+    uint bits = philox_word(mix(random, attribute(0)), item);
+    out0_store(item, (float)(bits >> 8) * 5.9604644775390625e-8f);)";
+
+/// Each item is an element.
+inline constexpr const char* checked_probability_text = R"(
+    in0_t p = in0_load(in0_offset(item));
+    if (!(p >= 0 && p <= 1)) { fault(); continue; }
+    out0_store(item, p);)";
+
+}  // namespace weft::gpu
