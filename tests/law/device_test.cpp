@@ -16,6 +16,7 @@
 #include <weft/nn/mixture_of_experts.hpp>
 #include <weft/weft.hpp>
 
+#include "../attention.hpp"
 #include "../compare.hpp"
 #include "../skip.hpp"
 
@@ -515,6 +516,103 @@ TEST_CASE("attention, with its gradients, within one block of positions and beyo
   both(1, {70, 70}, {1, 1}, 2, 0);
   both(2, {3, 7}, {4, 2}, 3, 4);
   both(1, {7, 3}, {3, 1}, 2, 0);
+}
+
+TEST_CASE("attention over several tiles of a device, of operands whose heads come first in memory") {
+  const auto check = [](auto causal_or_not, std::array<index_t, 2> positions, std::array<index_t, 2> heads,
+                        index_t features, index_t first) {
+    constexpr bool hides = decltype(causal_or_not)::value;
+    using four = extents<dyn, dyn, dyn, dyn>;
+    const auto drawn = [=](std::uint64_t seed, const device& d) {
+      const std::size_t of = seed % 3 == 1 ? 0 : 1;  // queries and their cotangents, or keys and values
+      return variable<float, four>(
+          randn<float>(four{2, heads[of], positions[of], features}, {.seed = seed}, d));
+    };
+    const auto attended = [=](const auto& q, const auto& k, const auto& v) {
+      const auto at = [](const auto& x) { return transpose<1, 2>(x); };
+      if constexpr (hides) return attention<causal>(at(q), at(k), at(v), first);
+      else return attention<false>(at(q), at(k), at(v));
+    };
+    const auto read = [](const auto& x) { return oracle::read(eval(transpose<1, 2>(x))); };
+    const device& here = default_device();
+    const auto q = drawn(1, here), k = drawn(2, here), v = drawn(3, here), g = drawn(4, here);
+    const auto expected = test::cotangents(hides, first, {read(q), read(k), read(v)}, read(g));
+    const auto result = oracle::value(attended(q, k, v));
+    CAPTURE(features);
+    CAPTURE(hides);
+    check_everywhere(
+        [&](context& c, const device& d) {
+          const auto q = drawn(1, d), k = drawn(2, d), v = drawn(3, d), g = drawn(4, d);
+          tape steps(c);
+          auto y = steps.eval(attended(q, k, v));
+          steps.backward(y, eval(transpose<1, 2>(g), c));
+          const auto gradient = [&](const auto& x) {
+            return oracle::read(eval(transpose<1, 2>(x.grad()), c));
+          };
+          return values{oracle::read(y), gradient(q), gradient(k), gradient(v)};
+        },
+        {result, expected[0], expected[1], expected[2]}, 2e-6);
+  };
+  const auto both = [&](std::array<index_t, 2> positions, std::array<index_t, 2> heads, index_t features,
+                        index_t first) {
+    check(std::true_type{}, positions, heads, features, first);
+    check(std::false_type{}, positions, heads, features, first);
+  };
+  both({129, 129}, {2, 2}, 64, 0);
+  both({60, 131}, {4, 2}, 33, 71);
+  both({67, 20}, {2, 1}, 128, 0);
+  both({1, 97}, {1, 1}, 100, 96);
+  both({33, 17}, {1, 1}, 257, 0);  // beyond what tiles hold
+}
+
+/// Sums of rows, each by threads of a group that share memory.
+struct row_totals : op::rule<1> {
+  static constexpr auto kind = op::op_kind::native;
+  static constexpr auto name = "row_totals";
+  static void on_cpu(const native_call& call) {
+    const strided& x = call.in[0];
+    for (index_t r = 0; r < x.extents[0]; ++r) {
+      float& total = call.out[0].data<float>()[r] = 0;
+      for (index_t i = 0; i < x.extents[1]; ++i)
+        total += x.data<const float>()[r * x.stride[0] + i * x.stride[1]];
+    }
+  }
+  // [cooperative]
+  static constexpr native_code code{.cpu = &on_cpu,
+                                    .text = R"(
+      NATIVE_KERNEL {
+        SHARED_MEMORY float shared[GROUP_SIZE];
+        for (long task = GROUP_ID; task < tasks; task += GROUPS) {
+          float part = 0;
+          for (long i = LOCAL_ID; i < in0_extent(1); i += GROUP_SIZE)
+            part += in0_load(task * in0_stride(0) + i * in0_stride(1));
+          float total = fold_sum_f32(part, shared);
+          if (LOCAL_ID == 0) out0_store(task, total);
+        }
+      })",
+                                    .threads = 16};
+  // [/cooperative]
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    return {operands[0].extents.order == 2, {dtype::f32, {1, {operands[0].extents[0]}}}};
+  }
+};
+
+TEST_CASE("an op of one's own whose threads cooperate, with more tasks than groups") {
+  const auto numbers = [](const device& d, index_t rows, index_t columns) {
+    return generate<float>(
+        extents<dyn, dyn>{rows, columns}, [](index_t i) { return static_cast<float>(i % 23); }, d);
+  };
+  for (const auto& [rows, columns] : {std::pair<index_t, index_t>{4100, 3}, {3, 129}, {0, 5}, {5, 0}}) {
+    CAPTURE(rows);
+    const auto x = numbers(default_device(), rows, columns);
+    check_everywhere(
+        [&](context& c, const device& d) {
+          const auto turned = eval(transpose<0, 1>(numbers(d, rows, columns)), c);
+          return values{oracle::read(eval(apply<row_totals>(transpose<0, 1>(turned)), c))};
+        },
+        {oracle::value(sum(x, dims<1>))}, 0);
+  }
 }
 
 TEST_CASE("stored types round where the program says") {

@@ -100,7 +100,7 @@ struct native_code {
   /// i, in0_size, in0_order, the type in0_t; out0_adds; attribute(k), random, and fault() for an invalid
   /// operand.
   const char* text = nullptr;
-  /// Number of items; null: one per element of the first result.
+  /// Number of items, or of tasks; null: one per element of the first result.
   index_t (*items)(const native_operands&) = nullptr;
   /// Whether it can add its result to the memory's content, as `strided::adds` requests.
   bool adds = false;
@@ -115,6 +115,9 @@ struct native_code {
   bool exchanges = false;
   /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
   bool repeats = false;
+  /// Threads of a group, if the threads of a group cooperate, by SHARED_MEMORY and BARRIER: then the text is
+  /// functions and `NATIVE_KERNEL { ... }`, whose body loops over tasks from GROUP_ID in steps of GROUPS.
+  int threads = 0;
   native_op op = native_op::own;
 
   constexpr const char* name(const char* given, const attributes& at) const {

@@ -251,7 +251,8 @@ class cuda_backend : public jit_backend {
     arguments.push_back(p.data());
     const auto current = queue_.use();
     driver_.check(driver_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
-                                 1, group_size, 1, 1, 0, queue_.stream, arguments.data(), nullptr),
+                                 1, static_cast<unsigned>(kernel.threads), 1, 1, 0, queue_.stream,
+                                 arguments.data(), nullptr),
                   "cuLaunchKernel");
   }
 

@@ -8,7 +8,7 @@
 
 namespace weft::gpu {
 
-/// Work items per group, in every kernel.
+/// Work items per group, in every kernel that does not say otherwise.
 inline constexpr int group_size = 64;
 
 /// The dialect's definitions in OpenCL C.

@@ -25,6 +25,7 @@ namespace weft::gpu {
 /// A compiled kernel in the form of its device.
 struct compiled_kernel {
   virtual ~compiled_kernel() = default;
+  int threads = group_size;  // of a group
 };
 
 /// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS, beginning
@@ -113,10 +114,12 @@ class jit_backend : public backend {
   /// Compiles source text that defines one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
-  /// Queues `groups` groups of group_size items. Device pointers can be offsets into an object; if the
+  /// Queues `groups` groups of kernel.threads items. Device pointers can be offsets into an object; if the
   /// device's kernels need the offset separately, it is passed in the first parameters.
   virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
                    index_t groups) = 0;
+  /// Bytes of memory that a group can share.
+  virtual index_t group_memory() const { return index_t{48} << 10; }
   /// The dialect's definitions in the device's language.
   virtual const char* dialect() const = 0;
 
@@ -194,10 +197,13 @@ class jit_backend : public backend {
     return std::string("#define T ") + types[bytes] +
            "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text;
   }
-  [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text) {
-    return compile(std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(group_size) +
-                   common_vocabulary + text);
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size) {
+    auto kernel = compile(std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(threads) +
+                          common_vocabulary + text);
+    kernel->threads = threads;
+    return kernel;
   }
+  void run_native(const char* op, const char* fault, const native_text& by, const native_operands& operands);
   static index_t groups_for(index_t items) {
     return std::min((items + group_size - 1) / group_size, max_groups);
   }
@@ -234,8 +240,8 @@ inline const strided& operand(const native_operands& operands, int k) {
   return i < in ? operands.in[i] : operands.out[i - in];
 }
 
-/// The source of a native op for operands of these orders and types: its body in a loop over items.
-[[gnu::cold]] inline std::string native_source(const char* text, const native_operands& operands) {
+/// The source of a kernel of a native op for operands of these orders and types.
+[[gnu::cold]] inline std::string native_source(const native_text& by, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   std::string fields =
       "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
@@ -260,23 +266,39 @@ inline const strided& operand(const native_operands& operands, int k) {
     arguments += "GLOBAL char* p" + p + ", ";
   }
   const auto fault = std::to_string(in + out);
-  names += "#define attribute(k) P.v[k]\n#define random P.key\n";
+  names += "#define attribute(k) P.v[k]\n#define random P.key\n#define tasks P.items\n";
   names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
-  return fields + "} PARAMS;\n" + names + "KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
-         ", PARAMS P) {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" + text +
-         "\n}\n}\n";
+  names +=
+      "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault + ", PARAMS P)\n";
+  const std::string all = by.definitions + fields + "} PARAMS;\n" + names;
+  if (by.threads > 0) return all + by.text;
+  return all + "NATIVE_KERNEL {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" +
+         by.text + "\n}\n}\n";
 }
 
-/// Runs a native op by its source text, compiled at the first call for these types and orders. Throws
-/// device_error if it has none.
+/// Runs a native op by its texts, compiled at the first call for these types and orders. Throws device_error
+/// if it has none.
 inline void jit_backend::call_native(const char* op, const native_code& code,
                                      const native_operands& operands) {
-  const native_text by = native_text_of(code);
-  if (!by.text)
+  const std::vector<native_text> texts = native_texts_of(code, operands, group_memory());
+  if (texts.empty())
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
-  const int count = static_cast<int>(operands.in.size() + operands.out.size());
   op = code.name(op, operands.at);
-  std::string key = std::string("native ") + op + by.text;
+  const std::lock_guard lock(mutex_);
+  if (!fault_) {
+    fault_ = allocate(sizeof(std::int32_t));
+    fill_zero(fault_, sizeof(std::int32_t));
+  }
+  for (const native_text& by : texts)
+    run_native(op, code.fault ? code.fault : "an index is out of range", by, operands);
+  finish_launch([op] { return op; });
+}
+
+/// Queues one kernel of a native op.
+inline void jit_backend::run_native(const char* op, const char* fault, const native_text& by,
+                                    const native_operands& operands) {
+  const int count = static_cast<int>(operands.in.size() + operands.out.size());
+  std::string key = std::string("native ") + op + by.definitions + by.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
@@ -284,21 +306,15 @@ inline void jit_backend::call_native(const char* op, const native_code& code,
     key += std::to_string(t.extents.order);
     if (t.adds) key += " adds";
   }
-  const std::lock_guard lock(mutex_);
-  if (!fault_) {
-    fault_ = allocate(sizeof(std::int32_t));
-    fill_zero(fault_, sizeof(std::int32_t));
-  }
   auto& kernel = kernels_[key];
   if (!kernel) {
-    faults_.push_back(std::string(op) + ": " + (code.fault ? code.fault : "an index is out of range"));
-    kernel =
-        compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" + native_source(by.text, operands));
+    faults_.push_back(std::string(op) + ": " + fault);
+    kernel = compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" + native_source(by, operands),
+                      by.threads > 0 ? by.threads : group_size);
   }
-  const index_t items = by.items ? by.items(operands) : operands.out[0].size();
   std::vector<void*> pointers;
   parameters p(static_cast<std::size_t>(count + 1), 0);
-  p.push_back(items);
+  p.push_back(by.items);
   append_padded(p, operands.at.v, max_order, 0, max_order);
   p.push_back(static_cast<index_t>(operands.random));
   for (int k = 0; k < count; ++k) {
@@ -310,8 +326,8 @@ inline void jit_backend::call_native(const char* op, const native_code& code,
   }
   pointers.push_back(fault_);
   natives_pending_ = true;
-  if (items > 0) run(*kernel, pointers, p, groups_for(items));
-  finish_launch([op] { return op; });
+  if (by.items == 0) return;
+  run(*kernel, pointers, p, by.threads > 0 ? std::min(by.items, max_groups) : groups_for(by.items));
 }
 
 }  // namespace weft::gpu

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <weft/device/native.hpp>
-#include <weft/gpu/attention_text.hpp>
+#include <weft/gpu/attention_kernels.hpp>
 #include <weft/gpu/look_up_texts.hpp>
 
 namespace weft::gpu {
@@ -19,42 +19,30 @@ inline index_t lines_of_result(const native_operands& o) {
 inline index_t columns_of_result(const native_operands& o) {
   return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1);
 }
-inline index_t elements_of_operand(const native_operands& o) { return o.in[0].size(); }
-/// One item for each row of scores.
-inline index_t rows_of_scores(const native_operands& o) {
-  const shape& s = o.in[0].extents;
-  return s[0] * s[1] * s[2];
-}
-/// The same, and then one for each key.
-inline index_t rows_and_columns_of_scores(const native_operands& o) {
-  const shape& s = o.in[1].extents;
-  return rows_of_scores(o) + s[0] * s[1] * s[2];
-}
 }  // namespace detail
 
-/// A text, and how many items compute it; null: one for each element of the first result.
-struct native_text {
-  const char* text = nullptr;
-  index_t (*items)(const native_operands&) = nullptr;
-};
-
-/// The text of a native op: its own, or that of the library's op that it names; null if there is none.
-inline native_text native_text_of(const native_code& code) {
+/// The kernels of a native op, in their order: those of the library's op that it names, or its own; none if
+/// it has no text. `memory`: bytes that a group of threads of the device can share.
+[[gnu::cold]] inline std::vector<native_text> native_texts_of(const native_code& code,
+                                                              const native_operands& o, index_t memory) {
+  const index_t elements = o.out.empty() ? 0 : o.out[0].size();
   switch (code.op) {
-    case native_op::checked_index: return {checked_index_text};
-    case native_op::index_select: return {index_select_text};
-    case native_op::index_add: return {index_add_text, &detail::columns_of_result};
-    case native_op::gather: return {gather_text};
-    case native_op::scatter_sum: return {scatter_sum_text, &detail::lines_of_result};
-    case native_op::arg_extremum: return {arg_extremum_text};
-    case native_op::argsort: return {argsort_text, &detail::elements_of_operand};
-    case native_op::cumsum: return {cumsum_text, &detail::lines_of_result};
-    case native_op::uniform: return {uniform_text};
-    case native_op::checked_probability: return {checked_probability_text};
-    case native_op::attention: return {attention_text, &detail::rows_of_scores};
-    case native_op::attention_backward: return {attention_backward_text, &detail::rows_and_columns_of_scores};
-    default: return {code.text, code.items};
+    case native_op::checked_index: return {{checked_index_text, elements}};
+    case native_op::index_select: return {{index_select_text, elements}};
+    case native_op::index_add: return {{index_add_text, detail::columns_of_result(o)}};
+    case native_op::gather: return {{gather_text, elements}};
+    case native_op::scatter_sum: return {{scatter_sum_text, detail::lines_of_result(o)}};
+    case native_op::arg_extremum: return {{arg_extremum_text, elements}};
+    case native_op::argsort: return {{argsort_text, o.in[0].size()}};
+    case native_op::cumsum: return {{cumsum_text, detail::lines_of_result(o)}};
+    case native_op::uniform: return {{uniform_text, elements}};
+    case native_op::checked_probability: return {{checked_probability_text, elements}};
+    case native_op::attention: return attention_texts(o, memory);
+    case native_op::attention_backward: return attention_backward_texts(o, memory);
+    default: break;
   }
+  if (!code.text) return {};
+  return {{code.text, code.items ? code.items(o) : elements, code.threads}};
 }
 
 }  // namespace weft::gpu

@@ -166,12 +166,17 @@ class opencl_backend : public jit_backend {
       check(cl_.clSetKernelArg(function, next++, sizeof(cl_mem), &at.object), "clSetKernelArg");
     }
     check(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
-    const auto local = static_cast<std::size_t>(group_size),
+    const auto local = static_cast<std::size_t>(kernel.threads),
                global = static_cast<std::size_t>(groups) * local;
     check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
           "clEnqueueNDRangeKernel");
   }
 
+  index_t group_memory() const override {
+    cl_ulong bytes = 0;
+    cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
+    return static_cast<index_t>(bytes);
+  }
   void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
   void read(void* to, const void* from, std::size_t bytes) override {
