@@ -21,15 +21,22 @@ struct fixed_table {
   T data[std::size_t{N > 0 ? N : 1}]{};
 
   constexpr std::span<const T> view() const { return {data, static_cast<std::size_t>(N)}; }
-  constexpr void fill(const sequence<T>& from) {
-    for (int i = 0; i < N; ++i) data[i] = from[i];
-  }
+  constexpr int size() const { return N; }
+  constexpr const T& operator[](int i) const { return data[i]; }
   constexpr sequence<T> to_sequence() const {
     sequence<T> s;
     for (int i = 0; i < N; ++i) s.push_back(data[i]);
     return s;
   }
 };
+
+/// A table of N elements with the first elements of `list`, as many as there are.
+template <int N, template <class, auto...> class List, class T, auto... Size>
+constexpr fixed_table<T, N> first_of(const List<T, Size...>& list) {
+  fixed_table<T, N> table;
+  for (int i = 0; i < N && i < list.size(); ++i) table.data[i] = list[i];
+  return table;
+}
 
 }  // namespace weft
 
@@ -38,6 +45,11 @@ namespace weft::graph {
 /// Sizes of the tables of a frozen graph.
 struct graph_sizes {
   int nodes, outputs, symbols, checks, laws;
+
+  constexpr bool fit_into(const graph_sizes& room) const {
+    return nodes <= room.nodes && outputs <= room.outputs && symbols <= room.symbols &&
+           checks <= room.checks && laws <= room.laws;
+  }
 };
 
 /// A graph in tables of exact size, as a constant; thaw() returns it as a graph.
@@ -68,26 +80,49 @@ struct frozen_graph {
 
 /// The sizes of the tables that `g` needs.
 constexpr graph_sizes sizes_of(const compute_graph& g) {
-  return {g.nodes.size(), g.outputs.size(), g.dims.symbols.size(), g.dims.checks.size(),
-          g.dims.laws.size()};
+  return {g.nodes.size(), g.outputs.size(), g.dims.symbols.size(), g.dims.checks.size(), g.dims.laws.size()};
 }
+
+namespace detail {
+
+/// Most graphs are within these sizes and computed once; a larger one is computed again for its own sizes.
+inline constexpr graph_sizes usual_sizes{256, 128, 128, 128, 128};
+
+/// The first elements of all lists of a graph, as many as tables of the sizes S hold.
+template <graph_sizes S>
+constexpr frozen_graph<S> frozen(const auto& g, const auto& dims) {
+  return {first_of<S.nodes>(g.nodes),
+          first_of<S.outputs>(g.outputs),
+          first_of<S.symbols>(dims.symbols),
+          first_of<S.symbols>(dims.same_as),
+          first_of<S.checks>(dims.checks),
+          first_of<S.laws>(dims.laws),
+          g.leaves,
+          g.arguments,
+          g.sizes};
+}
+
+template <graph_sizes S>
+constexpr frozen_graph<S> frozen_whole(const compute_graph& g) {
+  return frozen<S>(g, g.dims);
+}
+
+struct measured_graph {
+  graph_sizes sizes;
+  frozen_graph<usual_sizes> begin;
+};
+constexpr measured_graph measured(const compute_graph& g) {
+  return {sizes_of(g), frozen_whole<usual_sizes>(g)};
+}
+
+}  // namespace detail
 
 /// The graph returned by Source::make(), as a constant.
 template <class Source>
-consteval auto freeze_graph() {
-  constexpr graph_sizes sizes = sizes_of(Source::make());
-  const compute_graph g = Source::make();
-  frozen_graph<sizes> frozen;
-  frozen.nodes.fill(g.nodes);
-  frozen.outputs.fill(g.outputs);
-  frozen.symbols.fill(g.dims.symbols);
-  frozen.same_as.fill(g.dims.same_as);
-  frozen.checks.fill(g.dims.checks);
-  frozen.laws.fill(g.dims.laws);
-  frozen.leaves = g.leaves;
-  frozen.arguments = g.arguments;
-  frozen.sizes = g.sizes;
-  return frozen;
+constexpr auto freeze_graph() {
+  constexpr detail::measured_graph g = detail::measured(Source::make());
+  if constexpr (g.sizes.fit_into(detail::usual_sizes)) return detail::frozen<g.sizes>(g.begin, g.begin);
+  else return detail::frozen_whole<g.sizes>(Source::make());
 }
 
 }  // namespace weft::graph

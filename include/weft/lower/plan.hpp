@@ -340,6 +340,12 @@ class planner {
 
 struct plan_sizes {
   int values, steps, operands, kernels, instructions, symbols, checks, laws, outputs;
+
+  constexpr bool fit_into(const plan_sizes& room) const {
+    return values <= room.values && steps <= room.steps && operands <= room.operands &&
+           kernels <= room.kernels && instructions <= room.instructions && symbols <= room.symbols &&
+           checks <= room.checks && laws <= room.laws && outputs <= room.outputs;
+  }
 };
 
 template <plan_sizes S>
@@ -372,28 +378,39 @@ constexpr plan_sizes sizes_of(const plan& p) {
 constexpr plan make_plan(const graph::compute_graph& g) { return detail::planner(g).run(); }
 
 namespace detail {
-template <plan_sizes Sizes>
-constexpr frozen_plan<Sizes> frozen(const plan& p) {
-  frozen_plan<Sizes> result;
-  result.values.fill(p.values);
-  result.steps.fill(p.steps);
-  result.operands.fill(p.operands);
-  result.kernels.fill(p.kernels);
-  result.instructions.fill(p.instructions);
-  result.symbols.fill(p.symbols);
-  result.checks.fill(p.checks);
-  result.laws.fill(p.laws);
-  result.outputs.fill(p.outputs);
-  result.leaves = p.leaves;
-  return result;
+
+/// Most plans are within these sizes and computed once; a larger one is computed again for its own sizes.
+inline constexpr plan_sizes usual_sizes{256, 128, 512, 64, 2048, 128, 128, 128, 128};
+
+/// The first elements of all lists of a plan, as many as tables of the sizes S hold.
+template <plan_sizes S>
+constexpr frozen_plan<S> frozen(const auto& p) {
+  return {first_of<S.values>(p.values),
+          first_of<S.steps>(p.steps),
+          first_of<S.operands>(p.operands),
+          first_of<S.kernels>(p.kernels),
+          first_of<S.instructions>(p.instructions),
+          first_of<S.symbols>(p.symbols),
+          first_of<S.checks>(p.checks),
+          first_of<S.laws>(p.laws),
+          first_of<S.outputs>(p.outputs),
+          p.leaves};
 }
+
+struct measured_plan {
+  plan_sizes sizes;
+  frozen_plan<usual_sizes> begin;
+};
+constexpr measured_plan measured(const plan& p) { return {sizes_of(p), frozen<usual_sizes>(p)}; }
+
 }  // namespace detail
 
 /// The plan returned by Source::make(), in tables of exact size.
 template <class Source>
-consteval auto freeze() {
-  constexpr detail::plan_sizes sizes = detail::sizes_of(Source::make());
-  return detail::frozen<sizes>(Source::make());
+constexpr auto freeze() {
+  constexpr detail::measured_plan p = detail::measured(Source::make());
+  if constexpr (p.sizes.fit_into(detail::usual_sizes)) return detail::frozen<p.sizes>(p.begin);
+  else return detail::frozen<p.sizes>(Source::make());
 }
 
 }  // namespace weft::lower

@@ -140,7 +140,7 @@ namespace weft {
 template <class Source, auto Pass>
 class context_graph {
   struct source {
-    static consteval graph::compute_graph make() {
+    static constexpr graph::compute_graph make() {
       return verified(Pass(Source::frozen.thaw()), graph::verify_expanded);
     }
   };

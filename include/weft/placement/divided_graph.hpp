@@ -103,13 +103,13 @@ class divided_graph {
   template <graph::detail::plain_placement P>
   using type_of = typename graph::detail::placement_type<P.kind, P.dim, P.groups, P.unit>::type;
   struct source {
-    static consteval graph::compute_graph make() {
+    static constexpr graph::compute_graph make() {
       return verified(
           graph::without_dead_code(graph::detail::placed_program(Source::frozen.thaw(), Sequence).graph),
           graph::verify_expanded);
     }
   };
-  static consteval auto frozen_graph() {
+  static constexpr auto frozen_graph() {
     if constexpr (found_.kind == graph::mistake::none) return graph::freeze_graph<source>();
     else
       return (void)placement_refused<found_.kind, decltype(graph::detail::name_as_type<found_.op>()),

@@ -68,14 +68,14 @@ namespace detail {
 
 template <expression E, class Options>
 struct value_graph {
-  static consteval graph::compute_graph make() {
+  static constexpr graph::compute_graph make() {
     return verified(graph::expanded(graph_of<E, Options>()), graph::verify_expanded);
   }
   static constexpr auto frozen = graph::freeze_graph<value_graph>();
 };
 template <expression E, class Options>
 struct value_plan {
-  static consteval lower::plan make() {
+  static constexpr lower::plan make() {
     using source = value_graph<E, Options>;
     if constexpr (divides_programs<source, Options>)
       return plan_of(Options::template divided<source>::frozen.thaw());
@@ -85,7 +85,7 @@ struct value_plan {
 /// One joint graph for forward and backward, so that E is differentiated once.
 template <expression E, class Options>
 struct joint_graph {
-  static consteval graph::compute_graph make() { return joint_graph_of<E, Options>(); }
+  static constexpr graph::compute_graph make() { return joint_graph_of<E, Options>(); }
   static constexpr auto frozen = graph::freeze_graph<joint_graph>();
 };
 template <expression E, class Options>
@@ -96,7 +96,7 @@ constexpr graph::compute_graph thawed_joint_graph() {
 }
 template <expression E, class Options>
 struct forward_plan {
-  static consteval lower::plan make() {
+  static constexpr lower::plan make() {
     const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::forward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
@@ -104,7 +104,7 @@ struct forward_plan {
 };
 template <expression E, class Options>
 struct backward_plan {
-  static consteval lower::plan make() {
+  static constexpr lower::plan make() {
     const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     return plan_of(
         autodiff::backward_part(joint, autodiff::saved_values(joint, Options::saved == saving::written)));
@@ -114,7 +114,7 @@ struct backward_plan {
 /// One of the two parts of the backward program.
 template <expression E, class Options, graph::compute_graph autodiff::divided_backward::* Part>
 struct backward_part_plan {
-  static consteval lower::plan make() {
+  static constexpr lower::plan make() {
     const graph::compute_graph joint = thawed_joint_graph<E, Options>();
     const bool all_written = Options::saved == saving::written;
     return plan_of(autodiff::backward_in_parts(joint, autodiff::saved_values(joint, all_written)).*Part);
@@ -129,13 +129,11 @@ class program {
   static constexpr auto planned_ = lower::freeze<Source>();
   static constexpr auto native_uses_ = [] {
     constexpr int count = lower::native_uses_of(planned_.view()).size();
-    fixed_table<lower::native_use, count> uses;
-    uses.fill(lower::native_uses_of(planned_.view()));
-    return uses;
+    return first_of<count>(lower::native_uses_of(planned_.view()));
   }();
   /// The plan with the functions of its native ops, for the types that occur.
   template <int... I>
-  static consteval auto with_functions(std::integer_sequence<int, I...>) {
+  static constexpr auto with_functions(std::integer_sequence<int, I...>) {
     auto p = planned_;
     for (lower::step_entry& s : p.steps.data) {
       [[maybe_unused]] const lower::native_use use = lower::native_use_of(planned_.view(), s);
