@@ -162,7 +162,7 @@ array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment
   call c{Op::name, at, dtype_of<typename node<Op, Attr, O...>::value_type>, e.given->rounding, {}};
   const bool detached = e.detached;
   e.detached = detached || c.op == "detach";
-  std::apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); }, n.operands);
+  n.operands.apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); });
   e.detached = detached;
   if (e.given->disturb_operand)
     for (array& operand : c.operands) e.given->disturb_operand(c.op, operand);
@@ -205,7 +205,7 @@ array value(const E& e, const options& o = {}) {
 /// The values of a bundle.
 template <expression... E>
 std::vector<array> value(const bundle<E...>& b, const options& o = {}) {
-  return std::apply([&](const auto&... e) { return std::vector<array>{value(e, o)...}; }, b.values);
+  return b.values.apply([&](const auto&... e) { return std::vector<array>{value(e, o)...}; });
 }
 
 /// A derivative by difference quotients, with an estimate of its error for each element. Where a function

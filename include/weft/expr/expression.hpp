@@ -12,11 +12,11 @@
 #pragma once
 
 #include <concepts>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include <weft/base/dtype.hpp>
+#include <weft/expr/operands.hpp>
 #include <weft/shape/attributes.hpp>
 #include <weft/shape/extents.hpp>
 #include <weft/shape/laws.hpp>
@@ -123,7 +123,7 @@ struct node : expression_base {
   static constexpr shape static_shape = law.value.extents;
   static constexpr long node_count = detail::sum_of_counts({Operands::node_count...});
 
-  std::tuple<Operands...> operands;
+  operand_list<Operands...> operands;
 
   constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
 
@@ -171,13 +171,15 @@ struct bundle : expression_base {
   static constexpr shape static_shape = First::static_shape;
   static constexpr long node_count = detail::sum_of_counts({First::node_count, Rest::node_count...});
 
-  std::tuple<First, Rest...> values;
+  operand_list<First, Rest...> values;
+
+  constexpr explicit bundle(First first, Rest... rest) : values(std::move(first), std::move(rest)...) {}
 };
 
 /// Several expressions as one, evaluated by one program; see `update`.
 template <expression... E>
 constexpr auto bundled(E... e) {
-  return bundle<E...>{{}, {std::move(e)...}};
+  return bundle<E...>(std::move(e)...);
 }
 
 namespace detail {

@@ -107,12 +107,12 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
 
 template <class... E>
 void collect(const bundle<E...>& b, operands& to, scope& s) {
-  std::apply([&](const auto&... e) { (collect(e, to, s), ...); }, b.values);
+  b.values.apply([&](const auto&... e) { (collect(e, to, s), ...); });
 }
 
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to, scope& s) {
-  std::apply([&](const auto&... o) { (collect(o, to, s), ...); }, n.operands);
+  n.operands.apply([&](const auto&... o) { (collect(o, to, s), ...); });
 }
 
 template <class Op, class Attr, int Sizes, class... A>

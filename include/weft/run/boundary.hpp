@@ -150,18 +150,15 @@ auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e);
 
 template <class Evaluator, class Variables, class Op, class Attr, class... A>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const node<Op, Attr, A...>& n) {
-  return std::apply(
-      [&](const auto&... a) { return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...}; },
-      n.operands);
+  return n.operands.apply(
+      [&](const auto&... a) { return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...}; });
 }
 
 template <class Evaluator, class Variables, class Op, class Attr, int Sizes, class... A>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
-  return std::apply(
-      [&](const auto&... a) {
-        return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
-      },
-      n.operands);
+  return n.operands.apply([&](const auto&... a) {
+    return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
+  });
 }
 
 /// The value of a block applied to a leaf.
