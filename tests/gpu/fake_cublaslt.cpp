@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "fake_cuda.hpp"
+#include "fake_queue.hpp"
 
 struct fake_product {
   cublasComputeType_t compute;
@@ -166,16 +167,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t*, void*, std::size_t, cudaStream_t stream) {
-  if (const CUresult r = cuStreamSynchronize(reinterpret_cast<CUstream>(stream)))  // its context is current
-    return r == CUDA_ERROR_INVALID_CONTEXT ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_INTERNAL_ERROR;
   CUcontext context = nullptr;
   cuCtxGetCurrent(&context);
   if (reinterpret_cast<cublasLtHandle_t>(context) != handle) return CUBLAS_STATUS_EXECUTION_FAILED;
   const std::lock_guard lock(state);
   ++noted.products;
-  const auto& p = *real<fake_product>(product);
-  const auto &x = *real<fake_matrix>(a_layout), &y = *real<fake_matrix>(b_layout),
-             &z = *real<fake_matrix>(d_layout);
+  const fake_product p = *real<fake_product>(product);
+  const fake_matrix x = *real<fake_matrix>(a_layout), y = *real<fake_matrix>(b_layout),
+                    z = *real<fake_matrix>(d_layout);
   const bool wide = p.scale == CUDA_R_64F, tx = p.transposed[0] == CUBLAS_OP_T,
              ty = p.transposed[1] == CUBLAS_OP_T;
   const double scale =
@@ -186,7 +185,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   if (depth != static_cast<std::int64_t>(ty ? y.columns : y.rows) || (tx ? x.columns : x.rows) != z.rows ||
       (ty ? y.rows : y.columns) != z.columns)
     return CUBLAS_STATUS_INVALID_VALUE;
-  for (std::int64_t batch = 0; batch < z.batch; ++batch)
+  const auto multiply = [=] {
+    for (std::int64_t batch = 0; batch < z.batch; ++batch)
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(z.rows); ++i)
       for (std::int64_t j = 0; j < static_cast<std::int64_t>(z.columns); ++j) {
         double sum = 0;
@@ -196,7 +196,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         const std::int64_t at = batch * z.stride + i + j * z.leading;
         store(d, z.type, at, scale * sum + (kept == 0 ? 0 : kept * load(c, z.type, at)));
       }
-  return CUBLAS_STATUS_SUCCESS;
+    return true;
+  };
+  const CUresult queued = fake_cuda_queue(reinterpret_cast<CUstream>(stream), {multiply, nullptr});
+  if (queued == CUDA_ERROR_INVALID_CONTEXT) return CUBLAS_STATUS_EXECUTION_FAILED;
+  return queued ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
 }
 
 }  // extern "C"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A CUDA driver with two devices that computes on the CPU: for tests, as libcuda.so.1. It counts calls, fails
-// where it is told to, and notes what is done against the driver's rules. Memory ends where a page ends that
-// cannot be read, holds NaN at first, and cannot be read after it was freed. A kernel is a shared object
+// A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests, as
+// libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's rules.
+// Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it was freed.
+// What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
 // (fake_nvrtc.cpp); its items are fibers, and those of a group meet at barriers.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -9,15 +10,20 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "fake_queue.hpp"
 
 struct CUctx_st {
   int device;
@@ -25,6 +31,14 @@ struct CUctx_st {
 };
 struct CUstream_st {
   CUcontext context;
+  std::deque<fake_cuda::queued_work> work{};
+  long begun = 0, over = 0;
+  bool runs = false, is_destroyed = false;
+};
+struct CUevent_st {
+  CUcontext context;
+  fake_cuda::position at{nullptr, 0};  // nothing was recorded
+  long tried = -1;                     // the state of all streams in which it was not over
 };
 struct CUfunc_st {
   void (*entry)(void** arguments) = nullptr;
@@ -32,6 +46,7 @@ struct CUfunc_st {
     unsigned item, items, group, groups;
   }* place = nullptr;
   void (**barrier)() = nullptr;
+  unsigned long (*sizes)(unsigned long* to) = nullptr;  // of the parameters
 };
 struct CUmod_st {
   CUcontext context;
@@ -52,13 +67,16 @@ struct block {
   CUcontext context;
 };
 
-std::mutex state;
+std::recursive_mutex state;
+std::condition_variable_any changed;
 std::map<std::string, long> calls;
 std::map<std::string, failure> failures;
 std::string misuse;
-CUctx_st contexts[2] = {{0}, {1}};
+constexpr int most_devices = 8;
+CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
 std::map<CUdeviceptr, block> memory;
-long streams = 0, modules = 0;
+long streams = 0, modules = 0, events = 0, changes = 0;
 thread_local CUcontext current = nullptr;
 
 /// What no test asked about fails the program.
@@ -98,6 +116,50 @@ CUresult in_memory(const char* name, CUdeviceptr address, std::size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return belongs(name, after->second.context);
+}
+
+int device_count() {
+  const char* const set = std::getenv("FAKE_CUDA_DEVICES");
+  return set ? std::clamp(std::atoi(set), 1, most_devices) : 2;
+}
+
+/// Runs what is queued up to these positions, and what it waits for, as far as possible; whether all of it is
+/// over.
+bool run_up_to(const std::vector<fake_cuda::position>& ends) {
+  std::map<CUstream, long> wanted;
+  bool moves = true;
+  const auto want = [&](const fake_cuda::position& p) {
+    if (!p.first) return;
+    long& known = wanted[p.first];
+    if (p.second > known) known = p.second, moves = true;
+  };
+  for (const auto& p : ends) want(p);
+  while (moves) {
+    moves = false;
+    for (const auto& [stream, end] : std::map<CUstream, long>(wanted))
+      while (!stream->runs && stream->over < end) {
+        stream->runs = true;
+        const fake_cuda::queued_work& work = stream->work.front();
+        if (work.awaits)
+          for (const auto& p : work.awaits()) want(p);
+        const bool over = work.run();
+        stream->runs = false;
+        if (!over) break;
+        stream->work.pop_front();
+        ++stream->over;
+        ++changes;
+        moves = true;
+      }
+  }
+  return std::all_of(ends.begin(), ends.end(),
+                     [](const auto& p) { return !p.first || p.first->over >= p.second; });
+}
+fake_cuda::position end_of(CUstream stream) { return {stream, stream->begun}; }
+std::vector<fake_cuda::position> ends_in(CUcontext context) {
+  std::vector<fake_cuda::position> ends;
+  for (const auto& s : all_streams)
+    if (s->context == context) ends.push_back(end_of(s.get()));
+  return ends;
 }
 
 /// The items of one group at a time. Only one thread runs kernels.
@@ -143,11 +205,19 @@ struct group_of_items {
     return true;
   }
 } group;
-std::mutex launching;
 
 void group_of_items::start() {
   group.function->entry(group.arguments);
   group.running->done = true;
+}
+void run_kernel(CUfunction function, unsigned groups, unsigned items, void** arguments) {
+  group.function = function;
+  group.arguments = arguments;
+  *function->barrier = &group_of_items::wait;
+  for (unsigned g = 0; g < groups; ++g) {
+    *function->place = {0, items, g, groups};
+    if (!group.run(items)) return note("cuLaunchKernel: not every item of a group reaches a barrier");
+  }
 }
 void group_of_items::wait() { swapcontext(&group.running->at, &group.scheduler); }
 
@@ -172,7 +242,41 @@ const char* fake_cuda_misuse() {
 }
 long fake_cuda_held() {
   const std::lock_guard lock(state);
-  return contexts[0].holders + contexts[1].holders + streams + modules + static_cast<long>(memory.size());
+  long holders = 0;
+  for (const CUctx_st& c : contexts) holders += c.holders;
+  return holders + streams + modules + events + static_cast<long>(memory.size());
+}
+
+std::recursive_mutex& fake_cuda_state() { return state; }
+void fake_cuda_note(const char* what) {
+  const std::lock_guard lock(state);
+  note(what);
+}
+void fake_cuda_changed() {
+  const std::lock_guard lock(state);
+  ++changes;
+  changed.notify_all();
+}
+CUcontext fake_cuda_current() { return current; }
+CUcontext fake_cuda_context_of(CUstream stream) { return stream->context; }
+long fake_cuda_end_of(CUstream stream) {
+  const std::lock_guard lock(state);
+  return stream->begun;
+}
+bool fake_cuda_holds(CUcontext context, const void* at, std::size_t bytes) {
+  const std::lock_guard lock(state);
+  const auto address = reinterpret_cast<CUdeviceptr>(at);
+  auto after = memory.upper_bound(address);
+  return after != memory.begin() && (--after, address + bytes <= after->first + after->second.bytes) &&
+         after->second.context == context;
+}
+CUresult fake_cuda_queue(CUstream stream, fake_cuda::queued_work work) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = belongs("work queued on a stream", stream->context)) return r;
+  stream->work.push_back(std::move(work));
+  ++stream->begun;
+  fake_cuda_changed();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuInit(unsigned) {
@@ -186,7 +290,7 @@ CUresult cuDriverGetVersion(int* version) {
 CUresult cuDeviceGetCount(int* count) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuDeviceGetCount", false)) return r;
-  *count = 2;
+  *count = device_count();
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
@@ -196,7 +300,7 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuDeviceGet", false)) return r;
-  if (ordinal < 0 || ordinal > 1) return CUDA_ERROR_INVALID_DEVICE;
+  if (ordinal < 0 || ordinal >= device_count()) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
@@ -234,7 +338,8 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuStreamCreate")) return r;
-  *stream = new CUstream_st{current};
+  all_streams.push_back(std::make_unique<CUstream_st>(CUstream_st{current}));
+  *stream = all_streams.back().get();
   ++streams;
   return CUDA_SUCCESS;
 }
@@ -242,14 +347,55 @@ CUresult cuStreamDestroy(CUstream stream) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuStreamDestroy")) return r;
   if (const CUresult r = belongs("cuStreamDestroy", stream->context)) return r;
-  delete stream;
+  if (!run_up_to({end_of(stream)})) note("cuStreamDestroy: its work cannot end");
+  stream->is_destroyed = true;
   --streams;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamSynchronize(CUstream stream) {
-  const std::lock_guard lock(state);
+  std::unique_lock lock(state);
   if (const CUresult r = enter("cuStreamSynchronize")) return r;
-  return belongs("cuStreamSynchronize", stream->context);
+  if (const CUresult r = belongs("cuStreamSynchronize", stream->context)) return r;
+  const auto end = end_of(stream);
+  while (!run_up_to({end})) changed.wait(lock);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuEventCreate")) return r;
+  *event = new CUevent_st{current};
+  ++events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy(CUevent event) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuEventDestroy", false)) return r;
+  delete event;
+  --events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuEventRecord")) return r;
+  if (event->context != stream->context) note("cuEventRecord: a stream of another context");
+  event->at = end_of(stream);
+  event->tried = -1;
+  return belongs("cuEventRecord", stream->context);
+}
+CUresult cuEventQuery(CUevent event) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuEventQuery")) return r;
+  if (event->tried == changes) return CUDA_ERROR_NOT_READY;
+  if (run_up_to({event->at})) return CUDA_SUCCESS;
+  event->tried = changes;
+  return CUDA_ERROR_NOT_READY;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamWaitEvent")) return r;
+  const auto at = event->at;
+  return fake_cuda_queue(stream, {[at] { return !at.first || at.first->over >= at.second; },
+                                  [at] { return std::vector{at}; }});
 }
 
 CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
@@ -275,6 +421,7 @@ CUresult cuMemFree(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult r = belongs("cuMemFree", found->second.context)) return r;
+  run_up_to(ends_in(current));  // the driver waits for the device
   mmap(found->second.pages, found->second.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
        0);
   memory.erase(found);
@@ -285,24 +432,47 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, 
   if (const CUresult r = enter("cuMemcpyHtoDAsync")) return r;
   if (const CUresult r = belongs("cuMemcpyHtoDAsync", stream->context)) return r;
   if (const CUresult r = in_memory("cuMemcpyHtoDAsync", to, bytes)) return r;
-  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-  return CUDA_SUCCESS;
+  const std::vector<char> copied(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+  return fake_cuda_queue(stream, {[to, copied] {
+                                    std::memcpy(reinterpret_cast<void*>(to), copied.data(), copied.size());
+                                    return true;
+                                  },
+                                  nullptr});
+}
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemcpyDtoDAsync")) return r;
+  if (const CUresult r = belongs("cuMemcpyDtoDAsync", stream->context)) return r;
+  if (const CUresult r = in_memory("cuMemcpyDtoDAsync", to, bytes)) return r;
+  if (const CUresult r = in_memory("cuMemcpyDtoDAsync", from, bytes)) return r;
+  return fake_cuda_queue(
+      stream, {[=] {
+                 std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+                 return true;
+               },
+               nullptr});
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemcpyDtoHAsync")) return r;
   if (const CUresult r = belongs("cuMemcpyDtoHAsync", stream->context)) return r;
   if (const CUresult r = in_memory("cuMemcpyDtoHAsync", from, bytes)) return r;
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-  return CUDA_SUCCESS;
+  return fake_cuda_queue(stream, {[=] {
+                                    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+                                    return true;
+                                  },
+                                  nullptr});
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemsetD8Async")) return r;
   if (const CUresult r = belongs("cuMemsetD8Async", stream->context)) return r;
   if (const CUresult r = in_memory("cuMemsetD8Async", to, bytes)) return r;
-  std::memset(reinterpret_cast<void*>(to), value, bytes);
-  return CUDA_SUCCESS;
+  return fake_cuda_queue(stream, {[=] {
+                                    std::memset(reinterpret_cast<void*>(to), value, bytes);
+                                    return true;
+                                  },
+                                  nullptr});
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
@@ -320,6 +490,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   f.entry = reinterpret_cast<decltype(f.entry)>(dlsym(library, "fake_entry"));
   f.place = static_cast<decltype(f.place)>(dlsym(library, "fake_place"));
   f.barrier = static_cast<decltype(f.barrier)>(dlsym(library, "fake_barrier"));
+  f.sizes = reinterpret_cast<decltype(f.sizes)>(dlsym(library, "fake_sizes"));
   *module = new CUmod_st{current, library, file, f};
   ++modules;
   return CUDA_SUCCESS;
@@ -328,6 +499,7 @@ CUresult cuModuleUnload(CUmodule module) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuModuleUnload")) return r;
   if (const CUresult r = belongs("cuModuleUnload", module->context)) return r;
+  run_up_to(ends_in(current));
   dlclose(module->library);
   close(module->file);  // not before: the loader knows libraries by their names
   delete module;
@@ -354,19 +526,20 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  const std::lock_guard lock(launching);
-  group.function = function;
-  group.arguments = arguments;
-  *function->barrier = &group_of_items::wait;
-  for (unsigned g = 0; g < x; ++g) {
-    *function->place = {0, items, g, x};
-    if (!group.run(items)) {
-      const std::lock_guard noted(state);
-      note("cuLaunchKernel: not every item of a group reaches a barrier");
-      return CUDA_ERROR_LAUNCH_FAILED;
-    }
+  unsigned long sizes[64];
+  const unsigned long count = function->sizes(sizes);
+  std::vector<std::vector<char>> values;
+  for (unsigned long i = 0; i < count; ++i) {
+    const char* const at = static_cast<const char*>(arguments[i]);
+    values.emplace_back(at, at + sizes[i]);
   }
-  return CUDA_SUCCESS;
+  return fake_cuda_queue(stream, {[=]() mutable {
+                                    std::vector<void*> copied;
+                                    for (auto& v : values) copied.push_back(v.data());
+                                    run_kernel(function, x, items, copied.data());
+                                    return true;
+                                  },
+                                  nullptr});
 }
 CUresult cuGetErrorString(CUresult code, const char** text) {
   *text = code == CUDA_ERROR_ILLEGAL_ADDRESS ? "an illegal memory access was encountered"

@@ -2,6 +2,7 @@
 // What a test asks of the fake driver, which it finds in libcuda.so.1 as weft does.
 #pragma once
 
+#include <cuda.h>
 #include <dlfcn.h>
 
 #include <stdexcept>
@@ -41,5 +42,15 @@ struct products {
 inline products& products_of() {
   return *function<products*()>("libcublasLt.so.13", "fake_cublaslt_products")();
 }
+
+/// Among ranks over the fake NCCL: the next state of the communicator of the rank on this device is an error;
+/// what this device's rank calls never gets onto its stream; communicators that are there.
+inline void fail_nccl(CUcontext of, int error) {
+  function<void(CUcontext, int)>("libnccl.so.2", "fake_nccl_fail")(of, error);
+}
+inline void stall_nccl(CUcontext of, bool on) {
+  function<void(CUcontext, bool)>("libnccl.so.2", "fake_nccl_stall")(of, on);
+}
+inline long held_by_nccl() { return function<long()>("libnccl.so.2", "fake_nccl_held")(); }
 
 }  // namespace fake_cuda

@@ -54,6 +54,12 @@ template <class... Parameters>
 static void fake_call(void (*kernel)(Parameters...), void** arguments) {
   fake_call(kernel, arguments, typename __make_sequence<sizeof...(Parameters)>::type{});
 }
+template <class... Parameters>
+static unsigned long fake_sizes_of(void (*)(Parameters...), unsigned long* to) {
+  unsigned long n = 0;
+  ((to[n++] = sizeof(Parameters)), ...);
+  return n;
+}
 #line 1 "weft.cu"
 )";
 constexpr const char* sequence = R"(
@@ -64,6 +70,7 @@ template <unsigned long... I> struct __make_sequence<0, I...> { using type = __i
 )";
 constexpr const char* entry = R"(
 extern "C" void fake_entry(void** arguments) { fake_call(&weft_kernel, arguments); }
+extern "C" unsigned long fake_sizes(unsigned long* to) { return fake_sizes_of(&weft_kernel, to); }
 )";
 
 std::mutex compiling;

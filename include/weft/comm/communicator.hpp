@@ -17,6 +17,8 @@
 
 namespace weft {
 
+class backend;
+
 /// Options of one operation: a label for errors, the time-out, whether it is counted as control traffic, and
 /// the training step.
 struct comm_options {
@@ -136,6 +138,18 @@ class communicator {
 
   /// Fails every operation of every rank, pending or future, with this reason.
   virtual void abort(const std::string& reason) = 0;
+  /// Why the group has failed: a rank has aborted it, is lost, or was late; null if it has not.
+  virtual std::exception_ptr failure() const { return nullptr; }
+
+  /// The device whose memory operations can use, beside that of the host; null if there is none.
+  virtual const backend* reaches() const { return nullptr; }
+
+  /// Starts an operation given as a value, neither counted nor recorded: for communicators on top of this
+  /// one. If `o.agrees_only`, it is completed when all ranks have called the same, and no data moves.
+  work pass_on(operation o) {
+    check(o);
+    return start(std::move(o));
+  }
 
  protected:
   /// Starts an operation with checked arguments.
@@ -176,6 +190,8 @@ class communicator {
       throw value_error("weft: rank " + std::to_string(rank()) + ": " + o.text() + ": " + why);
     };
     const auto own = static_cast<std::size_t>(rank());
+    if (o.space() == memory_space::device && !reaches() && !o.agrees_only)
+      fail(std::string("the communicator ") + name() + " does not reach it");
     if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
     if (is_message(o.kind) && o.root == rank())
       fail("a rank cannot send to itself");

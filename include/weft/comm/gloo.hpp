@@ -40,6 +40,7 @@ class gloo_communicator : public communicator {
   void abort(const std::string& reason) override {
     group_->mesh->give_up("weft: rank " + std::to_string(group_->own()) + " gave up: " + reason);
   }
+  std::exception_ptr failure() const override { return group_->mesh->failure(); }
 
  protected:
   work start(operation o) override {

@@ -24,6 +24,7 @@ class gloo_collective : public gloo_operation {
 
   void perform(gloo_mesh& mesh) override {
     agree(mesh);
+    if (what_.agrees_only) return;
     if (is_reduction(what_.kind)) reduce(mesh);
     else exchange(mesh, 1, moves(what_, group_.rank, group_.size()));
   }

@@ -169,6 +169,16 @@ class gloo_mesh : public watched_group {
     std::erase(waiting_, &op);
   }
 
+  /// The verdict, if there is one.
+  std::exception_ptr failure() {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) return nullptr;
+    try {
+      throw_verdict(*failure_);
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
   /// Makes everything fail on all ranks.
   void give_up(const std::string& reason) {
     watch_->give_up(reason);

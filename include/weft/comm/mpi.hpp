@@ -181,6 +181,15 @@ class mpi_communicator : public communicator {
   void abort(const std::string& reason) override {
     queue_->watch()->give_up("weft: rank " + std::to_string(queue_->watch()->rank()) + " gave up: " + reason);
   }
+  std::exception_ptr failure() const override {
+    queue_->watch()->progress();
+    if (!queue_->watch()->verdict()) return nullptr;
+    try {
+      detail::throw_verdict(*queue_->watch()->verdict());
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
 
   /// Waits until all ranks have called it, and sets `code` to the exit code of the job, which is that of a
   /// failed rank if there is one. False if this takes longer than `limit`.

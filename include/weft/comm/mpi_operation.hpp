@@ -76,8 +76,8 @@ class mpi_operation {
         failure = what_.kind == collective::receive
                       ? disagreement_of_both()
                       : disagreement_of(what_, meant_, group_.members, group_.rank, number_);
-        stage_ = failure.empty() ? stage::move : stage::over;
-        if (failure.empty()) begin_move();
+        stage_ = failure.empty() && !what_.agrees_only ? stage::move : stage::over;
+        if (stage_ == stage::move) begin_move();
         return;
       case stage::move:
         if (is_reduction(what_.kind)) return begin_collect();

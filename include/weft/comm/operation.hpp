@@ -54,14 +54,19 @@ constexpr const char* name_of(reduction r) {
   return names[static_cast<int>(r)];
 }
 
+/// Where elements are: in memory of the host, or in that of the device that the communicator reaches.
+enum class memory_space : std::uint8_t { host, device };
+
 /// Contiguous elements that an operation reads.
 struct const_elements {
   const void* data = nullptr;
   index_t count = 0;
   dtype type = dtype::f32;
+  memory_space space = memory_space::host;
 
   const_elements() = default;
-  const_elements(const void* d, index_t n, dtype t) : data(d), count(n), type(t) {}
+  const_elements(const void* d, index_t n, dtype t, memory_space s = memory_space::host)
+      : data(d), count(n), type(t), space(s) {}
   template <class T, std::size_t N>
   requires element<std::remove_const_t<T>> const_elements(std::span<T, N> s)
       : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<std::remove_const_t<T>>) {}
@@ -75,14 +80,16 @@ struct elements {
   void* data = nullptr;
   index_t count = 0;
   dtype type = dtype::f32;
+  memory_space space = memory_space::host;
 
   elements() = default;
-  elements(void* d, index_t n, dtype t) : data(d), count(n), type(t) {}
+  elements(void* d, index_t n, dtype t, memory_space s = memory_space::host)
+      : data(d), count(n), type(t), space(s) {}
   template <element T, std::size_t N>
   elements(std::span<T, N> s) : data(s.data()), count(static_cast<index_t>(s.size())), type(dtype_of<T>) {}
   template <element T>
   elements(std::vector<T>& v) : elements(std::span<T>(v)) {}
-  operator const_elements() const { return {data, count, type}; }
+  operator const_elements() const { return {data, count, type, space}; }
 };
 
 /// Number of elements by rank, if ranks have different numbers.
@@ -104,8 +111,12 @@ struct operation {
   std::string label{};  // its purpose: module path and op
   std::int64_t step = -1;  // the training step, if known
   std::chrono::milliseconds timeout = default_timeout;
+  bool agrees_only = false;  // ranks only agree on it: its data moves by other means
 
   dtype type() const { return in.data || in.count ? in.type : out.type; }
+  memory_space space() const {
+    return in.space == memory_space::device ? memory_space::device : out.space;
+  }
 
   /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal on ranks that call the same operation.
   std::string text() const {
@@ -139,13 +150,14 @@ struct operation {
     t += ")";
     if (!label.empty()) (t += " for ").append(label);
     if (step >= 0) (t += " in step ").append(std::to_string(step));
+    if (space() == memory_space::device) t += ", in device memory";
     return t;
   }
 
   /// Whether text() would be equal, without composing it.
   bool means_what(const operation& other) const {
     const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root &&
-                      label == other.label && step == other.step;
+                      label == other.label && step == other.step && space() == other.space();
     if (!same) return false;
     switch (kind) {
       case collective::all_reduce:

@@ -19,12 +19,16 @@ class self_communicator : public communicator {
     return color < 0 ? nullptr : std::make_shared<self_communicator>();
   }
   void abort(const std::string& reason) override { aborted_ = reason; }
+  std::exception_ptr failure() const override {
+    if (aborted_.empty()) return nullptr;
+    return std::make_exception_ptr(comm_error("weft: rank 0: the group was given up: " + aborted_));
+  }
 
  protected:
   work start(operation o) override {
     if (!aborted_.empty())
       throw comm_error("weft: rank 0: " + o.text() + ": the group was given up: " + aborted_);
-    if (o.out.data && o.out.data != o.in.data && o.in.count)
+    if (!o.agrees_only && o.out.data && o.out.data != o.in.data && o.in.count)
       std::memmove(o.out.data, o.in.data, static_cast<std::size_t>(o.in.bytes()));
     return {};
   }

@@ -274,7 +274,8 @@ class thread_group {
     const auto agrees = [&](const operation& each) { return each.means_what(m.posted[0]); };
     try {
       if (!std::all_of(m.posted.begin() + 1, m.posted.end(), agrees)) throw comm_error(disagreement_of(m));
-      m.chunks = chunks_of(m.posted);
+      m.chunks = chunks_of(m.posted);  // or the parts do not fit
+      if (m.posted[0].agrees_only) m.chunks.clear();
     } catch (const comm_error& e) {
       {
         const std::lock_guard lock(world_->mutex);

@@ -54,6 +54,10 @@ class threads_communicator : public communicator {
     const std::lock_guard lock(group_->world().mutex);
     group_->world().give_up("weft: rank " + std::to_string(rank_) + " gave up: " + reason);
   }
+  std::exception_ptr failure() const override {
+    const std::lock_guard lock(group_->world().mutex);
+    return group_->world().aborted;
+  }
 
  protected:
   work start(operation o) override {

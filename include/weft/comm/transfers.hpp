@@ -24,8 +24,10 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes && to != from) std::memmove(to, from, bytes);
 }
 
-/// The transfers of an operation without a reduction. Data that stays on this rank is copied immediately.
-inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
+/// The transfers of an operation without a reduction. Data that stays on this rank is copied immediately, by
+/// copy(to, from, bytes).
+template <class Copy = decltype(&copy_bytes)>
+std::vector<transfer> moves(const operation& o, int rank, int ranks, Copy copy = &copy_bytes) {
   std::vector<transfer> all;
   const auto size = static_cast<std::size_t>(size_of(o.type()));
   const auto bytes = [&](index_t count) { return static_cast<std::size_t>(count) * size; };
@@ -45,7 +47,7 @@ inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
         const bool all_want = o.kind == collective::all_gather;
         if (!self && (all_want || r == o.root)) add_transfer(all, r, true, in, bytes(o.in.count));
         if (all_want || rank == o.root) {
-          if (self) copy_bytes(out + bytes(received), in, bytes(o.in.count));
+          if (self) copy(out + bytes(received), in, bytes(o.in.count));
           else add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));
         }
         received += count(o.out_counts, r);
@@ -53,7 +55,7 @@ inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
       }
       case collective::scatter:
         if (rank == o.root) {
-          if (self) copy_bytes(out, in + bytes(sent), bytes(count(o.in_counts, r)));
+          if (self) copy(out, in + bytes(sent), bytes(count(o.in_counts, r)));
           else add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
         } else if (r == o.root) {
           add_transfer(all, r, false, out, bytes(o.out.count));
@@ -62,7 +64,7 @@ inline std::vector<transfer> moves(const operation& o, int rank, int ranks) {
         break;
       case collective::all_to_all:
         if (self) {
-          copy_bytes(out + bytes(received), in + bytes(sent), bytes(count(o.in_counts, r)));
+          copy(out + bytes(received), in + bytes(sent), bytes(count(o.in_counts, r)));
         } else {
           add_transfer(all, r, true, in + bytes(sent), bytes(count(o.in_counts, r)));
           add_transfer(all, r, false, out + bytes(received), bytes(count(o.out_counts, r)));

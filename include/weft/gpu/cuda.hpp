@@ -39,7 +39,13 @@ struct cuda_functions {
   WEFT_CUDA(deallocate, cuMemFree);
   WEFT_CUDA(to_device, cuMemcpyHtoDAsync);
   WEFT_CUDA(to_host, cuMemcpyDtoHAsync);
+  WEFT_CUDA(within_device, cuMemcpyDtoDAsync);
   WEFT_CUDA(fill, cuMemsetD8Async);
+  WEFT_CUDA(create_event, cuEventCreate);
+  WEFT_CUDA(destroy_event, cuEventDestroy);
+  WEFT_CUDA(record_event, cuEventRecord);
+  WEFT_CUDA(query_event, cuEventQuery);
+  WEFT_CUDA(await_event, cuStreamWaitEvent);
   WEFT_CUDA(load_module, cuModuleLoadData);
   WEFT_CUDA(unload_module, cuModuleUnload);
   WEFT_CUDA(get_function, cuModuleGetFunction);
@@ -176,6 +182,8 @@ class cuda_backend : public jit_backend {
   }
 
   const char* name() const override { return "cuda"; }
+  /// The queue of kernels and copies, for events.
+  const cuda_queue& queue() const { return queue_; }
   [[gnu::cold]] std::string description() const override {
     char text[256]{};
     int version = 0;
