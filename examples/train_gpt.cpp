@@ -48,6 +48,7 @@ int report(const std::exception_ptr& what) {
 int train_on_ranks(const settings& s, int& count, char**& values) {
   const transport over = s.comm == "mpi"    ? transport::mpi
                          : s.comm == "gloo" ? transport::gloo
+                         : s.comm == "nccl" ? detail::transport_for(launch_from_environment())
                                             : transport::threads;
   const int on_this_machine = over == transport::threads ? s.ranks : launch_from_environment().local_size;
   const auto body = [&](communicator& ranks) {

@@ -22,6 +22,9 @@ extern volatile std::sig_atomic_t interrupted;
 /// The device that was asked for, of one of the ranks of this machine; that it is missing is a mistake of the
 /// user's.
 weft::device device_of(const settings& s, int local_rank);
+/// With `--comm nccl`, the ranks of `host` over NCCL, each with its device; else null. Collective.
+std::unique_ptr<weft::communicator> over_nccl(const settings& s, weft::communicator& host,
+                                              const weft::device& where);
 /// What `--device auto` stands for on this machine, after saying why it is not a GPU; other names as they
 /// are.
 std::string resolved_device(const std::string& name);

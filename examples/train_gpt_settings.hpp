@@ -49,7 +49,8 @@ inline constexpr const char* usage =
     "  [--checkpoint DIR --checkpoint-every 100 --keep 2 --resume] [--eval-every N]\n"
     "  [--on-write-error stop|continue]   of the log and checkpoints\n"
     "  [--sample N --prompt TEXT]\n"
-    "  [--ranks N --comm threads|gloo|mpi --strategy single|ddp|zero1|zero2|zero3|hybrid:K --timeout 600]\n"
+    "  [--ranks N --comm threads|gloo|mpi|nccl --strategy single|ddp|zero1|zero2|zero3|hybrid:K]\n"
+    "  [--timeout 600]\n"
     "  [--mesh pp=2,dp=2,fsdp=2,tp=2   ranks along each axis, dp or fsdp may be auto; with fsdp\n"
     "    --strategy zero1|zero2|zero3 says what is divided\n"
     "    --sequence-parallel   activations by positions along tp\n"
@@ -273,7 +274,7 @@ inline settings parse(int count, char** values) {
   a.text("device", s.device_name);
   a.number<int>("ranks", s.ranks, 1);
   a.number<int>("timeout", s.timeout, 1);
-  a.choice("comm", s.comm, {"threads", "gloo", "mpi"});
+  a.choice("comm", s.comm, {"threads", "gloo", "mpi", "nccl"});
   a.choice("precision", s.precision, {"f32", "bf16", "f16"});
   a.choice("offload", s.offload, {"none", "params", "optimizer", "all"});
   a.text("recompute", recompute);

@@ -296,8 +296,9 @@ run_facts facts_of(const Run& run, const settings& s, index_t parameters, int th
               .threads = threads,
               .ranks = run.ranks().size()};
   if (run.ranks().rank() > 0 && !s.log_all_ranks) return f;
+  const bool holds_messages = parallel::message_device(run.where(), &run.ranks()) == run.where();
   const auto expected = [&](int rank) {
-    return forecast_of<Choices...>(s, rank, f.ranks, run.where()->holds_messages());
+    return forecast_of<Choices...>(s, rank, f.ranks, holds_messages);
   };
   f.expected = expected(run.ranks().rank());
   if constexpr (requires { run.stage(); }) {
@@ -323,7 +324,10 @@ void report_start(const Run& run, const settings& s, const run_facts& f) {
 
 /// Trains as one of `ranks`; the exit code.
 template <class... Choices>
-int train(const settings& s, communicator& ranks) {
+int train(const settings& s, communicator& host) {
+  const device where = device_of(s, local_rank_of(host));
+  const std::unique_ptr<communicator> over = over_nccl(s, host, where);
+  communicator& ranks = over ? *over : host;
   const bool first = ranks.rank() == 0;
   if (!s.flight.empty()) {
     std::shared_ptr<flight_recorder> recorder;
@@ -331,7 +335,6 @@ int train(const settings& s, communicator& ranks) {
                  [&] { recorder = std::make_shared<flight_recorder>(s.flight, ranks.rank()); });
     ranks.record_in(recorder);
   }
-  const device where = device_of(s, local_rank_of(ranks));
   set_memory_limit(s, where);
   const mesh_sizes sizes = mesh_of(s, ranks.size());
   if (sizes.cp > 1 && !where->host_accessible())

@@ -12,7 +12,7 @@
 # Exit code 1: something failed; 3: there is no GPU, or no NVRTC or cuBLASLt.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-programs=(tests/weft_test_law_device_test examples/train_gpt benchmarks/weft_benchmark_device)
+programs=(tests/weft_test_law_device_test tests/weft_test_gpu_nccl_world examples/train_gpt benchmarks/weft_benchmark_device)
 mode=run pack='' json='' quick=0
 while [ $# -gt 0 ]; do
   case $1 in
@@ -30,7 +30,7 @@ build() {
   local targets=(weft_example_train_gpt weft_benchmark_device)
   cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-march=x86-64-v3 "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" \
     -DWEFT_NATIVE=OFF -DWEFT_BUILD_BENCHMARKS=ON -DWEFT_WITH_CUDA=ON -DWEFT_WITH_TBB=OFF -DWEFT_WITH_MPI=OFF -DWEFT_WITH_GLOO=OFF >/dev/null
-  if grep -q 'weft_doctest_headers:PATH=/' build/gpu/CMakeCache.txt; then targets+=(weft_test_law_device_test)
+  if grep -q 'weft_doctest_headers:PATH=/' build/gpu/CMakeCache.txt; then targets+=(weft_test_law_device_test weft_test_gpu_nccl_world)
   else echo "without doctest: the law tests are not built"; fi
   cmake --build build/gpu -j "${JOBS:-$(nproc)}" --target "${targets[@]}" -- --no-print-directory >build/gpu/build.log 2>&1 ||
     { tail -n 40 build/gpu/build.log; exit 1; }
@@ -177,6 +177,16 @@ libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   WEFT_TEST_DEVICE=cuda stage law 180 "$at/weft_test_law_device_test" || true
   check "every kind of program as on the reference" says law SUCCESS
 }
+# NCCL is optional.
+while read -r folder; do
+  [ -e "$out/libraries/libnccl.so.2" ] || [ ! -e "$folder/libnccl.so.2" ] || ln -s "$folder/libnccl.so.2" "$out/libraries/libnccl.so.2"
+done < <(folders)
+if [ -x "$at/weft_test_gpu_nccl_world" ]; then
+  nccl_code=0
+  timeout -k 5 100 env LD_LIBRARY_PATH="$libraries" "$at/weft_test_gpu_nccl_world" >"$out/nccl.txt" 2>&1 || nccl_code=$?
+  if [ $nccl_code -eq 3 ]; then rows+=("NCCL | $(tail -n 1 "$out/nccl.txt")")
+  else check "NCCL, world of one, and one rank for each GPU" says nccl right; fi
+fi
 gpu=(--device cuda --deterministic)
 [ $quick -eq 1 ] && job=("${small[@]}") steps=16 || { job=(); steps=100; }
 train one "${job[@]}" "${gpu[@]}" --steps $steps || true

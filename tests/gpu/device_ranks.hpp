@@ -66,7 +66,9 @@ class on_device : public communicator {
     std::exception_ptr failure() const override { return work_.exception(); }
 
    private:
-    static buffer memory(const device& where, std::size_t n) { return where.allocate(std::max(n, std::size_t{1})); }
+    static buffer memory(const device& where, std::size_t n) {
+      return where.allocate(std::max(n, std::size_t{1}));
+    }
     buffer bytes(const const_elements& e) { return memory(where_, static_cast<std::size_t>(e.bytes())); }
     void* copy_of(const const_elements& e, buffer& memory_of) {
       const auto n = static_cast<std::size_t>(e.bytes());
@@ -80,7 +82,8 @@ class on_device : public communicator {
     void finish() {
       if (is_finished_ || work_.exception()) return;
       is_finished_ = true;
-      if (out_.count) where_->download(out_.data, result_, static_cast<std::size_t>(const_elements(out_).bytes()));
+      const auto n = static_cast<std::size_t>(const_elements(out_).bytes());
+      if (n > 0) where_->download(out_.data, result_, n);
     }
 
     device where_;

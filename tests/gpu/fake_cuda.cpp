@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests, as
-// libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's rules.
-// Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it was freed.
-// What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
+// A CUDA driver with two devices, or as many as FAKE_CUDA_DEVICES says, that computes on the CPU: for tests,
+// as libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's
+// rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it
+// was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
 // (fake_nvrtc.cpp); its items are fibers, and those of a group meet at barriers.
 #include <cuda.h>
 #include <dlfcn.h>

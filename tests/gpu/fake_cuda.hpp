@@ -44,13 +44,15 @@ inline products& products_of() {
 }
 
 /// Among ranks over the fake NCCL: the next state of the communicator of the rank on this device is an error;
-/// what this device's rank calls never gets onto its stream; communicators that are there.
+/// what this device's rank calls never gets onto its stream; calls, or groups of them, that got there;
+/// communicators that are there.
 inline void fail_nccl(CUcontext of, int error) {
   function<void(CUcontext, int)>("libnccl.so.2", "fake_nccl_fail")(of, error);
 }
 inline void stall_nccl(CUcontext of, bool on) {
   function<void(CUcontext, bool)>("libnccl.so.2", "fake_nccl_stall")(of, on);
 }
+inline long launched_by_nccl() { return function<long()>("libnccl.so.2", "fake_nccl_launched")(); }
 inline long held_by_nccl() { return function<long()>("libnccl.so.2", "fake_nccl_held")(); }
 
 }  // namespace fake_cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// NCCL for the fake driver, as libnccl.so.2: ranks are threads of one process, each with a device. Calls become
-// work on lazy streams, some polls of the communicator's state after they were made. It notes calls against
-// NCCL's rules, buffers that are not memory of the rank's device, and sides that do not fit; and fails, or
-// keeps the work of a device from beginning, where it is told to.
+// NCCL for the fake driver, as libnccl.so.2: ranks are threads of one process, each with a device. Calls
+// become work on lazy streams, some polls of the communicator's state after they were made. It notes calls
+// against NCCL's rules, buffers that are not memory of the rank's device, and sides that do not fit; and
+// fails, or keeps the work of a device from beginning, where it is told to.
 #include <cuda.h>
 
 #include <algorithm>
@@ -20,8 +20,16 @@
 
 namespace {
 
-enum result : int { success, cuda_error, system_error, internal_error, invalid_argument, invalid_usage,
-                    remote_error, in_progress };
+enum result : int {
+  success,
+  cuda_error,
+  system_error,
+  internal_error,
+  invalid_argument,
+  invalid_usage,
+  remote_error,
+  in_progress
+};
 struct unique_id {
   char bytes[128];
 };
@@ -53,7 +61,8 @@ struct clique {
   int size = 0, finalized = 0;
   std::map<int, comm*> ranks{};
   std::map<long, std::map<int, call*>> collectives{};  // by number, by rank
-  using messages = std::map<std::pair<int, int>, std::deque<std::shared_ptr<call>>>;  // by sender and receiver
+  using messages =
+      std::map<std::pair<int, int>, std::deque<std::shared_ptr<call>>>;  // by sender and receiver
   messages sends{}, receives{};
 };
 struct comm {
@@ -70,7 +79,7 @@ struct comm {
 
 std::map<std::string, std::shared_ptr<clique>> cliques;
 std::vector<std::unique_ptr<comm>> all;
-long ids = 0, held = 0;
+long ids = 0, held = 0, launched = 0;
 std::map<CUcontext, int> failing;
 std::set<CUcontext> stalled;
 thread_local int depth = 0;
@@ -119,7 +128,8 @@ T reduced(const std::map<int, call*>& ranks, std::size_t i, int op) {
   for (int r = 1; r < n; ++r) {
     const T x = of(first + r);
     switch (op) {
-      case 0: case 4: sum = static_cast<T>(sum + x); break;
+      case 0:
+      case 4: sum = static_cast<T>(sum + x); break;
       case 1: sum = static_cast<T>(sum * x); break;
       case 2: sum = sum < x ? x : sum; break;
       default: sum = x < sum ? x : sum;
@@ -210,6 +220,7 @@ bool run(batch& b) {
 }
 
 void launch(comm& c) {
+  ++launched;
   const auto b = std::move(c.launching);
   c.launching = nullptr;
   CUcontext const current = fake_cuda_current();
@@ -217,7 +228,8 @@ void launch(comm& c) {
     refuse("a stream of another context");
     return;
   }
-  fake_cuda_queue(b->stream, {[b] { return run(*b); }, [b] {
+  fake_cuda_queue(b->stream, {[b] { return run(*b); },
+                              [b] {
                                 std::vector<fake_cuda::position> ends;
                                 for (const auto& [r, other] : b->of->of->ranks)
                                   ends.insert(ends.end(), other->ends.begin(), other->ends.end());
@@ -265,6 +277,10 @@ void fake_nccl_stall(CUcontext device, bool on) {
   const auto lock = locked();
   if (on) stalled.insert(device);
   else stalled.erase(device);
+}
+long fake_nccl_launched() {
+  const auto lock = locked();
+  return launched;
 }
 long fake_nccl_held() {
   const auto lock = locked();

@@ -26,7 +26,7 @@ namespace weft::gpu {
 
 /// Folders that may hold CUDA's libraries where the loader does not look: of the toolkit (CUDA_PATH,
 /// CUDA_HOME, /usr/local/cuda), and of the packages that pip and conda install (nvidia-cuda-nvrtc,
-/// nvidia-cublas).
+/// nvidia-cublas, nvidia-nccl).
 [[gnu::cold]] inline std::vector<std::string> cuda_folders() {
   std::vector<std::string> folders;
   const auto append = [&](const std::string& pattern) {

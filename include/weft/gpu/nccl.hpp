@@ -19,9 +19,10 @@ namespace weft {
 /// in device memory is matched by two messages of the hosts.
 class nccl_communicator : public communicator {
  public:
-  /// Connects the devices of all ranks of `host`, of which it makes groups of its own; `where` is this rank's,
-  /// which no other rank uses. Collective. Throws usage_error if it is not a device of CUDA, device_error if
-  /// NCCL 2.14 or newer is not installed, comm_error or timeout_error if ranks cannot be connected.
+  /// Connects the devices of all ranks of `host`, of which it makes groups of its own; `where` is this
+  /// rank's, which no other rank uses. Collective. Throws usage_error if it is not a device of CUDA,
+  /// device_error if NCCL 2.14 or newer is not installed, comm_error or timeout_error if ranks cannot be
+  /// connected.
   nccl_communicator(communicator& host, const device& where, const nccl_options& o = {},
                     std::chrono::milliseconds limit = default_timeout)
       : group_(world(host, where, o, limit)) {}

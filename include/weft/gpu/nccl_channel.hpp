@@ -58,8 +58,14 @@ struct nccl_task {
 /// A communicator of NCCL, its stream, and its tasks.
 class nccl_channel {
  public:
-  nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank, int size)
-      : nccl_(nccl), driver_(driver), gpu_(gpu), queue_(driver, gpu.queue().device), rank_(rank), size_(size) {}
+  nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank,
+               int size)
+      : nccl_(nccl),
+        driver_(driver),
+        gpu_(gpu),
+        queue_(driver, gpu.queue().device),
+        rank_(rank),
+        size_(size) {}
   nccl_channel(const nccl_channel&) = delete;
   nccl_channel& operator=(const nccl_channel&) = delete;
   [[gnu::cold]] ~nccl_channel() {
@@ -162,9 +168,7 @@ class nccl_channel {
       while (!is_settled() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
       if (!is_settled()) return abort();
       nccl_.destroy(std::exchange(comm_, nullptr));
-    } catch (const error&) {
-      abort();
-    }
+    } catch (const error&) { abort(); }
   }
 
   const nccl_functions& nccl_;

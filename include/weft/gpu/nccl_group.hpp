@@ -18,6 +18,7 @@
 
 namespace weft::gpu {
 
+/// A group of ranks over NCCL, and the group of their hosts.
 class nccl_group : public nccl_part {
  public:
   /// Collective over `ranks`.
@@ -77,13 +78,14 @@ class nccl_group : public nccl_part {
     std::unique_ptr<nccl_channel> channel;
     std::uint64_t next = 0;                                     // number of the next message
     std::map<std::uint64_t, std::shared_ptr<nccl_task>> later;  // that wait for those before
-    std::map<int, std::deque<const void*>> unmet;  // by tag and direction: those whose other side is not there
+    std::map<int, std::deque<const void*>>
+        unmet;  // by tag and direction: those whose other side is not there
   };
   pair_state& pair(int peer) {
     pair_state& p = pairs_[peer];
     if (!p.channel)
-      p.channel = std::make_unique<nccl_channel>(owner->nccl, owner->driver, owner->gpu,
-                                                 rank < peer ? 0 : 1, 2);
+      p.channel =
+          std::make_unique<nccl_channel>(owner->nccl, owner->driver, owner->gpu, rank < peer ? 0 : 1, 2);
     return p;
   }
 
@@ -146,9 +148,7 @@ class nccl_collective : public nccl_operation {
   bool is_over() const override { return task_->is_over; }
   bool is_queued() const override { return task_->is_queued; }
   std::string doing() const override { return "#" + std::to_string(number_) + " " + what_.text(); }
-  const work* host_work() const override {
-    return agreement_ && !task_->may_start ? &*agreement_ : nullptr;
-  }
+  const work* host_work() const override { return agreement_ && !task_->may_start ? &*agreement_ : nullptr; }
 
  private:
   const nccl_functions& nccl() const { return group_->owner->nccl; }
@@ -184,10 +184,9 @@ class nccl_collective : public nccl_operation {
     });
   }
   void exchange(const operation& o) {
-    const auto parts = detail::moves(o, group_->rank, group_->size,
-                                     [&](void* to, const void* from, std::size_t n) {
-                                       channel_->copy(to, from, n);
-                                     });
+    const auto parts =
+        detail::moves(o, group_->rank, group_->size,
+                      [&](void* to, const void* from, std::size_t n) { channel_->copy(to, from, n); });
     if (parts.empty()) return;
     channel_->call("ncclGroupEnd", [&](auto comm, CUstream stream) {
       nccl().check(nccl().begin_group(), "ncclGroupStart", comm);
@@ -244,7 +243,9 @@ class nccl_collective : public nccl_operation {
     if (what_.in.count == 0) return;
     operation o{.kind = what_.kind == collective::reduce ? collective::gather : collective::all_gather,
                 .in = {mine_ ? sums() : nullptr, mine_, what_.type(), memory_space::device},
-                .out = what_.out, .out_counts = shares_, .root = what_.root};
+                .out = what_.out,
+                .out_counts = shares_,
+                .root = what_.root};
     exchange(o);
   }
   std::size_t bytes(index_t count) const { return static_cast<std::size_t>(count * size_of(what_.type())); }
@@ -263,7 +264,7 @@ class nccl_collective : public nccl_operation {
 class nccl_message : public nccl_operation {
  public:
   nccl_message(std::shared_ptr<nccl_group> g, operation o)
-      : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), own_(what_) {
+      : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), own_(what_, what_.root) {
     const bool sends = what_.kind == collective::send;
     leads_ = group_->rank < what_.root;
     const int tag = 2 * what_.tag + (sends == leads_ ? 1 : 0);
@@ -271,7 +272,8 @@ class nccl_message : public nccl_operation {
     task_->may_start = true;
     task_->stages.emplace_back([this, sends] {
       nccl_channel& over = *group_->pair(what_.root).channel;
-      const auto bytes = static_cast<std::size_t>(sends ? what_.in.bytes() : const_elements(what_.out).bytes());
+      const auto bytes =
+          static_cast<std::size_t>(sends ? what_.in.bytes() : const_elements(what_.out).bytes());
       const int peer = leads_ ? 1 : 0;
       over.call(name_of(what_.kind), [&](auto comm, CUstream stream) {
         const nccl_functions& nccl = group_->owner->nccl;
@@ -301,9 +303,7 @@ class nccl_message : public nccl_operation {
     if (leads_) answer();
     queue_up();
   }
-  bool is_over() const override {
-    return has_met_ && send_.is_completed() && (task_->is_over || is_empty());
-  }
+  bool is_over() const override { return has_met_ && send_.is_completed() && (task_->is_over || is_empty()); }
   bool is_queued() const override { return has_met_ && (task_->is_queued || is_empty()); }
   std::string doing() const override { return what_.text(); }
   const work* host_work() const override { return has_met_ ? nullptr : &receive_; }

@@ -46,7 +46,8 @@ constexpr int nccl_type(dtype t) {
     case dtype::f16: return 6;
     case dtype::i64: return 4;
     case dtype::i32: return 2;
-    case dtype::u8: case dtype::boolean: return 1;
+    case dtype::u8:
+    case dtype::boolean: return 1;
   }
   return 1;
 }

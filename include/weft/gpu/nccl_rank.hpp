@@ -60,6 +60,7 @@ class nccl_part {
   virtual void abort() noexcept = 0;
 };
 
+/// What the groups of one rank share.
 class nccl_rank {
  public:
   /// Throws usage_error if `on` is not a device of CUDA; device_error if NCCL is not installed.
@@ -88,9 +89,7 @@ class nccl_rank {
       for (const auto& o : under_way_) o->advance();
       for (nccl_part* part : parts_) part->advance();
       std::erase_if(under_way_, [](const auto& o) { return o->is_over(); });
-    } catch (...) {
-      fail(std::current_exception());
-    }
+    } catch (...) { fail(std::current_exception()); }
   }
   /// Whether an operation besides `one` needs calls of this rank.
   bool is_needed_beside(const nccl_operation& one) const {
@@ -131,9 +130,7 @@ inline bool nccl_operation::poll() {
   rank_->progress();
   return is_over() || rank_->failure();
 }
-inline std::exception_ptr nccl_operation::failure() const {
-  return is_over() ? nullptr : rank_->failure();
-}
+inline std::exception_ptr nccl_operation::failure() const { return is_over() ? nullptr : rank_->failure(); }
 
 /// Where nothing else needs this rank, it waits in the host group, whose report names the ranks that are not
 /// there.
@@ -150,9 +147,7 @@ inline void nccl_operation::wait(std::chrono::milliseconds limit) {
         throw timeout_error("weft: rank " + std::to_string(rank_->host->rank()) + " waited " +
                             std::to_string(limit.count()) + " ms in " + doing() +
                             "; all ranks are there, the data is not: NCCL on " + rank_->gpu.description());
-    } catch (...) {
-      rank_->fail(std::current_exception());
-    }
+    } catch (...) { rank_->fail(std::current_exception()); }
     if (idle > 1000) std::this_thread::yield();
   }
 }

@@ -89,11 +89,11 @@ class rank_sums {
            common_vocabulary + "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
            std::to_string(std::bit_width(static_cast<unsigned>(ranks))) + "\n#define FIRST " +
            std::to_string(std::countr_zero(static_cast<unsigned>(ranks))) + "\n#define UNROLLED " +
-           (ranks <= 64 ? "_Pragma(\"unroll\")" : "") + "\n#define MEMORY " + memory_name(type) + "\n#define T " +
-           register_name(type) + "\n#define LOADED(x) " + loaded(type, "x") + "\n#define STORED(x) " +
-           stored(type, "x") + "\n#define COMBINED(a, b) " + combined[static_cast<int>(op)] +
-           "\n#define FINISHED(x) " + (mean ? "(T)((double)(x) / (double)RANKS)" : "(x)") + "\n" +
-           rank_sum_text;
+           (ranks <= 64 ? "_Pragma(\"unroll\")" : "") + "\n#define MEMORY " + memory_name(type) +
+           "\n#define T " + register_name(type) + "\n#define LOADED(x) " + loaded(type, "x") +
+           "\n#define STORED(x) " + stored(type, "x") + "\n#define COMBINED(a, b) " +
+           combined[static_cast<int>(op)] + "\n#define FINISHED(x) " +
+           (mean ? "(T)((double)(x) / (double)RANKS)" : "(x)") + "\n" + rank_sum_text;
   }
 
   const cuda_functions& driver_;

@@ -29,7 +29,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
                       const expert_parameters& experts = {})
       : options_(o),
         where_(where),
-        messages_(message_device(where)),
+        messages_(message_device(where, &ranks)),
         groups_(ranks, o, std::move(owners)),
         units_(units_of(parameters, experts, o, groups_.parts(), chunks)),
         buffers_(std::move(buffers)),

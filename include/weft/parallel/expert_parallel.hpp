@@ -31,7 +31,7 @@ namespace parallel {
 class expert_group final : public runtime::expert_ranks {
  public:
   expert_group(std::shared_ptr<communicator> ranks, const device& where, std::chrono::milliseconds timeout)
-      : ranks_(std::move(ranks)), messages_(message_device(where)), timeout_(timeout) {}
+      : ranks_(std::move(ranks)), messages_(message_device(where, ranks_.get())), timeout_(timeout) {}
 
   int size() const override { return ranks_->size(); }
   int rank() const override { return ranks_->rank(); }
@@ -46,7 +46,9 @@ class expert_group final : public runtime::expert_ranks {
   void exchange(const state_ptr& in, const state_ptr& out, const counts& sent,
                 const counts& received) override {
     const state_ptr from = reachable(messages_, in),
-                    to = out->where->holds_messages() ? out : flat(messages_, out->extents.size(), out->type);
+                    to = out->where == messages_ || out->where->holds_messages()
+                             ? out
+                             : flat(messages_, out->extents.size(), out->type);
     ranks_
         ->all_to_all(elements_of(*from), elements_of(*to), sent, received, options("rows of experts", false))
         .wait();
@@ -108,8 +110,8 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
     const state_dict_t buffers = named_buffers(model);
     state_dict_t all = parameters_;
     all.insert(all.end(), buffers.begin(), buffers.end());
-    parallel::begin_as_first(base::ranks(), control("first values"), parallel::message_device(this->where()),
-                             all);
+    parallel::begin_as_first(base::ranks(), control("first values"),
+                             parallel::message_device(this->where(), &base::ranks()), all);
     parallel::expert_finder finder;
     detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, finder);
     state_dict_t shared;

@@ -58,7 +58,7 @@ inline std::uint64_t digest(const tensor_state& t) {
 inline void take_elements(communicator& ranks, const comm_options& o, const device& messages,
                           const state_ptr& t) {
   const index_t size = size_of(t->type), most = first_values_bytes / size, count = t->extents.size();
-  const bool direct = t->where->holds_messages();
+  const bool direct = t->where == messages || t->where->holds_messages();
   for (index_t at = 0; at < count; at += most) {
     const index_t n = std::min(most, count - at);
     const state_ptr part = direct ? part_of(*t, at, shape{1, {n}}) : flat(messages, n, t->type);

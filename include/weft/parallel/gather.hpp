@@ -21,7 +21,7 @@ class parameter_gatherer {
       : units_(units),
         groups_(groups),
         where_(where),
-        messages_(message_device(where)),
+        messages_(message_device(where, &groups.shards())),
         ahead_(o.prefetch),
         apart_(o.divide == sharding::parameters),
         keeps_(!o.reshard_after_forward),

@@ -47,13 +47,13 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     const tensor_state& t = *p.state();
     if (t.divided)
       throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
-    if (!t.where->holds_messages())
+    if (message_device(t.where, &layers) != t.where)
       throw device_error("weft: bind: parameter " + name + " is on device " + t.where->name() +
                          ": layers are divided on devices whose memory messages can use");
     all.emplace_back(name, p.state());
   });
   if (all.empty()) return;
-  begin_as_first(layers, control, message_device(all.front().second->where), all);
+  begin_as_first(layers, control, message_device(all.front().second->where, &layers), all);
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
     constexpr placement where = [] {
       if constexpr (requires { P::division::value; }) return P::division::value;
@@ -72,7 +72,9 @@ inline void exchange_in_layer(backend& where, const rank_groups& groups, std::st
   communicator* const layers = groups.layers();
   if (!layers || layers->size() == 1) return where.copy(in, out);
   const comm_options o = groups.labelled(std::string(op));
-  const elements mine{in.pointer, in.size(), in.type}, result{out.pointer, out.size(), out.type};
+  const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
+  const elements mine{in.pointer, in.size(), in.type, space},
+      result{out.pointer, out.size(), out.type, space};
   if (op == "all_reduce") {
     where.copy(in, out);
     return layers->all_reduce(result, at[0] ? reduction::maximum : reduction::sum, o).wait();

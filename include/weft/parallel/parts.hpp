@@ -67,7 +67,7 @@ inline state_ptr cut(const tensor_state& whole, const placement& to, int ranks, 
 /// The whole of a tensor of shape `whole` from the parts of all ranks. Collective.
 inline state_ptr gathered(const state_ptr& part, const shape& whole, const placement& where,
                           communicator& ranks, const comm_options& o) {
-  const device messages = message_device(part->where);
+  const device messages = message_device(part->where, &ranks);
   rank_counts counts;
   for (int r = 0; r < ranks.size(); ++r) counts.push_back(part_extents(whole, where, ranks.size(), r).size());
   const state_ptr own = reachable(messages, part), all = flat(messages, whole.size(), part->type);
@@ -89,7 +89,7 @@ inline state_ptr exchanged(const state_ptr& part, const placement& to, communica
                            const comm_options& o) {
   const shape whole = part->whole();
   const placement from = part->divided->where;
-  const device messages = message_device(part->where);
+  const device messages = message_device(part->where, &ranks);
   const int n = ranks.size();
   const state_ptr result = detail::part_state(*part, whole, to, n, ranks.rank());
   rank_counts sent, received;

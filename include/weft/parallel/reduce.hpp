@@ -23,7 +23,7 @@ class gradient_reducer {
       : units_(units),
         groups_(groups),
         where_(where),
-        messages_(message_device(where)),
+        messages_(message_device(where, o.hook ? nullptr : &groups.data())),  // a hook reads elements
         hook_(o.hook),
         type_(o.reduce_dtype),
         reduces_each_(o.reduces_each()),

@@ -17,7 +17,7 @@ namespace weft::parallel {
 class stage_messages {
  public:
   stage_messages(communicator& stages, const device& where)
-      : stages_(&stages), where_(where), messages_(message_device(where)) {}
+      : stages_(&stages), where_(where), messages_(message_device(where, &stages)) {}
   stage_messages(const stage_messages&) = delete;
   stage_messages& operator=(const stage_messages&) = delete;
   ~stage_messages() {
@@ -103,7 +103,7 @@ class stage_messages {
 
 /// Sets the elements of `t` to those of stage `from`. Collective.
 inline void share_elements(communicator& stages, const state_ptr& t, int from, const comm_options& o) {
-  const state_ptr message = reachable(message_device(t->where), t);
+  const state_ptr message = reachable(message_device(t->where, &stages), t);
   stages.broadcast(elements_of(*message), from, o).wait();
   if (message != t && from != stages.rank()) copy_rows(t, 0, message, 0, t->extents.size());
 }

@@ -227,7 +227,7 @@ class tied_gradients {
   /// Sends a gradient, zeros if there is none, of the shape of `like`.
   void send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o) {
     if (!g) g = zeros_like(*like);
-    const state_ptr message = reachable(message_device(g->where), g);
+    const state_ptr message = reachable(message_device(g->where, stages_), g);
     sent_[t].push_back({owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
     sent_[t].back().in_flight =
         stages_->send(elements_of(*message), to, first_tag_ + static_cast<int>(t), labelled(t, o));
@@ -239,7 +239,7 @@ class tied_gradients {
       of.front().in_flight.wait();
   }
   state_ptr receive(std::size_t t, int from, const state_ptr& like, const comm_options& o) {
-    const device messages = message_device(like->where);
+    const device messages = message_device(like->where, stages_);
     const state_ptr message = make_state(messages, like->extents, like->type);
     stages_->receive(elements_of(*message), from, first_tag_ + static_cast<int>(t), labelled(t, o)).wait();
     if (messages == like->where) return message;

@@ -90,10 +90,10 @@ inline state_ptr zeros_like(const tensor_state& t) {
   t.where->fill_zero(z->memory.data(), z->bytes());
   return z;
 }
-/// The device on which messages for parameters on `where` are kept: `where`, or memory of the host, which is
-/// counted separately.
-inline device message_device(const device& where) {
-  if (where->holds_messages()) return where;
+/// The device on which messages among `ranks` for parameters on `where` are kept: `where`, if they reach it,
+/// or memory of the host, which is counted separately. Null: any ranks.
+inline device message_device(const device& where, const communicator* ranks = nullptr) {
+  if (where->holds_messages() || (ranks && ranks->reaches() == &*where)) return where;
   if (!where->computes()) return device(std::make_shared<counting_backend>());
   return device(std::make_shared<cpu::cpu_backend>(1));
 }
@@ -110,7 +110,10 @@ inline state_ptr in_type(dtype type, const state_ptr& t) {
   return converted;
 }
 /// The elements of `t` as an argument of communicators.
-inline elements elements_of(const tensor_state& t) { return {t.memory.data(), t.extents.size(), t.type}; }
+inline elements elements_of(const tensor_state& t) {
+  return {t.memory.data(), t.extents.size(), t.type,
+          t.where->holds_messages() ? memory_space::host : memory_space::device};
+}
 
 /// Copies `count` elements, from index `from_at` to index `to_at`; between devices through the host.
 inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
@@ -129,7 +132,7 @@ inline void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from,
 
 /// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 inline state_ptr reachable(const device& messages, const state_ptr& t) {
-  if (t->where->holds_messages()) return t;
+  if (t->where == messages || t->where->holds_messages()) return t;
   const state_ptr copy = flat(messages, t->extents.size(), t->type);
   copy_rows(copy, 0, t, 0, t->extents.size());
   return copy;
