@@ -185,12 +185,12 @@ class nccl_collective : public nccl_operation {
   }
   void exchange(const operation& o) {
     const auto parts =
-        detail::moves(o, group_->rank, group_->size,
-                      [&](void* to, const void* from, std::size_t n) { channel_->copy(to, from, n); });
+        weft::detail::moves(o, group_->rank, group_->size,
+                            [&](void* to, const void* from, std::size_t n) { channel_->copy(to, from, n); });
     if (parts.empty()) return;
     channel_->call("ncclGroupEnd", [&](auto comm, CUstream stream) {
       nccl().check(nccl().begin_group(), "ncclGroupStart", comm);
-      for (const detail::transfer& t : parts) {
+      for (const weft::detail::transfer& t : parts) {
         const auto result = t.sends ? nccl().send(t.data, t.bytes, nccl_bytes, t.peer, comm, stream)
                                     : nccl().receive(t.data, t.bytes, nccl_bytes, t.peer, comm, stream);
         nccl().check(result, t.sends ? "ncclSend" : "ncclRecv", comm);
@@ -351,7 +351,7 @@ class nccl_message : public nccl_operation {
 
   std::shared_ptr<nccl_group> group_;
   operation what_;
-  detail::fingerprint own_, others_;
+  weft::detail::fingerprint own_, others_;
   letter answer_{};
   bool leads_ = false, has_met_ = false;
   int tag_ = 0;
