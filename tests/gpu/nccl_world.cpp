@@ -66,7 +66,8 @@ void collectives(communicator& ranks) {
 void run(communicator& host, const nccl_options& o) {
   const device where(std::make_shared<gpu::cuda_backend>(host.rank()));
   nccl_communicator over(host, where, o, std::chrono::seconds(60));
-  device_ranks::on_device ranks(over, where);
+  device_ranks::on_device on(over, where);
+  communicator& ranks = on;
   for (int round = 0; round < 3; ++round) {
     collectives<float>(ranks);
     collectives<bfloat16>(ranks);

@@ -39,7 +39,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
       for (const auto& p : *list) check(p.first, *p.second);
     state_dict_t all = parameters;
     all.insert(all.end(), buffers_.begin(), buffers_.end());
-    begin_as_first(groups_.data(), groups_.labelled("", true), messages_, all);
+    begin_as_first(groups_.data(), groups_.labelled("", true), where_, all);
     groups_.divide_experts(experts.among, experts.replicas);
     if (!apart())
       for (const auto* list : {&parameters, &experts.parameters})

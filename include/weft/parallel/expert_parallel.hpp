@@ -110,8 +110,7 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
     const state_dict_t buffers = named_buffers(model);
     state_dict_t all = parameters_;
     all.insert(all.end(), buffers.begin(), buffers.end());
-    parallel::begin_as_first(base::ranks(), control("first values"),
-                             parallel::message_device(this->where(), &base::ranks()), all);
+    parallel::begin_as_first(base::ranks(), control("first values"), this->where(), all);
     parallel::expert_finder finder;
     detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, finder);
     state_dict_t shared;

@@ -97,9 +97,10 @@ inline void require_elements_here(const std::string& name, const tensor_state& t
 }  // namespace detail
 
 /// Sets the elements of `tensors` to those of rank 0, the initializers of deferred parameters to its. What is
-/// equal on all ranks is not sent. `o`: of the messages. Throws usage_error on all ranks if a parameter is
-/// deferred on some ranks only, value_error if another run has its elements. Collective.
-inline void begin_as_first(communicator& ranks, comm_options o, const device& messages,
+/// equal on all ranks is not sent. `o`: of the messages; `where`: the device of the tensors. Throws
+/// usage_error on all ranks if a parameter is deferred on some ranks only, value_error if another run has its
+/// elements. Collective.
+inline void begin_as_first(communicator& ranks, comm_options o, const device& where,
                            const state_dict_t& tensors) {
   for (const auto& [name, t] : tensors) detail::require_elements_here(name, *t);
   if (ranks.size() == 1 || tensors.empty()) return;
@@ -123,6 +124,7 @@ inline void begin_as_first(communicator& ranks, comm_options o, const device& me
     if (deferred[2 * k] && deferred[2 * k + 1])
       throw usage_error("weft: bind: parameter " + tensors[differ[k]].first +
                         " was created on a deferred device by some ranks, and with elements by others");
+  const device messages = message_device(where, &ranks);
   tensor_list without_elements;
   for (const std::size_t i : differ) {
     const state_ptr& t = tensors[i].second;

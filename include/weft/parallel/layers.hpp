@@ -53,7 +53,7 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     all.emplace_back(name, p.state());
   });
   if (all.empty()) return;
-  begin_as_first(layers, control, message_device(all.front().second->where, &layers), all);
+  begin_as_first(layers, control, all.front().second->where, all);
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
     constexpr placement where = [] {
       if constexpr (requires { P::division::value; }) return P::division::value;

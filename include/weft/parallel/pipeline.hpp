@@ -341,8 +341,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     const std::shared_ptr<communicator> alike =
         sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &base::ranks())
                        : base::ranks().split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
-    parallel::begin_as_first(*alike, control(""),
-                             parallel::message_device(this->where(), alike.get()), whole);
+    parallel::begin_as_first(*alike, control(""), this->where(), whole);
     state_dict_t own[2];
     std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
     const state_dict_t* const all[] = {&parameters_, &buffers_};
