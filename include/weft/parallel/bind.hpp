@@ -67,8 +67,8 @@ class bound_run : public context {
   using programs = Options;
   static constexpr bool scales_loss = Options::products == dtype::f16;
 
-  bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
-            std::shared_ptr<communicator> ranks, const parallel_options& o)
+  [[gnu::cold]] bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
+                          std::shared_ptr<communicator> ranks, const parallel_options& o)
       : bound_run(device_of(parameters), optimizer, std::move(ranks), o) {
     hold(parameters, buffers, *ranks_);
   }
@@ -197,7 +197,7 @@ class bound_run : public context {
   }
 
   /// Complete copies of all parameters, then of all buffers, by name. Collective.
-  state_dict_t full() {
+  [[gnu::cold]] state_dict_t full() {
     state_dict_t all;
     for (const auto& [name, p] : local_) all.emplace_back(name, parallel_->whole_of(name, p));
     for (const auto& [name, b] : parallel_->buffers()) {
@@ -208,7 +208,7 @@ class bound_run : public context {
   }
 
   /// Complete copies of the state of the optimizer, named "kind.parameter". Collective.
-  state_dict_t full_optimizer() {
+  [[gnu::cold]] state_dict_t full_optimizer() {
     communicator& shards = parallel_->groups().shards();
     std::string keys;  // of the first rank, which has rows of every parameter
     for (const auto& [key, t] : optimizer_->state.tensors()) keys += key + '\n';
@@ -259,8 +259,8 @@ class bound_run : public context {
 
  protected:
   /// A run that holds no parameters yet; see hold().
-  bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
-            const parallel_options& o)
+  [[gnu::cold]] bound_run(const device& where, Optimizer& optimizer, std::shared_ptr<communicator> ranks,
+                          const parallel_options& o)
       : context(where), options_(checked(o)), ranks_(std::move(ranks)), optimizer_(&optimizer) {
     if (scales_loss && o.hook)
       throw usage_error(
@@ -279,9 +279,10 @@ class bound_run : public context {
   /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
   /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
   /// this rank. `experts`: see data_parallel_hooks. Collective.
-  void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
-            std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
-            std::shared_ptr<communicator> layers = nullptr, const parallel::expert_parameters& experts = {}) {
+  [[gnu::cold]] void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
+                          std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
+                          std::shared_ptr<communicator> layers = nullptr,
+                          const parallel::expert_parameters& experts = {}) {
     parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
     if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
     if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
@@ -292,8 +293,7 @@ class bound_run : public context {
   }
   static void check(const step_options& o) {
     weft::detail::require_limit("step: clip", o.clip);
-    if (o.micro_batches < 1)
-      throw value_error("weft: step: " + std::to_string(o.micro_batches) + " micro-batches");
+    if (o.micro_batches < 1) refuse<value_error>({"weft: step: ", o.micro_batches, " micro-batches"});
   }
   /// What this rank has communicated since binding.
   struct communication {
@@ -380,9 +380,9 @@ class bound_run : public context {
     return all;
   }
 
-  static const parallel_options& checked(const parallel_options& o) {
+  [[gnu::cold]] static const parallel_options& checked(const parallel_options& o) {
     const auto require = [](bool holds, const char* field, index_t value) {
-      if (!holds) throw usage_error(std::string("weft: bind: ") + field + " is " + std::to_string(value));
+      if (!holds) refuse<usage_error>({"weft: bind: ", field, " is ", value});
     };
     require(o.local_steps >= 1, "local_steps", o.local_steps);
     require(o.stages >= 1, "stages", o.stages);

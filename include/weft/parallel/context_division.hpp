@@ -30,8 +30,8 @@ class context_division {
   /// Throws usage_error if a rank would have no position.
   context_division(index_t length, int ranks) : length_(length), ranks_(ranks) {
     if (length < ranks)
-      throw usage_error("weft: context: " + std::to_string(length) + " positions cannot be divided among " +
-                        std::to_string(ranks) + " ranks");
+      refuse<usage_error>(
+          {"weft: context: ", length, " positions cannot be divided among ", ranks, " ranks"});
   }
 
   index_t length() const { return length_; }

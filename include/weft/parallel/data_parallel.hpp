@@ -23,10 +23,11 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
   /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`: those
   /// of this rank, equal on all replicas. Collective.
-  data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
-                      const parallel_options& o, const device& where,
-                      std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
-                      const expert_parameters& experts = {})
+  [[gnu::cold]] data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
+                                    const parallel_options& o, const device& where,
+                                    std::shared_ptr<communicator> owners = nullptr,
+                                    const std::vector<int>& chunks = {},
+                                    const expert_parameters& experts = {})
       : options_(o),
         where_(where),
         messages_(message_device(where, &ranks)),
@@ -154,7 +155,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`.
   /// Collective.
-  state_ptr whole_of(const std::string& name, const state_ptr& local) {
+  [[gnu::cold]] state_ptr whole_of(const std::string& name, const state_ptr& local) {
     const member& m = member_named(name);
     auto copy = make_state(where_, m.whole->extents, local->type);
     if (groups_.parts() == 1) {
@@ -169,7 +170,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
     return whole_layer(m, copy);
   }
   /// What this rank holds of parameters and buffers.
-  std::vector<held_tensor> held_tensors() const {
+  [[gnu::cold]] std::vector<held_tensor> held_tensors() const {
     std::vector<held_tensor> all(places_.size());
     for (const unit& u : units_)
       for (const member& m : u.members) {
@@ -211,9 +212,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
   index_t gradient_bytes() const { return reducer_.bytes(); }
 
   /// Throws value_error if a parameter cannot be trained: it is not f32.
-  static void check(const std::string& name, const tensor_state& p) {
+  [[gnu::cold]] static void check(const std::string& name, const tensor_state& p) {
     if (p.type != dtype::f32)
-      throw value_error("weft: bind: parameter " + name + " is " + name_of(p.type) + ", not f32");
+      refuse<value_error>({"weft: bind: parameter ", name, " is ", name_of(p.type), ", not f32"});
   }
 
  private:
@@ -235,7 +236,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
     return std::any_of(withheld_.begin(), withheld_.end(), [&](const state_ptr& w) { return w.get() == &t; });
   }
   /// The whole of a parameter, or of a tensor divided like it, from the part of this rank.
-  state_ptr whole_layer(const member& m, const state_ptr& part) {
+  [[gnu::cold]] state_ptr whole_layer(const member& m, const state_ptr& part) {
     return m.whole->is_part_of_layer() ? gathered(part, m.whole->whole(), m.whole->divided->where,
                                                   *groups_.layers(), groups_.labelled(m.name, true))
                                        : part;
@@ -270,7 +271,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   }
 
   /// Creates the local parameters: tensors that refer to rows of the whole, or to rows in separate memory.
-  void divide(unit& u) {
+  [[gnu::cold]] void divide(unit& u) {
     if (groups_.parts() == 1) return;
     const state_ptr rows =
         apart() ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
@@ -293,7 +294,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
     }
   }
 
-  void offload(unit& u, const device& home) {
+  [[gnu::cold]] void offload(unit& u, const device& home) {
     if (!apart())
       throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
     for (member& m : u.members) move_to(*m.local, home);
@@ -324,7 +325,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
     for (const unit& u : units_)
       for (const member& m : u.members)
         if (m.name == name) return m;
-    throw value_error("weft: there is no parameter named " + name);
+    refuse<value_error>({"weft: there is no parameter named ", name});
   }
 
   parallel_options options_;

@@ -35,17 +35,16 @@ class divided_positions : public context_service {
   /// messages cannot be kept on the device.
   void check(const device& where, const shape& extents, index_t positions) const {
     if (!where->host_accessible() && where->computes())
-      throw device_error("weft: attention: on device " + std::string(where->name()) +
-                         ": positions are divided on devices whose memory the host can access");
+      refuse<device_error>({"weft: attention: on device ", where->name(),
+                            ": positions are divided on devices whose memory the host can access"});
     if (!division_)
       throw usage_error(
           "weft: attention: the number of positions of all ranks is not known: call "
           "run.part_of_context(length) before");
     if (positions != division_->count(rank()))
-      throw usage_error("weft: attention: an operand of shape " + to_string(extents) + " has " +
-                        std::to_string(positions) + " positions: this rank has " +
-                        std::to_string(division_->count(rank())) + " of " +
-                        std::to_string(division_->length()));
+      refuse<usage_error>({"weft: attention: an operand of shape ", to_string(extents), " has ", positions,
+                           " positions: this rank has ", division_->count(rank()), " of ",
+                           division_->length()});
   }
   /// Memory for messages, which is kept.
   char* memory(const device& where, index_t bytes) {

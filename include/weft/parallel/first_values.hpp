@@ -70,7 +70,8 @@ inline void take_elements(communicator& ranks, const comm_options& o, const devi
 }
 
 /// Sets the initializers of deferred parameters to those of rank 0.
-inline void take_initializers(communicator& ranks, const comm_options& o, const tensor_list& parameters) {
+[[gnu::cold]] inline void take_initializers(communicator& ranks, const comm_options& o,
+                                            const tensor_list& parameters) {
   std::vector<std::int64_t> all;
   for (const state_ptr& p : parameters) {
     const initializer_fields f = fields_of(*p);
@@ -87,11 +88,11 @@ inline void take_initializers(communicator& ranks, const comm_options& o, const 
 }
 
 /// Throws value_error if the elements of `t` are with another run.
-inline void require_elements_here(const std::string& name, const tensor_state& t) {
+[[gnu::cold]] inline void require_elements_here(const std::string& name, const tensor_state& t) {
   if (const auto arrive = t.arrive) arrive();
   if (t.divided && !t.is_part_of_layer())
-    throw value_error("weft: bind: parameter " + name +
-                      " was divided among the ranks of another run, which has its rows");
+    refuse<value_error>(
+        {"weft: bind: parameter ", name, " was divided among the ranks of another run, which has its rows"});
 }
 
 }  // namespace detail
@@ -100,8 +101,8 @@ inline void require_elements_here(const std::string& name, const tensor_state& t
 /// equal on all ranks is not sent. `o`: of the messages; `where`: the device of the tensors. Throws
 /// usage_error on all ranks if a parameter is deferred on some ranks only, value_error if another run has its
 /// elements. Collective.
-inline void begin_as_first(communicator& ranks, comm_options o, const device& where,
-                           const state_dict_t& tensors) {
+[[gnu::cold]] inline void begin_as_first(communicator& ranks, comm_options o, const device& where,
+                                         const state_dict_t& tensors) {
   for (const auto& [name, t] : tensors) detail::require_elements_here(name, *t);
   if (ranks.size() == 1 || tensors.empty()) return;
   std::vector<std::int64_t> largest;  // of digests, and of their complements: both tell whether all are equal
@@ -122,8 +123,8 @@ inline void begin_as_first(communicator& ranks, comm_options o, const device& wh
   ranks.all_reduce(deferred, reduction::maximum, o).wait();
   for (std::size_t k = 0; k < differ.size(); ++k)
     if (deferred[2 * k] && deferred[2 * k + 1])
-      throw usage_error("weft: bind: parameter " + tensors[differ[k]].first +
-                        " was created on a deferred device by some ranks, and with elements by others");
+      refuse<usage_error>({"weft: bind: parameter ", tensors[differ[k]].first,
+                           " was created on a deferred device by some ranks, and with elements by others"});
   const device messages = message_device(where, &ranks);
   tensor_list without_elements;
   for (const std::size_t i : differ) {

@@ -16,8 +16,8 @@ namespace weft::parallel {
 /// Gathers sharded parameters, one unit at a time, before programs read them, and releases them afterwards.
 class parameter_gatherer {
  public:
-  parameter_gatherer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o,
-                     const device& where)
+  [[gnu::cold]] parameter_gatherer(std::vector<unit>& units, const rank_groups& groups,
+                                   const parallel_options& o, const device& where)
       : units_(units),
         groups_(groups),
         where_(where),

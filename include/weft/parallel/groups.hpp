@@ -13,13 +13,12 @@ class rank_groups {
  public:
   /// Collective. `owners`: see there; the ranks of `shards` unless several stages hold the model. Throws
   /// usage_error if the number of ranks is not a multiple of the group size.
-  rank_groups(communicator& data, const parallel_options& o, std::shared_ptr<communicator> owners = nullptr)
+  [[gnu::cold]] rank_groups(communicator& data, const parallel_options& o,
+                            std::shared_ptr<communicator> owners = nullptr)
       : data_(&data), timeout_(o.timeout) {
     const int n = data.size();
     const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
-    if (n % group)
-      throw usage_error("weft: groups of " + std::to_string(group) + " ranks do not divide " +
-                        std::to_string(n) + " ranks");
+    if (n % group) refuse<usage_error>({"weft: groups of ", group, " ranks do not divide ", n, " ranks"});
     sizes_.dp = n / group;
     sizes_.fsdp = group;
     shards_ = along(mesh_axis::fsdp, "shards", false);
@@ -100,7 +99,7 @@ class rank_groups {
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
-  std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const {
+  [[gnu::cold]] std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const {
     std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
     if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
       const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);

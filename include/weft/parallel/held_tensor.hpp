@@ -20,8 +20,8 @@ inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shap
 /// The boxes of a tensor of shape `whole` that are rows `first`, ... of the part that rank `rank` of `ranks`
 /// has, and where they are in a tensor of these rows, of shape `local`. Several if the dim is divided in
 /// groups.
-inline std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks, int rank,
-                                             index_t first, const shape& local) {
+[[gnu::cold]] inline std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
+                                                           int rank, index_t first, const shape& local) {
   const int rows = 0, d = p.is_divided() ? p.dim : rows;
   const index_t group = whole[d] / p.groups, units = group / p.unit;
   const index_t begin = p.is_divided() ? first_of_part(units, ranks, rank) * p.unit : 0;

@@ -144,7 +144,7 @@ struct power_sgd_state {
 /// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
 /// other gradients are sent whole. Throws usage_error if the rank is less than 1.
 inline gradient_hook power_sgd(power_sgd_options o = {}) {
-  if (o.rank < 1) throw usage_error("weft: power_sgd: a rank of " + std::to_string(o.rank));
+  if (o.rank < 1) refuse<usage_error>({"weft: power_sgd: a rank of ", o.rank});
   return [o](const gradient_bucket& b) {
     auto& s = b.remembered<detail::power_sgd_state>();
     if (s.steps++ < o.start_step)
@@ -235,7 +235,7 @@ inline gradient_hook power_sgd(power_sgd_options o = {}) {
 /// 1.
 inline gradient_hook top_k(double share) {
   if (!(share > 0 && share <= 1))
-    throw usage_error("weft: top_k: a share of " + std::to_string(share) + " is not between 0 and 1");
+    refuse<usage_error>({"weft: top_k: a share of ", share, " is not between 0 and 1"});
   using state = detail::top_k_state;
   return [share](const gradient_bucket& b) {
     auto& s = b.remembered<state>();

@@ -17,9 +17,8 @@ inline void check_division(const std::string& name, const shape& whole, const pl
                            const communicator& ranks) {
   const index_t e = whole[p.dim];
   if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
-    throw shape_error("weft: bind: parameter " + name + " of shape " + to_string(whole) +
-                      " cannot be divided among " + std::to_string(ranks.size()) + " ranks along " +
-                      to_string(p));
+    refuse<shape_error>({"weft: bind: parameter ", name, " of shape ", to_string(whole),
+                         " cannot be divided among ", ranks.size(), " ranks along ", to_string(p)});
 }
 
 /// Replaces the elements of a parameter by the part of this rank. A deferred parameter stays so.
@@ -46,10 +45,10 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
   for_each_parameter(model, [&]<class P>(const std::string& name, const P& p) {
     const tensor_state& t = *p.state();
     if (t.divided)
-      throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
+      refuse<usage_error>({"weft: bind: parameter ", name, " is divided already, as ", t.divided->name});
     if (message_device(t.where, &layers) != t.where)
-      throw device_error("weft: bind: parameter " + name + " is on device " + t.where->name() +
-                         ": layers are divided on devices whose memory messages can use");
+      refuse<device_error>({"weft: bind: parameter ", name, " is on device ", t.where->name(),
+                            ": layers are divided on devices whose memory messages can use"});
     all.emplace_back(name, p.state());
   });
   if (all.empty()) return;
@@ -61,7 +60,7 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     }();
     tensor_state& t = *p.state();
     if (t.divided && !(t.divided->where == where))  // tied
-      throw usage_error("weft: bind: parameter " + name + " is divided already, as " + t.divided->name);
+      refuse<usage_error>({"weft: bind: parameter ", name, " is divided already, as ", t.divided->name});
     if (where.is_divided() && !t.divided) divide_parameter(name, t, where, layers);
   });
 }

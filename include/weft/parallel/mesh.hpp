@@ -67,7 +67,7 @@ struct mesh_sizes {
 };
 
 /// For example "pp 2 x dp 4". Axes with one rank are omitted; "1 rank" if all are.
-inline std::string to_string(const mesh_sizes& sizes) {
+[[gnu::cold]] inline std::string to_string(const mesh_sizes& sizes) {
   std::string text;
   for (const mesh_axis a : mesh_axes) {
     if (sizes.of(a) == 1) continue;
@@ -78,23 +78,23 @@ inline std::string to_string(const mesh_sizes& sizes) {
 
 /// `sizes`, if they are those of a mesh of `ranks` ranks. Throws usage_error if a size is less than 1 or the
 /// product is another number.
-inline const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
+[[gnu::cold]] inline const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
   for (const mesh_axis a : mesh_axes)
     if (sizes.of(a) < 1)
-      throw usage_error(std::string("weft: mesh: ") + name_of(a) + " is " + std::to_string(sizes.of(a)) +
-                        ": expected 1 or more");
+      refuse<usage_error>({"weft: mesh: ", name_of(a), " is ", sizes.of(a), ": expected 1 or more"});
   if (sizes.ranks() != ranks)
-    throw usage_error("weft: mesh: " + weft::to_string(sizes) + " needs " + std::to_string(sizes.ranks()) +
-                      " ranks, there are " + std::to_string(ranks));
+    refuse<usage_error>(
+        {"weft: mesh: ", weft::to_string(sizes), " needs ", sizes.ranks(), " ranks, there are ", ranks});
   return sizes;
 }
 
 /// The ranks whose coordinates differ from those of this rank along the axes from `first` to `last` only. For
 /// one rank no messages are sent; for all ranks it is `ranks` itself, not owned, unless `apart`, because the
 /// group's messages have an order of their own. Collective.
-inline std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
-                                                 mesh_axis first, mesh_axis last, const comm_options& o = {},
-                                                 bool apart = false) {
+[[gnu::cold]] inline std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
+                                                               mesh_axis first, mesh_axis last,
+                                                               const comm_options& o = {},
+                                                               bool apart = false) {
   int count = 1;
   for (const mesh_axis a : mesh_axes)
     if (a >= first && a <= last) count *= sizes.of(a);
@@ -108,7 +108,7 @@ class rank_mesh {
  public:
   /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the
   /// product of the sizes is not the number of ranks.
-  rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
+  [[gnu::cold]] rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
       : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
     for (const mesh_axis a : mesh_axes)
       groups_[static_cast<std::size_t>(a)] = group_along(ranks, sizes_, a, a, o);
@@ -129,7 +129,7 @@ class rank_mesh {
   }
 
   /// One line for each rank, for example "rank 5: pp 1, dp 0, tp 1". Axes with one rank are omitted.
-  std::string to_string() const {
+  [[gnu::cold]] std::string to_string() const {
     std::string text;
     for (int r = 0; r < ranks_->size(); ++r) {
       std::string line;

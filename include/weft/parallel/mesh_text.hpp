@@ -19,7 +19,7 @@ namespace weft {
 /// that quotes what is wrong.
 inline mesh_sizes mesh_from_text(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
-    throw usage_error("weft: mesh \"" + std::string(text.substr(0, 60)) + "\": " + why);
+    weft::refuse<usage_error>({"weft: mesh \"", text.substr(0, 60), "\": ", why});
   };
   mesh_sizes sizes;
   bool given[std::size(mesh_axes)] = {};
@@ -54,9 +54,8 @@ inline mesh_sizes with_ranks(mesh_sizes sizes, int ranks) {
     sizes.of(a) = 1;
     const std::int64_t others = sizes.ranks();
     if (ranks < 1 || ranks % others != 0)
-      throw usage_error("weft: mesh: " + to_string(sizes) + " with " + name_of(a) +
-                        " auto needs a multiple of " + std::to_string(others) + " ranks, there are " +
-                        std::to_string(ranks));
+      weft::refuse<usage_error>({"weft: mesh: ", to_string(sizes), " with ", name_of(a),
+                                 " auto needs a multiple of ", others, " ranks, there are ", ranks});
     sizes.of(a) = ranks / static_cast<int>(others);
   }
   return check_mesh(sizes, ranks);

@@ -28,8 +28,8 @@ void place_model(Model& model, const communicator& ranks, device_options o) {
     if (o.device < 0 && o.local_rank < 0) o.local_rank = local_rank_of(ranks);
     to(model, chosen::where(o));
   } else if (o.device >= 0) {
-    throw usage_error("weft: bind: device " + std::to_string(o.device) +
-                      " is of a kind that the policy has to choose: policy<on<cuda>, ...>");
+    refuse<usage_error>({"weft: bind: device ", o.device,
+                         " is of a kind that the policy has to choose: policy<on<cuda>, ...>"});
   }
 }
 }  // namespace detail

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <limits>
-#include <unordered_map>
 
 #include <weft/parallel/bind.hpp>
 #include <weft/parallel/pipeline_axis.hpp>
@@ -32,9 +31,10 @@ class pipeline_run : public bound_run<Optimizer, Options> {
  public:
   static constexpr bool divides_backward = DividesBackward;
 
-  pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
-               std::shared_ptr<communicator> ranks, const parallel_options& o, pipeline_options p,
-               std::shared_ptr<communicator> layers)
+  [[gnu::cold]] pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers,
+                             Optimizer& optimizer, std::shared_ptr<communicator> ranks,
+                             const parallel_options& o, pipeline_options p,
+                             std::shared_ptr<communicator> layers)
       : base(base::device_of(parameters), optimizer, std::move(ranks), o),
         parameters_(parameters),
         buffers_(buffers),
@@ -146,25 +146,24 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
   /// What this rank holds of the whole model: nothing of tensors that other stages hold. Of tied parameters
   /// one stage saves its copy.
-  std::vector<held_tensor> held_tensors() const override {
-    std::unordered_map<std::string, held_tensor> own;
-    for (held_tensor& t : base::held_tensors()) own.emplace(t.name, std::move(t));
+  [[gnu::cold]] std::vector<held_tensor> held_tensors() const override {
+    const std::vector<held_tensor> own = base::held_tensors();
     std::vector<held_tensor> all;
     for (const auto& [name, owner] : owner_) {  // in the order of the model
       const bool is_buffer = all.size() >= parameters_.size();
       const state_dict_t& list = is_buffer ? buffers_ : parameters_;
       const tensor_state& t = *list[all.size() - (is_buffer ? parameters_.size() : 0)].second;
-      const auto here = own.find(name);
-      all.push_back(here != own.end()
-                        ? here->second
-                        : held_tensor{name, {t.type, t.whole()}, {}, nullptr, false, is_buffer});
+      const auto here =
+          std::find_if(own.begin(), own.end(), [n = &name](const held_tensor& h) { return h.name == *n; });
+      all.push_back(
+          here != own.end() ? *here : held_tensor{name, {t.type, t.whole()}, {}, nullptr, false, is_buffer});
       all.back().saves = all.back().saves && owner == stage();
     }
     return all;
   }
 
   /// One line for each chunk: its stage, its blocks, its part of the modelled cost.
-  std::string to_string() const {
+  [[gnu::cold]] std::string to_string() const {
     double all = 0;
     for (const double c : costs_) all += c;
     std::string text;
@@ -242,8 +241,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
         parallel::usable_schedule(settings_.schedule(sizes_.pp, static_cast<int>(micro_batches)), sizes_.pp,
                                   micro_batches, DividesBackward);
     if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
-      throw usage_error("weft: pipeline: the schedule for " + std::to_string(micro_batches) +
-                        " micro-batches puts chunks on other stages than the one before");
+      refuse<usage_error>({"weft: pipeline: the schedule for ", micro_batches,
+                           " micro-batches puts chunks on other stages than the one before"});
     if (base::holds_parameters()) tied_->check(s);
     schedule_ = std::move(s);
   }
@@ -270,7 +269,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return readings;
   }
 
-  void divide(const std::vector<reading>& readings) {
+  [[gnu::cold]] void divide(const std::vector<reading>& readings) {
     std::vector<double> cost(static_cast<std::size_t>(blocks_), 0.0);
     double before = 0;
     for (const reading& r : readings)
@@ -287,7 +286,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
   /// Takes the division of rank 0: micro-batches of other ranks may have other extents, and so other costs.
-  void agree_on_chunks() {
+  [[gnu::cold]] void agree_on_chunks() {
     std::vector<std::int64_t> ends;
     for (const parallel::block_range& c : chunks_) ends.push_back(c.last);
     base::ranks().broadcast(ends, 0, control("chunks")).wait();
@@ -299,7 +298,8 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
   /// The chunks that read a tensor, ascending; chunk 0 if none does.
-  std::vector<int> chunks_that_read(const std::vector<reading>& readings, const tensor_state* t) const {
+  [[gnu::cold]] std::vector<int> chunks_that_read(const std::vector<reading>& readings,
+                                                  const tensor_state* t) const {
     std::vector<int> found;
     for (int c = 0; c < schedule_.chunks(); ++c)
       if (std::any_of(readings.begin(), readings.end(), [&](const reading& r) {
@@ -311,7 +311,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
   }
 
   /// The stages of chunks, each once.
-  std::vector<int> stages_of(const std::vector<int>& chunks) const {
+  [[gnu::cold]] std::vector<int> stages_of(const std::vector<int>& chunks) const {
     std::vector<int> stages;
     for (const int c : chunks)
       if (const int s = schedule_.stage_of[static_cast<std::size_t>(c)];
@@ -320,7 +320,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     return stages;
   }
   /// The parameters that several chunks read.
-  void find_tied(const std::vector<reading>& readings) {
+  [[gnu::cold]] void find_tied(const std::vector<reading>& readings) {
     std::vector<parallel::tied_parameter> tied;
     for (const auto& [name, t] : parameters_)
       if (const std::vector<int> chunks = chunks_that_read(readings, t.get()); chunks.size() > 1)
@@ -332,7 +332,7 @@ class pipeline_run : public bound_run<Optimizer, Options> {
 
   /// Sets all tensors to those of rank 0, as stages may share some. Frees what other stages hold, and divides
   /// the rest among the data-parallel ranks.
-  void hold_own(const std::vector<reading>& readings) {
+  [[gnu::cold]] void hold_own(const std::vector<reading>& readings) {
     state_dict_t whole = parameters_;
     whole.insert(whole.end(), buffers_.begin(), buffers_.end());
     // The statement was written before and nothing computed from it: it reads the values of rank 0.
@@ -375,9 +375,9 @@ class pipeline_run : public bound_run<Optimizer, Options> {
     refuse_blocks(blocks);
   }
   [[noreturn, gnu::cold]] void refuse_blocks(index_t found) const {
-    throw usage_error("weft: pipeline: a statement with " + std::to_string(found) +
-                      " blocks (of repeats), but the model was divided by one with " +
-                      std::to_string(blocks_) + ": all losses must apply all blocks, values no more of them");
+    refuse<usage_error>({"weft: pipeline: a statement with ", found,
+                         " blocks (of repeats), but the model was divided by one with ", blocks_,
+                         ": all losses must apply all blocks, values no more of them"});
   }
 
   /// One chunk of `e`, and the number of blocks in `e`. `passed`: the value between two chunks of this stage.

@@ -76,15 +76,14 @@ namespace parallel {
 
 /// The mesh that these options describe; ranks that divide positions are copies, along dp and fsdp. Throws
 /// usage_error if it does not have `ranks` ranks.
-inline mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
+[[gnu::cold]] inline mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
   mesh_sizes sizes{.pp = o.stages, .tp = o.layer_ranks};
   if (ranks % o.stages)
-    throw usage_error("weft: pipeline: " + std::to_string(o.stages) + " stages for " + std::to_string(ranks) +
-                      " ranks");
+    weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages for ", ranks, " ranks"});
   const int data = std::max(1, ranks / o.stages / o.layer_ranks);
   if (data % o.context_ranks)
-    throw usage_error("weft: pipeline: " + std::to_string(o.context_ranks) +
-                      " ranks that divide positions for " + std::to_string(data) + " ranks of each stage");
+    weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks, " ranks that divide positions for ", data,
+                               " ranks of each stage"});
   sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
   sizes.dp = std::max(1, data / sizes.fsdp);
   return check_mesh(sizes, ranks);
@@ -92,14 +91,14 @@ inline mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
 
 /// `s` with its messages. Throws usage_error if it cannot run, is one for other numbers, or needs programs
 /// that were not compiled.
-inline pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
-                                          bool divides_backward) {
+[[gnu::cold]] inline pipeline::schedule usable_schedule(pipeline::schedule s, int stages,
+                                                        index_t micro_batches, bool divides_backward) {
   if (!s.has_messages()) s = pipeline::with_messages(s);
   if (const auto mistake = pipeline::check(s))
-    throw usage_error("weft: pipeline: the schedule cannot run: " + pipeline::to_text(*mistake));
+    weft::refuse<usage_error>({"weft: pipeline: the schedule cannot run: ", pipeline::to_text(*mistake)});
   const auto refuse = [&](const std::string& why) {
-    throw usage_error("weft: pipeline: the schedule for " + std::to_string(stages) + " stages and " +
-                      std::to_string(micro_batches) + " micro-batches " + why);
+    weft::refuse<usage_error>(
+        {"weft: pipeline: the schedule for ", stages, " stages and ", micro_batches, " micro-batches ", why});
   };
   if (s.stages() != stages || s.micro_batches != micro_batches)
     refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
@@ -113,9 +112,10 @@ inline pipeline::schedule usable_schedule(pipeline::schedule s, int stages, inde
 
 /// Throws usage_error, naming the option, for what a schedule that updates parameters after each backward
 /// step cannot do, because it needs the gradients of all stages or micro-batches before the update.
-inline void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss) {
+[[gnu::cold]] inline void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss) {
   const auto refuse = [](const std::string& what) {
-    throw usage_error("weft: pipeline: the schedule updates parameters after each backward step: " + what);
+    weft::refuse<usage_error>(
+        {"weft: pipeline: the schedule updates parameters after each backward step: ", what});
   };
   if (clip > 0)
     refuse(

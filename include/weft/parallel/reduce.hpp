@@ -18,8 +18,8 @@ namespace weft::parallel {
 /// Reduces gradients over ranks, one unit at a time, while the backward pass continues.
 class gradient_reducer {
  public:
-  gradient_reducer(std::vector<unit>& units, const rank_groups& groups, const parallel_options& o,
-                   const device& where)
+  [[gnu::cold]] gradient_reducer(std::vector<unit>& units, const rank_groups& groups,
+                                 const parallel_options& o, const device& where)
       : units_(units),
         groups_(groups),
         where_(where),
@@ -29,8 +29,8 @@ class gradient_reducer {
         reduces_each_(o.reduces_each()),
         sends_(o.local_steps == 1) {
     if ((hook_ || !sends_) && o.divide != sharding::none)
-      throw usage_error(std::string("weft: bind: ") + (hook_ ? "a gradient hook needs" : "local steps need") +
-                        " ranks that hold everything, not a sharded strategy");
+      refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook needs" : "local steps need"),
+                           " ranks that hold everything, not a sharded strategy"});
     if (hook_ && type_ != dtype::f32)
       throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
     check_message_type("reduce_dtype", type_);

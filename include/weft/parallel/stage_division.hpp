@@ -24,7 +24,8 @@ inline double elements_in(const runtime::plan_view& p, const runtime::symbol_val
 
 /// The modelled cost of a program in FLOP: twice the multiplications of its products, and 16 for each element
 /// that a step reads or writes, about what a machine computes while it moves one.
-inline double modelled_cost(const runtime::plan_view& p, const runtime::symbol_values& symbols) {
+[[gnu::cold]] inline double modelled_cost(const runtime::plan_view& p,
+                                          const runtime::symbol_values& symbols) {
   constexpr double flop_per_element = 16;
   double cost = 0;
   for (const lower::step_entry& s : p.steps) {
@@ -42,8 +43,8 @@ inline double modelled_cost(const runtime::plan_view& p, const runtime::symbol_v
 
 /// Runs of `count[c]` blocks for the chunks c. Throws usage_error unless they are positive numbers, one for
 /// each of `chunks` chunks, whose sum is `blocks`.
-inline std::vector<block_range> divided_by_list(const std::vector<index_t>& count, index_t blocks,
-                                                int chunks) {
+[[gnu::cold]] inline std::vector<block_range> divided_by_list(const std::vector<index_t>& count,
+                                                              index_t blocks, int chunks) {
   std::vector<block_range> ranges;
   index_t at = 0;
   bool positive = true;
@@ -55,9 +56,9 @@ inline std::vector<block_range> divided_by_list(const std::vector<index_t>& coun
   if (!positive || at != blocks || static_cast<int>(count.size()) != chunks) {
     std::string list;
     for (const index_t n : count) list += (list.empty() ? "" : ",") + std::to_string(n);
-    throw usage_error("weft: pipeline: blocks by chunk " + list + " do not divide the " +
-                      std::to_string(blocks) + " blocks of the model among " + std::to_string(chunks) +
-                      " chunks: expected one positive number for each chunk");
+    refuse<usage_error>({"weft: pipeline: blocks by chunk ", list, " do not divide the ", blocks,
+                         " blocks of the model among ", chunks,
+                         " chunks: expected one positive number for each chunk"});
   }
   return ranges;
 }
@@ -65,11 +66,13 @@ inline std::vector<block_range> divided_by_list(const std::vector<index_t>& coun
 /// Divides blocks with these costs among chunks, each with one block or more, so that the largest sum is
 /// minimal. `before`: cost of what the first chunk computes besides. Throws usage_error if there are more
 /// chunks than blocks; a single chunk needs none. Cost: O(chunks * blocks^2).
-inline std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before, int chunks) {
+[[gnu::cold]] inline std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before,
+                                                              int chunks) {
   const std::size_t n = costs.size(), parts = static_cast<std::size_t>(chunks);
   if (chunks < 1 || parts > std::max<std::size_t>(n, 1))
-    throw usage_error("weft: pipeline: " + std::to_string(chunks) + " chunks for the " + std::to_string(n) +
-                      " blocks of the model: expected at most one chunk a block (the blocks of a repeat)");
+    refuse<usage_error>(
+        {"weft: pipeline: ", chunks, " chunks for the ", n,
+         " blocks of the model: expected at most one chunk a block (the blocks of a repeat)"});
   std::vector<double> sum(n + 1, before);  // of the first blocks
   for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
   // best[c][i]: the smallest largest cost of the first i blocks in c + 1 chunks; cut[c][i]: where the last of

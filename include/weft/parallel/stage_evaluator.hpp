@@ -60,10 +60,11 @@ inline std::shared_ptr<tensor_state> absent_result(const context& c, const runti
   return absent_value(value);
 }
 [[noreturn, gnu::cold]] inline void refuse_absent(const tensor_state& value, index_t blocks) {
-  throw usage_error("weft: pipeline: the program after " + std::to_string(blocks) +
-                    " blocks reads a value of shape " + to_string(value.extents) +
-                    " that another stage computes: values pass from one block to the next only; compute it "
-                    "again there, or pass it through the blocks");
+  refuse<usage_error>(
+      {"weft: pipeline: the program after ", blocks, " blocks reads a value of shape ",
+       to_string(value.extents),
+       " that another stage computes: values pass from one block to the next only; compute it "
+       "again there, or pass it through the blocks"});
 }
 }  // namespace detail
 

@@ -2,8 +2,8 @@
 // The messages between the stages of a pipeline: activations, and their gradients.
 #pragma once
 
-#include <map>
-#include <tuple>
+#include <algorithm>
+#include <vector>
 
 #include <weft/parallel/schedule/schedule.hpp>
 #include <weft/parallel/unit.hpp>
@@ -22,15 +22,15 @@ class stage_messages {
   stage_messages& operator=(const stage_messages&) = delete;
   ~stage_messages() {
     for (const auto* some : {&sent_, &coming_})
-      for (const auto& [key, m] : *some) m.in_flight.finish();
+      for (const message& m : *some) m.in_flight.finish();
   }
 
   /// Sends `value` as the message that the step describes.
   void send(const pipeline::schedule& s, const pipeline::step& e, const state_ptr& value, comm_options o) {
-    if (e.kind == pipeline::step_kind::send_gradient) drop(sent_.lower_bound({e.kind, 0, 0}), sent_.end());
-    const state_ptr value_sent = reachable(messages_, value);
-    message& m = sent_.emplace(key(e), message{value_sent, work()}).first->second;
-    m.in_flight = stages_->send(elements_of(*value_sent), pipeline::detail::peer_stage(s, e), tag(e),
+    if (e.kind == pipeline::step_kind::send_gradient)
+      drop([](const message& m) { return m.kind == pipeline::step_kind::send_gradient; });
+    message& m = append(sent_, e, reachable(messages_, value));
+    m.in_flight = stages_->send(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),
                                 labelled(e, std::move(o)));
   }
 
@@ -38,25 +38,24 @@ class stage_messages {
   void receive(const pipeline::schedule& s, const pipeline::step& e, const tensor_state& like,
                comm_options o) {
     if (has(e)) return;
-    message& m =
-        coming_.emplace(key(e), message{state_like(like, messages_), work()}).first->second;
+    message& m = append(coming_, e, state_like(like, messages_));
     m.in_flight = stages_->receive(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),
                                    labelled(e, std::move(o)));
   }
-  bool has(const pipeline::step& e) const { return coming_.contains(key(e)); }
+  bool has(const pipeline::step& e) { return find(e) != coming_.end(); }
 
   /// Waits for a message that receive() has begun.
-  void await(const pipeline::step& e) const { coming_.at(key(e)).in_flight.wait(); }
+  void await(const pipeline::step& e) { find(e)->in_flight.wait(); }
   /// Waits for a message that receive() has begun, and returns its value.
   state_ptr take(const pipeline::step& e) {
-    const auto found = coming_.find(key(e));
-    const message m = std::move(found->second);
+    const auto found = find(e);
+    const message m = std::move(*found);
     coming_.erase(found);
     m.in_flight.wait();
     if (e.kind == pipeline::step_kind::receive_gradient)  // computed from this activation
-      if (const auto of = sent_.find({pipeline::step_kind::send_activation, e.chunk, e.micro_batch});
-          of != sent_.end())
-        drop(of, std::next(of));
+      drop([&](const message& of) {
+        return of.is({pipeline::step_kind::send_activation, e.chunk, e.micro_batch});
+      });
     if (where_ == messages_ || where_->holds_messages()) return m.value;
     const state_ptr value = state_like(*m.value, where_);
     copy_rows(value, 0, m.value, 0, value->extents.size());
@@ -64,22 +63,37 @@ class stage_messages {
   }
 
   /// Waits until everything has been sent.
-  void complete() { drop(sent_.begin(), sent_.end()); }
+  void complete() {
+    drop([](const message&) { return true; });
+  }
 
  private:
   struct message {
+    pipeline::step_kind kind;
+    int chunk, micro_batch;
     state_ptr value;
     work in_flight;
-  };
-  using message_key = std::tuple<pipeline::step_kind, int, int>;
-  using message_map = std::map<message_key, message>;
 
-  /// Waits until these messages are sent.
-  void drop(message_map::iterator from, message_map::iterator to) {
-    for (auto m = from; m != to; ++m) m->second.in_flight.wait();
-    sent_.erase(from, to);
+    bool is(const pipeline::step& e) const {
+      return kind == e.kind && chunk == e.chunk && micro_batch == e.micro_batch;
+    }
+  };
+  using message_list = std::vector<message>;  // searched in order: a stage has few messages at a time
+
+  static message& append(message_list& to, const pipeline::step& e, state_ptr value) {
+    to.push_back({e.kind, e.chunk, e.micro_batch, std::move(value), work()});
+    return to.back();
   }
-  static message_key key(const pipeline::step& e) { return {e.kind, e.chunk, e.micro_batch}; }
+  message_list::iterator find(const pipeline::step& e) {
+    return std::find_if(coming_.begin(), coming_.end(), [&](const message& m) { return m.is(e); });
+  }
+  /// Waits until the sent messages for which chosen(message) holds have arrived, and frees them.
+  template <class F>
+  void drop(F chosen) {
+    for (const message& m : sent_)
+      if (chosen(m)) m.in_flight.wait();
+    std::erase_if(sent_, chosen);
+  }
   /// Equal on both sides: of the boundary between two chunks, and of the direction.
   static int tag(const pipeline::step& e) {
     const int lower = std::min(e.chunk, pipeline::detail::peer_chunk(e));
@@ -90,15 +104,15 @@ class stage_messages {
   /// With a label that is equal on both sides.
   static comm_options labelled(const pipeline::step& e, comm_options o) {
     const bool up = tag(e) % 2 == 0;
-    o.label = std::string(up ? "activation" : "gradient") + " of chunk " +
-              std::to_string(std::min(e.chunk, pipeline::detail::peer_chunk(e))) + ", micro-batch " +
-              std::to_string(e.micro_batch);
+    o.label = weft::detail::joined({up ? "activation" : "gradient", " of chunk ",
+                                    std::min(e.chunk, pipeline::detail::peer_chunk(e)), ", micro-batch ",
+                                    e.micro_batch});
     return o;
   }
 
   communicator* stages_;
   device where_, messages_;
-  message_map sent_, coming_;
+  message_list sent_, coming_;
 };
 
 /// Sets the elements of `t` to those of stage `from`. Collective.

@@ -148,8 +148,8 @@ struct mesh {
   static parallel_options options(const mesh_sizes& sizes) {
     for (const mesh_axis a : mesh_axes)
       if (sizes.of(a) > 1 && !has(a))
-        throw usage_error("weft: bind: the mesh " + to_string(sizes) + " has the axis " + name_of(a) +
-                          ", which the policy has not");
+        refuse<usage_error>({"weft: bind: the mesh ", to_string(sizes), " has the axis ", name_of(a),
+                             ", which the policy has not"});
     return {.divide = std::max({Axes::divide...}),
             .shard_ranks = sizes.fsdp,
             .stages = sizes.pp,

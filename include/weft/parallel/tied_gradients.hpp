@@ -13,10 +13,9 @@
 // forward step of the micro-batch; a message for that version was sent before, so nobody waits in a cycle.
 #pragma once
 
-#include <deque>
 #include <limits>
-#include <map>
 #include <utility>
+#include <vector>
 
 #include <weft/parallel/data_parallel.hpp>
 #include <weft/parallel/schedule/handing.hpp>
@@ -47,13 +46,12 @@ class tied_gradients {
   tied_gradients(const tied_gradients&) = delete;
   tied_gradients& operator=(const tied_gradients&) = delete;
   ~tied_gradients() {
-    for (const auto& of : sent_)
-      for (const sent& s : of) s.in_flight.finish();
+    for (const sent& s : sent_) s.in_flight.finish();
   }
 
   /// Throws usage_error if under a schedule, which has messages, the chunks that hand over gradients of
   /// micro-batches would wait in a cycle, or receive other gradients.
-  void check(const pipeline::schedule& s) const {
+  [[gnu::cold]] void check(const pipeline::schedule& s) const {
     std::vector<pipeline::handing> handed;
     for (std::size_t t = 0; t < all_.size(); ++t)
       for (const int chunk : all_[t].chunks)
@@ -65,14 +63,13 @@ class tied_gradients {
     for (const tied_parameter& p : all_)
       if (std::find(p.chunks.begin(), p.chunks.end(), mistake->chunk) != p.chunks.end())
         names += (names.empty() ? "" : ", ") + p.name;
-    throw usage_error("weft: pipeline: the schedule cannot run where several chunks read " + names + ": " +
-                      pipeline::to_text(*mistake));
+    refuse<usage_error>({"weft: pipeline: the schedule cannot run where several chunks read ", names, ": ",
+                         pipeline::to_text(*mistake)});
   }
 
   /// Must be called before the first backward pass of a step.
   void begin_step(const pipeline::schedule& s) {
     hands_each_ = deterministic_ || !s.flush;
-    sent_.resize(all_.size());
     sums_.assign(all_.size(), 0);
     handed_over_.assign(all_.size(), 0);
     updates_before_.clear();
@@ -102,7 +99,7 @@ class tied_gradients {
       const int before = neighbor(p, chunk, -1, hands_each_);
       if (before < 0) continue;
       state_ptr g = std::exchange(p.whole->grad, nullptr);
-      if (on_this_stage(before)) handed_[{t, micro_batch}] = std::move(g);
+      if (on_this_stage(before)) handed_.push_back({t, micro_batch, std::move(g)});
       else send(t, stage(before), g, p.whole, handed(chunk, micro_batch, o));
     }
   }
@@ -148,7 +145,7 @@ class tied_gradients {
   }
   /// Waits until everything has been sent.
   void complete() {
-    for (std::size_t t = 0; t < sent_.size(); ++t) drop(t, std::numeric_limits<int>::max());
+    for (std::size_t t = 0; t < all_.size(); ++t) drop(t, std::numeric_limits<int>::max());
   }
 
   /// Whether another stage owns the parameter whose rows `local` are.
@@ -160,9 +157,17 @@ class tied_gradients {
 
  private:
   struct sent {
+    std::size_t parameter;
     int number;  // of the messages of a parameter in a step
     state_ptr message;
     work in_flight;
+  };
+
+  /// From one chunk of this stage to another.
+  struct handed_gradient {
+    std::size_t parameter;
+    int micro_batch;
+    state_ptr gradient;
   };
 
   int stage(int chunk) const { return stage_of_[static_cast<std::size_t>(chunk)]; }
@@ -209,34 +214,38 @@ class tied_gradients {
     else if (g) to.grad = g;
   }
   state_ptr take(std::size_t t, int micro_batch) {
-    const auto found = handed_.find({t, micro_batch});
-    if (found == handed_.end()) return nullptr;
-    state_ptr g = std::move(found->second);
-    handed_.erase(found);
-    return g;
+    for (auto h = handed_.begin(); h != handed_.end(); ++h) {
+      if (h->parameter != t || h->micro_batch != micro_batch) continue;
+      state_ptr g = std::move(h->gradient);
+      handed_.erase(h);
+      return g;
+    }
+    return nullptr;
   }
   /// With the label of the gradient of a micro-batch.
   static comm_options handed(int chunk, int micro_batch, comm_options o) {
-    o.label = " from chunk " + std::to_string(chunk) + ", micro-batch " + std::to_string(micro_batch);
+    o.label = weft::detail::joined({" from chunk ", chunk, ", micro-batch ", micro_batch});
     return o;
   }
   comm_options labelled(std::size_t t, comm_options o) const {
-    o.label = "gradient of " + all_[t].name + o.label;
+    o.label = weft::detail::joined({"gradient of ", all_[t].name, o.label});
     return o;
   }
   /// Sends a gradient, zeros if there is none, of the shape of `like`.
   void send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o) {
     if (!g) g = zeros_like(*like);
     const state_ptr message = reachable(message_device(g->where, stages_), g);
-    sent_[t].push_back({owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
-    sent_[t].back().in_flight =
+    sent_.push_back({t, owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
+    sent_.back().in_flight =
         stages_->send(elements_of(*message), to, first_tag_ + static_cast<int>(t), labelled(t, o));
   }
   /// Waits for the messages of a parameter with numbers below `number`, which arrive or have arrived, and
   /// frees them.
   void drop(std::size_t t, int number) {
-    for (auto& of = sent_[t]; !of.empty() && of.front().number < number; of.pop_front())
-      of.front().in_flight.wait();
+    const auto below = [&](const sent& s) { return s.parameter == t && s.number < number; };
+    for (const sent& s : sent_)
+      if (below(s)) s.in_flight.wait();
+    std::erase_if(sent_, below);
   }
   state_ptr receive(std::size_t t, int from, const state_ptr& like, const comm_options& o) {
     const device messages = message_device(like->where, stages_);
@@ -260,11 +269,11 @@ class tied_gradients {
   communicator* stages_;
   int first_tag_;
   bool deterministic_;
-  std::map<std::pair<std::size_t, int>, state_ptr> handed_;  // by parameter and micro-batch
+  std::vector<handed_gradient> handed_;
   bool hands_each_ = false;                       // the gradients of each micro-batch to other stages
   std::vector<std::vector<int>> updates_before_;  // by parameter, without a flush; see of_forward
   std::vector<int> sums_, handed_over_;           // messages of this step, by parameter
-  std::vector<std::deque<sent>> sent_;            // by parameter
+  std::vector<sent> sent_;                        // messages of a parameter in the order of their numbers
 };
 
 }  // namespace weft::parallel

@@ -100,7 +100,7 @@ inline device message_device(const device& where, const communicator* ranks = nu
 /// Throws usage_error, naming the option, unless `t` is f32, bf16 or f16.
 inline void check_message_type(const char* option, dtype t) {
   if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
-    throw usage_error(std::string("weft: bind: ") + option + " is " + name_of(t) + ", not f32, bf16 or f16");
+    refuse<usage_error>({"weft: bind: ", option, " is ", name_of(t), ", not f32, bf16 or f16"});
 }
 /// The elements of `t` converted to another floating type; `t` itself if it has that type.
 inline state_ptr in_type(dtype type, const state_ptr& t) {
@@ -152,7 +152,7 @@ struct unit {
 };
 
 /// "h.3" for "h.3.attn.c_attn.bias": the path to the first number; empty for a name without a number.
-inline std::string block_of(const std::string& name) {
+[[gnu::cold]] inline std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
     const std::size_t end = std::min(name.find('.', at), name.size());
     if (name.find_first_not_of("0123456789", at) >= end) return name.substr(0, end);
@@ -163,9 +163,9 @@ inline std::string block_of(const std::string& name) {
 
 /// The parameter numbers of each unit, units in the order in which backward completes them. `chunks`: of a
 /// pipeline, by parameter; a unit has parameters of one chunk. Empty: one for all.
-inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
-                                                        const parallel_options& o,
-                                                        const std::vector<int>& chunks) {
+[[gnu::cold]] inline std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
+                                                                      const parallel_options& o,
+                                                                      const std::vector<int>& chunks) {
   std::vector<std::vector<int>> units;
   const bool by_size = !o.unit && o.divide <= sharding::optimizer;
   std::vector<std::pair<std::string, int>> names;
@@ -206,8 +206,8 @@ struct expert_parameters {
 
 /// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
 /// parameters.
-inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
-                                  const std::vector<int>& chunks = {}) {
+[[gnu::cold]] inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
+                                                int parts, const std::vector<int>& chunks = {}) {
   std::vector<unit> units;
   for (const std::vector<int>& numbers : divided_into_units(parameters, o, chunks)) {
     std::vector<member> members;
@@ -226,8 +226,9 @@ inline std::vector<unit> units_of(const state_dict_t& parameters, const parallel
   return units;
 }
 /// The same, and those of experts after them, whose parameters follow the others.
-inline std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
-                                  const parallel_options& o, int parts, const std::vector<int>& chunks) {
+[[gnu::cold]] inline std::vector<unit> units_of(const state_dict_t& parameters,
+                                                const expert_parameters& experts, const parallel_options& o,
+                                                int parts, const std::vector<int>& chunks) {
   std::vector<unit> units = units_of(parameters, o, parts, chunks);
   for (unit& u : units_of(experts.parameters, o, parts)) {
     for (member& m : u.members) m.number += static_cast<int>(parameters.size());

@@ -7,7 +7,7 @@
 // newest elements; an update copies what a micro-batch in flight still needs.
 #pragma once
 
-#include <map>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -26,15 +26,17 @@ class weight_versions {
 
   /// A micro-batch reads the newest version from now on, until release().
   void keep(int micro_batch) {
-    auto& memory = kept_[micro_batch];
-    for (const auto& [name, p] : parameters_) memory.push_back(p->memory);
+    kept_.push_back({micro_batch, {}});
+    for (const auto& [name, p] : parameters_) kept_.back().memory.push_back(p->memory);
   }
-  void release(int micro_batch) { kept_.erase(micro_batch); }
+  void release(int micro_batch) { kept_.erase(kept_.begin() + (&version_of(micro_batch) - kept_.data())); }
 
   /// During its lifetime, the parameters have the elements of the version that a micro-batch keeps.
   class scope {
    public:
-    scope(weight_versions& of, int micro_batch) : of_(of), memory_(of.kept_.at(micro_batch)) { exchange(); }
+    scope(weight_versions& of, int micro_batch) : of_(of), memory_(of.version_of(micro_batch).memory) {
+      exchange();
+    }
     scope(const scope&) = delete;
     scope& operator=(const scope&) = delete;
     ~scope() { exchange(); }
@@ -65,6 +67,16 @@ class weight_versions {
   }
 
  private:
+  /// What a micro-batch in flight reads.
+  struct version {
+    int micro_batch;
+    std::vector<buffer> memory;  // by parameter
+  };
+  version& version_of(int micro_batch) {
+    return *std::find_if(kept_.begin(), kept_.end(),
+                         [&](const version& v) { return v.micro_batch == micro_batch; });
+  }
+
   /// Gives micro-batches that read the newest version of a parameter a copy, one for all of them.
   void preserve(std::size_t i) {
     const tensor_state& p = *parameters_[i].second;
@@ -80,8 +92,8 @@ class weight_versions {
   }
 
   state_dict_t parameters_;
-  std::vector<std::uint64_t> written_;       // tensor_state::version at the beginning of the step
-  std::map<int, std::vector<buffer>> kept_;  // by micro-batch, then by parameter
+  std::vector<std::uint64_t> written_;  // tensor_state::version at the beginning of the step
+  std::vector<version> kept_;
 };
 
 }  // namespace weft::parallel

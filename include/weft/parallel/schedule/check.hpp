@@ -17,9 +17,9 @@ enum class sends : std::uint8_t { buffered, blocking };
 /// Compares the sends and receives of all stages. The lists must have passed check_lists.
 class message_checker {
  public:
-  constexpr explicit message_checker(const schedule& s) : s_(s), pairs_(2 * cells(s), pair{}) {}
+  [[gnu::cold]] constexpr explicit message_checker(const schedule& s) : s_(s), pairs_(2 * cells(s), pair{}) {}
 
-  constexpr std::optional<finding> check() {
+  [[gnu::cold]] constexpr std::optional<finding> check() {
     number();
     if (auto f = compare()) return f;
     if (auto f = wait(sends::blocking)) {
@@ -48,12 +48,12 @@ class message_checker {
     const int from = is_send(e.kind) ? e.chunk : peer_chunk(e);
     return pairs_[cell(s_, from, e.micro_batch) + (is_activation ? 0 : cells(s_))];
   }
-  constexpr finding make(mistake m, int stage, int k) const {
+  [[gnu::cold]] constexpr finding make(mistake m, int stage, int k) const {
     const step& e = at(at(s_.steps, stage), k);
     return {m, stage, k, peer_stage(s_, e), e.chunk, e.micro_batch};
   }
 
-  constexpr void number() {
+  [[gnu::cold]] constexpr void number() {
     std::vector<int> places(4 * s_.steps.size(), 0);  // by peer and kind: number of messages so far
     for (int stage = 0; stage < s_.stages(); ++stage) {
       const auto& list = at(s_.steps, stage);
@@ -81,7 +81,7 @@ class message_checker {
   }
   /// Reports messages without their other end first, because they displace all later messages of their
   /// channel.
-  constexpr std::optional<finding> compare() {
+  [[gnu::cold]] constexpr std::optional<finding> compare() {
     auto f = first_that([](const step& e, const pair& p) -> std::optional<mistake> {
       if (p.sent.place >= 0 && p.received.place >= 0) return std::nullopt;
       return is_send(e.kind) ? mistake::send_without_receive : mistake::receive_without_send;
@@ -95,7 +95,7 @@ class message_checker {
   }
 
   /// Executes all lists as far as possible; returns a mistake if they do not finish.
-  constexpr std::optional<finding> wait(sends mode) {
+  [[gnu::cold]] constexpr std::optional<finding> wait(sends mode) {
     next_.assign(s_.steps.size(), 0);
     std::vector<int> ready;
     for (int stage = 0; stage < s_.stages(); ++stage) ready.push_back(stage);
@@ -113,7 +113,7 @@ class message_checker {
   }
   constexpr const step& head(int stage) const { return at(at(s_.steps, stage), at(next_, stage)); }
 
-  constexpr void advance(int stage, sends mode, std::vector<int>& ready) {
+  [[gnu::cold]] constexpr void advance(int stage, sends mode, std::vector<int>& ready) {
     for (; !is_finished(stage); ++at(next_, stage)) {
       const step& e = head(stage);
       if (!is_message(e.kind)) continue;
@@ -131,7 +131,7 @@ class message_checker {
     }
   }
   /// Follows the waiting stages until a stage occurs twice.
-  constexpr finding in_cycle(int stage, sends mode) const {
+  [[gnu::cold]] constexpr finding in_cycle(int stage, sends mode) const {
     for (int k = 0; k < s_.stages(); ++k) stage = peer_stage(s_, head(stage));
     return make(mode == sends::blocking ? mistake::deadlock_of_blocking_sends : mistake::deadlock, stage,
                 at(next_, stage));
@@ -151,7 +151,7 @@ class message_checker {
 /// - no stages wait for each other in a cycle, whether sends are buffered or wait for their receives.
 /// A schedule without messages is checked with the messages of with_messages(); `step` then counts its own
 /// steps. Cost: linear in the number of steps.
-constexpr std::optional<finding> check(const schedule& s) {
+[[gnu::cold]] constexpr std::optional<finding> check(const schedule& s) {
   if (auto f = detail::check_lists(s)) return f;
   if (s.has_messages()) return detail::message_checker(s).check();
   detail::message_writer writer(s, {});

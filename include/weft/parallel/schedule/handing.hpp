@@ -30,14 +30,14 @@ namespace detail {
 /// the list, or before the computation that they follow.
 class handing_checker {
  public:
-  constexpr handing_checker(const schedule& s, std::span<const handing> handed)
+  [[gnu::cold]] constexpr handing_checker(const schedule& s, std::span<const handing> handed)
       : s_(s),
         handed_(handed),
         next_(s.steps.size(), 0),
         last_gradient_(s.steps.size(), nullptr),
         done_(cells(s), std::uint8_t{0}) {}
 
-  constexpr std::optional<finding> check() {
+  [[gnu::cold]] constexpr std::optional<finding> check() {
     for (const handing& h : handed_)
       if (auto f = compare_order(h)) return f;
     for (bool moved = true; moved;) {
@@ -66,7 +66,7 @@ class handing_checker {
   constexpr std::uint8_t& done(int chunk, int micro_batch) { return done_[cell(s_, chunk, micro_batch)]; }
 
   /// False if the stage has to wait.
-  constexpr bool execute(int stage, const step& e) {
+  [[gnu::cold]] constexpr bool execute(int stage, const step& e) {
     switch (e.kind) {
       case step_kind::send_activation: done(e.chunk + 1, e.micro_batch) |= activation; return true;
       case step_kind::send_gradient: return send_gradient(stage, e);
@@ -86,7 +86,7 @@ class handing_checker {
     done(e.chunk, e.micro_batch) |= begun;
     return (done(e.chunk, e.micro_batch) & gradient) != 0;
   }
-  constexpr bool compute(int stage, const step& e) {
+  [[gnu::cold]] constexpr bool compute(int stage, const step& e) {
     const auto& list = at(s_.steps, stage);
     for (int k = at(next_, stage) + 1; k < static_cast<int>(list.size()) && is_message(at(list, k).kind); ++k)
       if (at(list, k).kind == step_kind::receive_gradient)
@@ -105,7 +105,7 @@ class handing_checker {
 
   /// From one stage to another, the handed gradients of a parameter are one sequence: compares the order of
   /// all that have the parameter and the stages of `h`.
-  constexpr std::optional<finding> compare_order(const handing& h) const {
+  [[gnu::cold]] constexpr std::optional<finding> compare_order(const handing& h) const {
     const int stage = at(s_.stage_of, h.to), peer = at(s_.stage_of, h.from);
     if (stage == peer) return std::nullopt;
     const auto alike = [&](const handing& other) {

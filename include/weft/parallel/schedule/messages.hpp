@@ -23,7 +23,7 @@ namespace detail {
 /// in the same round.
 class message_writer {
  public:
-  constexpr message_writer(const schedule& s, std::span<const std::int64_t> sizes)
+  [[gnu::cold]] constexpr message_writer(const schedule& s, std::span<const std::int64_t> sizes)
       : s_(s),
         sizes_(sizes),
         out_{s.micro_batches, s.stage_of, {}, s.flush},
@@ -49,7 +49,7 @@ class message_writer {
 
   /// Executes one round over the stages that can continue. False if there are none: all have finished or wait
   /// in a cycle.
-  constexpr bool round() {
+  [[gnu::cold]] constexpr bool round() {
     std::vector<int> going;
     for (const int stage : awake_) {
       at(is_awake_, stage) = 0;
@@ -80,7 +80,7 @@ class message_writer {
   }
 
   /// Passes the result of a step to the chunk that reads it.
-  constexpr void deliver(const step& e) {
+  [[gnu::cold]] constexpr void deliver(const step& e) {
     if (e.kind == step_kind::backward_weight) return;
     const bool up = e.kind == step_kind::forward;
     const int to = up ? e.chunk + 1 : e.chunk - 1;
@@ -101,7 +101,7 @@ class message_writer {
   }
 
   /// Appends the steps whose inputs never arrive, each with its messages, so that a check finds the cycle.
-  constexpr void append_rest(int stage) {
+  [[gnu::cold]] constexpr void append_rest(int stage) {
     const auto& list = at(s_.steps, stage);
     auto& out = at(out_.steps, stage);
     for (int k = at(next_, stage); k < static_cast<int>(list.size()); ++k) {
