@@ -98,23 +98,32 @@ constexpr placed_graph placed_program(const compute_graph& g, bool sequence) {
 /// by positions (Korthikanti et al., 2022). Does not compile if the layers do not fit each other.
 template <class Source, bool Sequence>
 class divided_graph {
-  static constexpr graph::detail::plain_finding found_ =
-      graph::detail::plain(graph::detail::placed_program(Source::frozen.thaw(), Sequence).found);
+  static constexpr graph::placed_graph placed() {
+    graph::placed_graph p = graph::detail::placed_program(Source::frozen.thaw(), Sequence);
+    if (!p.found) p.graph = verified(graph::without_dead_code(p.graph), graph::verify_expanded);
+    return p;
+  }
+  struct outcome {
+    graph::detail::plain_finding found;
+    graph::detail::measured_graph graph;
+  };
+  static constexpr outcome outcome_ = [] {
+    const graph::placed_graph p = placed();
+    return outcome{graph::detail::plain(p.found), graph::detail::measured(p.graph)};
+  }();
+  static constexpr graph::detail::plain_finding found_ = outcome_.found;
+  static constexpr graph::graph_sizes sizes_ = outcome_.graph.sizes;
   template <graph::detail::plain_placement P>
   using type_of = typename graph::detail::placement_type<P.kind, P.dim, P.groups, P.unit>::type;
-  struct source {
-    static constexpr graph::compute_graph make() {
-      return verified(
-          graph::without_dead_code(graph::detail::placed_program(Source::frozen.thaw(), Sequence).graph),
-          graph::verify_expanded);
-    }
-  };
+
   static constexpr auto frozen_graph() {
-    if constexpr (found_.kind == graph::mistake::none) return graph::freeze_graph<source>();
-    else
+    if constexpr (found_.kind != graph::mistake::none)
       return (void)placement_refused<found_.kind, decltype(graph::detail::name_as_type<found_.op>()),
                                      type_of<found_.first>, type_of<found_.second>>::value,
              Source::frozen;
+    else if constexpr (sizes_.fit_into(graph::detail::usual_sizes))
+      return graph::detail::frozen<sizes_>(outcome_.graph.begin, outcome_.graph.begin);
+    else return graph::detail::frozen_whole<sizes_>(placed().graph);
   }
 
  public:
