@@ -3,25 +3,15 @@
 // that a group shares, else one thread a row.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include <weft/device/native.hpp>
 #include <weft/gpu/attention_text.hpp>
 #include <weft/gpu/attention_tiles.hpp>
+#include <weft/gpu/native_text.hpp>
 
 namespace weft::gpu {
-
-/// One kernel of a native op. Without `threads` the text is the body of a loop over `items`. With them it is
-/// compiled for groups of this many threads, defines its functions and the body of NATIVE_KERNEL, and loops
-/// over `tasks`, of which there are `items`: for (long task = GROUP_ID; task < tasks; task += GROUPS).
-struct native_text {
-  const char* text = nullptr;
-  index_t items = 0;
-  int threads = 0;
-  std::string definitions{};  // before the text
-};
 
 namespace detail {
 
@@ -66,7 +56,16 @@ struct attention_tiles {
   }
 };
 
+/// Whether attention of these operands may be computed in tiles.
 inline bool computes_in_f32(const native_operands& o) { return compute_type(o.in[0].type) == dtype::f32; }
+/// A text of one thread a row, which adds up in the memory of results.
+inline native_text row_by_row(const char* text, const native_operands& o, index_t items) {
+  if (is_narrow(o.in[0].type) && o.in[0].extents[3] > 0)
+    refuse<device_error>({"weft: attention of ", name_of(o.in[0].type), " with ", o.in[0].extents[3],
+                          " features: a group of threads of this device cannot share as much memory as that "
+                          "takes; use f32"});
+  return {text, items};
+}
 
 }  // namespace detail
 
@@ -76,7 +75,7 @@ inline bool computes_in_f32(const native_operands& o) { return compute_type(o.in
   detail::attention_tiles tiles(static_cast<int>(q[3]));
   if (detail::computes_in_f32(o) && tiles.choose(memory, 1, 1, true))
     return {tiles.kernel(attention_forward_tiles_text, q[1], q[0] * q[2])};
-  return {{attention_text, q[0] * q[1] * q[2]}};
+  return {detail::row_by_row(attention_text, o, q[0] * q[1] * q[2])};
 }
 
 /// The kernels of its derivative: the cotangents of queries, then those of keys and values.
@@ -88,7 +87,7 @@ inline bool computes_in_f32(const native_operands& o) { return compute_type(o.in
       of_keys.choose(memory, 2, 2, false))
     return {of_queries.kernel(attention_queries_tiles_text, q[1], q[0] * q[2]),
             of_keys.kernel(attention_keys_tiles_text, k[1], k[0] * k[2])};
-  return {{attention_backward_text, q[0] * q[1] * q[2] + k[0] * k[1] * k[2]}};
+  return {detail::row_by_row(attention_backward_text, o, q[0] * q[1] * q[2] + k[0] * k[1] * k[2])};
 }
 
 }  // namespace weft::gpu

@@ -55,7 +55,7 @@ struct attention : rule<3> {
       result.types_fit &= operands[i].type == operands[0].type;
       result.holds &= operands[i].extents.order == 4;
     }
-    result.types_fit &= operands[0].type == dtype::f32 || operands[0].type == dtype::f64;
+    result.types_fit &= is_floating(operands[0].type);
     if (!result.holds) return result;
     shape &q = result.value.extents, k = operands[1].extents;
     for (int d = 0; d < 4; ++d) result.holds &= dims.unify(k[d], operands[2].extents[d], k[d]);
@@ -67,7 +67,7 @@ struct attention : rule<3> {
   }
   static constexpr tensor_spec result_spec(int, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    return {operands[0].type, {3, {s[0], s[2], s[1]}}};
+    return {compute_type(operands[0].type), {3, {s[0], s[2], s[1]}}};
   }
   static constexpr auto vjp(auto g, auto y, auto q, auto k, auto v) {
     const auto dq =
@@ -88,10 +88,10 @@ template <class Q, class K, class V>
 concept attention_compatible = accepts<op::attention, attr<causal, 0>, Q, K, V>;
 
 /// softmax(q k^T / sqrt(D)) v per batch element and head. q and the result are [B, T, H, D], k and v
-/// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), all f32 or all f64. If K is less
-/// than H, which it must divide, H / K heads in turn have the same keys and values (grouped queries). With
-/// `Causal`, query t attends to keys 0 to t. Memory is linear in T and S, time proportional to their product.
-/// Differentiable once.
+/// [B, S, K, D] (PyTorch's scaled_dot_product_attention takes [B, H, T, D]), of one floating type; for bf16
+/// and f16 all is computed in f32, and the result rounded. If K is less than H, which it must divide, H / K
+/// heads in turn have the same keys and values (grouped queries). With `Causal`, query t attends to keys 0 to
+/// t. Memory is linear in T and S, time proportional to their product. Differentiable once.
 template <bool Causal, expression Q, expression K, expression V>
 constexpr auto attention(Q q, K k, V v) {
   return apply<op::attention, attr<Causal, 0>>(std::move(q), std::move(k), std::move(v));

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 
 #include <weft/lower/native_code.hpp>
 #include <weft/op/attention.hpp>
@@ -52,6 +53,9 @@ class ring_attention : public divided_positions {
     check(where, k.extents, k.extents[1]);
     if (o.at[1] != 0)
       throw usage_error("weft: attention: over the positions of several ranks, with an offset");
+    if (is_narrow(q.type))
+      throw usage_error(std::string("weft: attention: over the positions of several ranks, of ") +
+                        name_of(q.type) + ": it would be rounded once for each of them");
     options_ = with;
     device_ = &*where;
     const bool backward = op == "context_attention_backward";

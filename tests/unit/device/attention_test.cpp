@@ -69,6 +69,8 @@ void compare_all(const sizes& n) {
   compare<float, false>(n, 1e-5);
   compare<double, true>(n, 1e-13);
   compare<double, false>(n, 1e-13);
+  compare<bfloat16, true>(n, 1e-2);
+  compare<float16, false>(n, 2e-3);
 }
 
 }  // namespace

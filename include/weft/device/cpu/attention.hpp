@@ -78,32 +78,38 @@ void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_ro
 }
 
 /// Features from `d` on of the row of position `t`, followed by zeros.
-template <class V, class T>
-V row_part(const head_view<T>& x, index_t t, index_t d, index_t features) {
-  const T* const from = x.data + t * x.position + d * x.feature;
-  if (x.feature == 1) return simd::load_some<V>(from, features - d);
+template <class V, class S>
+V row_part(const head_view<const S>& x, index_t t, index_t d, index_t features) {
+  const S* const from = x.data + t * x.position + d * x.feature;
+  if constexpr (std::is_same_v<S, simd::lane<V>>)
+    if (x.feature == 1) return simd::load_some<V>(from, features - d);
   V v{};
   for (index_t i = 0; i < std::min<index_t>(simd::lane_count<V>, features - d); ++i)
     v[i] = from[i * x.feature];
   return v;
 }
 
+/// Copies the features of one position, converted.
+template <class From, class To>
+void copy_features(const From* from, index_t from_step, To* to, index_t to_step, index_t features) {
+  if constexpr (std::is_same_v<From, To>)
+    if (from_step == 1 && to_step == 1) return static_cast<void>(std::copy_n(from, features, to));
+  for (index_t d = 0; d < features; ++d) to[d * to_step] = static_cast<To>(from[d * from_step]);
+}
+
 /// Rows of `positions`, padded with zeros: [whole_blocks(positions), padded_features].
-template <class T>
-void pack_rows(const head_view<const T>& x, const head_size<T>& s, index_t positions, T* to) {
+template <class S, class T>
+void pack_rows(const head_view<const S>& x, const head_size<T>& s, index_t positions, T* to) {
   for (index_t t = 0; t < positions; ++t, to += s.padded_features) {
-    const T* from = x.data + t * x.position;
-    if (x.feature == 1) std::copy_n(from, s.features, to);
-    else
-      for (index_t d = 0; d < s.features; ++d) to[d] = from[d * x.feature];
+    copy_features(x.data + t * x.position, x.feature, to, 1, s.features);
     std::fill(to + s.features, to + s.padded_features, T{});
   }
   std::fill_n(to, (whole_blocks(positions) - positions) * s.padded_features, T{});
 }
 /// Rows of keys transposed blockwise: [blocks, features, attention_block]. Rows of all positions would often
 /// be multiples of 4 KiB apart and fall into the same cache sets.
-template <class T>
-void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
+template <class S, class T>
+void pack_columns(const head_view<const S>& x, const head_size<T>& s, T* to) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t side = blocking<T>::lanes;
   for (index_t t0 = 0; t0 < whole_blocks(s.keys); t0 += side) {
@@ -119,14 +125,10 @@ void pack_columns(const head_view<const T>& x, const head_size<T>& s, T* to) {
   }
 }
 /// Copies packed rows first to last - 1 to x.
-template <class T>
-void unpack_rows(const T* from, const head_size<T>& s, const head_view<T>& x, index_t first, index_t last) {
-  for (index_t t = first; t < last; ++t, from += s.padded_features) {
-    T* to = x.data + t * x.position;
-    if (x.feature == 1) std::copy_n(from, s.features, to);
-    else
-      for (index_t d = 0; d < s.features; ++d) to[d * x.feature] = from[d];
-  }
+template <class S, class T>
+void unpack_rows(const T* from, const head_size<T>& s, const head_view<S>& x, index_t first, index_t last) {
+  for (index_t t = first; t < last; ++t, from += s.padded_features)
+    copy_features(from, 1, x.data + t * x.position, x.feature, s.features);
 }
 
 /// First key to which query `i` does not attend.
@@ -169,9 +171,9 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
 }
 
 /// The result and the logarithms of the sums of one head. Without keys: 0 and minus infinity.
-template <class T>
-void attend(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& k,
-            const head_view<const T>& v, const head_view<T>& out, T* log_sum, scratch_memory& scratch) {
+template <class S, class T>
+void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<const S>& k,
+            const head_view<const S>& v, const head_view<S>& out, T* log_sum, scratch_memory& scratch) {
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
   const index_t row = s.padded_features;
@@ -261,8 +263,8 @@ struct backward_memory {
 };
 
 /// Reads keys and values of a key head, and sets their cotangents to 0.
-template <class T>
-void begin_backward(const head_size<T>& s, const head_view<const T>& k, const head_view<const T>& v,
+template <class S, class T>
+void begin_backward(const head_size<T>& s, const head_view<const S>& k, const head_view<const S>& v,
                     const backward_memory<T>& m) {
   pack_columns(k, s, m.keys_t);
   pack_columns(v, s, m.values_t);
@@ -272,9 +274,9 @@ void begin_backward(const head_size<T>& s, const head_view<const T>& k, const he
 }
 
 /// Reads queries and the cotangents of their results of a query head, and sets their own to 0.
-template <class T>
-void begin_queries(const head_size<T>& s, const head_view<const T>& q, const head_view<const T>& out,
-                   const head_view<const T>& g, const backward_memory<T>& m) {
+template <class S, class T>
+void begin_queries(const head_size<T>& s, const head_view<const S>& q, const head_view<const S>& out,
+                   const head_view<const S>& g, const backward_memory<T>& m) {
   using V = simd::vec<T, blocking<T>::lanes>;
   pack_rows(q, s, s.queries, m.queries);
   pack_rows(g, s, s.queries, m.cotangent);
@@ -317,34 +319,37 @@ void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_st
 }  // namespace detail
 
 /// in: q [batch, queries, heads, feature], k and v [batch, keys, key heads, feature]; out: result like q,
-/// log_sum [batch, head, query]. Attributes: whether causal; the position of the first query.
-template <class T>
+/// log_sum [batch, head, query]. Attributes: whether causal; the position of the first query. All but log_sum
+/// are stored as S, bf16 and f16 being computed in f32.
+template <class S>
 void attention(const native_call& call) {
+  using T = std::conditional_t<is_storage_type<S>, float, S>;
   using detail::head_view;
   const strided &q = call.in[0], &k = call.in[1], &v = call.in[2], &log_sum = call.out[1];
   const index_t heads = q.extents[2];
   const detail::head_size<T> size(q, k, call.at);
   call.threads.parallel_for(q.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {
     const index_t b = task / heads, h = task % heads, of = h / size.group;
-    detail::attend<T>(size, head_view<const T>::of(q, b, h), head_view<const T>::of(k, b, of),
-                      head_view<const T>::of(v, b, of), head_view<T>::of(call.out[0], b, h),
-                      log_sum.data<T>() + task * size.queries, scratch);
+    detail::attend(size, head_view<const S>::of(q, b, h), head_view<const S>::of(k, b, of),
+                   head_view<const S>::of(v, b, of), head_view<S>::of(call.out[0], b, h),
+                   log_sum.data<T>() + task * size.queries, scratch);
   });
 }
 
 /// in: q, k, v, result, log_sum, cotangent of the result; out: cotangents of q, k and v. Key heads run in
 /// parallel, each with its query heads in their order.
-template <class T>
+template <class S>
 void attention_backward(const native_call& call) {
+  using T = std::conditional_t<is_storage_type<S>, float, S>;
   using detail::head_view;
   const strided &q = call.in[0], &k = call.in[1], &log_sum = call.in[4];
   const index_t heads = k.extents[2];
   const detail::head_size<T> size(q, k, call.at);
   const auto in = [&](int i, index_t b, index_t h) {
-    return head_view<const T>::of(call.in[static_cast<std::size_t>(i)], b, h);
+    return head_view<const S>::of(call.in[static_cast<std::size_t>(i)], b, h);
   };
   const auto write = [&](int i, index_t b, index_t h, const T* from, index_t positions) {
-    const head_view<T> to = head_view<T>::of(call.out[static_cast<std::size_t>(i)], b, h);
+    const head_view<S> to = head_view<S>::of(call.out[static_cast<std::size_t>(i)], b, h);
     detail::unpack_rows(from, size, to, 0, positions);
   };
   call.threads.parallel_for(k.extents[0] * heads, [&](index_t task, scratch_memory& scratch) {

@@ -18,9 +18,11 @@ template <native_op Op, class T>
 constexpr native_function native_function_of() {
   if constexpr (Op == native_op::product) {
     if constexpr (is_floating(dtype_of<T>)) return &product<T>;
+  } else if constexpr (Op == native_op::attention) {
+    if constexpr (is_floating(dtype_of<T>)) return &attention<T>;
+  } else if constexpr (Op == native_op::attention_backward) {
+    if constexpr (is_floating(dtype_of<T>)) return &attention_backward<T>;
   } else if constexpr (std::is_floating_point_v<T>) {
-    if constexpr (Op == native_op::attention) return &attention<T>;
-    if constexpr (Op == native_op::attention_backward) return &attention_backward<T>;
     if constexpr (Op == native_op::merge_attention) return &merge_attention<T>;
     if constexpr (Op == native_op::add_positions) return &add_positions<T>;
   }

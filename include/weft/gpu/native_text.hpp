@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// One kernel of a native op as text.
+#pragma once
+
+#include <string>
+
+#include <weft/shape/shape.hpp>
+
+namespace weft::gpu {
+
+/// One kernel of a native op. Without `threads` the text is the body of a loop over `items`. With them it is
+/// compiled for groups of this many threads, defines its functions and the body of NATIVE_KERNEL, and loops
+/// over `tasks`, of which there are `items`: for (long task = GROUP_ID; task < tasks; task += GROUPS).
+struct native_text {
+  const char* text = nullptr;
+  index_t items = 0;
+  int threads = 0;
+  std::string definitions{};  // before the text
+};
+
+}  // namespace weft::gpu
