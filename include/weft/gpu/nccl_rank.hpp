@@ -106,8 +106,7 @@ class nccl_rank {
       try {
         std::rethrow_exception(why);
       } catch (const std::exception& e) {
-        const std::string text = e.what();
-        host->abort(text.starts_with("weft: ") ? text.substr(6) : text);
+        host->abort(e.what());
       }
     }
     for (nccl_part* part : parts_) part->abort();
