@@ -146,5 +146,8 @@ TEST_CASE("what does not fit is refused") {
     CHECK_THROWS_WITH_AS(own.of(q), doctest::Contains("has not the 7 positions"), shape_error);
     CHECK_THROWS_WITH_AS(eval(attention<causal>(q, slice<1>(q, 0, 3), slice<1>(q, 0, 3)), run),
                          doctest::Contains("positions: this rank has"), usage_error);
+    const tensor<bfloat16, rows> narrow(own.of(randn<bfloat16>(rows{1, 7, 2, 3})));
+    CHECK_THROWS_WITH_AS(eval(attention<causal>(narrow, narrow, narrow), run),
+                         doctest::Contains("positions of several ranks, of bf16"), usage_error);
   });
 }
