@@ -117,6 +117,14 @@ TEST_CASE("vector kernels and the reference back end compute what the ops say") 
   check_by_definition([&](const device& d) { return cast<double>(x(d)) * 3; }, 0);
 }
 
+TEST_CASE("one kernel of many row reductions, each of which needs the one before") {
+  const auto x = randn<float>(extents<dyn, 7>{3, 7});
+  const auto w = randn<float>(extents<7>{}), b = randn<float>(extents<7>{});
+  const auto e =
+      logsumexp(softmax<1>(layer_norm(log_softmax<1>(layer_norm(x, w, b)), w, b)), dims<1>, keepdim);
+  CHECK(matches(eval(e), oracle::value(e), {.absolute = 1e-5}));
+}
+
 TEST_CASE("degenerate extents: nothing, one row, one column") {
   CHECK(eval(counted(0, 5) + 1.0f).size() == 0);
   CHECK(eval(sum(counted(0, 5))).item() == 0);
