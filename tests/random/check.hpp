@@ -246,8 +246,8 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   const dtype type = right.value.type;
   if (!is_floating(type)) return right;
   const bool wide = type == dtype::f64 || type == dtype::f32;
-  // Formulas add and subtract values as large as these, in f32 where the type is narrow.
-  const double inside = 2 * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
+  // Formulas add and subtract values as large as these, several times, in f32 where the type is narrow.
+  const double inside = 8 * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
   for (double x : right.value.at)
     right.tolerance.push_back(wide || none.computes ? 4 * epsilon_of(type) * std::abs(x) + inside : 0);
   for (std::uint64_t run = 1; run <= spread_runs; ++run) {
