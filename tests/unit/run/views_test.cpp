@@ -160,12 +160,14 @@ struct program {
     lean = graph::with_legal_views(graph::with_transposed_products(lean));
     lower::plan p = lower::make_plan(lean);
     if (lower::verify_plan(p)) throw error("a plan breaks a promise");
-    for (lower::step_entry& s : p.steps)
-      if (s.kind == lower::step_kind::contraction) s.native = &op::product_code<float>;
     const auto span = [](const auto& s) { return std::span(s.begin(), static_cast<std::size_t>(s.size())); };
     const lower::plan_view view{span(p.values),       span(p.steps),   span(p.operands), span(p.kernels),
                                 span(p.instructions), span(p.symbols), span(p.checks),   span(p.laws),
                                 span(p.outputs),      p.leaves};
+    using enum native_op;
+    for (lower::step_entry& s : p.steps)
+      s.function = lower::native_function_of<product, checked_index, index_select, index_add, gather,
+                                             scatter_sum>(lower::native_use_of(view, s));
     context c;
     static lower::reference_backend reference;
     c.set_backend(&reference);
