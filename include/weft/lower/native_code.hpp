@@ -19,7 +19,7 @@ struct native_use {
 
 /// The native op of a step; `own` if it is none of the library.
 constexpr native_use native_use_of(const plan_view& p, const step_entry& s) {
-  if (!s.native || s.native->op == native_op::own) return {};
+  if (same_object(s.native, nullptr) || s.native->op == native_op::own) return {};
   const int operand = p.operands[static_cast<std::size_t>(s.first_operand)];
   return {s.native->op, p.values[static_cast<std::size_t>(operand)].result.type};
 }

@@ -33,7 +33,8 @@ template <int Count>
 struct parsed_code {
   instruction instructions[std::size_t{Count}]{};
   bool is_data[std::size_t{Count}]{};
-  int sweep_begin[Count / 2 + 1]{}, sweep_end[Count / 2 + 1]{};  // a sweep has two words of its own
+  static constexpr std::size_t most_sweeps = Count / 2 + 1;  // a sweep has two words of its own
+  int sweep_begin[most_sweeps]{}, sweep_end[most_sweeps]{};
   int sweeps = 0;
   bool wide = false;  // computes with 64-bit lanes
 
