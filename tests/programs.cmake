@@ -115,8 +115,10 @@ if("CUDA" IN_LIST weft_components)
     add_dependencies(${target} weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt)
   endforeach()
   weft_add_test(gpu/cuda gpu COMMAND weft_test_gpu_cuda_test ENVIRONMENT LD_LIBRARY_PATH=${fakes})
-  weft_add_test(gpu/nccl "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_test ENVIRONMENT LD_LIBRARY_PATH=${fakes}
-                FAKE_CUDA_DEVICES=4)
+  weft_add_test(gpu/nccl "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_test "--test-case-exclude=the contract*"
+                ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=4)
+  weft_add_test(gpu/nccl_contract "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_test "--test-case=the contract*"
+                ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=4)
   weft_add_test(gpu/nccl_world "gpu;rank" COMMAND weft_test_gpu_nccl_world ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=3)
   weft_add_test(gpu/device gpu COMMAND weft_test_law_device_test
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} WEFT_TEST_DEVICE=cuda)
