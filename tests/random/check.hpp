@@ -205,12 +205,15 @@ inline bool is_exact(std::string_view op) {
 /// off, each element by itself: the mean of equal numbers is not one of them. Without a seed it only looks.
 struct disturbance {
   std::uint64_t state = 0;
-  double largest = 0;     // of all values on the way
-  bool computes = false;  // whether an op was not exact
+  double largest = 0;                               // of all values on the way
+  double most_elements = 0, fewest_elements = 1e9;  // of one of them; of one that is computed
+  bool computes = false;                            // whether an op was not exact
   dtype coarsest = dtype::f64;
 
   void operator()(std::string_view op, test::oracle::array& a) {
     const bool leaf = op == "leaf", narrow = a.type == dtype::bf16 || a.type == dtype::f16;
+    most_elements = std::max(most_elements, static_cast<double>(a.f.size()));
+    if (!leaf) fewest_elements = std::min(fewest_elements, static_cast<double>(a.f.size()));
     for (double x : a.f)
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     if (is_floating(a.type) && epsilon_of(a.type) > epsilon_of(coarsest)) coarsest = a.type;
@@ -246,8 +249,10 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   const dtype type = right.value.type;
   if (!is_floating(type)) return right;
   const bool wide = type == dtype::f64 || type == dtype::f32;
-  // Formulas add and subtract values as large as these, several times, in f32 where the type is narrow.
-  const double inside = 8 * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
+  // Formulas add and subtract values as large as these, several times, and sums as many as there are for each
+  // of their results, in f32 where the type is narrow.
+  const double terms = std::max(1.0, none.most_elements / std::max(1.0, none.fewest_elements));
+  const double inside = 8 * terms * none.largest * epsilon_of(wide ? type : dtype::f32) + smallest_of(type);
   for (double x : right.value.at)
     right.tolerance.push_back(wide || none.computes ? 4 * epsilon_of(type) * std::abs(x) + inside : 0);
   for (std::uint64_t run = 1; run <= spread_runs; ++run) {
