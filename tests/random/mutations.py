@@ -39,7 +39,7 @@ MUTATIONS = [
     Mutation("sums", "formulas of narrow operands are computed op by op: the sum of a mean is stored as f16",
              [("weft/graph/build.hpp", "  for (int i = first_number(op); op.widens && i < count; ++i) {",
                "  for (int i = first_number(op); op.widens && op.kind != op::op_kind::composed && i < count; ++i) {")],
-             options=("--only-op", "mean"), programs=120),
+             options=("--only-op", "mean"), programs=400),
     Mutation("in_place", "an update in place reads elements that it has written",
              [("weft/run/specialization.hpp", "      if (!same) return false;", "      if (!same) continue;")],
              modes="update"),
