@@ -58,54 +58,26 @@ class gloo_collective : public gloo_operation {
       throw comm_error(wrong);
   }
 
+  /// Each rank receives the operands of its part, reduces them, and sends the sums to the ranks that need
+  /// them.
   void reduce(gloo_mesh& mesh) {
-    const auto size = static_cast<std::size_t>(size_of(what_.type()));
     const rank_counts shares =
         what_.in_counts.empty() ? even_parts(what_.out.count, group_.size()) : what_.in_counts;
-    const index_t mine = shares[static_cast<std::size_t>(group_.rank)];
-    const auto part = static_cast<std::size_t>(mine) * size;
+    const auto own = static_cast<std::size_t>(group_.rank);
+    const auto part = static_cast<std::size_t>(shares[own] * size_of(what_.type()));
     char* const sums = allocate(part);
-    add_up(mesh, shares, sums);
-    // Send the results to the ranks that need them.
-    const bool all = what_.kind == collective::all_reduce,
-               wants = all || (what_.kind == collective::reduce && what_.root == group_.rank);
-    char* to = static_cast<char*>(what_.out.data);
-    if (what_.kind == collective::reduce_scatter) {
-      copy_bytes(to, sums, part);
-      return;
-    }
-    std::vector<transfer> to_all;
-    for (int r = 0; r < group_.size(); ++r) {
-      const auto bytes = static_cast<std::size_t>(shares[static_cast<std::size_t>(r)]) * size;
-      if (r == group_.rank && wants) copy_bytes(to, sums, part);
-      if (r != group_.rank && (all || r == what_.root)) add_transfer(to_all, r, true, sums, part);
-      if (r != group_.rank && wants) add_transfer(to_all, r, false, to, bytes);
-      to += bytes;
-    }
-    exchange(mesh, 2, to_all);
-  }
-  /// Exchanges the parts and reduces the part of this rank.
-  void add_up(gloo_mesh& mesh, const rank_counts& shares, char* sums) {
-    const auto size = static_cast<std::size_t>(size_of(what_.type()));
-    const index_t mine = shares[static_cast<std::size_t>(group_.rank)];
-    const auto part = static_cast<std::size_t>(mine) * size;
-    char* received = allocate(part * group_.members.size());
-    char* from = const_cast<char*>(static_cast<const char*>(what_.in.data));
-    std::vector<transfer> to_adders;
-    std::vector<const void*> sources;
-    for (int r = 0; r < group_.size(); ++r, received += part) {
-      const auto bytes = static_cast<std::size_t>(shares[static_cast<std::size_t>(r)]) * size;
-      if (r != group_.rank) {
-        add_transfer(to_adders, r, true, from, bytes);
-        add_transfer(to_adders, r, false, received, part);
-      }
-      sources.push_back(r == group_.rank ? from : received);
-      from += bytes;
-    }
-    exchange(mesh, 1, to_adders);
+    char* const received = allocate(part * group_.members.size());
+    std::vector<const void*> operands;
+    for (std::size_t r = 0; r < group_.members.size(); ++r) operands.push_back(received + r * part);
+    exchange(mesh, 1,
+             moves(exchange_of_parts(what_, shares, group_.rank, received), group_.rank, group_.size(),
+                   [&](void*, const void* mine, std::size_t) { operands[own] = mine; }));
     visit_type(what_.type(), [&]<class T>(T) {
-      reduce_ranks<T>(sources, 0, mine, what_.op, reinterpret_cast<T*>(sums));
+      reduce_ranks<T>(operands, 0, shares[own], what_.op, reinterpret_cast<T*>(sums));
     });
+    if (what_.kind == collective::reduce_scatter) return copy_bytes(what_.out.data, sums, part);
+    exchange(mesh, 2,
+             moves(gathering_of_sums(what_, shares, group_.rank, sums), group_.rank, group_.size()));
   }
 
   const gloo_group& group_;

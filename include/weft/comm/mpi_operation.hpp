@@ -141,46 +141,29 @@ class mpi_operation {
     else start(moves(what_, group_.rank, group_.size()));
   }
 
-  /// Each rank receives the operands of its part of the result.
+  /// Each rank receives the operands of its part of the result; its own stay where they are.
   void begin_reduction() {
     parts_ = what_.in_counts.empty() ? even_parts(what_.out.count, group_.size()) : what_.in_counts;
-    const std::size_t part = part_bytes(group_.rank);
+    const std::size_t part = part_bytes();
     received_.resize(part * group_.members.size());
-    char* from = const_cast<char*>(static_cast<const char*>(what_.in.data));
-    char* to = received_.data();
-    std::vector<transfer> all;
-    for (int r = 0; r < group_.size(); from += part_bytes(r++), to += part) {
-      operands_.push_back(r == group_.rank ? from : to);
-      if (r == group_.rank) continue;
-      add_transfer(all, r, true, from, part_bytes(r));
-      add_transfer(all, r, false, to, part);
-    }
-    start(all);
+    for (int r = 0; r < group_.size(); ++r) operands_.push_back(received_.data() + at(r) * part);
+    start(moves(exchange_of_parts(what_, parts_, group_.rank, received_.data()), group_.rank, group_.size(),
+                [&](void*, const void* own, std::size_t) { operands_[at(group_.rank)] = own; }));
   }
-  std::size_t part_bytes(int r) const {
-    return static_cast<std::size_t>(parts_[at(r)] * size_of(what_.type()));
+  std::size_t part_bytes() const {
+    return static_cast<std::size_t>(parts_[at(group_.rank)] * size_of(what_.type()));
   }
 
   /// Called when these have arrived: reduces them and sends the sums to the ranks that need them.
   void begin_collect() {
     stage_ = stage::collect;
-    const index_t mine = parts_[at(group_.rank)];
-    const std::size_t part = part_bytes(group_.rank);
-    sums_.resize(part);
+    sums_.resize(part_bytes());
     visit_type(what_.type(), [&]<class T>(T) {
-      reduce_ranks<T>(operands_, 0, mine, what_.op, reinterpret_cast<T*>(sums_.data()));
+      reduce_ranks<T>(operands_, 0, parts_[at(group_.rank)], what_.op, reinterpret_cast<T*>(sums_.data()));
     });
-    char* to = static_cast<char*>(what_.out.data);
-    if (what_.kind == collective::reduce_scatter) return copy_bytes(to, sums_.data(), part);
-    const bool all = what_.kind == collective::all_reduce, wants = all || what_.root == group_.rank;
-    std::vector<transfer> sums;
-    for (int r = 0; r < group_.size(); ++r) {
-      if (r == group_.rank && wants) copy_bytes(to, sums_.data(), part);
-      if (r != group_.rank && (all || r == what_.root)) add_transfer(sums, r, true, sums_.data(), part);
-      if (r != group_.rank && wants) add_transfer(sums, r, false, to, part_bytes(r));
-      to += part_bytes(r);
-    }
-    start(sums);
+    if (what_.kind == collective::reduce_scatter)
+      return copy_bytes(what_.out.data, sums_.data(), sums_.size());
+    start(moves(gathering_of_sums(what_, parts_, group_.rank, sums_.data()), group_.rank, group_.size()));
   }
 
   operation what_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Operations without a reduction, as lists of transfers between two ranks.
+// Operations as lists of transfers between two ranks; a reduction is an exchange of parts, which each rank
+// adds, and a gathering of sums.
 #pragma once
 
 #include <cstring>
@@ -76,6 +77,24 @@ std::vector<transfer> moves(const operation& o, int rank, int ranks, Copy copy =
     }
   }
   return all;
+}
+
+/// The exchange of a reduction after which rank r has part r of every rank's operand, of shares[r] elements,
+/// in `received`, in rank order.
+inline operation exchange_of_parts(const operation& o, const rank_counts& shares, int rank, void* received) {
+  const index_t mine = shares[static_cast<std::size_t>(rank)];
+  operation parts{.kind = collective::all_to_all, .in = o.in, .in_counts = shares};
+  parts.out = {received, mine * static_cast<index_t>(shares.size()), o.type(), o.space()};
+  parts.out_counts.assign(shares.size(), mine);
+  return parts;
+}
+/// The gathering of a reduction but reduce_scatter, of which this rank has `sums` of its part.
+inline operation gathering_of_sums(const operation& o, const rank_counts& shares, int rank, void* sums) {
+  return {.kind = o.kind == collective::reduce ? collective::gather : collective::all_gather,
+          .in = {sums, shares[static_cast<std::size_t>(rank)], o.type(), o.space()},
+          .out = o.out,
+          .out_counts = shares,
+          .root = o.root};
 }
 
 }  // namespace weft::detail

@@ -228,10 +228,7 @@ class nccl_collective : public nccl_operation {
   char* parts() { return channel_->scratch(bytes(mine_ * (group_->size + 1))); }
   void send_parts() {
     if (what_.in.count == 0) return;
-    operation o{.kind = collective::all_to_all, .in = what_.in, .in_counts = shares_};
-    o.out_counts.assign(static_cast<std::size_t>(group_->size), mine_);
-    o.out = elements(mine_ ? parts() : nullptr, mine_ * group_->size, what_.type(), memory_space::device);
-    exchange(o);
+    exchange(weft::detail::exchange_of_parts(what_, shares_, group_->rank, mine_ ? parts() : nullptr));
   }
   char* sums() { return parts() + bytes(mine_ * group_->size); }
   void add_parts() {
@@ -241,12 +238,7 @@ class nccl_collective : public nccl_operation {
   }
   void send_sums() {
     if (what_.in.count == 0) return;
-    operation o{.kind = what_.kind == collective::reduce ? collective::gather : collective::all_gather,
-                .in = {mine_ ? sums() : nullptr, mine_, what_.type(), memory_space::device},
-                .out = what_.out,
-                .out_counts = shares_,
-                .root = what_.root};
-    exchange(o);
+    exchange(weft::detail::gathering_of_sums(what_, shares_, group_->rank, mine_ ? sums() : nullptr));
   }
   std::size_t bytes(index_t count) const { return static_cast<std::size_t>(count * size_of(what_.type())); }
 
