@@ -172,12 +172,7 @@ class gloo_mesh : public watched_group {
   /// The verdict, if there is one.
   std::exception_ptr failure() {
     const std::lock_guard lock(mutex_);
-    if (!failure_) return nullptr;
-    try {
-      throw_verdict(*failure_);
-    } catch (...) {
-      return std::current_exception();
-    }
+    return failure_ ? exception_of(*failure_) : nullptr;
   }
   /// Makes everything fail on all ranks.
   void give_up(const std::string& reason) {

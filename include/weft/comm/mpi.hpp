@@ -105,11 +105,7 @@ class mpi_queue : public mpi_watched_group {
     watch_verdict v = *watch_->verdict();
     if (v.text.find(op.what().text()) == std::string::npos)
       v.text += "; rank " + std::to_string(watch_->rank()) + " is in " + op.doing();
-    try {
-      throw_verdict(v);
-    } catch (...) {
-      return std::current_exception();
-    }
+    return exception_of(v);
   }
 
  private:
@@ -183,12 +179,8 @@ class mpi_communicator : public communicator {
   }
   std::exception_ptr failure() const override {
     queue_->watch()->progress();
-    if (!queue_->watch()->verdict()) return nullptr;
-    try {
-      detail::throw_verdict(*queue_->watch()->verdict());
-    } catch (...) {
-      return std::current_exception();
-    }
+    const auto& verdict = queue_->watch()->verdict();
+    return verdict ? detail::exception_of(*verdict) : nullptr;
   }
 
   /// Waits until all ranks have called it, and sets `code` to the exit code of the job, which is that of a

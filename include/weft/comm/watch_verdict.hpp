@@ -2,6 +2,7 @@
 // The conclusion of failure detection: one message for all ranks.
 #pragma once
 
+#include <exception>
 #include <string>
 
 #include <weft/base/error.hpp>
@@ -13,9 +14,10 @@ struct watch_verdict {
   std::string text;
 };
 
-[[noreturn]] inline void throw_verdict(const watch_verdict& v) {
-  if (v.late) throw timeout_error(v.text);
-  throw comm_error(v.text);
+inline std::exception_ptr exception_of(const watch_verdict& v) {
+  if (v.late) return std::make_exception_ptr(timeout_error(v.text));
+  return std::make_exception_ptr(comm_error(v.text));
 }
+[[noreturn]] inline void throw_verdict(const watch_verdict& v) { std::rethrow_exception(exception_of(v)); }
 
 }  // namespace weft::detail
