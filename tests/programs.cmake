@@ -38,7 +38,7 @@ foreach(file ${test_files})
 endforeach()
 
 # Products on tile registers, which are emulated.
-weft_test_program(weft_test_device_tiles unit/device/gemm_test.cpp)
+weft_test_program(weft_test_device_tiles unit/device/gemm_test.cpp HEADER_ONLY)
 target_link_libraries(weft_test_device_tiles PRIVATE weft_test_main)
 target_compile_definitions(weft_test_device_tiles PRIVATE WEFT_TILE_REGISTERS="${folder}/emulated_tiles.hpp")
 weft_add_test(device/tiles unit COMMAND weft_test_device_tiles "--test-case=*bf16*")

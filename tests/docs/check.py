@@ -237,7 +237,7 @@ def check_sentences():
     """What docs/errors.md says the compiler prints stands in the headers."""
     page = (docs / "errors.md").read_text()
     page = page[page.index("## From the compiler"):page.index("## At run time")]
-    headers = "".join(re.sub(r'"\s*"', "", p.read_text()) for p in (root / "include").rglob("*.hpp"))
+    headers = "".join(re.sub(r'"\s*"', "", p.read_text()) for p in (root / "include").rglob("*.[hi]pp"))
     for sentence in re.findall(r"^\| (.*?) \| .*\|$", page, re.M):
         if sentence not in headers and not re.match(r"sentence$|-+|the compiler's own|undefined reference", sentence):
             errors.append(f"docs/errors.md: no header says: {sentence}")

@@ -18,7 +18,8 @@ if [ "$way" = plain ]; then
 fi
 if [ "$way" = find_package ]; then
   run cmake -S "$source" -B "$at/installing" -DCMAKE_CXX_COMPILER="$compiler" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF \
-    -DCMAKE_INSTALL_PREFIX="$at/prefix"
+    -DCMAKE_INSTALL_PREFIX="$at/prefix" -DWEFT_BUILD_COMPILED=ON
+  run cmake --build "$at/installing" --target weft_compiled
   run cmake --install "$at/installing"
 fi
 run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compiler" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
@@ -26,4 +27,5 @@ run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compi
 run cmake --build "$at/build"
 "$at/build/consumer_weft"
 "$at/build/consumer_precompiled"
+"$at/build/consumer_compiled"
 compgen -G "$at/build/CMakeFiles/consumer_precompiled.dir/cmake_pch.hxx.*ch" >/dev/null || { echo "no header was precompiled"; exit 1; }

@@ -13,7 +13,7 @@ MOST = 110
 arguments = [a for a in sys.argv[1:] if a != "--fix"]
 fix = "--fix" in sys.argv
 root = pathlib.Path(arguments[0] if arguments else ".")
-files = [p for folder in ("include", "tests", "examples", "benchmarks") for p in sorted((root / folder).rglob("*")) if p.suffix in (".hpp", ".cpp")]
+files = [p for folder in ("include", "tests", "examples", "benchmarks") for p in sorted((root / folder).rglob("*")) if p.suffix in (".hpp", ".ipp", ".cpp")]
 
 
 def too_long(path):

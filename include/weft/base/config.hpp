@@ -35,6 +35,50 @@
 #error "weft needs IEEE infinities and NaN (masks, softmax): compile without -ffast-math"
 #endif
 
+#ifndef WEFT_WITH_TBB
+#define WEFT_WITH_TBB 0
+#endif
+#ifndef WEFT_WITH_OPENCL
+#define WEFT_WITH_OPENCL 0
+#endif
+#ifndef WEFT_WITH_CUDA
+#define WEFT_WITH_CUDA 0
+#endif
+#ifndef WEFT_WITH_NCCL
+#define WEFT_WITH_NCCL 0
+#endif
+
+// Functions that are no templates are defined in impl/*.ipp: inline, in each unit that uses them, or, where
+// WEFT_COMPILED is defined, once, in the library weft::compiled.
+#ifdef WEFT_COMPILED
+#define WEFT_DEFINE
+
+namespace weft::detail {
+template <bool>
+struct with_tbb;
+template <bool>
+struct with_opencl;
+template <bool>
+struct with_cuda;
+template <bool>
+struct with_nccl;
+
+inline namespace WEFT_ISA {
+template <int Major, int Minor, int Patch, class... Components>
+struct compiled_library {
+  static const char here;
+};
+/// Each unit refers to the library of its own version, instruction set and components: others do not link.
+[[gnu::used]] static const char* const compiled_library_of_this_unit =
+    &compiled_library<WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR, WEFT_VERSION_PATCH, with_tbb<WEFT_WITH_TBB>,
+                      with_opencl<WEFT_WITH_OPENCL>, with_cuda<WEFT_WITH_CUDA>,
+                      with_nccl<WEFT_WITH_NCCL>>::here;
+}  // namespace WEFT_ISA
+}  // namespace weft::detail
+#else
+#define WEFT_DEFINE inline
+#endif
+
 namespace weft {
 
 /// Number of elements, an extent or an offset. Signed, so that differences are safe.

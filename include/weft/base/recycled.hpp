@@ -24,31 +24,8 @@ class recycled_blocks {
  public:
   static constexpr bool recycles = !poisons;
 
-  [[gnu::noinline]] static void* take(std::size_t bytes) {
-    const int size = size_of(bytes);
-    if (size < sizes) {
-      lists& own = mine();
-      if (block* b = own.first[size]) {
-        own.first[size] = b->next;
-        --own.count[size];
-        return b;
-      }
-      if (recycles) bytes = smallest << size;
-    }
-    return ::operator new(bytes);
-  }
-  [[gnu::noinline]] static void give(void* memory, std::size_t bytes) noexcept {
-    const int size = size_of(bytes);
-    if (size < sizes) {
-      lists& own = mine();
-      if (own.count[size] < most_of(size)) {
-        own.first[size] = new (memory) block{own.first[size]};
-        ++own.count[size];
-        return;
-      }
-    }
-    ::operator delete(memory);
-  }
+  static void* take(std::size_t bytes);
+  static void give(void* memory, std::size_t bytes) noexcept;
 
  private:
   struct block {
@@ -69,25 +46,13 @@ class recycled_blocks {
   /// Runs at thread exit and leaves lists that are marked full, so that later frees go to the heap.
   struct cleaner {
     lists* of;
-    ~cleaner() {
-      for (int i = 0; i < sizes; ++i) {
-        while (block* b = of->first[i]) {
-          of->first[i] = b->next;
-          ::operator delete(b);
-        }
-        of->count[i] = most_of(i);
-      }
-    }
+    ~cleaner();
   };
 
   static int size_of(std::size_t bytes) {
     return bytes <= smallest ? 0 : static_cast<int>(std::bit_width((bytes - 1) / smallest));
   }
-  static lists& mine() {
-    static constinit thread_local lists own{};
-    static thread_local const cleaner at_end{&own};
-    return own;
-  }
+  static lists& mine();
 };
 
 }  // namespace detail
@@ -120,3 +85,7 @@ std::shared_ptr<T> make_recycled(Arguments&&... arguments) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/base/impl/recycled.ipp>
+#endif

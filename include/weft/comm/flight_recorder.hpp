@@ -62,63 +62,26 @@ class flight_recorder {
  public:
   /// Creates `folder`/rank-N.flight, replacing a previous one. Throws io_error if it cannot be created in
   /// full: disk space is reserved, so that recording cannot fail on a full disk.
-  flight_recorder(const std::string& folder, int rank) {
-    std::error_code failed;
-    std::filesystem::create_directories(folder, failed);
-    const std::string path = detail::flight_path(folder, rank);
-    // Unlinked, not truncated: a recording that is mapped elsewhere is unaffected.
-    if (::unlink(path.c_str()) != 0 && errno != ENOENT) refuse(path, errno);
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file < 0) refuse(path, errno);
-    // Reserves disk blocks: writing to mapped memory without them would end the process by SIGBUS.
-    int reason = ::posix_fallocate(file, 0, sizeof(detail::flight_file));
-    void* const memory =
-        reason ? MAP_FAILED
-               : ::mmap(nullptr, sizeof(detail::flight_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (memory == MAP_FAILED && !reason) reason = errno;
-    ::close(file);
-    if (reason) {
-      ::unlink(path.c_str());
-      refuse(path, reason);
-    }
-    file_ = static_cast<detail::flight_file*>(memory);
-    file_->rank = rank;
-    file_->records = detail::flight_records;
-    std::memcpy(file_->magic, detail::flight_magic, sizeof detail::flight_magic);
-  }
+  flight_recorder(const std::string& folder, int rank);
   flight_recorder(const flight_recorder&) = delete;
   flight_recorder& operator=(const flight_recorder&) = delete;
   ~flight_recorder() { ::munmap(file_, sizeof(detail::flight_file)); }
 
   /// Records that an operation begins; returns its number for `end`.
-  std::uint64_t begin(const std::string& group, std::uint64_t number, const std::string& text) {
-    const std::uint64_t order = ++last_;
-    detail::flight_record& r = file_->at[order % detail::flight_records];
-    std::atomic_ref(r.order).store(0);
-    r.begun = now();
-    r.ended = 0;
-    r.number = number;
-    detail::set_text(r.group, group);
-    detail::set_text(r.text, text);
-    std::atomic_ref(r.order).store(order);
-    return order;
-  }
-  void end(std::uint64_t order) {
-    detail::flight_record& r = file_->at[order % detail::flight_records];
-    if (std::atomic_ref(r.order).load() == order && r.ended == 0) r.ended = now();
-  }
+  std::uint64_t begin(const std::string& group, std::uint64_t number, const std::string& text);
+  void end(std::uint64_t order);
 
  private:
   [[noreturn]] static void refuse(const std::string& path, int reason) {
     throw io_error("weft: " + path + ": cannot record there: " + std::strerror(reason));
   }
-  static std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
+  static std::int64_t now();
   detail::flight_file* file_;
   std::atomic<std::uint64_t> last_ = 0;
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/flight_recorder.ipp>
+#endif

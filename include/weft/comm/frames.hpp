@@ -19,10 +19,7 @@ namespace weft::detail {
 class frame_writer {
  public:
   frame_writer& byte(std::uint8_t b) { return bytes_ += static_cast<char>(b), *this; }
-  frame_writer& number(std::int64_t n) {
-    for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(static_cast<std::uint64_t>(n) >> 8 * i);
-    return *this;
-  }
+  frame_writer& number(std::int64_t n);
   frame_writer& length(std::size_t n) {
     for (int i = 0; i < 4; ++i) bytes_ += static_cast<char>(n >> 8 * i);
     return *this;
@@ -51,20 +48,9 @@ class frame_reader {
   std::uint8_t byte() { return static_cast<std::uint8_t>(unsigned_of(1)); }
   std::int64_t number() { return static_cast<std::int64_t>(unsigned_of(8)); }
   std::size_t length() { return static_cast<std::size_t>(unsigned_of(4)); }
-  std::string text() {
-    const std::size_t n = length();
-    if (n > left()) return fail(), "";
-    at_ += n;
-    return bytes_.substr(at_ - n, n);
-  }
+  std::string text();
   /// A list of at most `most` strings.
-  std::vector<std::string> texts(std::size_t most) {
-    const std::size_t n = length();
-    if (n > most || n > left() / 4) return fail(), std::vector<std::string>{};
-    std::vector<std::string> all;
-    for (std::size_t i = 0; i < n && good_; ++i) all.push_back(text());
-    return all;
-  }
+  std::vector<std::string> texts(std::size_t most);
   /// The unread bytes.
   std::string rest() {
     std::string all = bytes_.substr(at_);
@@ -80,13 +66,7 @@ class frame_reader {
   bool at_end() const { return good_ && left() == 0; }
 
  private:
-  std::uint64_t unsigned_of(std::size_t size) {
-    if (!good_ || size > left()) return fail(), 0;
-    std::uint64_t n = 0;
-    for (std::size_t i = size; i-- > 0;) n = n << 8 | static_cast<unsigned char>(bytes_[at_ + i]);
-    at_ += size;
-    return n;
-  }
+  std::uint64_t unsigned_of(std::size_t size);
 
   std::string bytes_;
   std::size_t at_ = 0;
@@ -94,3 +74,7 @@ class frame_reader {
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/frames.ipp>
+#endif

@@ -119,56 +119,10 @@ struct operation {
   }
 
   /// "all_reduce(sum, f32 x 1024) for h.0.mlp in step 12": equal on ranks that call the same operation.
-  std::string text() const {
-    std::string t = name_of(kind);
-    t += "(";
-    switch (kind) {
-      case collective::all_reduce: t += std::string(name_of(op)) + ", " + amount(out.count); break;
-      case collective::reduce:
-        t += std::string(name_of(op)) + ", " + amount(out.count) + ", root " + std::to_string(root);
-        break;
-      case collective::reduce_scatter:
-        t += std::string(name_of(op)) + ", " + amount(in.count) + parts(in_counts);
-        break;
-      case collective::broadcast: t += amount(out.count) + ", root " + std::to_string(root); break;
-      case collective::all_gather: t += amount(out.count) + parts(out_counts); break;
-      case collective::gather:
-        t += amount(sum_of(out_counts)) + parts(out_counts) + ", root " + std::to_string(root);
-        break;
-      case collective::scatter:
-        t += amount(sum_of(in_counts)) + parts(in_counts) + ", root " + std::to_string(root);
-        break;
-      case collective::all_to_all: t += name_of(type()); break;
-      case collective::send:
-        t += amount(in.count) + ", to " + std::to_string(root) + ", tag " + std::to_string(tag);
-        break;
-      case collective::receive:
-        t += amount(out.count) + ", from " + std::to_string(root) + ", tag " + std::to_string(tag);
-        break;
-      default: break;
-    }
-    t += ")";
-    if (!label.empty()) (t += " for ").append(label);
-    if (step >= 0) (t += " in step ").append(std::to_string(step));
-    if (space() == memory_space::device) t += ", in device memory";
-    return t;
-  }
+  std::string text() const;
 
   /// Whether text() would be equal, without composing it.
-  bool means_what(const operation& other) const {
-    const bool same = kind == other.kind && type() == other.type() && op == other.op && root == other.root &&
-                      label == other.label && step == other.step && space() == other.space();
-    if (!same) return false;
-    switch (kind) {
-      case collective::all_reduce:
-      case collective::reduce:
-      case collective::broadcast: return out.count == other.out.count;
-      case collective::reduce_scatter: case collective::scatter: return in_counts == other.in_counts;
-      case collective::all_gather: case collective::gather: return out_counts == other.out_counts;
-      case collective::all_to_all: case collective::barrier: case collective::split: return true;
-      default: return false;
-    }
-  }
+  bool means_what(const operation& other) const;
 
   static index_t sum_of(const rank_counts& counts) {
     index_t n = 0;
@@ -178,47 +132,23 @@ struct operation {
 
  private:
   std::string amount(index_t n) const { return std::string(name_of(type())) + " x " + std::to_string(n); }
-  static std::string parts(const rank_counts& counts) {
-    std::string t;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      t += i ? "+" : " = ";
-      t += std::to_string(counts[i]);
-    }
-    return t;
-  }
+  static std::string parts(const rank_counts& counts);
 };
 
 /// The error for a message whose two sides do not agree; ranks are numbered as in the world.
-inline std::string message_disagreement(int sender, const std::string& sent, int receiver,
-                                        const std::string& received) {
-  return "weft: rank " + std::to_string(sender) + " called " + sent + ", but rank " +
-         std::to_string(receiver) + " called " + received;
-}
+std::string message_disagreement(int sender, const std::string& sent, int receiver,
+                                        const std::string& received);
 
 /// The error for a part of an all_to_all whose two sides do not agree; empty if they do.
-inline std::string part_disagreement(int sender, index_t sent, int receiver, index_t expected) {
-  if (sent == expected) return "";
-  return "weft: all_to_all: rank " + std::to_string(sender) + " sends " + std::to_string(sent) +
-         " elements to rank " + std::to_string(receiver) + ", which expects " + std::to_string(expected);
-}
+std::string part_disagreement(int sender, index_t sent, int receiver, index_t expected);
 
 /// From the texts of all `members`, numbered as in the world: which ranks call another operation `number`
 /// than most ranks do; empty if all agree.
-inline std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
-                                std::uint64_t number) {
-  std::map<std::string, std::vector<int>> by_text;
-  for (std::size_t r = 0; r < texts.size(); ++r) by_text[texts[r]].push_back(members[r]);
-  if (by_text.size() == 1) return "";
-  std::string report = "weft: ranks disagree about operation #" + std::to_string(number) + ":";
-  const auto most = std::max_element(by_text.begin(), by_text.end(), [](const auto& a, const auto& b) {
-    return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
-  });
-  for (const auto& [text, who] : by_text) {
-    report += text == most->first ? "\n  most: rank" : "\n  at fault: rank";
-    for (const int r : who) (report += " ").append(std::to_string(r));
-    report += " called " + text;
-  }
-  return report;
-}
+std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
+                                std::uint64_t number);
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/operation.ipp>
+#endif

@@ -36,31 +36,9 @@ class rpc_calls {
   }
   /// Sends call `number` of `function` to rank `to` and waits for the result, as bytes.
   std::string finish(std::int64_t number, store::milliseconds limit, int to, const std::string& function,
-                     const std::string& request) {
-    const auto until = std::chrono::steady_clock::now() + limit;
-    const finished over{*this, number};
-    store_->push("rpc/to/" + std::to_string(to), request);
-    const std::string who = function + " on rank " + std::to_string(to);
-    std::unique_lock lock(mutex_);
-    const auto found = answers_.find(number);
-    if (!changed_.wait_until(lock, until, [&] { return found->second || !over_.empty(); }))
-      throw timeout_error("weft: rpc: rank " + std::to_string(to) + " has not answered " + function +
-                          " within " + std::to_string(limit.count()) + " ms");
-    if (!found->second) throw comm_error("weft: rpc: " + who + ": " + over_);
-    frame_reader r(*std::move(found->second));
-    const bool good = r.byte() == 1;
-    std::string text = r.text();
-    if (!good) throw comm_error("weft: rpc: " + who + ": " + text);
-    return text;
-  }
+                     const std::string& request);
   /// Delivers an answer to the call that waits for it, if it still does.
-  void answered(std::string bytes) {
-    frame_reader r(std::move(bytes));
-    const std::int64_t number = r.number();
-    const std::lock_guard lock(mutex_);
-    if (const auto found = answers_.find(number); found != answers_.end()) found->second = r.rest();
-    changed_.notify_all();
-  }
+  void answered(std::string bytes);
   /// Fails all waiting calls, with this reason.
   void end(const std::string& why) {
     const std::lock_guard lock(mutex_);
@@ -97,11 +75,7 @@ class rpc_agent {
 
   /// `to_store` returns connections to one store, and is called three times; it may return the same object if
   /// that supports several waiting threads.
-  rpc_agent(const connect& to_store, int rank, int size)
-      : rank_(rank), size_(size), calls_(std::make_shared<detail::rpc_calls>(to_store())) {
-    answers_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_answers(*from, stop); });
-    requests_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_requests(*from, stop); });
-  }
+  rpc_agent(const connect& to_store, int rank, int size);
   rpc_agent(const rpc_agent&) = delete;
   rpc_agent& operator=(const rpc_agent&) = delete;
   /// Waits for a function that is running; calls without an answer fail.
@@ -158,19 +132,7 @@ class rpc_agent {
   } catch (const std::exception& e) {  // the store is gone, and the job with it
     calls_->end(e.what());
   }
-  void send(detail::rpc_answer& a) {
-    const std::string queue = "rpc/answers/" + std::to_string(a.to);
-    try {
-      calls_->out().push(queue, a.bytes());
-    } catch (const value_error& refused) {
-      a.good = false;
-      a.text = refused.what();
-      try {
-        calls_->out().push(queue, a.bytes());
-      } catch (const value_error&) {  // nor is this accepted: the caller times out
-      }
-    }
-  }
+  void send(detail::rpc_answer& a);
 
   int rank_, size_;
   std::shared_ptr<detail::rpc_calls> calls_;
@@ -179,3 +141,7 @@ class rpc_agent {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/rpc.ipp>
+#endif

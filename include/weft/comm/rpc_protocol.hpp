@@ -115,24 +115,7 @@ class rpc_functions {
   }
 
   /// Runs a request and returns its answer; none if it does not come from one of `ranks` ranks.
-  std::optional<rpc_answer> answer(std::string request, int ranks) {
-    frame_reader in(std::move(request));
-    const std::int64_t caller = in.number(), number = in.number();
-    const std::string name = in.text();
-    if (!in.good() || caller < 0 || caller >= ranks) return std::nullopt;
-    rpc_answer a{static_cast<int>(caller), number};
-    try {
-      a.text = run(name, in);
-      a.good = true;
-    } catch (const std::exception& e) {
-      a.text = e.what();
-    } catch (...) {
-      a.text = "has thrown what is no std::exception";
-    }
-    constexpr std::size_t longest = 4096;
-    if (!a.good && a.text.size() > longest) a.text.resize(longest);
-    return a;
-  }
+  std::optional<rpc_answer> answer(std::string request, int ranks);
 
  private:
   using function = std::function<std::string(frame_reader&)>;
@@ -143,19 +126,14 @@ class rpc_functions {
       return Tuple{read_value<std::tuple_element_t<I, Tuple>>(in)...};  // in order: braces
     }(std::make_index_sequence<std::tuple_size_v<Tuple>>{});
   }
-  std::string run(const std::string& name, frame_reader& in) {
-    std::shared_ptr<function> f;  // a copy, as the entry can be replaced meanwhile
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = functions_.find(name);
-      if (found == functions_.end()) throw comm_error("weft: rpc: is not served");
-      f = found->second;
-    }
-    return (*f)(in);
-  }
+  std::string run(const std::string& name, frame_reader& in);
 
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<function>> functions_;
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/rpc_protocol.ipp>
+#endif

@@ -40,24 +40,7 @@ enum class transport : std::uint8_t {
 
 /// Prints the message of an exception to stderr and returns its exit code (`exit_codes`): bad_use for
 /// usage_error and io_error, others_failed for comm_error, else failed.
-inline int report_failure(const std::exception_ptr& what) {
-  const auto say = [](const char* why, int code) { return std::fprintf(stderr, "%s\n", why), code; };
-  try {
-    std::rethrow_exception(what);
-  } catch (const usage_error& e) {
-    return say(e.what(), exit_codes::bad_use);
-  } catch (const io_error& e) {
-    return say(e.what(), exit_codes::bad_use);
-  } catch (const comm_error& e) {
-    return say(e.what(), exit_codes::others_failed);
-  } catch (const std::bad_alloc&) {
-    return say("the host has no more memory", exit_codes::failed);
-  } catch (const std::exception& e) {
-    return say(e.what(), exit_codes::failed);
-  } catch (...) {
-    return say("an exception of an unknown type", exit_codes::failed);
-  }
-}
+int report_failure(const std::exception_ptr& what);
 
 /// Options of run_world.
 struct world_options {
@@ -77,14 +60,7 @@ int exit_code_of(Body& body, communicator& ranks) {
   else return body(ranks);
 }
 
-inline transport transport_for(const launch& me) {
-  switch (me.from) {
-    case launch::launcher::mpirun: return transport::mpi;
-    case launch::launcher::variables: return transport::gloo;
-    case launch::launcher::none: return transport::threads;
-  }
-  return transport::threads;
-}
+transport transport_for(const launch& me);
 
 #if WEFT_WITH_GLOO
 /// Runs `body` on this rank; other ranks are told of its failure.
@@ -155,3 +131,7 @@ int run_world(int& argc, char**& argv, Body body, world_options o = {}) try {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/run_world.ipp>
+#endif

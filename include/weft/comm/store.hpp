@@ -32,21 +32,7 @@ inline std::string shown(const std::string& text) {
 }
 
 /// The number in `value` plus `amount`. Throws value_error if `value` is not a number, or the sum overflows.
-inline std::int64_t stored_sum(const std::string& key, const std::string& value, std::int64_t amount) {
-  std::size_t used = 0;
-  std::int64_t n = 0;
-  try {
-    n = std::stoll(value, &used);
-  } catch (const std::logic_error&) {
-  }
-  if (value.empty() || used != value.size())
-    throw value_error("weft: store: add: " + shown(key) + " holds \"" + shown(value) +
-                      "\", which is no number");
-  if (__builtin_add_overflow(n, amount, &n))
-    throw value_error("weft: store: add: " + shown(key) + " holds " + value + ": adding " +
-                      std::to_string(amount) + " overflows");
-  return n;
-}
+std::int64_t stored_sum(const std::string& key, const std::string& value, std::int64_t amount);
 
 }  // namespace detail
 
@@ -86,11 +72,7 @@ class store {
                                          std::stop_token stop = {}) = 0;
 
  protected:
-  static timeout_error late(const std::vector<std::string>& missing, milliseconds limit) {
-    std::string text = "weft: store: nobody has set";
-    for (const std::string& key : missing) text.append(" ").append(key);
-    return timeout_error(text + " within " + std::to_string(limit.count()) + " ms");
-  }
+  static timeout_error late(const std::vector<std::string>& missing, milliseconds limit);
 };
 
 /// A store in the memory of one process, for ranks that are threads.
@@ -101,29 +83,10 @@ class memory_store : public store {
     values_[key] = value;
     changed_.notify_all();
   }
-  std::string get(const std::string& key, milliseconds limit = default_limit) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) throw late({key}, limit);
-    return values_[key];
-  }
-  std::int64_t add(const std::string& key, std::int64_t amount) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = values_.find(key);
-    const std::int64_t after = detail::stored_sum(key, found == values_.end() ? "0" : found->second, amount);
-    values_[key] = std::to_string(after);
-    changed_.notify_all();
-    return after;
-  }
+  std::string get(const std::string& key, milliseconds limit = default_limit) override;
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
   std::string compare_set(const std::string& key, const std::string& expected,
-                          const std::string& desired) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = values_.find(key);
-    if (found == values_.end() ? !expected.empty() : found->second != expected)
-      return found == values_.end() ? expected : found->second;
-    values_[key] = desired;
-    changed_.notify_all();
-    return desired;
-  }
+                          const std::string& desired) override;
   bool delete_key(const std::string& key) override {
     const std::lock_guard lock(mutex_);
     return values_.erase(key) > 0;
@@ -136,35 +99,17 @@ class memory_store : public store {
     const std::lock_guard lock(mutex_);
     return static_cast<std::int64_t>(values_.size());
   }
-  void wait(const std::vector<std::string>& keys, milliseconds limit) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [&] { return missing(keys).empty(); }))
-      throw late(missing(keys), limit);
-  }
+  void wait(const std::vector<std::string>& keys, milliseconds limit) override;
   void push(const std::string& queue, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     queues_[queue].push_back(value);
     changed_.notify_all();
   }
   std::optional<std::string> pop(const std::string& queue, milliseconds limit = default_limit,
-                                 std::stop_token stop = {}) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::move(stop), limit, [&] { return queues_.contains(queue); }))
-      return std::nullopt;
-    const auto found = queues_.find(queue);
-    std::string value = std::move(found->second.front());
-    found->second.pop_front();
-    if (found->second.empty()) queues_.erase(found);
-    return value;
-  }
+                                 std::stop_token stop = {}) override;
 
  private:
-  std::vector<std::string> missing(const std::vector<std::string>& keys) const {
-    std::vector<std::string> m;
-    for (const std::string& key : keys)
-      if (!values_.contains(key)) m.push_back(key);
-    return m;
-  }
+  std::vector<std::string> missing(const std::vector<std::string>& keys) const;
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -214,3 +159,7 @@ class prefix_store : public store {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/store.ipp>
+#endif

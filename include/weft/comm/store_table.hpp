@@ -20,29 +20,10 @@ class store_table {
       : memory_(limits.bytes, "bytes"), waiting_memory_(limits.waiting, "waiting") {}
 
   /// Performs a request; returns the replies to its client and to those that waited for what it sets.
-  std::vector<store_reply> handle(std::uint64_t client, std::string request) {
-    std::vector<store_reply> replies;
-    withdraw(client, replies);
-    std::optional<store_request> q = parse_store_request(std::move(request));
-    if (!q) {
-      replies.push_back({client, std::nullopt});
-      return replies;
-    }
-    try {
-      perform(client, *q, replies);
-    } catch (const value_error& e) {
-      replies.push_back(store_answer(client, q->number, store_status::wrong, e.what()));
-    }
-    return replies;
-  }
+  std::vector<store_reply> handle(std::uint64_t client, std::string request);
 
   /// Answers a request that is refused, with the reason.
-  std::vector<store_reply> refuse(std::uint64_t client, std::int64_t number, const std::string& why) {
-    std::vector<store_reply> replies;
-    withdraw(client, replies);
-    replies.push_back(store_answer(client, number, store_status::wrong, why));
-    return replies;
-  }
+  std::vector<store_reply> refuse(std::uint64_t client, std::int64_t number, const std::string& why);
 
   /// Removes client `client`, which has disconnected, and its wait.
   void forget(std::uint64_t client) {
@@ -64,111 +45,23 @@ class store_table {
     std::size_t watched = 0;  // index of the key by which it is found, missing last
   };
 
-  void perform(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
-    using enum store_operation;
-    const auto answer = [&](const std::string& value) {
-      replies.push_back(store_answer(client, q.number, store_status::ok, value));
-    };
-    switch (q.what) {
-      case set:
-        put(q, std::move(q.texts[1]));
-        answer("");
-        wake({false, q.texts[0]}, replies);
-        return;
-      case add: {
-        const auto found = keys_.find(q.texts[0]);
-        const std::string sum = std::to_string(
-            stored_sum(q.texts[0], found == keys_.end() ? "0" : found->second->bytes, q.amount));
-        put(q, sum);
-        answer(sum);
-        wake({false, q.texts[0]}, replies);
-        return;
-      }
-      case compare_set: compare_and_set(client, q, replies); return;
-      case push: {
-        shared_value value = stored(q, std::move(q.texts[1]), 0);  // created first: no queue is empty
-        queues_[q.texts[0]].push_back(std::move(value));
-        answer("");
-        wake({true, q.texts[0]}, replies);
-        return;
-      }
-      case get: case wait: case pop: wait_for(client, q, replies); return;
-      case delete_key: answer(keys_.erase(q.texts[0]) ? "1" : "0"); return;
-      case check: answer(missing_from(q, 0) == q.texts.size() ? "1" : "0"); return;
-      case num_keys: answer(std::to_string(keys_.size())); return;
-      case withdraw: return;
-    }
-  }
+  void perform(std::uint64_t client, store_request& q, std::vector<store_reply>& replies);
 
-  void compare_and_set(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
-    const auto found = keys_.find(q.texts[0]);
-    const std::string& expected = q.texts[1];
-    if (found == keys_.end() ? !expected.empty() : found->second->bytes != expected) {
-      if (found == keys_.end()) replies.push_back(store_answer(client, q.number, store_status::absent, ""));
-      else replies.push_back(store_answer(client, q.number, found->second));
-      return;
-    }
-    put(q, std::move(q.texts[2]));
-    replies.push_back(store_answer(client, q.number, keys_.at(q.texts[0])));
-    wake({false, q.texts[0]}, replies);
-  }
+  void compare_and_set(std::uint64_t client, store_request& q, std::vector<store_reply>& replies);
 
   /// A value of the key or queue of `q`. Throws value_error if it does not fit after `given_back` bytes have
   /// been returned.
-  shared_value stored(const store_request& q, std::string bytes, std::size_t given_back) {
-    const std::size_t n = q.texts[0].size() + bytes.size() + overhead;
-    if (!memory_.fits(n, given_back))
-      throw value_error(std::string("weft: store: ") + name_of(q.what) + " " + shown(q.texts[0]) + ": " +
-                        memory_.refusal(n));
-    return std::make_shared<const stored_value>(stored_value{std::move(bytes), charge(memory_, n)});
-  }
-  void put(const store_request& q, std::string bytes) {
-    const auto found = keys_.find(q.texts[0]);
-    const bool goes =
-        found != keys_.end() && found->second.use_count() == 1;  // and is not being sent to a client
-    shared_value value = stored(q, std::move(bytes), goes ? found->second->held.bytes() : 0);
-    if (found == keys_.end()) keys_.emplace(q.texts[0], std::move(value));
-    else found->second = std::move(value);
-  }
+  shared_value stored(const store_request& q, std::string bytes, std::size_t given_back);
+  void put(const store_request& q, std::string bytes);
 
   /// Index of the first missing key, starting at `from` and wrapping around; the number of keys if none is
   /// missing.
-  std::size_t missing_from(const store_request& q, std::size_t from) const {
-    const std::size_t n = q.texts.size();
-    for (std::size_t i = 0; i < n; ++i)
-      if (const std::size_t k = (from + i) % n; !keys_.contains(q.texts[k])) return k;
-    return n;
-  }
+  std::size_t missing_from(const store_request& q, std::size_t from) const;
 
   /// Answers a request if it can be; otherwise `watched` is the index of a missing key.
   bool answered(std::uint64_t client, const store_request& q, std::size_t& watched,
-                std::vector<store_reply>& replies) {
-    if (q.what == store_operation::pop) {
-      const auto found = queues_.find(q.texts[0]);
-      if (found == queues_.end()) return false;
-      replies.push_back(store_answer(client, q.number, std::move(found->second.front())));
-      found->second.pop_front();
-      if (found->second.empty()) queues_.erase(found);
-      return true;
-    }
-    const std::size_t missing = missing_from(q, watched);
-    if (missing < q.texts.size()) return watched = missing, false;
-    if (q.what == store_operation::get)
-      replies.push_back(store_answer(client, q.number, keys_.at(q.texts[0])));
-    else replies.push_back(store_answer(client, q.number, store_status::ok, ""));
-    return true;
-  }
-  void wait_for(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
-    std::size_t watched = 0, n = 0;
-    if (answered(client, q, watched, replies)) return;
-    for (const std::string& key : q.texts) n += key.size() + overhead;
-    if (!waiting_memory_.fits(n))
-      throw value_error(std::string("weft: store: ") + name_of(q.what) + " " + shown(q.texts[0]) + ": " +
-                        waiting_memory_.refusal(n));
-    waiter w{++tickets_, std::move(q), charge(waiting_memory_, n), watched};
-    watchers_[name_of_watched(w)].emplace(w.ticket, client);
-    waiting_.emplace(client, std::move(w));
-  }
+                std::vector<store_reply>& replies);
+  void wait_for(std::uint64_t client, store_request& q, std::vector<store_reply>& replies);
 
   /// A key (false) or a queue (true).
   using name = std::pair<bool, std::string>;
@@ -177,26 +70,8 @@ class store_table {
   }
 
   /// Answers the clients that waited for `come`, in order of arrival.
-  void wake(const name& come, std::vector<store_reply>& replies) {
-    const auto found = watchers_.find(come);
-    if (found == watchers_.end()) return;
-    const std::set<std::pair<std::uint64_t, std::uint64_t>> woken = std::move(found->second);
-    watchers_.erase(found);
-    for (const auto& [ticket, client] : woken) {
-      const auto at = waiting_.find(client);
-      if (answered(client, at->second.request, at->second.watched, replies)) waiting_.erase(at);
-      else watchers_[name_of_watched(at->second)].emplace(ticket, client);
-    }
-  }
-  void withdraw(std::uint64_t client, std::vector<store_reply>& replies) {
-    const auto at = waiting_.find(client);
-    if (at == waiting_.end()) return;
-    const auto watchers = watchers_.find(name_of_watched(at->second));
-    watchers->second.erase({at->second.ticket, client});
-    if (watchers->second.empty()) watchers_.erase(watchers);
-    replies.push_back(store_answer(client, at->second.request.number, store_status::late, ""));
-    waiting_.erase(at);
-  }
+  void wake(const name& come, std::vector<store_reply>& replies);
+  void withdraw(std::uint64_t client, std::vector<store_reply>& replies);
 
   byte_budget memory_, waiting_memory_;  // declared before what they count
   std::map<std::string, shared_value> keys_;
@@ -208,3 +83,7 @@ class store_table {
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/store_table.ipp>
+#endif

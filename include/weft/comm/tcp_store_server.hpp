@@ -33,15 +33,8 @@ namespace detail {
 using boost::asio::ip::tcp;
 using net_error = boost::system::error_code;
 
-inline std::array<char, 4> frame_length(std::size_t n) {
-  return {static_cast<char>(n), static_cast<char>(n >> 8), static_cast<char>(n >> 16),
-          static_cast<char>(n >> 24)};
-}
-inline std::size_t length_of(const std::array<char, 4>& b) {
-  std::size_t n = 0;
-  for (std::size_t i = 4; i-- > 0;) n = n << 8 | static_cast<unsigned char>(b[i]);
-  return n;
-}
+std::array<char, 4> frame_length(std::size_t n);
+std::size_t length_of(const std::array<char, 4>& b);
 
 /// What a connection requires of its server.
 class store_host {
@@ -65,17 +58,8 @@ class store_session : public std::enable_shared_from_this<store_session> {
   store_session(store_host& of, boost::asio::io_context& io, tcp::socket s, std::uint64_t id)
       : of_(of), socket_(std::move(s)), arrival_(io), departure_(io), id_(id) {}
 
-  void start() {
-    nonce_ = random_bytes(nonce_bytes);
-    incoming_.resize(nonce_bytes + proof_bytes);
-    end_after(arrival_, of_.limits.handshake);
-    send(nonce_);
-    read(boost::asio::buffer(incoming_), [this] { check_proof(); });
-  }
-  void answer(const store_reply& r) {
-    const auto length = frame_length(r.size());
-    send(std::string(length.begin(), length.end()) + *r.head, r.body);
-  }
+  void start();
+  void answer(const store_reply& r);
   void close() {
     net_error ignored;
     socket_.close(ignored);
@@ -107,110 +91,26 @@ class store_session : public std::enable_shared_from_this<store_session> {
   void read(const Buffer& into, F f) {
     boost::asio::async_read(socket_, into, then(f));
   }
-  void end_after(boost::asio::steady_timer& timer, std::chrono::seconds limit) {
-    timer.expires_after(limit);
-    timer.async_wait(then([this, &timer] {
-      if (timer.expiry() <= std::chrono::steady_clock::now())
-        close();  // else it was stopped at the moment it expired
-    }));
-  }
+  void end_after(boost::asio::steady_timer& timer, std::chrono::seconds limit);
   static void stop(boost::asio::steady_timer& timer) {
     timer.expires_at(std::chrono::steady_clock::time_point::max());
   }
 
-  void check_proof() {
-    stop(arrival_);
-    const std::string theirs = incoming_.substr(0, nonce_bytes), given = incoming_.substr(nonce_bytes);
-    const bool proved = proves(given, proof(of_.token, "client", nonce_ + theirs));
-    leaves_ = !proved || !of_.admit(id_);
-    if (leaves_) return send(proved ? refused_full : refused_token);
-    probe_when_silent();
-    reads_ = false;
-    send(proof(of_.token, "server", nonce_ + theirs));
-  }
+  void check_proof();
   /// Enables TCP keep-alive, so that the connection to a machine that has vanished is closed.
-  void probe_when_silent() {
-    const int on = 1, idle = static_cast<int>(of_.limits.probe.count()), between = std::max(1, idle / 3),
-              probes = 3;
-    const int s = socket_.native_handle();
-    ::setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-#ifdef TCP_KEEPIDLE
-    ::setsockopt(s, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-    ::setsockopt(s, IPPROTO_TCP, TCP_KEEPINTVL, &between, sizeof between);
-    ::setsockopt(s, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-#endif
-  }
+  void probe_when_silent();
 
-  void next() {
-    if (reads_ || leaves_ || !outgoing_.empty()) return;
-    reads_ = true;
-    read(boost::asio::buffer(length_), [this] { begin_request(length_of(length_)); });
-  }
-  void begin_request(std::size_t n) {
-    end_after(arrival_, of_.limits.stall);
-    std::string refusal;
-    if (n > of_.limits.request)
-      refusal = std::to_string(n) + " bytes, and a request has at most " +
-                std::to_string(of_.limits.request) + " (tcp_store_limits::request)";
-    else if (n > small && !of_.table.memory().fits(n))
-      refusal = of_.table.memory().refusal(n);
-    if (!refusal.empty()) return refuse(n, refusal);
-    incoming_.resize(n);
-    if (n > small) request_held_.emplace(of_.table.memory(), n);
-    read(boost::asio::buffer(incoming_), [this] {
-      stop(arrival_);
-      std::string request = std::exchange(incoming_, {});
-      request_held_.reset();
-      reads_ = false;
-      of_.deliver(of_.table.handle(id_, std::move(request)));
-      next();
-    });
-  }
+  void next();
+  void begin_request(std::size_t n);
   /// Reads the beginning of a request, to answer it, and skips the rest.
-  void refuse(std::size_t n, const std::string& why) {
-    incoming_.resize(std::min(n, small));
-    read(boost::asio::buffer(incoming_), [this, n, why] {
-      frame_reader r(incoming_);
-      const std::int64_t number = r.number();
-      const auto what = static_cast<store_operation>(r.byte());
-      using enum store_operation;
-      if (what == get || what == wait || what == check) r.length();  // of the list: its first key is shown
-      const std::size_t key = std::min(r.length(), r.left());
-      const std::string text =
-          std::string("weft: store: ") + name_of(what) + " " + shown(r.rest().substr(0, key)) + ": " + why;
-      pass_over(n - incoming_.size(), number, text);
-    });
-  }
-  void pass_over(std::size_t left, std::int64_t number, const std::string& why) {
-    if (left == 0) {
-      stop(arrival_);
-      incoming_ = {};
-      reads_ = false;
-      of_.deliver(of_.table.refuse(id_, number, why));
-      return next();
-    }
-    incoming_.resize(std::min<std::size_t>(left, 65536));
-    read(boost::asio::buffer(incoming_),
-         [this, left, number, why] { pass_over(left - incoming_.size(), number, why); });
-  }
+  void refuse(std::size_t n, const std::string& why);
+  void pass_over(std::size_t left, std::int64_t number, const std::string& why);
 
   void send(std::string head, shared_value body = nullptr) {
     outgoing_.push_back({std::move(head), std::move(body)});
     if (outgoing_.size() == 1) write();
   }
-  void write() {
-    const message& m = outgoing_.front();
-    const std::array<boost::asio::const_buffer, 2> bytes{
-        boost::asio::buffer(m.head),
-        m.body ? boost::asio::buffer(m.body->bytes) : boost::asio::const_buffer()};
-    end_after(departure_, of_.limits.stall);
-    boost::asio::async_write(socket_, bytes, then([this] {
-      stop(departure_);
-      outgoing_.pop_front();
-      if (!outgoing_.empty()) return write();
-      leaves_ ? close() : next();
-    }));
-  }
+  void write();
 
   store_host& of_;
   tcp::socket socket_;
@@ -232,17 +132,7 @@ class tcp_store_server : private detail::store_host {
   /// Port 0 selects a free one; see port(). Throws comm_error if it cannot listen there, usage_error if the
   /// address can be reached from other machines and there is no token.
   tcp_store_server(const std::string& address, int port, std::string with_token,
-                   const tcp_store_limits& with = {})
-      : store_host(with), acceptor_(io_), pause_(io_) {
-    token = std::move(with_token);
-    rlimit files{};
-    most_strangers_ = limits.strangers;  // as the rest of the process needs descriptors, too
-    if (::getrlimit(RLIMIT_NOFILE, &files) == 0)
-      most_strangers_ = std::min<std::size_t>(most_strangers_, files.rlim_cur / 4);
-    listen(address, port);
-    accept();
-    thread_ = std::thread([this] { serve(); });
-  }
+                   const tcp_store_limits& with = {});
   tcp_store_server(const tcp_store_server&) = delete;
   tcp_store_server& operator=(const tcp_store_server&) = delete;
   ~tcp_store_server() override {
@@ -255,25 +145,7 @@ class tcp_store_server : private detail::store_host {
  private:
   using session = std::shared_ptr<detail::store_session>;
 
-  void listen(const std::string& address, int port) {
-    detail::net_error e;
-    detail::tcp::resolver resolver(io_);
-    const auto found = resolver.resolve(address, std::to_string(port), e);
-    if (e || found.empty())
-      throw comm_error("weft: store: there is no address " + address + ": " + e.message());
-    const detail::tcp::endpoint at = found.begin()->endpoint();
-    if (token.empty() && !at.address().is_loopback())
-      throw usage_error("weft: store: listening on " + address +
-                        " needs a token that all ranks know (WEFT_JOB_TOKEN)");
-    acceptor_.open(at.protocol(), e);
-    if (!e) acceptor_.set_option(detail::tcp::acceptor::reuse_address(true), e);
-    if (!e) acceptor_.bind(at, e);
-    if (!e) acceptor_.listen(boost::asio::socket_base::max_listen_connections, e);
-    if (e)
-      throw comm_error("weft: store: cannot listen on " + address + ":" + std::to_string(port) + ": " +
-                       e.message());
-    port_ = acceptor_.local_endpoint().port();
-  }
+  void listen(const std::string& address, int port);
   void serve() {
     for (;;) try {
         io_.run();
@@ -282,52 +154,13 @@ class tcp_store_server : private detail::store_host {
       }
   }
 
-  void accept() {
-    acceptor_.async_accept([this](detail::net_error e, detail::tcp::socket s) {
-      using namespace boost::asio::error;
-      if (e == operation_aborted) return;
-      const bool exhausted = e == no_descriptors || e == no_buffer_space || e == no_memory ||
-                             e == boost::system::errc::too_many_files_open_in_system;
-      if (!e) welcome(std::move(s));
-      else if (exhausted && strangers_.empty()) return accept_later();
-      else if (exhausted) strangers_.begin()->second->close();
-      accept();
-    });
-  }
+  void accept();
   /// Waits, as the pending connection stays in the kernel's queue and would make every accept fail at once.
-  void accept_later() {
-    pause_.expires_after(std::chrono::milliseconds(100));
-    pause_.async_wait([this](detail::net_error e) {
-      if (!e) accept();
-    });
-  }
-  void welcome(detail::tcp::socket s) {
-    if (strangers_.size() >= most_strangers_ && !strangers_.empty()) strangers_.begin()->second->close();
-    try {
-      detail::store_host& host = *this;
-      const auto one = std::make_shared<detail::store_session>(host, io_, std::move(s), ++arrived_);
-      strangers_[arrived_] = one;
-      one->start();
-    } catch (const std::exception&) {
-      forget(arrived_);
-    }
-  }
+  void accept_later();
+  void welcome(detail::tcp::socket s);
 
-  bool admit(std::uint64_t client) override {
-    const auto found = strangers_.find(client);
-    if (clients_.size() >= limits.clients || found == strangers_.end()) return false;
-    clients_.insert(strangers_.extract(found));
-    return true;
-  }
-  void deliver(const std::vector<detail::store_reply>& replies) override {
-    for (const detail::store_reply& r : replies) {
-      const auto found = clients_.find(r.client);
-      if (found == clients_.end()) continue;
-      const session to = found->second;
-      if (r.head) to->answer(r);
-      else to->close();
-    }
-  }
+  bool admit(std::uint64_t client) override;
+  void deliver(const std::vector<detail::store_reply>& replies) override;
   void forget(std::uint64_t client) override {
     table.forget(client);
     strangers_.erase(client);
@@ -345,3 +178,7 @@ class tcp_store_server : private detail::store_host {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/tcp_store_server.ipp>
+#endif

@@ -33,44 +33,16 @@ class threads_communicator : public communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    detail::rendezvous& m =
-        group_->post(rank_, {.kind = collective::split, .tag = color, .key = key, .label = o.label});
-    detail::collective_state state(group_, m, rank_);
-    state.wait(o.timeout);
-    if (const auto e = state.failure()) std::rethrow_exception(e);
-    // The first rank to arrive divides the group for all.
-    std::vector<std::pair<std::shared_ptr<detail::thread_group>, int>> groups;
-    {
-      const std::lock_guard lock(group_->world().mutex);
-      if (!m.divided) m.divided = std::make_shared<decltype(groups)>(group_->divided(m));
-      groups = *m.divided;
-    }
-    const auto& [group, rank] = groups[static_cast<std::size_t>(rank_)];
-    return group ? std::make_shared<threads_communicator>(group, rank) : nullptr;
-  }
+  std::shared_ptr<communicator> split(int color, int key, comm_options o) override;
 
-  void abort(const std::string& reason) override {
-    const std::lock_guard lock(group_->world().mutex);
-    group_->world().give_up("weft: rank " + std::to_string(rank_) + " gave up: " + reason);
-  }
+  void abort(const std::string& reason) override;
   std::exception_ptr failure() const override {
     const std::lock_guard lock(group_->world().mutex);
     return group_->world().aborted;
   }
 
  protected:
-  work start(operation o) override {
-    const auto limit = o.timeout;
-    if (is_message(o.kind)) {
-      const bool sends = o.kind == collective::send;
-      return work(std::make_shared<detail::message_state>(group_, group_->post_message(rank_, std::move(o)),
-                                                          sends, rank_),
-                  limit);
-    }
-    return work(make_recycled<detail::collective_state>(group_, group_->post(rank_, std::move(o)), rank_),
-                limit);
-  }
+  work start(operation o) override;
 
  private:
   std::shared_ptr<detail::thread_group> group_;
@@ -124,3 +96,7 @@ void run_ranks(int n, F f) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/threads.ipp>
+#endif

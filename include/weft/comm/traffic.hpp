@@ -32,30 +32,10 @@ constexpr index_t even_part(index_t count, int ranks, int rank) {
 }
 
 /// These sizes for all ranks.
-inline rank_counts even_parts(index_t count, int ranks) {
-  rank_counts parts;
-  for (int r = 0; r < ranks; ++r) parts.push_back(even_part(count, ranks, r));
-  return parts;
-}
+rank_counts even_parts(index_t count, int ranks);
 
 /// Elements that `rank` sends in `o`.
-inline index_t sent_by(const operation& o, int rank, int ranks) {
-  const auto own = static_cast<std::size_t>(rank);
-  switch (o.kind) {
-    case collective::all_reduce: {
-      const index_t mine = even_part(o.out.count, ranks, rank);
-      return o.out.count - mine + mine * (ranks - 1);
-    }
-    case collective::reduce_scatter: return o.in.count - o.in_counts[own];
-    case collective::all_gather: return o.in.count * (ranks - 1);
-    case collective::broadcast: return rank == o.root ? o.in.count * (ranks - 1) : 0;
-    case collective::reduce: case collective::gather: return rank == o.root ? 0 : o.in.count;
-    case collective::scatter: return rank == o.root ? o.in.count - o.in_counts[own] : 0;
-    case collective::all_to_all: return o.in.count - o.in_counts[own];
-    case collective::send: return o.in.count;
-    default: return 0;
-  }
-}
+index_t sent_by(const operation& o, int rank, int ranks);
 
 /// Bytes that one rank has sent, by kind. `control` are those of operations that coordinate ranks rather than
 /// compute: norms, losses, signals.
@@ -69,20 +49,15 @@ struct traffic {
     for (index_t b : bytes) t += b;
     return t;
   }
-  traffic& operator+=(const traffic& other) {
-    for (int k = 0; k < collective_count; ++k) bytes[k] += other.bytes[k];
-    control += other.control;
-    return *this;
-  }
-  traffic operator-(const traffic& before) const {
-    traffic t = *this;
-    for (int k = 0; k < collective_count; ++k) t.bytes[k] -= before.bytes[k];
-    t.control -= before.control;
-    return t;
-  }
+  traffic& operator+=(const traffic& other);
+  traffic operator-(const traffic& before) const;
 };
 
 /// Bytes without those of control traffic.
 inline index_t payload(const traffic& t) { return t.total() - t.control; }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/traffic.ipp>
+#endif

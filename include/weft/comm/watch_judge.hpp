@@ -27,12 +27,7 @@ class watch_judge {
   bool all_have_come() const { return std::count(ranks_.begin(), ranks_.end(), presence::expected) == 0; }
   /// Whether nobody is to be told the verdict any more. A rank that has not come yet may still do so, unless
   /// the others have waited for it in vain.
-  bool all_have_left() const {
-    const bool some_may_come = !verdict_ || !verdict_->late;
-    return std::none_of(ranks_.begin(), ranks_.end(), [&](presence p) {
-      return p == presence::here || (p == presence::expected && some_may_come);
-    });
-  }
+  bool all_have_left() const;
   const std::optional<watch_verdict>& verdict() const { return verdict_; }
   bool asks() const { return report_ && !verdict_; }
 
@@ -43,11 +38,7 @@ class watch_judge {
     if (asks()) look();
   }
   /// The connection of the rank is closed.
-  void closes(int rank) {
-    if (at(rank) != presence::here) return;
-    at(rank) = presence::ended;
-    decide({false, "weft: rank " + std::to_string(rank) + " is gone: its process has ended"});
-  }
+  void closes(int rank);
   void gives_up(const std::string& reason) { decide({false, reason}); }
 
   /// Starts an inquiry unless there is one: `rank` has waited for `limit` ms.
@@ -84,44 +75,12 @@ class watch_judge {
   presence at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   static std::string name(int rank) { return "rank " + std::to_string(rank); }
 
-  void decide(watch_verdict v, const std::vector<int>& silent = {}) {
-    if (verdict_) return;
-    verdict_ = std::move(v);
-    for (const int r : silent) at(r) = presence::ended;
-  }
-  void look() {
-    if (report_->peer >= 0 && at(report_->peer) == presence::left)
-      return decide({false, "weft: " + name(report_->peer) + " is gone: it has left while " +
-                                name(report_->rank) + " waits for it in " + report_->in.doing});
-    for (std::size_t r = 0; r < ranks_.size(); ++r)
-      if (ranks_[r] == presence::here && !standings_[r]) return;
-    conclude();
-  }
+  void decide(watch_verdict v, const std::vector<int>& silent = {});
+  void look();
 
-  void conclude() {
-    std::vector<int> missing, silent;
-    for (int r = 0; r < size(); ++r) {
-      if (at(r) == presence::expected) missing.push_back(r);
-      if (at(r) == presence::here && !standings_[static_cast<std::size_t>(r)]) silent.push_back(r);
-    }
-    const std::string who = name(report_->rank);
-    if (report_->peer < 0) return decide({true, late_text(missing, silent)}, silent);
-    std::string text = silent.empty() ? "weft: the connection between " + who + " and " +
-                                            name(report_->peer) + " is lost, though both are there"
-                                      : "weft: " + names_of(silent) + (silent.size() > 1 ? " do" : " does") +
-                                            " not answer: stopped or cut off; " + who +
-                                            " has lost its connection to " + name(report_->peer);
-    text += ", in " + report_->in.doing;
-    if (silent.empty() && report_->in.number == rank_wait::connecting) text += ": " + apart(report_->in);
-    decide({false, text}, silent);
-  }
+  void conclude();
 
-  std::string late_text(const std::vector<int>& missing, const std::vector<int>& silent) const {
-    if (missing.empty()) return late_report(report_->in, report_->rank, report_->limit, standings_, silent);
-    return "weft: " + name(report_->rank) + " waited " + std::to_string(report_->limit) + " ms in " +
-           report_->in.doing + "; not there: " + names_of(missing) +
-           (missing.size() > 1 ? ", which have" : ", which has") + " not been started, or not met the others";
-  }
+  std::string late_text(const std::vector<int>& missing, const std::vector<int>& silent) const;
 
   std::vector<presence> ranks_;
   rank_standings standings_;
@@ -131,3 +90,7 @@ class watch_judge {
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/watch_judge.ipp>
+#endif

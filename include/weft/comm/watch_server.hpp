@@ -20,20 +20,14 @@ namespace weft::detail {
 enum class watch_report : std::uint8_t { come, leave, give_up, late, lost, standing };
 enum class watch_notice : std::uint8_t { nonce, all_there, where_are_you, verdict, farewell };
 
-inline std::string watch_proof(const std::string& secret, const std::string& nonce, int rank) {
-  const digest d = hmac_sha256(secret, nonce + std::to_string(rank));
-  return std::string(d.begin(), d.end());
-}
+std::string watch_proof(const std::string& secret, const std::string& nonce, int rank);
 
 class watch_server {
  public:
   using clock = std::chrono::steady_clock;
   using milliseconds = std::chrono::milliseconds;
 
-  watch_server(const std::string& host, std::string secret, int ranks)
-      : secret_(std::move(secret)), judge_(ranks), listener_(listen_on(host, port_)) {
-    thread_ = std::thread([this] { serve(); });
-  }
+  watch_server(const std::string& host, std::string secret, int ranks);
   watch_server(const watch_server&) = delete;
   watch_server& operator=(const watch_server&) = delete;
   /// Waits, for some seconds at most, until the others have left, so that they learn why a run failed.
@@ -57,116 +51,23 @@ class watch_server {
     bool open = true;
   };
 
-  void serve() {
-    std::optional<clock::time_point> until;
-    while (!until || (!judge_.all_have_left() && clock::now() < *until)) {
-      const auto before = clock::now();
-      wait_for_news();
-      judge_.passes(
-          std::min(std::chrono::duration_cast<milliseconds>(clock::now() - before), milliseconds(100)));
-      if (ending_ && !until) until = clock::now() + linger;
-      drop_strangers();
-      tell();
-    }
-    for (const peer& p : peers_) p.socket.send(notice(watch_notice::farewell).take());
-  }
+  void serve();
 
-  void wait_for_news() {
-    std::vector<pollfd> all{{wake_.get(), POLLIN, 0}, {listens() ? listener_.number() : -1, POLLIN, 0}};
-    for (const peer& p : peers_) all.push_back({p.socket.get(), POLLIN, 0});
-    const bool busy = judge_.asks() || ending_;
-    if (::poll(all.data(), all.size(), busy ? 50 : judge_.all_have_come() ? -1 : 250) <= 0) return;
-    wake_.clear();
-    std::size_t i = 2;
-    for (peer& p : peers_)
-      if (all[i++].revents) hear(p);
-    peers_.remove_if([](const peer& p) { return !p.open; });
-    if (all[1].revents) accept();
-  }
+  void wait_for_news();
   bool listens() const { return listener_ && clock::now() >= full_until_ && strangers() < most_strangers; }
-  std::size_t strangers() const {
-    return static_cast<std::size_t>(
-        std::count_if(peers_.begin(), peers_.end(), [](const peer& p) { return p.rank < 0; }));
-  }
+  std::size_t strangers() const;
 
-  void accept() {
-    descriptor fd(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!fd) {
-      full_until_ = clock::now() + milliseconds(100);  // no descriptors: do not retry at once
-      return;
-    }
-    peers_.push_back({frame_socket(std::move(fd)), drawn_bytes(32), clock::now()});
-    peers_.back().socket.send(notice(watch_notice::nonce).text(peers_.back().nonce).take());
-  }
+  void accept();
   /// Drops connections that have not authenticated in time; the time is short while others wait.
-  void drop_strangers() {
-    const auto time = strangers() < most_strangers ? handshake : crowded;
-    peers_.remove_if([&](const peer& p) { return p.rank < 0 && clock::now() - p.since > time; });
-  }
+  void drop_strangers();
 
-  void hear(peer& p) {
-    bool open = p.socket.receive();
-    try {
-      while (p.open)
-        if (const auto frame = p.socket.next(p.rank < 0 ? 256 : std::size_t{1} << 20))
-          p.open = obey(p, frame_reader(*frame));
-        else break;
-    } catch (const comm_error&) {
-      open = false;
-    }
-    if (open && p.open) return;
-    p.open = false;
-    if (p.rank >= 0) judge_.closes(p.rank);
-  }
+  void hear(peer& p);
 
   /// False if it is not a valid report of a known rank.
-  bool obey(peer& p, frame_reader in) {
-    const auto what = static_cast<watch_report>(in.byte());
-    if (p.rank < 0) {
-      const int rank = static_cast<int>(in.number());
-      const std::string given = in.text(), expected = watch_proof(secret_, p.nonce, rank);
-      if (what != watch_report::come || !in.at_end() || given.size() != expected.size() ||
-          !judge_.expects(rank))
-        return false;
-      digest a{}, b{};
-      std::copy(given.begin(), given.end(), a.begin());
-      std::copy(expected.begin(), expected.end(), b.begin());
-      if (!equal_in_constant_time(a, b)) return false;
-      p.rank = rank;
-      judge_.comes(rank);
-      return true;
-    }
-    switch (what) {
-      case watch_report::leave: judge_.leaves(p.rank); return in.at_end();
-      case watch_report::give_up: judge_.gives_up(in.text()); return in.at_end();
-      case watch_report::standing: judge_.answers(p.rank, read_standing(in)); return in.at_end();
-      case watch_report::late: {
-        rank_wait w = read_wait(in);
-        judge_.is_late(p.rank, std::move(w), in.number());
-        return in.at_end();
-      }
-      case watch_report::lost: {
-        const int other = static_cast<int>(in.number());
-        judge_.has_lost(p.rank, std::clamp(other, 0, judge_.size() - 1), read_wait(in));
-        return in.at_end();
-      }
-      default: return false;
-    }
-  }
+  bool obey(peer& p, frame_reader in);
 
   /// Sends each notice once; ranks that connect late also receive the verdict.
-  void tell() {
-    if (judge_.all_have_come() && listener_) {
-      listener_ = descriptor();
-      if (!judge_.verdict()) tell_all(notice(watch_notice::all_there).take());
-    }
-    if (judge_.asks() && !std::exchange(asked_, true)) tell_all(notice(watch_notice::where_are_you).take());
-    if (!judge_.verdict()) return;
-    for (peer& p : peers_)
-      if (p.rank >= 0 && told_.insert(p.rank).second)
-        p.socket.send(
-            notice(watch_notice::verdict).byte(judge_.verdict()->late).text(judge_.verdict()->text).take());
-  }
+  void tell();
   void tell_all(const std::string& frame) const {
     for (const peer& p : peers_)
       if (p.rank >= 0) p.socket.send(frame);
@@ -189,3 +90,7 @@ class watch_server {
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/watch_server.ipp>
+#endif

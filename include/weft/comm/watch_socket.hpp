@@ -27,14 +27,9 @@ namespace weft::detail {
 /// Wakes a thread that is in poll().
 class wake_up {
  public:
-  wake_up() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!fd_) throw comm_error(std::string("weft: eventfd: ") + std::strerror(errno));
-  }
+  wake_up();
   int get() const { return fd_.number(); }
-  void now() const {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_.number(), &one, sizeof one);
-  }
+  void now() const;
   void clear() const {
     std::uint64_t n = 0;
     [[maybe_unused]] const auto read = ::read(fd_.number(), &n, sizeof n);
@@ -44,54 +39,20 @@ class wake_up {
   descriptor fd_;
 };
 
-inline std::string drawn_bytes(std::size_t n) {
-  std::random_device from;
-  std::string s;
-  for (std::size_t i = 0; i < n; ++i) s += static_cast<char>(from());
-  return s;
-}
+std::string drawn_bytes(std::size_t n);
 
 /// A connection that transfers frames: a u32 length and bytes. Neither sending nor receiving blocks.
 class frame_socket {
  public:
-  explicit frame_socket(descriptor fd) : fd_(std::move(fd)) {
-    const int on = 1;
-    ::setsockopt(fd_.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    ::fcntl(fd_.number(), F_SETFL, O_NONBLOCK);
-  }
+  explicit frame_socket(descriptor fd);
   int get() const { return fd_.number(); }
 
   /// Sends a frame. It is lost if the kernel's buffer is full, which means that the peer does not read.
-  void send(const std::string& frame) const {
-    const auto n = static_cast<std::uint32_t>(frame.size());
-    std::string bytes;
-    for (int i = 0; i < 4; ++i) bytes += static_cast<char>(n >> 8 * i);
-    bytes += frame;
-    [[maybe_unused]] const auto sent =
-        ::send(fd_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
+  void send(const std::string& frame) const;
   /// Buffers what has arrived; false if the connection is closed.
-  bool receive() {
-    char part[4096];
-    for (;;) {
-      const auto n = ::recv(fd_.number(), part, sizeof part, MSG_DONTWAIT);
-      if (n > 0) arrived_.append(part, static_cast<std::size_t>(n));
-      else if (n < 0 && errno == EINTR) continue;
-      else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-      if (arrived_.size() > 2 * most) return true;  // frames are taken out first
-    }
-  }
+  bool receive();
   /// The next complete frame, if there is one. Throws comm_error if it claims more than `limit` bytes.
-  std::optional<std::string> next(std::size_t limit = most) {
-    if (arrived_.size() < 4) return {};
-    std::size_t n = 0;
-    for (std::size_t i = 4; i-- > 0;) n = n << 8 | static_cast<unsigned char>(arrived_[i]);
-    if (n > limit) throw comm_error("weft: a frame that is too long");
-    if (arrived_.size() < 4 + n) return {};
-    std::string frame = arrived_.substr(4, n);
-    arrived_.erase(0, 4 + n);
-    return frame;
-  }
+  std::optional<std::string> next(std::size_t limit = most);
 
  private:
   static constexpr std::size_t most = 1 << 20;
@@ -100,13 +61,7 @@ class frame_socket {
 };
 
 struct address_list {
-  address_list(const std::string& host, const std::string& port, int flags) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = flags;
-    if (const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &first))
-      throw comm_error("weft: there is no address " + host + ": " + ::gai_strerror(failed));
-  }
+  address_list(const std::string& host, const std::string& port, int flags);
   address_list(const address_list&) = delete;
   address_list& operator=(const address_list&) = delete;
   ~address_list() { ::freeaddrinfo(first); }
@@ -114,30 +69,13 @@ struct address_list {
 };
 
 /// Listens on a free port of `host`, an address of this machine. Throws comm_error on failure.
-inline descriptor listen_on(const std::string& host, int& port) {
-  const address_list at(host, "0", AI_PASSIVE);
-  descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  if (!fd || ::bind(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0 ||
-      ::listen(fd.number(), 1024) != 0 ||
-      ::getsockname(fd.number(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
-    throw comm_error("weft: cannot listen on " + host + ": " + std::strerror(errno));
-  port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                                           : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-  return fd;
-}
+descriptor listen_on(const std::string& host, int& port);
 
-inline descriptor connect_to(const std::string& host, const std::string& port,
-                                  std::chrono::milliseconds limit) {
-  const address_list at(host, port, 0);
-  descriptor fd(::socket(at.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval longest{.tv_sec = static_cast<time_t>(limit.count() / 1000 + 1), .tv_usec = 0};
-  if (fd)
-    ::setsockopt(fd.number(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);  // also limits connect()
-  if (!fd || ::connect(fd.number(), at.first->ai_addr, at.first->ai_addrlen) != 0)
-    throw comm_error("weft: cannot reach rank 0 at " + host + ":" + port + ": " + std::strerror(errno));
-  return fd;
-}
+descriptor connect_to(const std::string& host, const std::string& port,
+                                  std::chrono::milliseconds limit);
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/watch_socket.ipp>
+#endif

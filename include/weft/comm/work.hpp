@@ -39,34 +39,13 @@ class work {
   explicit work(std::shared_ptr<state> s, std::chrono::milliseconds limit = default_timeout)
       : state_(std::move(s)), limit_(limit) {}
   work(work&& other) noexcept = default;
-  work& operator=(work&& other) noexcept {
-    work old = std::move(*this);
-    state_ = std::move(other.state_);
-    limit_ = other.limit_;
-    waited_ = std::move(other.waited_);
-    recorder_ = std::move(other.recorder_);
-    record_ = other.record_;
-    return *this;
-  }
+  work& operator=(work&& other) noexcept;
   /// Waits for the operation, ignoring errors.
   ~work() { finish(); }
 
-  bool is_completed() const {
-    const bool over = !state_ || state_->poll();
-    if (over && recorder_) recorder_->end(record_);
-    return over;
-  }
+  bool is_completed() const;
   void wait() const { wait(limit_); }
-  void wait(std::chrono::milliseconds limit) const {
-    if (!state_) return;
-    if (!state_->poll()) {
-      const auto start = std::chrono::steady_clock::now();
-      state_->wait(limit);
-      if (waited_) *waited_ += (std::chrono::steady_clock::now() - start).count();
-    }
-    if (recorder_) recorder_->end(record_);
-    if (const std::exception_ptr e = state_->failure()) std::rethrow_exception(e);
-  }
+  void wait(std::chrono::milliseconds limit) const;
   /// Waits, ignoring errors, so that memory that the operation uses can be freed.
   void finish() const noexcept {
     if (is_completed()) return;
@@ -93,3 +72,7 @@ class work {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/comm/impl/work.ipp>
+#endif

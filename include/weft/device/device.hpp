@@ -27,7 +27,7 @@ class device {
 
   backend& operator*() const { return allocator_->device(); }
   backend* operator->() const { return &allocator_->device(); }
-  buffer allocate(std::size_t bytes) const { return buffer(allocator_, bytes); }
+  buffer allocate(std::size_t bytes) const;
   caching_allocator& memory() const { return *allocator_; }
   bool operator==(const device& other) const { return allocator_ == other.allocator_; }
 
@@ -50,9 +50,10 @@ class device {
 
 /// The CPU with one thread per core. Created at the first call and never destroyed, so that tensors may be
 /// static.
-inline const device& default_device() {
-  static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
-  return *cpu;
-}
+const device& default_device();
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/device/impl/device.ipp>
+#endif

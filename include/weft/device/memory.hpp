@@ -40,34 +40,8 @@ class caching_allocator {
 
   /// Returns a block of at least `bytes` bytes and sets `granted` to its size. Before it fails with the
   /// device's out_of_memory_error it frees all cached blocks.
-  void* allocate(std::size_t bytes, std::size_t& granted) {
-    granted = size_class(bytes);
-    const std::lock_guard lock(mutex_);
-    auto& blocks = free_[class_number(granted)];
-    void* block = nullptr;
-    if (blocks.empty()) {
-      block = request(granted);
-    } else {
-      block = blocks.back();
-      blocks.pop_back();
-    }
-    figures_.in_use += granted;
-    figures_.peak = std::max(figures_.peak, figures_.in_use);
-    allow(block, bytes);
-    return block;
-  }
-  void deallocate(void* block, std::size_t granted) noexcept {
-    const std::lock_guard lock(mutex_);
-    figures_.in_use -= granted;
-    auto& blocks = free_[class_number(granted)];
-    forbid(block, granted);
-    try {
-      blocks.push_back(block);
-    } catch (const std::bad_alloc&) {  // the block cannot be cached
-      figures_.reserved -= granted;
-      give_back(block, granted);
-    }
-  }
+  void* allocate(std::size_t bytes, std::size_t& granted);
+  void deallocate(void* block, std::size_t granted) noexcept;
 
   /// Returns all cached blocks to the device.
   void release_cached() noexcept {
@@ -114,29 +88,8 @@ class caching_allocator {
     return std::size_t{64} << (octave ? octave - 1 : 0);
   }
 
-  void* request(std::size_t granted) {
-    free_[class_number(granted)].reserve(16);
-    if (figures_.reserved > limit_ - std::min(granted, limit_)) release();
-    void* block = nullptr;
-    try {
-      block = device_->allocate(granted);
-    } catch (const out_of_memory_error&) {
-      if (figures_.reserved == figures_.in_use) throw;
-      release();
-      block = device_->allocate(granted);
-    }
-    figures_.reserved += granted;
-    ++figures_.requests;
-    forbid(block, granted);
-    return block;
-  }
-  void release() noexcept {
-    for (std::size_t c = 0; c < classes; ++c) {
-      for (void* block : free_[c]) give_back(block, class_bytes(c));
-      figures_.reserved -= class_bytes(c) * free_[c].size();
-      free_[c].clear();
-    }
-  }
+  void* request(std::size_t granted);
+  void release() noexcept;
 
   void give_back(void* block, std::size_t granted) noexcept {
     allow(block, granted);
@@ -190,3 +143,7 @@ class buffer {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/device/impl/memory.ipp>
+#endif

@@ -65,5 +65,12 @@ void fill_normal(philox_key key, index_t first, index_t count, T* to) {
   }
 }
 
+#ifdef WEFT_COMPILED
+extern template void fill_uniform<float>(philox_key, index_t, index_t, float*);
+extern template void fill_uniform<double>(philox_key, index_t, index_t, double*);
+extern template void fill_normal<float>(philox_key, index_t, index_t, float*);
+extern template void fill_normal<double>(philox_key, index_t, index_t, double*);
+#endif
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

@@ -33,58 +33,30 @@ class nccl_communicator : public communicator {
   const backend* reaches() const override { return &*group_->owner->where; }
 
   /// A communicator of NCCL for the new group is formed when it is first needed.
-  std::shared_ptr<communicator> split(int color, int key, comm_options o) override {
-    o.control = true;
-    barrier(o).wait();  // advances what others may wait for until all ranks are here
-    std::shared_ptr<communicator> part = group_->host->split(color, key, std::move(o));
-    if (!part) return nullptr;
-    return std::shared_ptr<communicator>(
-        new nccl_communicator(std::make_shared<gpu::nccl_group>(group_->owner, std::move(part))));
-  }
+  std::shared_ptr<communicator> split(int color, int key, comm_options o) override;
 
-  void abort(const std::string& reason) override {
-    group_->host->abort(reason);
-    if (const auto failed = group_->host->failure()) group_->owner->fail(failed);
-  }
+  void abort(const std::string& reason) override;
   std::exception_ptr failure() const override {
     return group_->owner->failure() ? group_->owner->failure() : group_->host->failure();
   }
 
  protected:
-  work start(operation o) override {
-    if (const auto& failed = group_->owner->failure()) std::rethrow_exception(failed);
-    const auto limit = o.timeout;
-    std::shared_ptr<gpu::nccl_operation> posted;
-    if (o.space() == memory_space::host || o.agrees_only) posted = on_host(std::move(o));
-    else if (is_message(o.kind)) posted = std::make_shared<gpu::nccl_message>(group_, std::move(o));
-    else posted = std::make_shared<gpu::nccl_collective>(group_, std::move(o));
-    group_->owner->add(posted);
-    group_->owner->progress();
-    return work(std::move(posted), limit);
-  }
+  work start(operation o) override;
 
  private:
   explicit nccl_communicator(std::shared_ptr<gpu::nccl_group> group) : group_(std::move(group)) {}
 
-  std::shared_ptr<gpu::nccl_operation> on_host(operation o) {
-    const bool message = is_message(o.kind);
-    std::string doing = (message ? "" : "#" + std::to_string(group_->posted) + " ") + o.text();
-    if (!message) ++group_->posted;
-    return std::make_shared<gpu::nccl_host_operation>(group_->owner, group_->host->pass_on(std::move(o)),
-                                                      std::move(doing));
-  }
+  std::shared_ptr<gpu::nccl_operation> on_host(operation o);
 
   [[gnu::cold]] static std::shared_ptr<gpu::nccl_group> world(communicator& host, const device& where,
                                                               const nccl_options& o,
-                                                              std::chrono::milliseconds limit) {
-    const comm_options with{.label = "ranks over NCCL", .timeout = limit, .control = true};
-    const auto owner = std::make_shared<gpu::nccl_rank>(host.split(0, host.rank(), with), where, o);
-    auto group = std::make_shared<gpu::nccl_group>(owner, owner->host);
-    group->await_collectives(limit);
-    return group;
-  }
+                                                              std::chrono::milliseconds limit);
 
   std::shared_ptr<gpu::nccl_group> group_;
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/nccl.ipp>
+#endif

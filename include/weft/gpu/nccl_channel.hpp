@@ -21,9 +21,7 @@ namespace weft::gpu {
 /// An event of the driver. Requires the device's context.
 class cuda_event {
  public:
-  explicit cuda_event(const cuda_functions& driver) : driver_(driver) {
-    driver_.check(driver_.create_event(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-  }
+  explicit cuda_event(const cuda_functions& driver);
   cuda_event(const cuda_event&) = delete;
   cuda_event& operator=(const cuda_event&) = delete;
   ~cuda_event() { driver_.destroy_event(event_); }
@@ -32,11 +30,7 @@ class cuda_event {
   void hold_back(CUstream stream) const {
     driver_.check(driver_.await_event(stream, event_, 0), "cuStreamWaitEvent");
   }
-  bool is_over() const {
-    const CUresult result = driver_.query_event(event_);
-    if (result != CUDA_ERROR_NOT_READY) driver_.check(result, "cuEventQuery");
-    return result == CUDA_SUCCESS;
-  }
+  bool is_over() const;
 
  private:
   const cuda_functions& driver_;
@@ -59,13 +53,7 @@ struct nccl_task {
 class nccl_channel {
  public:
   nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank,
-               int size)
-      : nccl_(nccl),
-        driver_(driver),
-        gpu_(gpu),
-        queue_(driver, gpu.queue().device),
-        rank_(rank),
-        size_(size) {}
+               int size);
   nccl_channel(const nccl_channel&) = delete;
   nccl_channel& operator=(const nccl_channel&) = delete;
   [[gnu::cold]] ~nccl_channel() {
@@ -74,38 +62,16 @@ class nccl_channel {
   }
 
   /// Begins to form the communicator, which every rank must do.
-  [[gnu::cold]] void join(nccl_id id) {
-    const auto current = queue_.use();
-    nccl_config config;
-    nccl_.check(nccl_.join(&comm_, size_, id, rank_, &config), "ncclCommInitRankConfig", nullptr);
-    is_joined_ = true;
-  }
+  [[gnu::cold]] void join(nccl_id id);
   bool is_joined() const { return is_joined_; }
   /// Whether the communicator is formed and its last call is on the stream. Throws comm_error if NCCL reports
   /// an error.
-  bool is_settled() const {
-    if (!comm_) return false;
-    nccl_result state = nccl_result::success;
-    nccl_.check(nccl_.state(comm_, &state), "ncclCommGetAsyncError", comm_);
-    nccl_.check(state, "the communicator", comm_);
-    return state == nccl_result::success;
-  }
+  bool is_settled() const;
 
   /// Queues a task behind those before, whose operation was posted now.
   void push(std::shared_ptr<nccl_task> task) { tasks_.push_back(std::move(task)); }
 
-  void advance() {
-    if (tasks_.empty() || !comm_) return;
-    const auto current = queue_.use();
-    if (!is_settled()) return;
-    for (const auto& task : tasks_) {
-      if (!task->is_queued && !queue_up(*task)) break;
-    }
-    while (!tasks_.empty() && tasks_.front()->is_queued && tasks_.front()->done.is_over()) {
-      tasks_.front()->is_over = true;
-      tasks_.pop_front();
-    }
-  }
+  void advance();
 
   /// One call of NCCL by f(comm, stream), or several as a group.
   template <class F>
@@ -114,62 +80,20 @@ class nccl_channel {
     nccl_.check(result, what, comm_);
   }
   CUstream stream() const { return queue_.stream; }
-  void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes == 0 || to == from) return;
-    driver_.check(driver_.within_device(reinterpret_cast<CUdeviceptr>(to),
-                                        reinterpret_cast<CUdeviceptr>(from), bytes, queue_.stream),
-                  "cuMemcpyDtoDAsync");
-  }
+  void copy(void* to, const void* from, std::size_t bytes);
   /// Memory for one task at a time; the order of the stream separates them. What was smaller is kept: the
   /// driver would wait for all streams before it frees it.
-  char* scratch(std::size_t bytes) {
-    if (scratch_.empty() || scratch_.back().second < bytes) {
-      const std::size_t larger = std::max(bytes, scratch_.empty() ? 0 : 2 * scratch_.back().second);
-      scratch_.emplace_back(gpu_.allocate(larger), larger);
-    }
-    return static_cast<char*>(scratch_.back().first);
-  }
+  char* scratch(std::size_t bytes);
 
   /// Ends what is under way, also on the device.
-  [[gnu::cold]] void abort() noexcept {
-    if (!comm_) return;
-    try {
-      const auto current = queue_.use();
-      nccl_.abort(std::exchange(comm_, nullptr));
-    } catch (const error&) {  // the context no longer exists
-    }
-  }
+  [[gnu::cold]] void abort() noexcept;
 
  private:
   /// False if there is more to do later.
-  bool queue_up(nccl_task& task) {
-    if (!task.may_start) return false;
-    if (!has_begun_) task.ready.hold_back(queue_.stream);
-    has_begun_ = true;
-    while (!task.stages.empty()) {
-      task.stages.front()();
-      task.stages.pop_front();
-      if (!is_settled()) return false;
-    }
-    task.done.record(queue_.stream);
-    task.is_queued = true;
-    has_begun_ = false;
-    return true;
-  }
+  bool queue_up(nccl_task& task);
 
   /// Frees the communicator. Ranks that end together wait for each other shortly.
-  [[gnu::cold]] void leave() noexcept {
-    if (!comm_) return;
-    try {
-      const auto current = queue_.use();
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-      while (!is_settled() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-      nccl_.check(nccl_.finalize(comm_), "ncclCommFinalize", comm_);
-      while (!is_settled() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-      if (!is_settled()) return abort();
-      nccl_.destroy(std::exchange(comm_, nullptr));
-    } catch (const error&) { abort(); }
-  }
+  [[gnu::cold]] void leave() noexcept;
 
   const nccl_functions& nccl_;
   const cuda_functions& driver_;
@@ -184,3 +108,7 @@ class nccl_channel {
 };
 
 }  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/nccl_channel.ipp>
+#endif

@@ -22,18 +22,7 @@ namespace weft::gpu {
 class nccl_group : public nccl_part {
  public:
   /// Collective over `ranks`.
-  nccl_group(std::shared_ptr<nccl_rank> of, std::shared_ptr<communicator> ranks)
-      : owner(std::move(of)),
-        host(std::move(ranks)),
-        letters(host->split(0)),
-        rank(host->rank()),
-        size(host->size()),
-        collectives_(owner->nccl, owner->driver, owner->gpu, rank, size) {
-    std::vector<std::int32_t> mine{owner->host->rank()}, all(static_cast<std::size_t>(size));
-    host->all_gather(mine, all, {}, {.label = "members of a group over NCCL", .control = true}).wait();
-    members.assign(all.begin(), all.end());
-    owner->add(*this);
-  }
+  nccl_group(std::shared_ptr<nccl_rank> of, std::shared_ptr<communicator> ranks);
   nccl_group(const nccl_group&) = delete;
   nccl_group& operator=(const nccl_group&) = delete;
   ~nccl_group() override { owner->remove(*this); }
@@ -45,33 +34,9 @@ class nccl_group : public nccl_part {
   std::uint64_t posted = 0;  // collectives
 
   /// The channel of collectives; all ranks begin to form it at the first call.
-  nccl_channel& collectives() {
-    if (collectives_.is_joined() || joining_) return collectives_;
-    if (rank == 0) owner->nccl.check(owner->nccl.new_id(&id_), "ncclGetUniqueId", nullptr);
-    joining_.emplace(host->broadcast(elements(&id_, sizeof id_, dtype::u8), 0,
-                                     {.label = "the identifier for NCCL", .control = true}));
-    return collectives_;
-  }
+  nccl_channel& collectives();
   /// Throws the failure, or timeout_error, unless it is formed by then.
-  [[gnu::cold]] void await_collectives(std::chrono::milliseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
-    collectives();
-    try {
-      joining_->wait(limit);
-      advance();
-      while (!is_formed()) {
-        if (const auto failed = host->failure()) std::rethrow_exception(failed);
-        if (std::chrono::steady_clock::now() > deadline)
-          throw timeout_error("weft: rank " + std::to_string(owner->host->rank()) + " waited " +
-                              std::to_string(limit.count()) + " ms for NCCL to connect " +
-                              std::to_string(size) + " ranks; all ranks are there");
-        std::this_thread::yield();
-      }
-    } catch (...) {
-      owner->fail(std::current_exception());
-      throw;
-    }
-  }
+  [[gnu::cold]] void await_collectives(std::chrono::milliseconds limit);
 
   /// The messages with another rank.
   struct pair_state {
@@ -81,34 +46,16 @@ class nccl_group : public nccl_part {
     std::map<int, std::deque<const void*>>
         unmet;  // by tag and direction: those whose other side is not there
   };
-  pair_state& pair(int peer) {
-    pair_state& p = pairs_[peer];
-    if (!p.channel)
-      p.channel =
-          std::make_unique<nccl_channel>(owner->nccl, owner->driver, owner->gpu, rank < peer ? 0 : 1, 2);
-    return p;
-  }
+  pair_state& pair(int peer);
 
-  void advance() override {
-    if (joining_ && !collectives_.is_joined() && joining_->is_completed()) {
-      joining_->wait();  // throws its failure
-      collectives_.join(id_);
-    }
-    collectives_.advance();
-    for (auto& [peer, p] : pairs_) p.channel->advance();
-  }
+  void advance() override;
   [[gnu::cold]] void abort() noexcept override {
     collectives_.abort();
     for (auto& [peer, p] : pairs_) p.channel->abort();
   }
 
   /// A task whose stages come after what is queued on the device now.
-  std::shared_ptr<nccl_task> new_task() const {
-    const auto current = owner->gpu.queue().use();
-    auto task = std::make_shared<nccl_task>(owner->driver);
-    task->ready.record(owner->gpu.queue().stream);
-    return task;
-  }
+  std::shared_ptr<nccl_task> new_task() const;
 
  private:
   bool is_formed() const {
@@ -125,26 +72,9 @@ class nccl_group : public nccl_part {
 /// A collective: the ranks agree on it, then it is queued.
 class nccl_collective : public nccl_operation {
  public:
-  nccl_collective(std::shared_ptr<nccl_group> g, operation o)
-      : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), number_(group_->posted++) {
-    channel_ = &group_->collectives();
-    if (group_->owner->options.agrees) {
-      operation agreed = what_;
-      agreed.agrees_only = true;
-      agreement_.emplace(group_->host->pass_on(std::move(agreed)));
-    }
-    task_ = group_->new_task();
-    if (is_reduction(what_.kind)) plan_reduction();
-    else plan(what_);
-    channel_->push(task_);
-  }
+  nccl_collective(std::shared_ptr<nccl_group> g, operation o);
 
-  void advance() override {
-    if (task_->may_start) return;
-    if (agreement_ && !agreement_->is_completed()) return;
-    if (agreement_) agreement_->wait();  // throws its failure
-    task_->may_start = true;
-  }
+  void advance() override;
   bool is_over() const override { return task_->is_over; }
   bool is_queued() const override { return task_->is_queued; }
   std::string doing() const override { return "#" + std::to_string(number_) + " " + what_.text(); }
@@ -162,84 +92,19 @@ class nccl_collective : public nccl_operation {
   }
 
   /// An operation without a reduction: by a call of NCCL where there is one, else by messages.
-  void plan(const operation& o) {
-    if (o.kind == collective::all_gather && is_even(o.out_counts)) return plan_gather(o);
-    if (o.kind == collective::broadcast) return plan_broadcast(o);
-    then([this, o] { exchange(o); });
-  }
-  void plan_gather(const operation& o) {
-    then([this, o] {
-      if (o.in.count == 0) return;
-      channel_->call("ncclAllGather", [&](auto comm, CUstream stream) {
-        return nccl().all_gather(o.in.data, o.out.data, bytes(o.in.count), nccl_bytes, comm, stream);
-      });
-    });
-  }
-  void plan_broadcast(const operation& o) {
-    then([this, o] {
-      if (o.out.count == 0) return;
-      channel_->call("ncclBroadcast", [&](auto comm, CUstream stream) {
-        return nccl().broadcast(o.in.data, o.out.data, bytes(o.out.count), nccl_bytes, o.root, comm, stream);
-      });
-    });
-  }
-  void exchange(const operation& o) {
-    const auto parts =
-        weft::detail::moves(o, group_->rank, group_->size,
-                            [&](void* to, const void* from, std::size_t n) { channel_->copy(to, from, n); });
-    if (parts.empty()) return;
-    channel_->call("ncclGroupEnd", [&](auto comm, CUstream stream) {
-      nccl().check(nccl().begin_group(), "ncclGroupStart", comm);
-      for (const weft::detail::transfer& t : parts) {
-        const auto result = t.sends ? nccl().send(t.data, t.bytes, nccl_bytes, t.peer, comm, stream)
-                                    : nccl().receive(t.data, t.bytes, nccl_bytes, t.peer, comm, stream);
-        nccl().check(result, t.sends ? "ncclSend" : "ncclRecv", comm);
-      }
-      return nccl().end_group();
-    });
-  }
+  void plan(const operation& o);
+  void plan_gather(const operation& o);
+  void plan_broadcast(const operation& o);
+  void exchange(const operation& o);
 
-  void plan_reduction() {
-    const dtype type = what_.type();
-    const bool is_any_order = !group_->owner->options.fixed_order || !is_floating(type);
-    if (is_any_order && type != dtype::boolean && is_even(what_.in_counts)) return plan_reduction_of_nccl();
-    shares_ = what_.in_counts.empty() ? even_parts(what_.out.count, group_->size) : what_.in_counts;
-    mine_ = shares_[static_cast<std::size_t>(group_->rank)];
-    then([this] { send_parts(); });
-    then([this] { add_parts(); });
-    if (what_.kind != collective::reduce_scatter) then([this] { send_sums(); });
-  }
-  void plan_reduction_of_nccl() {
-    then([this] {
-      const operation& o = what_;
-      const auto count = static_cast<std::size_t>(o.out.count);
-      const int type = nccl_type(o.type()), op = nccl_reduction(o.op);
-      if (count == 0) return;
-      channel_->call(name_of(o.kind), [&](auto comm, CUstream stream) {
-        if (o.kind == collective::all_reduce)
-          return nccl().all_reduce(o.in.data, o.out.data, count, type, op, comm, stream);
-        if (o.kind == collective::reduce)
-          return nccl().reduce(o.in.data, o.out.data, count, type, op, o.root, comm, stream);
-        return nccl().reduce_scatter(o.in.data, o.out.data, count, type, op, comm, stream);
-      });
-    });
-  }
+  void plan_reduction();
+  void plan_reduction_of_nccl();
   /// The parts of all ranks that this rank adds, and after them their sums.
   char* parts() { return channel_->scratch(bytes(mine_ * (group_->size + 1))); }
-  void send_parts() {
-    if (what_.in.count == 0) return;
-    exchange(weft::detail::exchange_of_parts(what_, shares_, group_->rank, mine_ ? parts() : nullptr));
-  }
+  void send_parts();
   char* sums() { return parts() + bytes(mine_ * group_->size); }
-  void add_parts() {
-    if (mine_ == 0) return;
-    void* const to = what_.kind == collective::reduce_scatter ? what_.out.data : sums();
-    group_->owner->sums.queue(what_.type(), what_.op, group_->size, parts(), to, mine_, channel_->stream());
-  }
-  void send_sums() {
-    if (what_.in.count == 0) return;
-    exchange(weft::detail::gathering_of_sums(what_, shares_, group_->rank, mine_ ? sums() : nullptr));
-  }
+  void add_parts();
+  void send_sums();
   std::size_t bytes(index_t count) const { return static_cast<std::size_t>(count * size_of(what_.type())); }
 
   std::shared_ptr<nccl_group> group_;
@@ -255,46 +120,10 @@ class nccl_collective : public nccl_operation {
 /// One side of a message.
 class nccl_message : public nccl_operation {
  public:
-  nccl_message(std::shared_ptr<nccl_group> g, operation o)
-      : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), own_(what_, what_.root) {
-    const bool sends = what_.kind == collective::send;
-    leads_ = group_->rank < what_.root;
-    const int tag = 2 * what_.tag + (sends == leads_ ? 1 : 0);
-    task_ = group_->new_task();
-    task_->may_start = true;
-    task_->stages.emplace_back([this, sends] {
-      nccl_channel& over = *group_->pair(what_.root).channel;
-      const auto bytes =
-          static_cast<std::size_t>(sends ? what_.in.bytes() : const_elements(what_.out).bytes());
-      const int peer = leads_ ? 1 : 0;
-      over.call(name_of(what_.kind), [&](auto comm, CUstream stream) {
-        const nccl_functions& nccl = group_->owner->nccl;
-        return sends ? nccl.send(what_.in.data, bytes, nccl_bytes, peer, comm, stream)
-                     : nccl.receive(what_.out.data, bytes, nccl_bytes, peer, comm, stream);
-      });
-    });
-    const comm_options with{.label = what_.text(), .timeout = what_.timeout, .control = true};
-    if (leads_) {
-      receive_ = group_->letters->receive(bytes_of(others_), what_.root, tag, with);
-    } else {
-      send_ = group_->letters->send(bytes_of(own_), what_.root, tag, with);
-      receive_ = group_->letters->receive(bytes_of(answer_), what_.root, tag, with);
-    }
-    tag_ = tag;
-    group_->pair(what_.root).unmet[tag].push_back(this);
-  }
+  nccl_message(std::shared_ptr<nccl_group> g, operation o);
 
   /// Those of one tag meet in the order in which they were posted, although they may arrive at any moment.
-  void advance() override {
-    if (has_met_) return;
-    auto& queue = group_->pair(what_.root).unmet[tag_];
-    if (queue.front() != this || !receive_.is_completed()) return;
-    receive_.wait();  // throws its failure
-    queue.pop_front();
-    has_met_ = true;
-    if (leads_) answer();
-    queue_up();
-  }
+  void advance() override;
   bool is_over() const override { return has_met_ && send_.is_completed() && (task_->is_over || is_empty()); }
   bool is_queued() const override { return has_met_ && (task_->is_queued || is_empty()); }
   std::string doing() const override { return what_.text(); }
@@ -311,35 +140,9 @@ class nccl_message : public nccl_operation {
   }
   bool is_empty() const { return own_.count == 0; }
 
-  void answer() {
-    if (!own_.same_message(others_)) {
-      const int own = group_->members[static_cast<std::size_t>(group_->rank)],
-                other = group_->members[static_cast<std::size_t>(what_.root)];
-      const bool sends = what_.kind == collective::send;
-      throw comm_error(sends ? message_disagreement(own, what_.text(), other, others_.words())
-                             : message_disagreement(other, others_.words(), own, what_.text()));
-    }
-    nccl_group::pair_state& with = group_->pair(what_.root);
-    answer_.number = with.next;
-    if (!is_empty()) ++with.next;
-    if (!is_empty() && answer_.number == 0)
-      rank_->nccl.check(rank_->nccl.new_id(&answer_.id), "ncclGetUniqueId", nullptr);
-    send_ = group_->letters->send(bytes_of(answer_), what_.root, tag_,
-                                  {.label = what_.text(), .timeout = what_.timeout, .control = true});
-  }
+  void answer();
   /// Queues the message after those of the pair with lower numbers.
-  void queue_up() {
-    if (is_empty()) return;
-    nccl_group::pair_state& with = group_->pair(what_.root);
-    if (answer_.number == 0) with.channel->join(answer_.id);
-    if (leads_) return with.channel->push(task_);
-    with.later.emplace(answer_.number, task_);
-    while (!with.later.empty() && with.later.begin()->first == with.next) {
-      with.channel->push(with.later.begin()->second);
-      with.later.erase(with.later.begin());
-      ++with.next;
-    }
-  }
+  void queue_up();
 
   std::shared_ptr<nccl_group> group_;
   operation what_;
@@ -352,3 +155,7 @@ class nccl_message : public nccl_operation {
 };
 
 }  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/nccl_group.ipp>
+#endif

@@ -81,43 +81,16 @@ class nccl_rank {
   void remove(nccl_part& part) { std::erase(parts_, &part); }
   void add(std::shared_ptr<nccl_operation> o) { under_way_.push_back(std::move(o)); }
 
-  void progress() {
-    if (failure_) return;
-    try {
-      if (++polls_ % 64 == 0)
-        if (const auto failed = host->failure()) std::rethrow_exception(failed);
-      for (const auto& o : under_way_) o->advance();
-      for (nccl_part* part : parts_) part->advance();
-      std::erase_if(under_way_, [](const auto& o) { return o->is_over(); });
-    } catch (...) { fail(std::current_exception()); }
-  }
+  void progress();
   /// Whether an operation besides `one` needs calls of this rank.
-  bool is_needed_beside(const nccl_operation& one) const {
-    return std::any_of(under_way_.begin(), under_way_.end(),
-                       [&](const auto& o) { return o.get() != &one && !o->is_queued(); });
-  }
+  bool is_needed_beside(const nccl_operation& one) const;
 
   const std::exception_ptr& failure() const { return failure_; }
   /// Fails everything, on all ranks.
-  [[gnu::cold]] void fail(std::exception_ptr why) {
-    if (failure_) return;
-    failure_ = why;
-    if (!host->failure()) {
-      try {
-        std::rethrow_exception(why);
-      } catch (const std::exception& e) {
-        host->abort(e.what());
-      }
-    }
-    for (nccl_part* part : parts_) part->abort();
-    under_way_.clear();
-  }
+  [[gnu::cold]] void fail(std::exception_ptr why);
 
  private:
-  [[gnu::cold]] static cuda_backend& backend_of(const device& on) {
-    if (auto* const gpu = dynamic_cast<cuda_backend*>(&*on)) return *gpu;
-    throw usage_error(std::string("weft: nccl: the device is ") + on->name() + ", not of CUDA");
-  }
+  [[gnu::cold]] static cuda_backend& backend_of(const device& on);
 
   std::vector<nccl_part*> parts_;
   std::vector<std::shared_ptr<nccl_operation>> under_way_;
@@ -133,24 +106,6 @@ inline std::exception_ptr nccl_operation::failure() const { return is_over() ? n
 
 /// Where nothing else needs this rank, it waits in the host group, whose report names the ranks that are not
 /// there.
-inline void nccl_operation::wait(std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
-  for (int idle = 0; !poll(); ++idle) {
-    const work* const host = host_work();
-    const bool late = idle % 64 == 0 && std::chrono::steady_clock::now() > deadline;
-    try {
-      if (host && (late || !rank_->is_needed_beside(*this)))
-        host->wait(late ? std::chrono::milliseconds(0) : limit);
-      else if (late)
-        throw timeout_error("weft: rank " + std::to_string(rank_->host->rank()) + " waited " +
-                            std::to_string(limit.count()) + " ms in " + doing() +
-                            "; all ranks are there, the data is not: NCCL on " + rank_->gpu.description());
-    } catch (...) { rank_->fail(std::current_exception()); }
-    if (idle > 1000) std::this_thread::yield();
-  }
-}
-
 /// An operation with elements in memory of the host, by the host group.
 class nccl_host_operation : public nccl_operation {
  public:
@@ -172,3 +127,7 @@ class nccl_host_operation : public nccl_operation {
 };
 
 }  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/nccl_rank.ipp>
+#endif

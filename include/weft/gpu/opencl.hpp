@@ -44,21 +44,7 @@ struct opencl_functions {
 #undef WEFT_OPENCL
 
   /// The devices of all platforms, GPUs first.
-  [[gnu::cold]] std::vector<cl_device_id> devices() const {
-    cl_platform_id platforms[16];
-    cl_uint platform_count = 0;
-    if (clGetPlatformIDs(16, platforms, &platform_count) != CL_SUCCESS) platform_count = 0;
-    std::vector<cl_device_id> all;
-    for (const cl_device_type type : {cl_device_type{CL_DEVICE_TYPE_GPU}, cl_device_type{CL_DEVICE_TYPE_ALL}})
-      for (cl_uint i = 0; i < std::min<cl_uint>(platform_count, 16); ++i) {
-        cl_device_id found[64];
-        cl_uint count = 0;
-        if (clGetDeviceIDs(platforms[i], type, 64, found, &count) != CL_SUCCESS) continue;
-        for (const cl_device_id d : std::span(found, std::min<cl_uint>(count, 64)))
-          if (std::find(all.begin(), all.end(), d) == all.end()) all.push_back(d);
-      }
-    return all;
-  }
+  [[gnu::cold]] std::vector<cl_device_id> devices() const;
   [[gnu::cold]] std::string info(cl_device_id device, cl_device_info what) const {
     char text[256]{};
     clGetDeviceInfo(device, what, sizeof text - 1, text, nullptr);
@@ -71,119 +57,33 @@ class opencl_backend : public jit_backend {
  public:
   /// Opens a device by its number: GPUs first, then devices of other types. Throws device_error if there is
   /// none.
-  [[gnu::cold]] explicit opencl_backend(int number = 0) {
-    const std::vector<cl_device_id> all = cl_.devices();
-    if (all.empty()) throw device_error("weft: opencl: this machine has no OpenCL device");
-    if (number < 0 || number >= static_cast<int>(all.size()))
-      throw device_error("weft: there is no device opencl:" + std::to_string(number) + ": this machine has " +
-                         std::to_string(all.size()));
-    device_ = all[static_cast<std::size_t>(number)];
-    cl_int code = 0;
-    context_ = cl_.clCreateContext(nullptr, 1, &device_, nullptr, nullptr, &code);
-    check(code, "clCreateContext");
-    queue_ = cl_.clCreateCommandQueue(context_, device_, 0, &code);
-    check(code, "clCreateCommandQueue");
-  }
+  [[gnu::cold]] explicit opencl_backend(int number = 0);
   opencl_backend(const opencl_backend&) = delete;
   opencl_backend& operator=(const opencl_backend&) = delete;
-  [[gnu::cold]] ~opencl_backend() override {
-    release();
-    if (queue_) cl_.clReleaseCommandQueue(queue_);
-    if (context_) cl_.clReleaseContext(context_);
-  }
+  [[gnu::cold]] ~opencl_backend() override;
 
   const char* name() const override { return "opencl"; }
   [[gnu::cold]] std::string description() const override {
     return cl_.info(device_, CL_DEVICE_NAME) + ", " + cl_.info(device_, CL_DRIVER_VERSION);
   }
 
-  void* allocate(std::size_t bytes) override {
-    cl_int code = 0;
-    const cl_mem object = cl_.clCreateBuffer(context_, CL_MEM_READ_WRITE, bytes, nullptr, &code);
-    if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
-        code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE)
-      throw out_of_memory_error("weft: opencl: out of memory: could not allocate " + std::to_string(bytes) +
-                                " bytes");
-    check(code, "clCreateBuffer");
-    const std::lock_guard lock(objects_mutex_);
-    const std::uintptr_t address = next_address_;
-    next_address_ += (bytes + 4095) / 4096 * 4096 + 4096;
-    objects_.emplace(address, memory_object{object, bytes});
-    return reinterpret_cast<void*>(address);
-  }
-  void deallocate(void* memory, std::size_t) noexcept override {
-    const std::lock_guard lock(objects_mutex_);
-    const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(memory));
-    if (found == objects_.end()) return;
-    cl_.clReleaseMemObject(found->second.object);
-    objects_.erase(found);
-  }
-  void upload(void* to, const void* from, std::size_t bytes) override {
-    if (bytes == 0) return;
-    const place at = find(to);
-    check(cl_.clEnqueueWriteBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, from, 0, nullptr, nullptr),
-          "clEnqueueWriteBuffer");
-  }
-  void fill_zero(void* memory, std::size_t bytes) override {
-    if (bytes == 0) return;
-    const place at = find(memory);
-    const cl_uchar zero = 0;
-    check(cl_.clEnqueueFillBuffer(queue_, at.object, &zero, 1, at.offset, bytes, 0, nullptr, nullptr),
-          "clEnqueueFillBuffer");
-  }
+  void* allocate(std::size_t bytes) override;
+  void deallocate(void* memory, std::size_t) noexcept override;
+  void upload(void* to, const void* from, std::size_t bytes) override;
+  void fill_zero(void* memory, std::size_t bytes) override;
 
  protected:
   const char* dialect() const override { return opencl_dialect; }
 
-  [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override {
-    const char* source = text.c_str();
-    cl_int code = 0;
-    const cl_program program = cl_.clCreateProgramWithSource(context_, 1, &source, nullptr, &code);
-    check(code, "clCreateProgramWithSource");
-    code = cl_.clBuildProgram(program, 1, &device_, "-cl-std=CL1.2", nullptr, nullptr);
-    if (code != CL_SUCCESS) {
-      std::size_t size = 0;
-      cl_.clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size);
-      std::string log(size, ' ');
-      cl_.clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
-      cl_.clReleaseProgram(program);
-      throw device_error("weft: opencl: a kernel does not compile:\n" + log);
-    }
-    auto kernel = std::make_shared<opencl_kernel>(cl_);
-    kernel->function = cl_.clCreateKernel(program, "weft_kernel", &code);
-    cl_.clReleaseProgram(program);
-    check(code, "clCreateKernel");
-    return kernel;
-  }
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override;
 
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
-           index_t groups) override {
-    const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
-    cl_uint next = 0;
-    for (std::size_t i = 0; i < pointers.size(); ++i) {
-      const place at = find(pointers[i]);
-      p[i] = static_cast<index_t>(at.offset);
-      check(cl_.clSetKernelArg(function, next++, sizeof(cl_mem), &at.object), "clSetKernelArg");
-    }
-    check(cl_.clSetKernelArg(function, next, p.size() * sizeof(index_t), p.data()), "clSetKernelArg");
-    const auto local = static_cast<std::size_t>(kernel.threads),
-               global = static_cast<std::size_t>(groups) * local;
-    check(cl_.clEnqueueNDRangeKernel(queue_, function, 1, nullptr, &global, &local, 0, nullptr, nullptr),
-          "clEnqueueNDRangeKernel");
-  }
+           index_t groups) override;
 
-  index_t group_memory() const override {
-    cl_ulong bytes = 0;
-    cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
-    return static_cast<index_t>(bytes);
-  }
+  index_t group_memory() const override;
   void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
-  void read(void* to, const void* from, std::size_t bytes) override {
-    const place at = find(from);
-    check(cl_.clEnqueueReadBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, to, 0, nullptr, nullptr),
-          "clEnqueueReadBuffer");
-  }
+  void read(void* to, const void* from, std::size_t bytes) override;
 
  private:
   struct opencl_kernel : compiled_kernel {
@@ -206,22 +106,11 @@ class opencl_backend : public jit_backend {
   static void check(cl_int code, const char* function) {
     if (code != CL_SUCCESS) refuse(code, function);
   }
-  [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function) {
-    throw device_error(std::string("weft: opencl: ") + function + " failed with code " +
-                       std::to_string(code));
-  }
+  [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function);
 
   /// The object that contains an address, and the offset in it. The address just after an object is accepted,
   /// for empty tensors.
-  place find(const void* memory) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    const std::lock_guard lock(objects_mutex_);
-    auto after = objects_.upper_bound(address);
-    if (after == objects_.begin()) throw device_error("weft: opencl: an address is not of this device");
-    const auto& [begin, object] = *--after;
-    if (address - begin > object.bytes) throw device_error("weft: opencl: an address is not of this device");
-    return {object.object, address - begin};
-  }
+  place find(const void* memory) const;
 
   opencl_functions cl_;
   cl_device_id device_ = nullptr;
@@ -239,19 +128,14 @@ namespace weft {
 /// OpenCL devices, for on<opencl>.
 struct opencl {
   static constexpr auto name = "opencl";
-  [[gnu::cold]] static std::vector<device_facts> list() {
-    const gpu::opencl_functions cl;
-    std::vector<device_facts> all;
-    for (const cl_device_id d : cl.devices()) {
-      cl_ulong bytes = 0;
-      cl.clGetDeviceInfo(d, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
-      all.push_back({cl.info(d, CL_DEVICE_NAME), bytes, cl.info(d, CL_DEVICE_VERSION)});
-    }
-    return all;
-  }
+  [[gnu::cold]] static std::vector<device_facts> list();
   static std::shared_ptr<backend> open(int number, const device_options&) {
     return std::make_shared<gpu::opencl_backend>(number);
   }
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/opencl.ipp>
+#endif

@@ -44,57 +44,20 @@ class rank_sums {
   rank_sums(const cuda_functions& driver, const cuda_queue& on) : driver_(driver), on_(on) {}
   rank_sums(const rank_sums&) = delete;
   rank_sums& operator=(const rank_sums&) = delete;
-  [[gnu::cold]] ~rank_sums() {
-    try {
-      const auto current = on_.use();
-      for (const auto& [key, kernel] : kernels_) driver_.unload_module(kernel.module);
-    } catch (const device_error&) {  // the context no longer exists
-    }
-  }
+  [[gnu::cold]] ~rank_sums();
 
   /// Queues the reduction of `count` elements of each rank into `out`, which may be those of a rank. Requires
   /// the device's context.
   void queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count,
-             CUstream stream) {
-    if (count == 0) return;
-    auto& kernel = kernels_[{type, op, ranks}];
-    if (!kernel.function) kernel = compiled(type, op, ranks);
-    void* arguments[] = {&all, &out, &count};
-    const index_t groups = std::min((count + group_size - 1) / group_size, index_t{4096});
-    driver_.check(driver_.launch(kernel.function, static_cast<unsigned>(groups), 1, 1, group_size, 1, 1, 0,
-                                 stream, arguments, nullptr),
-                  "cuLaunchKernel");
-  }
+             CUstream stream);
 
  private:
   struct kernel_code {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
   };
-  [[gnu::cold]] kernel_code compiled(dtype type, reduction op, int ranks) const {
-    const std::vector<char> code =
-        compiler_.compile(text_of(type, op, ranks), "sm_" + driver_.capability(on_.device, ""));
-    kernel_code k;
-    driver_.check(driver_.load_module(&k.module, code.data()), "cuModuleLoadData");
-    driver_.check(driver_.get_function(&k.function, k.module, "weft_kernel"), "cuModuleGetFunction");
-    return k;
-  }
-  [[gnu::cold]] static std::string text_of(dtype type, reduction op, int ranks) {
-    using namespace lower::detail;
-    constexpr const char* combined[] = {"((a) + (b))", "((a) + (b))", "((a) * (b))",
-                                        "((b) < (a) || (b) != (b) ? (b) : (a))",
-                                        "((a) < (b) || (b) != (b) ? (b) : (a))"};
-    const bool mean = op == reduction::average;
-    return std::string(cuda_dialect) + "#define GROUP_SIZE " + std::to_string(group_size) +
-           common_vocabulary + "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
-           std::to_string(std::bit_width(static_cast<unsigned>(ranks))) + "\n#define FIRST " +
-           std::to_string(std::countr_zero(static_cast<unsigned>(ranks))) + "\n#define UNROLLED " +
-           (ranks <= 64 ? "_Pragma(\"unroll\")" : "") + "\n#define MEMORY " + memory_name(type) +
-           "\n#define T " + register_name(type) + "\n#define LOADED(x) " + loaded(type, "x") +
-           "\n#define STORED(x) " + stored(type, "x") + "\n#define COMBINED(a, b) " +
-           combined[static_cast<int>(op)] + "\n#define FINISHED(x) " +
-           (mean ? "(T)((double)(x) / (double)RANKS)" : "(x)") + "\n" + rank_sum_text;
-  }
+  [[gnu::cold]] kernel_code compiled(dtype type, reduction op, int ranks) const;
+  [[gnu::cold]] static std::string text_of(dtype type, reduction op, int ranks);
 
   const cuda_functions& driver_;
   const cuda_queue& on_;
@@ -103,3 +66,7 @@ class rank_sums {
 };
 
 }  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/rank_sums.ipp>
+#endif

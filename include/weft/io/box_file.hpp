@@ -21,14 +21,7 @@ namespace weft::io {
 inline constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
 /// XXH64 of each block of `bytes`; at least one.
-inline std::vector<std::uint64_t> block_sums(std::string_view bytes) {
-  std::vector<std::uint64_t> sums;
-  do {
-    sums.push_back(xxh64(bytes.substr(0, block_bytes)));
-    bytes.remove_prefix(std::min(block_bytes, bytes.size()));
-  } while (!bytes.empty());
-  return sums;
-}
+std::vector<std::uint64_t> block_sums(std::string_view bytes);
 
 /// A box of a tensor in a file, row-major.
 struct box_in_file {
@@ -46,30 +39,14 @@ namespace detail {
 class file_window {
  public:
   /// Bytes from `needed_end` on are not read unless a checksum includes them.
-  file_window(const box_in_file& from, std::uint64_t bytes, std::uint64_t needed_end)
-      : from_(from), bytes_(bytes), needed_end_(needed_end) {
-    block_ = from.sums.size() == 1 ? bytes : block_bytes;
-  }
+  file_window(const box_in_file& from, std::uint64_t bytes, std::uint64_t needed_end);
 
   /// The bytes from `begin` on, as many as are in memory after at most one read; at most `most`. Throws
   /// io_error if their checksum is wrong.
-  std::string_view from(std::uint64_t begin, std::uint64_t most) {
-    if (begin < begin_ || begin >= begin_ + window_.size()) load(begin);
-    return std::string_view(window_).substr(static_cast<std::size_t>(begin - begin_),
-                                            static_cast<std::size_t>(most));
-  }
+  std::string_view from(std::uint64_t begin, std::uint64_t most);
 
  private:
-  void load(std::uint64_t begin) {
-    const bool checked = !from_.sums.empty();
-    const std::uint64_t block = checked ? begin / block_ : 0;
-    begin_ = checked ? block * block_ : begin;
-    window_.resize(static_cast<std::size_t>(std::min(block_, (checked ? bytes_ : needed_end_) - begin_)));
-    from_.file.read(from_.at + begin_, window_.data(), window_.size());
-    if (checked && xxh64(window_) != from_.sums[static_cast<std::size_t>(block)])
-      throw io_error("weft: " + from_.file.path() + ": tensor " + from_.name +
-                     " is damaged: its checksum is another");
-  }
+  void load(std::uint64_t begin);
 
   const box_in_file& from_;
   std::uint64_t bytes_, needed_end_, block_;
@@ -82,16 +59,7 @@ class tensor_writer {
  public:
   tensor_writer(tensor_state& to, const box_in_file& from) : to_(to), from_(from) {}
 
-  void put(std::uint64_t at, std::string_view bytes) {
-    if (to_.type == dtype::boolean &&
-        !std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; }))
-      throw io_error("weft: " + from_.file.path() + ": tensor " + from_.name +
-                     " is bool, and has bytes other than 0 and 1");
-    if (to_.where->host_accessible()) return upload(at, bytes);
-    if (at != at_ + together_.size() || together_.size() + bytes.size() > block_bytes) flush();
-    if (together_.empty()) at_ = at;
-    together_ += bytes;
-  }
+  void put(std::uint64_t at, std::string_view bytes);
   void flush() {
     if (!together_.empty()) upload(at_, together_);
     together_.clear();
@@ -114,26 +82,10 @@ class tensor_writer {
 /// Throws io_error, naming file and tensor, if a checksum is wrong or a bool other than 0 and 1; elements
 /// before it have been set then. `to` is of the type in the file. Reads and allocates at most 1 MiB at a
 /// time, or the whole of `from` if one checksum covers more.
-inline void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to) {
-  const auto size = static_cast<std::uint64_t>(size_of(to.type));
-  std::uint64_t needed_end = 0;
-  for_each_run(from.where, wanted, [&](index_t begin, index_t, index_t count) {
-    needed_end = static_cast<std::uint64_t>(begin + count) * size;
-  });
-  if (needed_end == 0) return;
-  detail::file_window window(from, static_cast<std::uint64_t>(from.where.size()) * size, needed_end);
-  detail::tensor_writer target(to, from);
-  for_each_run(from.where, wanted, [&](index_t begin, index_t in_wanted, index_t count) {
-    std::uint64_t at = static_cast<std::uint64_t>(begin) * size, n = static_cast<std::uint64_t>(count) * size;
-    std::uint64_t target_at = static_cast<std::uint64_t>(in_wanted) * size;
-    while (n > 0) {
-      const std::string_view bytes = window.from(at, n);
-      target.put(target_at, bytes);
-      at += bytes.size(), target_at += bytes.size(), n -= bytes.size();
-    }
-  });
-  target.flush();
-  ++to.version;
-}
+void read_shared(const box_in_file& from, const stored_box& wanted, tensor_state& to);
 
 }  // namespace weft::io
+
+#ifndef WEFT_COMPILED
+#include <weft/io/impl/box_file.ipp>
+#endif

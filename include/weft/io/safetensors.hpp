@@ -37,33 +37,10 @@ struct stored_tensors {
 
 /// Parses the bytes of a safetensors file, which is called `what` in errors. Throws io_error if it is
 /// invalid.
-inline stored_tensors parse_safetensors(std::string_view file, const std::string& what) {
-  const auto data =
-      static_cast<std::size_t>(detail::safetensors_parser(what).begin_of_data(file, file.size()));
-  safetensors_header header = parse_safetensors_header(file.substr(0, data), file.size(), what);
-  stored_tensors all;
-  all.metadata = std::move(header.metadata);
-  for (const tensor_entry& t : header.tensors) {
-    const auto bytes =
-        file.substr(data + static_cast<std::size_t>(t.begin), static_cast<std::size_t>(t.end - t.begin));
-    all.tensors.emplace(t.name, stored_tensor{t.type, t.extents, {bytes.begin(), bytes.end()}});
-  }
-  return all;
-}
+stored_tensors parse_safetensors(std::string_view file, const std::string& what);
 
 /// Reads all tensors of a file. Throws io_error, naming the file and the fault.
-inline stored_tensors read_safetensors(const std::string& path) {
-  const input_file file(path);
-  safetensors_header header = parse_safetensors_header(safetensors_beginning(file), file.size(), path);
-  stored_tensors all;
-  all.metadata = std::move(header.metadata);
-  for (const tensor_entry& t : header.tensors) {
-    stored_tensor& to = all.tensors[t.name];
-    to = {t.type, t.extents, std::vector<char>(static_cast<std::size_t>(t.end - t.begin))};
-    file.read(header.data + t.begin, to.bytes.data(), to.bytes.size());
-  }
-  return all;
-}
+stored_tensors read_safetensors(const std::string& path);
 
 namespace detail {
 
@@ -92,24 +69,13 @@ void as_safetensors(const stored_tensors& from, Write write) {
 }  // namespace detail
 
 /// Writes tensors to a file, replacing an existing one atomically. Throws io_error on failure.
-inline void write_safetensors(const std::string& path, const stored_tensors& from) {
-  detail::as_safetensors(from, [&](const file_parts& parts) { replace_file(system_calls(), path, parts); });
-}
+void write_safetensors(const std::string& path, const stored_tensors& from);
 
 /// Sets dtype and shape of `to` to those of `t`, and waits for the device. Throws value_error if the elements
 /// of `t` are sharded over ranks.
-inline void store_form(const tensor_state& t, stored_tensor& to) {
-  weft::detail::require_memory(t);
-  t.where->synchronize();
-  to.type = t.type;
-  to.extents = t.extents;
-}
+void store_form(const tensor_state& t, stored_tensor& to);
 /// The same with the elements, copied to the host; memory of `to` is reused.
-inline void store(const tensor_state& t, stored_tensor& to) {
-  store_form(t, to);
-  to.bytes.resize(t.bytes());
-  t.where->download(to.bytes.data(), t.memory.data(), t.bytes());
-}
+void store(const tensor_state& t, stored_tensor& to);
 /// A copy of `t` on the host.
 inline stored_tensor stored(const tensor_state& t) {
   stored_tensor s;
@@ -118,32 +84,18 @@ inline stored_tensor stored(const tensor_state& t) {
 }
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_tensor(const std::string& path, const std::string& name,
+[[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
                                                   const stored_tensor& from, const tensor_state& t,
-                                                  const char* cure = "") {
-  throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
-                 to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
-                 to_string(t.whole()) + cure);
-}
+                                                  const char* cure = "");
 }  // namespace detail
 
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
 /// and 1.
-inline void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
-                               const tensor_state& t) {
-  if (!(from.extents == t.whole()) || from.type != t.type) detail::refuse_tensor(path, name, from, t);
-  weft::detail::require_memory(t);
-  if (from.type == dtype::boolean &&
-      std::any_of(from.bytes.begin(), from.bytes.end(), [](char c) { return c != 0 && c != 1; }))
-    throw io_error("weft: " + path + ": tensor " + name + " is bool, and has bytes other than 0 and 1");
-}
+void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
+                               const tensor_state& t);
 /// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.
-inline void restore(const std::string& path, const std::string& name, const stored_tensor& from,
-                    tensor_state& t) {
-  require_restorable(path, name, from, t);
-  t.where->upload(t.memory.data(), from.bytes.data(), from.bytes.size());
-  ++t.version;
-}
+void restore(const std::string& path, const std::string& name, const stored_tensor& from,
+                    tensor_state& t);
 
 /// Tensors by name; a state_dict is one.
 using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
@@ -176,13 +128,7 @@ void with_floating(dtype t, F f) {
 
 /// `from` in the dtype `type`, rounded to nearest (f64 to bf16 and f16 by way of f32). Both dtypes are
 /// floating.
-inline stored_tensor converted(const stored_tensor& from, dtype type) {
-  stored_tensor to{type, from.extents, {}};
-  detail::with_floating(from.type, [&]<class From>(From) {
-    detail::with_floating(type, [&]<class To>(To) { detail::convert_elements<From, To>(from, to); });
-  });
-  return to;
-}
+stored_tensor converted(const stored_tensor& from, dtype type);
 
 /// How `save` writes tensors.
 struct save_options {
@@ -195,41 +141,15 @@ struct load_options {
 
 /// Writes named tensors, such as a state_dict, to a safetensors file, replacing an existing one atomically.
 /// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype.
-inline void save(const std::string& path, const named_tensors& tensors, save_options options = {}) {
-  if (options.as && !is_floating(*options.as))
-    throw value_error(std::string("weft: save: ") + name_of(*options.as) + " is no floating type");
-  stored_tensors file;
-  file.metadata["format"] = "pt";
-  for (const auto& [name, t] : tensors) {
-    stored_tensor& to = file.tensors[name] = stored(*t);
-    if (options.as && is_floating(to.type) && to.type != *options.as) to = converted(to, *options.as);
-  }
-  write_safetensors(path, file);
-}
+void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors. Throws
 /// io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another shape, or
 /// another dtype that `options` does not convert.
-inline void load(const std::string& path, const named_tensors& tensors, load_options options = {}) {
-  const stored_tensors file = read_safetensors(path);
-  std::deque<stored_tensor> conversions;
-  std::vector<const stored_tensor*> values;
-  for (const auto& [name, t] : tensors) {
-    const auto found = file.tensors.find(name);
-    if (found == file.tensors.end()) throw io_error("weft: " + path + ": tensor " + name + " is missing");
-    const stored_tensor& from = found->second;
-    if (from.type != t->type && from.extents == t->whole() && is_floating(from.type) &&
-        is_floating(t->type)) {
-      if (!options.convert)
-        detail::refuse_tensor(path, name, from, *t, ": load(path, tensors, {.convert = true}) converts");
-      values.push_back(&conversions.emplace_back(converted(from, t->type)));
-    } else {
-      values.push_back(&from);
-    }
-    require_restorable(path, name, *values.back(), *t);
-  }
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    restore(path, tensors[i].first, *values[i], *tensors[i].second);
-}
+void load(const std::string& path, const named_tensors& tensors, load_options options = {});
 
 }  // namespace weft::io
+
+#ifndef WEFT_COMPILED
+#include <weft/io/impl/safetensors.ipp>
+#endif

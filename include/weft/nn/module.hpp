@@ -176,6 +176,12 @@ void draw_elements(const initializer& init, const device& where, void* to, index
     where->upload(static_cast<T*>(to) + at, elements.data(), static_cast<std::size_t>(n) * sizeof(T));
   }
 }
+#ifdef WEFT_COMPILED
+extern template void draw_elements<float>(const initializer&, const device&, void*, index_t, index_t);
+extern template void draw_elements<double>(const initializer&, const device&, void*, index_t, index_t);
+extern template void draw_elements<bfloat16>(const initializer&, const device&, void*, index_t, index_t);
+extern template void draw_elements<float16>(const initializer&, const device&, void*, index_t, index_t);
+#endif
 /// Elements [first, first + count) of the deferred parameter `p`, to memory of `where`; those of this rank's
 /// part if ranks divide the layer.
 template <element T>
@@ -252,14 +258,8 @@ inline const device*& created_on() {
   return where;
 }
 /// A new parameter, without elements if `where` defers them.
-[[gnu::noinline]] inline std::shared_ptr<tensor_state> parameter_state(const shape& extents, dtype type,
-                                                                       const initializer& init,
-                                                                       const device& where) {
-  auto p = make_recycled<tensor_state>(
-      where, extents, type, where.defers_parameters() ? buffer() : where.allocate(bytes_of(extents, type)));
-  p->init = init;
-  return p;
-}
+std::shared_ptr<tensor_state> parameter_state(const shape& extents, dtype type, const initializer& init,
+                                              const device& where);
 }  // namespace detail
 
 /// Where parameters are made if no device is given: the device of the `create` that is in progress on this
@@ -325,3 +325,7 @@ std::ostream& operator<<(std::ostream& out, const M& m) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/nn/impl/module.ipp>
+#endif

@@ -153,12 +153,7 @@ inline constexpr bool is_reachable = find_reachable<T>();
 /// The path of names of a walk; no_path where names are not needed.
 struct named_path {
   std::string text;
-  named_path member(std::string_view name) const {
-    named_path to{text};
-    if (!text.empty()) to.text += '.';
-    to.text += name;
-    return to;
-  }
+  named_path member(std::string_view name) const;
   template <class Key>
   named_path element(const Key& key) const {
     static_assert(std::is_convertible_v<const Key&, std::string_view> || std::is_integral_v<Key>,
@@ -235,3 +230,7 @@ void walk(M& m, const Path& path, F& f) {
 }  // namespace detail
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/nn/impl/walk.ipp>
+#endif

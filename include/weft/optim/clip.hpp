@@ -38,6 +38,16 @@ void scale_gradient(state_ref gradient, double factor, context& c) {
   using number = update_number<T>;
   update(c, {gradient}, in_type<T>(in_type<number>(flat_view<T>(gradient)) * static_cast<number>(factor)));
 }
+#ifdef WEFT_COMPILED
+extern template double sum_of_squares<float>(state_ref gradient, context& c);
+extern template double sum_of_squares<double>(state_ref gradient, context& c);
+extern template double sum_of_squares<bfloat16>(state_ref gradient, context& c);
+extern template double sum_of_squares<float16>(state_ref gradient, context& c);
+extern template void scale_gradient<float>(state_ref gradient, double factor, context& c);
+extern template void scale_gradient<double>(state_ref gradient, double factor, context& c);
+extern template void scale_gradient<bfloat16>(state_ref gradient, double factor, context& c);
+extern template void scale_gradient<float16>(state_ref gradient, double factor, context& c);
+#endif
 template <element T>
 void clamp_gradient(state_ref gradient, double limit, context& c) {
   using number = update_number<T>;

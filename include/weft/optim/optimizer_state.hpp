@@ -24,14 +24,7 @@ struct trained_model_law {
                        "a struct with members such as linear<...> or parameter<...>");
 };
 
-[[noreturn, gnu::cold]] inline void refuse_step(bool has_parameters) {
-  throw usage_error(
-      has_parameters
-          ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
-            "evaluated the loss, once before each step, with a loss that depends on this model"
-          : "weft: optimizer: step: the model has no parameter with elements: members of type "
-            "`parameter` are trained; layers with a dyn size are made by `create`");
-}
+[[noreturn, gnu::cold]] void refuse_step(bool has_parameters);
 inline void require_gradients(const tensor_list& parameters) {
   for (const auto& p : parameters)
     if (p->grad) return;
@@ -48,44 +41,19 @@ class optimizer_state {
     return is_at(place_of(kind, name), kind, name);
   }
   /// Null if there is no such tensor yet.
-  std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const {
-    const std::size_t place = place_of(kind, name);
-    return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
-  }
+  std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const;
   /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; zero
   /// if it is new. Throws value_error if it exists with another type or shape.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
-                                    dtype type) {
-    const std::size_t place = place_of(kind, name);
-    std::shared_ptr<tensor_state> t;
-    if (is_at(place, kind, name)) {
-      t = slots_[place].tensor;
-      if (t->type != type || !(t->extents == like.extents))
-        refuse<value_error>({"weft: optimizer: ", kind, " of ", name, " is ", name_of(t->type), " ",
-                             t->extents, ", not ", name_of(type), " ", like.extents});
-      move_to(*t, like.where);
-    } else {
-      t = add(place, kind, name, like, type);
-    }
-    if (home_) lent_.push_back(t);
-    return t;
-  }
+                                    dtype type);
   std::size_t bytes() const {
     std::size_t n = 0;
     for (const slot& s : slots_) n += s.tensor->bytes();
     return n;
   }
   /// All tensors, named "kind.name".
-  state_dict_t tensors() const {
-    state_dict_t all;
-    for (const slot& s : slots_) all.emplace_back(s.kind + "." + s.name, s.tensor);
-    return all;
-  }
-  void set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t) {
-    const std::size_t place = place_of(kind, name);
-    if (is_at(place, kind, name)) slots_[place].tensor = std::move(t);
-    else insert(place, kind, name, std::move(t));
-  }
+  state_dict_t tensors() const;
+  void set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t);
 
   /// Removes all tensors, as before the first step.
   void clear() { slots_.clear(); }
@@ -121,12 +89,7 @@ class optimizer_state {
   };
 
   /// Index of a slot, or where it would be inserted.
-  std::size_t place_of(std::string_view kind, std::string_view name) const {
-    const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
-      return s.kind < kind || (s.kind == kind && s.name < name);
-    });
-    return static_cast<std::size_t>(at - slots_.begin());
-  }
+  std::size_t place_of(std::string_view kind, std::string_view name) const;
   bool is_at(std::size_t place, std::string_view kind, std::string_view name) const {
     return place < slots_.size() && slots_[place].kind == kind && slots_[place].name == name;
   }
@@ -138,10 +101,7 @@ class optimizer_state {
     return t;
   }
   [[gnu::cold]] void insert(std::size_t place, std::string_view kind, std::string_view name,
-                            std::shared_ptr<tensor_state> t) {
-    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
-                  slot{std::string(kind), std::string(name), std::move(t)});
-  }
+                            std::shared_ptr<tensor_state> t);
 
   std::vector<slot> slots_;  // by kind and name
   std::optional<device> home_;
@@ -150,3 +110,7 @@ class optimizer_state {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/optim/impl/optimizer_state.ipp>
+#endif

@@ -11,11 +11,7 @@
 namespace weft::parallel {
 
 /// Positions first to first + count - 1 of a tensor whose dim `dim` counts positions, or heads.
-inline strided range_of(strided t, const position_range& of, int dim = 1) {
-  t.pointer = static_cast<char*>(t.pointer) + of.first * t.stride[dim] * size_of(t.type);
-  t.extents[dim] = of.count;
-  return t;
-}
+strided range_of(strided t, const position_range& of, int dim = 1);
 
 /// Base of the services of ranks that divide positions as context_division says.
 class divided_positions : public context_service {
@@ -33,28 +29,9 @@ class divided_positions : public context_service {
 
   /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
   /// messages cannot be kept on the device.
-  void check(const device& where, const shape& extents, index_t positions) const {
-    if (!where->host_accessible() && where->computes())
-      refuse<device_error>({"weft: attention: on device ", where->name(),
-                            ": positions are divided on devices whose memory the host can access"});
-    if (!division_)
-      throw usage_error(
-          "weft: attention: the number of positions of all ranks is not known: call "
-          "run.part_of_context(length) before");
-    if (positions != division_->count(rank()))
-      refuse<usage_error>({"weft: attention: an operand of shape ", to_string(extents), " has ", positions,
-                           " positions: this rank has ", division_->count(rank()), " of ",
-                           division_->length()});
-  }
+  void check(const device& where, const shape& extents, index_t positions) const;
   /// Memory for messages, which is kept.
-  char* memory(const device& where, index_t bytes) {
-    if (bytes > bytes_) {
-      memory_ = {};
-      memory_ = where.allocate(static_cast<std::size_t>(bytes));
-      bytes_ = bytes;
-    }
-    return static_cast<char*>(memory_.data());
-  }
+  char* memory(const device& where, index_t bytes);
 
  private:
   std::shared_ptr<communicator> ranks_;
@@ -64,3 +41,7 @@ class divided_positions : public context_service {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/divided_positions.ipp>
+#endif

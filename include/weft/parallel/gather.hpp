@@ -17,95 +17,28 @@ namespace weft::parallel {
 class parameter_gatherer {
  public:
   [[gnu::cold]] parameter_gatherer(std::vector<unit>& units, const rank_groups& groups,
-                                   const parallel_options& o, const device& where)
-      : units_(units),
-        groups_(groups),
-        where_(where),
-        messages_(message_device(where, &groups.shards())),
-        ahead_(o.prefetch),
-        apart_(o.divide == sharding::parameters),
-        keeps_(!o.reshard_after_forward),
-        type_(o.param_dtype) {
-    check_message_type("param_dtype", type_);
-    if (type_ != dtype::f32 && !apart_)
-      throw usage_error(
-          "weft: bind: param_dtype needs a strategy that divides parameters: elsewhere what is sent is what "
-          "is trained");
-    for (const unit& u : units) states_.push_back({std::vector<bool>(u.members.size(), true), {}});
-  }
+                                   const parallel_options& o, const device& where);
   parameter_gatherer(const parameter_gatherer&) = delete;
   parameter_gatherer& operator=(const parameter_gatherer&) = delete;
-  ~parameter_gatherer() {
-    for (int u : coming_) at(u).coming->gather.finish();
-    for (unit& u : units_)
-      for (member& m : u.members) m.whole->arrive = nullptr;
-  }
+  ~parameter_gatherer();
 
   /// Waits until these members of a unit are gathered.
-  void unshard(int u, const std::vector<int>& read) {
-    if (at(u).coming) arrive(u);
-    const std::vector<int> missing = absent(u, read);
-    if (missing.empty()) return;
-    start(u, missing);
-    arrive(u);
-  }
+  void unshard(int u, const std::vector<int>& read);
 
   /// Called when a program reads these members: starts gathering the units that are expected to be read next.
-  void prefetch(int u, const runtime::purpose& why, const std::vector<int>& read) {
-    if (!apart_) return;
-    int started = 0;
-    for (const read_event& e : order_.follow(why, {u, why.during, read})) {
-      if (started == ahead_) return;
-      if (units_[static_cast<std::size_t>(e.unit)].stays) continue;
-      if (e.unit == u) return;  // is in use until then
-      if (!at(e.unit).coming)
-        if (const std::vector<int> missing = absent(e.unit, e.members); !missing.empty())
-          start(e.unit, missing);
-      ++started;
-    }
-  }
+  void prefetch(int u, const runtime::purpose& why, const std::vector<int>& read);
 
   /// Called after a program that has read a unit.
-  void release(int u, const runtime::purpose& why) {
-    if (!apart_ || why.during == runtime::pass::recompute) return;
-    const bool again = units_[static_cast<std::size_t>(u)].stays;
-    if (again || (keeps_ && why.during == runtime::pass::forward)) order_.hold(why, u);
-    else order_.let_go(why, u);
-    if (!order_.held(u)) reshard(u);
-  }
+  void release(int u, const runtime::purpose& why);
   /// Called after the backward pass through a tape.
-  void finish(const runtime::tape_identity& tape) {
-    order_.finish(tape);
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (!order_.held(u)) reshard(u);
-  }
+  void finish(const runtime::tape_identity& tape);
 
   /// Frees gathered elements; the local rows remain.
-  void reshard(int u) {
-    if (!apart_ || groups_.parts() == 1) return;
-    for (std::size_t m = 0; m < at(u).present.size(); ++m) {
-      if (!at(u).present[m]) continue;
-      units_[static_cast<std::size_t>(u)].members[m].whole->memory = {};
-      at(u).present[m] = false;
-    }
-  }
+  void reshard(int u);
 
   /// Called after the local rows have changed: discards gathered elements. If all ranks keep all parameters,
   /// starts gathering the new values.
-  void invalidate() {
-    if (groups_.parts() == 1) return;
-    order_.forget_tapes();
-    for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order of the forward pass
-      unit& of = units_[static_cast<std::size_t>(u)];
-      if (at(u).coming) arrive(u);
-      for (const member& m : of.members) ++m.whole->version;
-      reshard(u);
-      if (apart_) continue;
-      at(u).present.assign(of.members.size(), false);
-      start(u, of.everything);
-      for (member& m : of.members) m.whole->arrive = [this, u] { arrive(u); };
-    }
-  }
+  void invalidate();
 
   void poll() {
     for (int u : coming_) at(u).coming->gather.is_completed();
@@ -125,48 +58,11 @@ class parameter_gatherer {
   };
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
 
-  std::vector<int> absent(int u, const std::vector<int>& of) {
-    std::vector<int> missing;
-    for (int m : of)
-      if (!at(u).present[static_cast<std::size_t>(m)]) missing.push_back(m);
-    return missing;
-  }
+  std::vector<int> absent(int u, const std::vector<int>& of);
 
-  void start(int u, const std::vector<int>& chosen) {
-    unit& of = units_[static_cast<std::size_t>(u)];
-    message_layout layout(of.members, chosen, groups_.parts());
-    const std::span<const piece> mine = layout.part(groups_.part());
-    state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(groups_.part())]);
-    for (const piece& p : mine)
-      copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
-    own = in_type(type_, own);
-    const state_ptr message = flat(messages_, layout.count, type_);
-    const rank_counts counts = layout.counts;
-    at(u).coming.emplace(arrival{{}, std::move(layout), own, message, chosen});
-    coming_.push_back(u);
-    at(u).coming->gather = groups_.shards().all_gather(elements_of(*own), elements_of(*message), counts,
-                                                       groups_.labelled(of.name));
-  }
+  void start(int u, const std::vector<int>& chosen);
 
-  void arrive(int u) {
-    unit& of = units_[static_cast<std::size_t>(u)];
-    const arrival a = std::move(*at(u).coming);
-    at(u).coming.reset();
-    std::erase(coming_, u);
-    for (member& m : of.members) m.whole->arrive = nullptr;
-    a.gather.wait();
-    const state_ptr message = in_type(dtype::f32, a.message);
-    for (int m : a.chosen) {
-      tensor_state& whole = *of.at(m).whole;
-      if (apart_) whole.memory = where_.allocate(whole.bytes());
-      at(u).present[static_cast<std::size_t>(m)] = true;
-    }
-    for (int p = 0; p < groups_.parts(); ++p) {
-      if (p == groups_.part() && !apart_) continue;  // the rows of this rank are in place
-      for (const piece& e : a.layout.part(p))
-        copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
-    }
-  }
+  void arrive(int u);
 
   std::vector<unit>& units_;
   const rank_groups& groups_;
@@ -181,3 +77,7 @@ class parameter_gatherer {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/gather.ipp>
+#endif

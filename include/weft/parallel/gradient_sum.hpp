@@ -19,30 +19,10 @@ class gradient_sum {
   bool empty() const { return count_ == 0; }
 
   /// Adds `g`, whose elements may be overwritten.
-  void add(backend& device, std::shared_ptr<tensor_state> g) {
-    std::size_t level = 0;
-    for (; deterministic_ ? count_ >> level & 1 : count_ > 0 && level == 0; ++level)
-      g = sum(device, levels_[level], g);
-    if (deterministic_) {
-      if (levels_.size() == level) levels_.emplace_back();
-      levels_[level] = std::move(g);
-    } else {
-      levels_.assign(1, std::move(g));
-    }
-    ++count_;
-  }
+  void add(backend& device, std::shared_ptr<tensor_state> g);
 
   /// Returns the sum and resets it.
-  std::shared_ptr<tensor_state> take(backend& device) {
-    std::shared_ptr<tensor_state> result;
-    for (std::size_t level = 0; level < levels_.size(); ++level) {
-      if (!levels_[level]) continue;
-      result = result ? sum(device, levels_[level], result) : levels_[level];
-      levels_[level].reset();
-    }
-    count_ = 0;
-    return result;
-  }
+  std::shared_ptr<tensor_state> take(backend& device);
 
   std::size_t bytes() const {
     std::size_t n = 0;
@@ -63,3 +43,7 @@ class gradient_sum {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/gradient_sum.ipp>
+#endif

@@ -14,17 +14,7 @@ class rank_groups {
   /// Collective. `owners`: see there; the ranks of `shards` unless several stages hold the model. Throws
   /// usage_error if the number of ranks is not a multiple of the group size.
   [[gnu::cold]] rank_groups(communicator& data, const parallel_options& o,
-                            std::shared_ptr<communicator> owners = nullptr)
-      : data_(&data), timeout_(o.timeout) {
-    const int n = data.size();
-    const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
-    if (n % group) refuse<usage_error>({"weft: groups of ", group, " ranks do not divide ", n, " ranks"});
-    sizes_.dp = n / group;
-    sizes_.fsdp = group;
-    shards_ = along(mesh_axis::fsdp, "shards", false);
-    replicas_ = along(mesh_axis::dp, "replicas", o.hook != nullptr);
-    owners_ = owners ? std::move(owners) : shards_;
-  }
+                            std::shared_ptr<communicator> owners = nullptr);
 
   /// The mesh that the ranks form.
   const mesh_sizes& sizes() const { return sizes_; }
@@ -68,19 +58,7 @@ class rank_groups {
     return t;
   }
   /// The same along each axis, without control traffic. Messages among all data ranks count as dp.
-  axis_bytes sent_by_axis() const {
-    axis_bytes all{};
-    all[static_cast<std::size_t>(mesh_axis::fsdp)] = payload(shards_->sent());
-    for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
-      if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
-    if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
-    if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
-    if (experts_) {
-      all[static_cast<std::size_t>(mesh_axis::ep)] += payload(experts_->sent());
-      all[static_cast<std::size_t>(mesh_axis::dp)] += payload(expert_replicas_->sent());
-    }
-    return all;
-  }
+  axis_bytes sent_by_axis() const;
   double waited_ms() const {
     double t = 0;
     for_each_group([&](const communicator& c) { t += c.waited_ms(); });
@@ -99,14 +77,7 @@ class rank_groups {
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
-  [[gnu::cold]] std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const {
-    std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
-    if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
-      const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);
-      group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
-    }
-    return group;
-  }
+  [[gnu::cold]] std::shared_ptr<communicator> along(mesh_axis a, const char* label, bool apart) const;
 
   communicator* data_;
   mesh_sizes sizes_;
@@ -117,3 +88,7 @@ class rank_groups {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/groups.ipp>
+#endif

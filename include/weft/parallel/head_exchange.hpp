@@ -13,75 +13,27 @@ class head_exchange : public divided_positions {
   using divided_positions::divided_positions;
 
   bool exchange(const device& where, std::string_view op, const attributes& at, const strided& in,
-                const strided& out, const comm_options& o) override {
-    const bool to_heads = op == "positions_to_heads";
-    if (!to_heads && op != "heads_to_positions") return false;
-    if (size() == 1) {
-      where->copy(in, out);
-      return true;
-    }
-    const strided &own = to_heads ? in : out, &all = to_heads ? out : in;
-    check(where, own.extents, own.extents[1]);
-    char* const buffers = memory(where, (in.size() + out.size()) * size_of(in.type));
-    char* const other = buffers + own.size() * size_of(in.type);
-    comm_options labelled = o;
-    labelled.label = std::string(op);
-    const elements of_own{buffers, own.size(), in.type}, of_all{other, all.size(), in.type};
-    const rank_counts counts = own_counts(own, at[2]), others = all_counts(all);
-    if (to_heads) copy_own(where, own, at[2], buffers, false);
-    else copy_all(where, all, other, false);
-    if (to_heads) ranks().all_to_all(of_own, of_all, counts, others, labelled).wait();
-    else ranks().all_to_all(of_all, of_own, others, counts, labelled).wait();
-    if (to_heads) copy_all(where, all, other, true);
-    else copy_own(where, own, at[2], buffers, true);
-    return true;
-  }
+                const strided& out, const comm_options& o) override;
 
  private:
   /// The heads of rank `r`, of which `unit` stay together.
-  position_range heads_of(int r, const strided& own, index_t unit) const {
-    const index_t units = own.extents[2] / unit;
-    return {first_of_part(units, size(), r) * unit, count_of_part(units, size(), r) * unit};
-  }
+  position_range heads_of(int r, const strided& own, index_t unit) const;
   /// Elements by rank: its heads of the positions here, its positions of the heads here.
-  rank_counts own_counts(const strided& own, index_t unit) const {
-    rank_counts counts;
-    for (int r = 0; r < size(); ++r)
-      counts.push_back(own.extents[0] * own.extents[1] * heads_of(r, own, unit).count * own.extents[3]);
-    return counts;
-  }
-  rank_counts all_counts(const strided& all) const {
-    rank_counts counts;
-    for (int r = 0; r < size(); ++r)
-      counts.push_back(all.extents[0] * division().count(r) * all.extents[2] * all.extents[3]);
-    return counts;
-  }
+  rank_counts own_counts(const strided& own, index_t unit) const;
+  rank_counts all_counts(const strided& all) const;
   /// A contiguous tensor of `like`'s extents at `memory`, which is moved behind it.
-  static strided next_at(char*& memory, const strided& like) {
-    strided t{memory, like.type, like.extents};
-    set_contiguous(t);
-    memory += t.size() * size_of(t.type);
-    return t;
-  }
+  static strided next_at(char*& memory, const strided& like);
   static void move(const device& where, const strided& tensor, const strided& message, bool arrives) {
     where->copy(arrives ? message : tensor, arrives ? tensor : message);
   }
   /// Copies the heads of each rank between a tensor of all heads and the messages.
-  void copy_own(const device& where, const strided& own, index_t unit, char* messages, bool arrives) const {
-    for (int r = 0; r < size(); ++r) {
-      const strided part = range_of(own, heads_of(r, own, unit), 2);
-      move(where, part, next_at(messages, part), arrives);
-    }
-  }
+  void copy_own(const device& where, const strided& own, index_t unit, char* messages, bool arrives) const;
   /// Copies the positions of each rank between a tensor of all positions and the messages.
-  void copy_all(const device& where, const strided& all, char* messages, bool arrives) const {
-    for (int r = 0; r < size(); ++r) {
-      const position_range early = division().early(r), late = division().late(r);
-      const strided message = next_at(messages, range_of(all, {0, early.count + late.count}));
-      move(where, range_of(all, early), range_of(message, {0, early.count}), arrives);
-      move(where, range_of(all, late), range_of(message, {early.count, late.count}), arrives);
-    }
-  }
+  void copy_all(const device& where, const strided& all, char* messages, bool arrives) const;
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/head_exchange.ipp>
+#endif

@@ -20,27 +20,8 @@ inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shap
 /// The boxes of a tensor of shape `whole` that are rows `first`, ... of the part that rank `rank` of `ranks`
 /// has, and where they are in a tensor of these rows, of shape `local`. Several if the dim is divided in
 /// groups.
-[[gnu::cold]] inline std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
-                                                           int rank, index_t first, const shape& local) {
-  const int rows = 0, d = p.is_divided() ? p.dim : rows;
-  const index_t group = whole[d] / p.groups, units = group / p.unit;
-  const index_t begin = p.is_divided() ? first_of_part(units, ranks, rank) * p.unit : 0;
-  const index_t count = p.is_divided() ? count_of_part(units, ranks, rank) * p.unit : group;
-  std::vector<stored_box> all;
-  for (index_t g = 0; g < p.groups; ++g) {
-    stored_box b(box{{local.order, {}}, local});
-    b.where.offset[rows] = first;
-    // The indices of the part that are of this group, and those that `local` has of them.
-    index_t low = g * count, high = low + count;
-    if (d == rows) low = std::max(low, first), high = std::min(high, first + local[rows]);
-    if (high <= low && p.groups > 1) continue;
-    b.where.offset[d] = g * group + begin + low - g * count;
-    b.where.extents[d] = std::max<index_t>(high - low, 0);
-    b.at[d] = d == rows ? low - first : low;
-    all.push_back(b);
-  }
-  return all;
-}
+[[gnu::cold]] std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
+                                                           int rank, index_t first, const shape& local);
 }  // namespace parallel
 
 /// What a rank holds of a parameter or buffer. All ranks have the same list, in the order of the model, also
@@ -55,3 +36,7 @@ struct held_tensor {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/held_tensor.ipp>
+#endif

@@ -56,17 +56,7 @@ struct gradient_bucket {
 };
 
 /// Sends gradients as bf16: half the bytes. Sums are formed in f32 and rounded once.
-inline gradient_hook bf16_compress() {
-  return [](const gradient_bucket& b) {
-    const auto sent = std::make_shared<std::vector<bfloat16>>(b.gradient.begin(), b.gradient.end());
-    return [b, sent, stage = 0]() mutable -> std::optional<work> {
-      if (stage++ == 0) return b.ranks->all_reduce(*sent, reduction::sum, b.options);
-      std::transform(sent->begin(), sent->end(), b.gradient.begin(),
-                     [](bfloat16 x) { return static_cast<float>(x); });
-      return {};
-    };
-  };
-}
+gradient_hook bf16_compress();
 
 /// Settings of power_sgd, as those of torch's PowerSGDState.
 struct power_sgd_options {
@@ -87,36 +77,11 @@ struct low_rank {
   std::span<float> p, q;
 
   /// P = M Q
-  void multiply_right() const {
-    std::fill(p.begin(), p.end(), 0.0f);
-    for (index_t i = 0; i < rows; ++i)
-      for (index_t j = 0; j < columns; ++j)
-        for (int k = 0; k < rank; ++k)
-          at(p, i, k) += m[static_cast<std::size_t>(i * columns + j)] * at(q, j, k);
-  }
+  void multiply_right() const;
   /// Q = M^T P
-  void multiply_left() const {
-    std::fill(q.begin(), q.end(), 0.0f);
-    for (index_t i = 0; i < rows; ++i)
-      for (index_t j = 0; j < columns; ++j)
-        for (int k = 0; k < rank; ++k)
-          at(q, j, k) += m[static_cast<std::size_t>(i * columns + j)] * at(p, i, k);
-  }
+  void multiply_left() const;
   /// Makes the columns of P orthonormal (Gram-Schmidt, twice for accuracy).
-  void orthonormalize() const {
-    for (int pass = 0; pass < 2; ++pass)
-      for (int k = 0; k < rank; ++k) {
-        for (int other = 0; other < k; ++other) {
-          double along = 0;
-          for (index_t i = 0; i < rows; ++i) along += double{at(p, i, k)} * at(p, i, other);
-          for (index_t i = 0; i < rows; ++i) at(p, i, k) -= static_cast<float>(along) * at(p, i, other);
-        }
-        double length = 0;
-        for (index_t i = 0; i < rows; ++i) length += double{at(p, i, k)} * at(p, i, k);
-        const auto scale = static_cast<float>(length > 0 ? 1 / std::sqrt(length) : 0);
-        for (index_t i = 0; i < rows; ++i) at(p, i, k) *= scale;
-      }
-  }
+  void orthonormalize() const;
   /// Element (i, j) of P Q^T
   float product(index_t i, index_t j) const {
     float sum = 0;
@@ -143,137 +108,15 @@ struct power_sgd_state {
 /// PowerSGD (Vogels et al., 2019): of each gradient matrix, reshaped to [first dim, others], a factorisation
 /// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
 /// other gradients are sent whole. Throws usage_error if the rank is less than 1.
-inline gradient_hook power_sgd(power_sgd_options o = {}) {
-  if (o.rank < 1) refuse<usage_error>({"weft: power_sgd: a rank of ", o.rank});
-  return [o](const gradient_bucket& b) {
-    auto& s = b.remembered<detail::power_sgd_state>();
-    if (s.steps++ < o.start_step)
-      return next_message([b, begun = false]() mutable -> std::optional<work> {
-        if (std::exchange(begun, true)) return {};
-        return b.ranks->all_reduce(b.gradient, reduction::sum, b.options);
-      });
-    std::vector<detail::low_rank> matrices;
-    std::vector<std::pair<index_t, index_t>> vectors;  // begin and size of what is sent whole
-    index_t p_size = 0, q_size = 0, rest_size = 0;
-    for (const gradient_bucket::part& part : b.parts) {
-      const index_t size = part.extents.size(), rows = part.extents.order > 1 ? part.extents[0] : 1,
-                    columns = rows ? size / rows : 0;
-      const int rank = static_cast<int>(std::min<index_t>(o.rank, std::min(rows, columns)));
-      if (part.extents.order > 1 && rank * (rows + columns) < size) {
-        matrices.push_back(
-            {rows,
-             columns,
-             rank,
-             b.gradient.subspan(static_cast<std::size_t>(part.at), static_cast<std::size_t>(size)),
-             {},
-             {}});
-        p_size += rows * rank;
-        q_size += columns * rank;
-      } else {
-        vectors.emplace_back(part.at, size);
-        rest_size += size;
-      }
-    }
-    const bool first = s.q.empty();
-    s.p.resize(static_cast<std::size_t>(p_size));
-    s.q.resize(static_cast<std::size_t>(q_size));
-    s.rest.resize(static_cast<std::size_t>(rest_size));
-    s.error.resize(b.gradient.size());
-    if (first || !o.warm_start)
-      cpu::fill_normal(key_of(o.seed), 0, q_size, s.q.data());  // the same on all ranks
-    std::size_t p_at = 0, q_at = 0, rest_at = 0;
-    for (detail::low_rank& m : matrices) {
-      m.p = std::span(s.p).subspan(p_at, static_cast<std::size_t>(m.rows * m.rank));
-      m.q = std::span(s.q).subspan(q_at, static_cast<std::size_t>(m.columns * m.rank));
-      p_at += m.p.size();
-      q_at += m.q.size();
-      if (o.error_feedback) {
-        const float* error = s.error.data() + (m.m.data() - b.gradient.data());
-        for (std::size_t i = 0; i < m.m.size(); ++i) m.m[i] += error[i];
-      }
-      m.multiply_right();
-    }
-    for (const auto& [begin, size] : vectors) {
-      std::copy_n(b.gradient.begin() + begin, size, s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at));
-      rest_at += static_cast<std::size_t>(size);
-    }
-    return next_message([b, &s, matrices, vectors, stage = 0]() mutable -> std::optional<work> {
-      switch (stage++) {
-        case 0: return b.ranks->all_reduce(s.rest, reduction::sum, b.options);
-        case 1: return b.ranks->all_reduce(s.p, reduction::sum, b.options);
-        case 2:
-          for (const detail::low_rank& m : matrices) {
-            m.orthonormalize();
-            m.multiply_left();
-          }
-          return b.ranks->all_reduce(s.q, reduction::sum, b.options);
-        default: break;
-      }
-      const auto share = 1.0f / static_cast<float>(b.ranks->size());
-      for (const detail::low_rank& m : matrices) {
-        float* error = s.error.data() + (m.m.data() - b.gradient.data());
-        for (index_t i = 0; i < m.rows; ++i)
-          for (index_t j = 0; j < m.columns; ++j) {
-            const auto at = static_cast<std::size_t>(i * m.columns + j);
-            const float sum = m.product(i, j);
-            error[at] = m.m[at] - sum * share;  // what the mean lacks of this rank's gradient
-            m.m[at] = sum;
-          }
-      }
-      std::size_t at_rest = 0;
-      for (const auto& [begin, size] : vectors) {
-        std::copy_n(s.rest.begin() + static_cast<std::ptrdiff_t>(at_rest), size, b.gradient.begin() + begin);
-        at_rest += static_cast<std::size_t>(size);
-      }
-      return {};
-    });
-  };
-}
+gradient_hook power_sgd(power_sgd_options o = {});
 
 /// Sends the `share` of elements of each bucket with the largest magnitudes, and their indices, to all ranks;
 /// the others are added to the next gradient (Aji and Heafield, 2017). Throws usage_error unless 0 < share <=
 /// 1.
-inline gradient_hook top_k(double share) {
-  if (!(share > 0 && share <= 1))
-    refuse<usage_error>({"weft: top_k: a share of ", share, " is not between 0 and 1"});
-  using state = detail::top_k_state;
-  return [share](const gradient_bucket& b) {
-    auto& s = b.remembered<state>();
-    const std::size_t n = b.gradient.size(),
-                      k = std::min(n, static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))));
-    const auto ranks = static_cast<std::size_t>(b.ranks->size());
-    s.error.resize(n);
-    for (std::size_t i = 0; i < n; ++i) b.gradient[i] += s.error[i];
-    std::vector<std::int32_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
-    const auto larger = [&](std::int32_t x, std::int32_t y) {
-      const float a = std::abs(b.gradient[static_cast<std::size_t>(x)]),
-                  c = std::abs(b.gradient[static_cast<std::size_t>(y)]);
-      return a != c ? a > c : x < y;
-    };
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(),
-                     larger);
-    s.places.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
-    s.values.clear();
-    s.error.assign(b.gradient.begin(), b.gradient.end());
-    for (std::int32_t p : s.places) {
-      s.values.push_back(b.gradient[static_cast<std::size_t>(p)]);
-      s.error[static_cast<std::size_t>(p)] = 0;
-    }
-    s.all_values.resize(k * ranks);
-    s.all_places.resize(k * ranks);
-    return [b, &s, stage = 0]() mutable -> std::optional<work> {
-      switch (stage++) {
-        case 0: return b.ranks->all_gather(s.values, s.all_values, {}, b.options);
-        case 1: return b.ranks->all_gather(s.places, s.all_places, {}, b.options);
-        default: break;
-      }
-      std::fill(b.gradient.begin(), b.gradient.end(), 0.0f);
-      for (std::size_t i = 0; i < s.all_places.size(); ++i)
-        b.gradient[static_cast<std::size_t>(s.all_places[i])] += s.all_values[i];
-      return {};
-    };
-  };
-}
+gradient_hook top_k(double share);
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/hook.ipp>
+#endif

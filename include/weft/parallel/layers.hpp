@@ -13,27 +13,12 @@ namespace weft::parallel {
 
 /// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or are fewer than
 /// ranks.
-inline void check_division(const std::string& name, const shape& whole, const placement& p,
-                           const communicator& ranks) {
-  const index_t e = whole[p.dim];
-  if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
-    refuse<shape_error>({"weft: bind: parameter ", name, " of shape ", to_string(whole),
-                         " cannot be divided among ", ranks.size(), " ranks along ", to_string(p)});
-}
+void check_division(const std::string& name, const shape& whole, const placement& p,
+                           const communicator& ranks);
 
 /// Replaces the elements of a parameter by the part of this rank. A deferred parameter stays so.
-inline void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
-                             const communicator& layers) {
-  check_division(name, p.extents, where, layers);
-  const bool is_deferred = p.is_deferred();
-  const shape whole = p.extents;
-  if (!is_deferred) p.memory = cut(p, where, layers.size(), layers.rank())->memory;
-  p.extents = part_extents(whole, where, layers.size(), layers.rank());
-  p.divided =
-      std::make_shared<division>(division{name, whole, where, layers.size(), layers.rank(), is_deferred});
-  p.grad.reset();
-  ++p.version;
-}
+void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
+                             const communicator& layers);
 
 /// Sets all parameters to those of the first rank, and replaces those that the model says may be divided by
 /// the part of this rank. Deferred ones get their elements later, and no more than the part. Collective over
@@ -66,26 +51,11 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
 }
 
 /// Executes a collective of a divided program among the ranks that divide layers, and waits for it.
-inline void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
-                              const attributes& at, const strided& in, const strided& out) {
-  communicator* const layers = groups.layers();
-  if (!layers || layers->size() == 1) return where.copy(in, out);
-  const comm_options o = groups.labelled(std::string(op));
-  const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
-  const elements mine{in.pointer, in.size(), in.type, space},
-      result{out.pointer, out.size(), out.type, space};
-  if (op == "all_reduce") {
-    where.copy(in, out);
-    return layers->all_reduce(result, at[0] ? reduction::maximum : reduction::sum, o).wait();
-  }
-  const bool gathers = op == "all_gather";
-  const strided& all = gathers ? out : in;
-  const index_t rows = all.extents[0], unit = at[1], row = rows ? all.size() / rows : 0;
-  rank_counts counts;
-  for (int r = 0; r < layers->size(); ++r)
-    counts.push_back(count_of_part(rows / unit, layers->size(), r) * unit * row);
-  if (gathers) layers->all_gather(mine, result, counts, o).wait();
-  else layers->reduce_scatter(mine, result, reduction::sum, counts, o).wait();
-}
+void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
+                              const attributes& at, const strided& in, const strided& out);
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/layers.ipp>
+#endif

@@ -67,52 +67,26 @@ struct mesh_sizes {
 };
 
 /// For example "pp 2 x dp 4". Axes with one rank are omitted; "1 rank" if all are.
-[[gnu::cold]] inline std::string to_string(const mesh_sizes& sizes) {
-  std::string text;
-  for (const mesh_axis a : mesh_axes) {
-    if (sizes.of(a) == 1) continue;
-    text += (text.empty() ? "" : " x ") + std::string(name_of(a)) + " " + std::to_string(sizes.of(a));
-  }
-  return text.empty() ? "1 rank" : text;
-}
+[[gnu::cold]] std::string to_string(const mesh_sizes& sizes);
 
 /// `sizes`, if they are those of a mesh of `ranks` ranks. Throws usage_error if a size is less than 1 or the
 /// product is another number.
-[[gnu::cold]] inline const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
-  for (const mesh_axis a : mesh_axes)
-    if (sizes.of(a) < 1)
-      refuse<usage_error>({"weft: mesh: ", name_of(a), " is ", sizes.of(a), ": expected 1 or more"});
-  if (sizes.ranks() != ranks)
-    refuse<usage_error>(
-        {"weft: mesh: ", weft::to_string(sizes), " needs ", sizes.ranks(), " ranks, there are ", ranks});
-  return sizes;
-}
+[[gnu::cold]] const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks);
 
 /// The ranks whose coordinates differ from those of this rank along the axes from `first` to `last` only. For
 /// one rank no messages are sent; for all ranks it is `ranks` itself, not owned, unless `apart`, because the
 /// group's messages have an order of their own. Collective.
-[[gnu::cold]] inline std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
+[[gnu::cold]] std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
                                                                mesh_axis first, mesh_axis last,
                                                                const comm_options& o = {},
-                                                               bool apart = false) {
-  int count = 1;
-  for (const mesh_axis a : mesh_axes)
-    if (a >= first && a <= last) count *= sizes.of(a);
-  if (count == 1) return std::make_shared<self_communicator>();
-  if (count == ranks.size() && !apart) return {std::shared_ptr<void>(), &ranks};
-  return ranks.axis(count, sizes.stride(last), o);
-}
+                                                               bool apart = false);
 
 /// The coordinates of this rank in a mesh, and its groups. Operations in groups of one rank send nothing.
 class rank_mesh {
  public:
   /// Collective over `ranks`, which must outlive the mesh. Throws usage_error if a size is less than 1 or the
   /// product of the sizes is not the number of ranks.
-  [[gnu::cold]] rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {})
-      : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
-    for (const mesh_axis a : mesh_axes)
-      groups_[static_cast<std::size_t>(a)] = group_along(ranks, sizes_, a, a, o);
-  }
+  [[gnu::cold]] rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o = {});
 
   const mesh_sizes& sizes() const { return sizes_; }
   int size(mesh_axis a) const { return sizes_.of(a); }
@@ -129,18 +103,7 @@ class rank_mesh {
   }
 
   /// One line for each rank, for example "rank 5: pp 1, dp 0, tp 1". Axes with one rank are omitted.
-  [[gnu::cold]] std::string to_string() const {
-    std::string text;
-    for (int r = 0; r < ranks_->size(); ++r) {
-      std::string line;
-      for (const mesh_axis a : mesh_axes)
-        if (sizes_.of(a) > 1)
-          line += (line.empty() ? "" : ", ") + std::string(name_of(a)) + " " +
-                  std::to_string(sizes_.coordinate(r, a));
-      text += "rank " + std::to_string(r) + (line.empty() ? "" : ": ") + line + "\n";
-    }
-    return text;
-  }
+  [[gnu::cold]] std::string to_string() const;
 
  private:
   communicator* ranks_;
@@ -149,3 +112,7 @@ class rank_mesh {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/mesh.ipp>
+#endif

@@ -27,16 +27,7 @@ class read_order {
  public:
   /// Records that a program reads `now`. Returns the reads that are expected to follow on its tape if it
   /// repeats a recorded order; valid until the next call.
-  std::span<const read_event> follow(const runtime::purpose& why, read_event now) {
-    progress& c = progress_of(why.tape);
-    if (!c.ahead || c.position >= c.ahead->size() || (*c.ahead)[c.position] != now) {
-      c.ahead = order_from(now);
-      c.position = 0;
-    }
-    if (why.tape) c.events.push_back(std::move(now));  // events without a tape would accumulate without end
-    if (!c.ahead) return {};
-    return std::span(*c.ahead).subspan(++c.position);
-  }
+  std::span<const read_event> follow(const runtime::purpose& why, read_event now);
 
   /// Keeps a unit gathered for the tape until let_go() or finish() of the tape. For a program without a tape:
   /// until any tape is finished.
@@ -46,19 +37,10 @@ class read_order {
   }
   void let_go(const runtime::purpose& why, int unit) { std::erase(progress_of(why.tape).held, unit); }
   /// Whether any tape holds the unit.
-  bool held(int unit) const {
-    return std::any_of(tapes_.begin(), tapes_.end(), [&](const progress& c) { return c.holds(unit); });
-  }
+  bool held(int unit) const;
 
   /// Called after the backward pass through a tape: records its order of reads for later tapes.
-  void finish(const runtime::tape_identity& tape) {
-    for (progress& c : tapes_) {
-      if (!tape || c.tape.lock() != tape || c.events.empty()) continue;
-      if (order* known = order_from(c.events.front())) *known = std::move(c.events);
-      else orders_.push_back(std::make_unique<order>(std::move(c.events)));
-    }
-    std::erase_if(tapes_, [&](const progress& c) { return c.tape.expired() || c.tape.lock() == tape; });
-  }
+  void finish(const runtime::tape_identity& tape);
   /// Removes all tapes. Recorded orders remain.
   void forget_tapes() { tapes_.clear(); }
 
@@ -76,12 +58,7 @@ class read_order {
     bool holds(int unit) const { return std::find(held.begin(), held.end(), unit) != held.end(); }
   };
 
-  progress& progress_of(const runtime::tape_identity* tape) {
-    for (progress& c : tapes_)
-      if (tape ? c.tape.lock() == *tape : c.tape.expired()) return c;
-    tapes_.push_back({tape ? *tape : runtime::tape_identity(), {}, nullptr, 0, {}});
-    return tapes_.back();
-  }
+  progress& progress_of(const runtime::tape_identity* tape);
   order* order_from(const read_event& first) {
     for (const auto& w : orders_)
       if (w->front() == first) return w.get();
@@ -93,3 +70,7 @@ class read_order {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/read_order.ipp>
+#endif

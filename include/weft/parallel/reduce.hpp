@@ -19,24 +19,7 @@ namespace weft::parallel {
 class gradient_reducer {
  public:
   [[gnu::cold]] gradient_reducer(std::vector<unit>& units, const rank_groups& groups,
-                                 const parallel_options& o, const device& where)
-      : units_(units),
-        groups_(groups),
-        where_(where),
-        messages_(message_device(where, o.hook ? nullptr : &groups.data())),  // a hook reads elements
-        hook_(o.hook),
-        type_(o.reduce_dtype),
-        reduces_each_(o.reduces_each()),
-        sends_(o.local_steps == 1) {
-    if ((hook_ || !sends_) && o.divide != sharding::none)
-      refuse<usage_error>({"weft: bind: ", (hook_ ? "a gradient hook needs" : "local steps need"),
-                           " ranks that hold everything, not a sharded strategy"});
-    if (hook_ && type_ != dtype::f32)
-      throw usage_error("weft: bind: reduce_dtype says how gradients are sent, and so does the hook");
-    check_message_type("reduce_dtype", type_);
-    for (std::size_t u = 0; u < units.size(); ++u)
-      states_.push_back({gradient_sum(o.deterministic), gradient_sum(o.deterministic), {}});
-  }
+                                 const parallel_options& o, const device& where);
 
   gradient_reducer(const gradient_reducer&) = delete;
   gradient_reducer& operator=(const gradient_reducer&) = delete;
@@ -46,53 +29,18 @@ class gradient_reducer {
 
   /// Takes the gradients of a unit, which a backward pass has completed. `last`: whether it is the last pass
   /// of the step.
-  void take(int u, bool last) {
-    unit& of = units_[static_cast<std::size_t>(u)];
-    const auto has_gradient = [](const member& m) { return m.whole->grad != nullptr; };
-    if (std::none_of(of.members.begin(), of.members.end(), has_gradient)) return;
-    while (reduces_each_ && under_way_.size() >= most_under_way) advance();
-    const state_ptr message = flat(messages_, of.message.count);
-    for (const piece& p : of.message.pieces) {
-      const state_ptr& g = of.at(p.member).whole->grad;
-      if (g) copy_rows(message, p.in_message, g, p.at, p.count);
-      else if (p.count)
-        messages_->fill_zero(static_cast<float*>(message->memory.data()) + p.in_message,
-                             static_cast<std::size_t>(p.count) * sizeof(float));
-    }
-    for (member& m : of.members) {
-      m.seen = m.seen || m.whole->grad;
-      m.whole->grad.reset();
-    }
-    if (reduces_each_) {
-      start(u, message);
-      return;
-    }
-    at(u).unsent.add(*messages_, message);
-    if (last) start(u, at(u).unsent.take(*messages_));
-  }
+  void take(int u, bool last);
 
   /// Waits until all reductions are complete, and stores the results as the gradients of the local
   /// parameters.
-  void deliver() {
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (!at(u).unsent.empty()) start(u, at(u).unsent.take(*messages_));
-    while (!under_way_.empty()) advance();
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u)
-      if (const state_ptr reduced = at(u).reduced.take(*messages_)) set_gradients(u, reduced);
-  }
+  void deliver();
 
   void poll() {
     while (!under_way_.empty() && under_way_.front().message_in_flight.is_completed()) advance();
   }
 
   /// Size of the gradients that are kept until the step.
-  index_t bytes() const {
-    index_t n = 0;
-    for (const unit& u : units_)
-      n += size_of(dtype::f32) *
-           (reduces_each_ ? u.message.counts[static_cast<std::size_t>(groups_.part())] : u.message.count);
-    return n;
-  }
+  index_t bytes() const;
 
  private:
   struct state {
@@ -109,81 +57,19 @@ class gradient_reducer {
 
   state& at(int u) { return states_[static_cast<std::size_t>(u)]; }
 
-  void start(int u, state_ptr message) {
-    const unit& of = units_[static_cast<std::size_t>(u)];
-    message = in_type(type_, message);
-    under_way_.push_back({u, message, message, {}, {}});
-    reduction_step& r = under_way_.back();
-    if (groups_.parts() == 1) {
-      // Messages of a hook start after those of the previous bucket, so that all ranks have the same order.
-      if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
-      return;
-    }
-    r.own = flat(messages_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
-    r.message_in_flight =
-        groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum,
-                                        of.message.counts, groups_.labelled(of.name));
-  }
+  void start(int u, state_ptr message);
   /// Starts the next message across replicas, if there is one.
   std::optional<work> send_across(reduction_step& r) {
     if (!r.next) r.next = messages_across(r);
     return r.next();
   }
-  next_message messages_across(const reduction_step& r) {
-    const unit& of = units_[static_cast<std::size_t>(r.unit)];
-    communicator& replicas = of.replicas ? *of.replicas : groups_.replicas();
-    if (replicas.size() == 1 || !sends_) return [] { return std::nullopt; };
-    if (!hook_)
-      return [own = r.own, &replicas, options = groups_.labelled(of.name),
-              begun = false]() mutable -> std::optional<work> {
-        if (std::exchange(begun, true)) return {};
-        return replicas.all_reduce(elements_of(*own), reduction::sum, options);
-      };
-    const auto count = static_cast<std::size_t>(r.own->extents.size());
-    gradient_bucket bucket{of.name,
-                           {},
-                           {static_cast<float*>(r.own->memory.data()), count},
-                           &replicas,
-                           groups_.labelled(of.name),
-                           &at(r.unit).hook_memory};
-    const auto nothing = std::make_shared<std::vector<float>>(messages_->computes() ? 0 : count);
-    if (!messages_->computes()) bucket.gradient = *nothing;
-    for (const piece& p : of.message.pieces)
-      bucket.parts.push_back({of.members[static_cast<std::size_t>(p.member)].name,
-                              of.members[static_cast<std::size_t>(p.member)].whole->extents, p.in_message});
-    return [messages = hook_(bucket), nothing] { return messages(); };
-  }
+  next_message messages_across(const reduction_step& r);
 
   /// Waits for the message of the first reduction in the queue and starts its next one. Processing in order
   /// ensures that all ranks start their messages in the same order.
-  void advance() {
-    reduction_step& r = under_way_.front();
-    r.message_in_flight.wait();
-    if (auto message = send_across(r)) {
-      r.message_in_flight = std::move(*message);
-      return;
-    }
-    at(r.unit).reduced.add(*messages_, in_type(dtype::f32, r.own));
-    under_way_.pop_front();
-  }
+  void advance();
 
-  void set_gradients(int u, const state_ptr& reduced) {
-    unit& of = units_[static_cast<std::size_t>(u)];
-    const std::span<const piece> own = of.message.part(groups_.part());
-    for (const piece& p : own) {
-      member& m = of.at(p.member);
-      if (!std::exchange(m.seen, false)) continue;
-      const index_t at = p.in_message - own[0].in_message;
-      if (where_ == messages_) {
-        m.local->grad = alias_of(*reduced);
-        m.local->grad->memory = reduced->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-      } else {
-        m.local->grad = flat(where_, p.count);
-        copy_rows(m.local->grad, 0, reduced, at, p.count);
-      }
-      m.local->grad->extents = m.local->extents;
-    }
-  }
+  void set_gradients(int u, const state_ptr& reduced);
 
   static constexpr std::size_t most_under_way = 2;  // bounds the memory of messages
 
@@ -198,3 +84,7 @@ class gradient_reducer {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/reduce.ipp>
+#endif

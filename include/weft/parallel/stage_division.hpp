@@ -14,86 +14,27 @@ namespace weft::parallel {
 
 namespace detail {
 /// The elements of value `v` of a plan.
-inline double elements_in(const runtime::plan_view& p, const runtime::symbol_values& symbols, int v) {
-  const shape& s = p.values[static_cast<std::size_t>(v)].result.extents;
-  double n = 1;
-  for (int d = 0; d < s.order; ++d) n *= static_cast<double>(runtime::detail::number_of(symbols, s[d]));
-  return n;
-}
+double elements_in(const runtime::plan_view& p, const runtime::symbol_values& symbols, int v);
 }  // namespace detail
 
 /// The modelled cost of a program in FLOP: twice the multiplications of its products, and 16 for each element
 /// that a step reads or writes, about what a machine computes while it moves one.
-[[gnu::cold]] inline double modelled_cost(const runtime::plan_view& p,
-                                          const runtime::symbol_values& symbols) {
-  constexpr double flop_per_element = 16;
-  double cost = 0;
-  for (const lower::step_entry& s : p.steps) {
-    const auto elements = [&](int i) {
-      return detail::elements_in(p, symbols, p.operands[static_cast<std::size_t>(s.first_operand + i)]);
-    };
-    for (int i = 0; i < s.inputs + s.outputs; ++i) cost += flop_per_element * elements(i);
-    if (s.kind != lower::step_kind::contraction) continue;
-    const auto first = static_cast<std::size_t>(p.operands[static_cast<std::size_t>(s.first_operand)]);
-    const shape& a = p.values[first].result.extents;
-    cost += 2 * elements(s.inputs) * static_cast<double>(runtime::detail::number_of(symbols, a[a.order - 1]));
-  }
-  return cost;
-}
+[[gnu::cold]] double modelled_cost(const runtime::plan_view& p,
+                                          const runtime::symbol_values& symbols);
 
 /// Runs of `count[c]` blocks for the chunks c. Throws usage_error unless they are positive numbers, one for
 /// each of `chunks` chunks, whose sum is `blocks`.
-[[gnu::cold]] inline std::vector<block_range> divided_by_list(const std::vector<index_t>& count,
-                                                              index_t blocks, int chunks) {
-  std::vector<block_range> ranges;
-  index_t at = 0;
-  bool positive = true;
-  for (const index_t n : count) {
-    ranges.push_back({at, at + n});
-    at += n;
-    positive = positive && n > 0;
-  }
-  if (!positive || at != blocks || static_cast<int>(count.size()) != chunks) {
-    std::string list;
-    for (const index_t n : count) list += (list.empty() ? "" : ",") + std::to_string(n);
-    refuse<usage_error>({"weft: pipeline: blocks by chunk ", list, " do not divide the ", blocks,
-                         " blocks of the model among ", chunks,
-                         " chunks: expected one positive number for each chunk"});
-  }
-  return ranges;
-}
+[[gnu::cold]] std::vector<block_range> divided_by_list(const std::vector<index_t>& count,
+                                                              index_t blocks, int chunks);
 
 /// Divides blocks with these costs among chunks, each with one block or more, so that the largest sum is
 /// minimal. `before`: cost of what the first chunk computes besides. Throws usage_error if there are more
 /// chunks than blocks; a single chunk needs none. Cost: O(chunks * blocks^2).
-[[gnu::cold]] inline std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before,
-                                                              int chunks) {
-  const std::size_t n = costs.size(), parts = static_cast<std::size_t>(chunks);
-  if (chunks < 1 || parts > std::max<std::size_t>(n, 1))
-    refuse<usage_error>(
-        {"weft: pipeline: ", chunks, " chunks for the ", n,
-         " blocks of the model: expected at most one chunk a block (the blocks of a repeat)"});
-  std::vector<double> sum(n + 1, before);  // of the first blocks
-  for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // best[c][i]: the smallest largest cost of the first i blocks in c + 1 chunks; cut[c][i]: where the last of
-  // them begins.
-  std::vector<std::vector<double>> best(parts, std::vector<double>(n + 1, INFINITY));
-  std::vector<std::vector<std::size_t>> cut(parts, std::vector<std::size_t>(n + 1, 0));
-  for (std::size_t i = 1; i <= n; ++i) best[0][i] = sum[i];
-  for (std::size_t c = 1; c < parts; ++c)
-    for (std::size_t i = c + 1; i <= n; ++i)
-      for (std::size_t k = c; k < i; ++k)
-        if (const double largest = std::max(best[c - 1][k], sum[i] - sum[k]); largest < best[c][i]) {
-          best[c][i] = largest;
-          cut[c][i] = k;
-        }
-  std::vector<block_range> ranges(parts);
-  std::size_t end = n;
-  for (std::size_t c = parts; c-- > 0;) {
-    ranges[c] = {static_cast<index_t>(cut[c][end]), static_cast<index_t>(end)};
-    end = cut[c][end];
-  }
-  return ranges;
-}
+[[gnu::cold]] std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before,
+                                                              int chunks);
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/stage_division.ipp>
+#endif

@@ -41,31 +41,11 @@ struct stage_events {
 
 namespace detail {
 /// A value like `t` that another stage computes: it has extents, a placement and no memory.
-inline std::shared_ptr<tensor_state> absent_value(const tensor_state& t) {
-  auto state = make_recycled<tensor_state>(t.where, t.extents, t.type, buffer());
-  division of = t.divided ? *t.divided : division{{}, t.extents};
-  of.name = "of another stage of the pipeline";
-  state->divided = std::make_shared<division>(std::move(of));
-  return state;
-}
+std::shared_ptr<tensor_state> absent_value(const tensor_state& t);
 /// The value that a program would compute from these operands, without memory.
-inline std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
-                                                   const runtime::operands& o) {
-  const runtime::symbol_values symbols = runtime::resolve_symbols(p, o.leaves, o.sizes, c.layer_rank());
-  const tensor_spec& result = p.values[static_cast<std::size_t>(p.outputs[0])].result;
-  shape s = result.extents;
-  for (int d = 0; d < s.order; ++d) s[d] = runtime::detail::number_of(symbols, s[d]);
-  tensor_state value(c.where(), s, result.type, buffer());
-  runtime::note_division(c, p, symbols, value);
-  return absent_value(value);
-}
-[[noreturn, gnu::cold]] inline void refuse_absent(const tensor_state& value, index_t blocks) {
-  refuse<usage_error>(
-      {"weft: pipeline: the program after ", blocks, " blocks reads a value of shape ",
-       to_string(value.extents),
-       " that another stage computes: values pass from one block to the next only; compute it "
-       "again there, or pass it through the blocks"});
-}
+std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
+                                                   const runtime::operands& o);
+[[noreturn, gnu::cold]] void refuse_absent(const tensor_state& value, index_t blocks);
 }  // namespace detail
 
 /// A program_evaluator that executes the programs of one chunk by `Inner`, a tape or a forgetful_evaluator.
@@ -171,3 +151,7 @@ class stage_evaluator {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/stage_evaluator.ipp>
+#endif

@@ -20,47 +20,20 @@ class stage_messages {
       : stages_(&stages), where_(where), messages_(message_device(where, &stages)) {}
   stage_messages(const stage_messages&) = delete;
   stage_messages& operator=(const stage_messages&) = delete;
-  ~stage_messages() {
-    for (const auto* some : {&sent_, &coming_})
-      for (const message& m : *some) m.in_flight.finish();
-  }
+  ~stage_messages();
 
   /// Sends `value` as the message that the step describes.
-  void send(const pipeline::schedule& s, const pipeline::step& e, const state_ptr& value, comm_options o) {
-    if (e.kind == pipeline::step_kind::send_gradient)
-      drop([](const message& m) { return m.kind == pipeline::step_kind::send_gradient; });
-    message& m = append(sent_, e, reachable(messages_, value));
-    m.in_flight = stages_->send(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),
-                                labelled(e, std::move(o)));
-  }
+  void send(const pipeline::schedule& s, const pipeline::step& e, const state_ptr& value, comm_options o);
 
   /// Starts to receive the message that the step describes, a tensor like `like`, unless that has begun.
   void receive(const pipeline::schedule& s, const pipeline::step& e, const tensor_state& like,
-               comm_options o) {
-    if (has(e)) return;
-    message& m = append(coming_, e, state_like(like, messages_));
-    m.in_flight = stages_->receive(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),
-                                   labelled(e, std::move(o)));
-  }
+               comm_options o);
   bool has(const pipeline::step& e) { return find(e) != coming_.end(); }
 
   /// Waits for a message that receive() has begun.
   void await(const pipeline::step& e) { find(e)->in_flight.wait(); }
   /// Waits for a message that receive() has begun, and returns its value.
-  state_ptr take(const pipeline::step& e) {
-    const auto found = find(e);
-    const message m = std::move(*found);
-    coming_.erase(found);
-    m.in_flight.wait();
-    if (e.kind == pipeline::step_kind::receive_gradient)  // computed from this activation
-      drop([&](const message& of) {
-        return of.is({pipeline::step_kind::send_activation, e.chunk, e.micro_batch});
-      });
-    if (where_ == messages_ || where_->holds_messages()) return m.value;
-    const state_ptr value = state_like(*m.value, where_);
-    copy_rows(value, 0, m.value, 0, value->extents.size());
-    return value;
-  }
+  state_ptr take(const pipeline::step& e);
 
   /// Waits until everything has been sent.
   void complete() {
@@ -95,20 +68,9 @@ class stage_messages {
     std::erase_if(sent_, chosen);
   }
   /// Equal on both sides: of the boundary between two chunks, and of the direction.
-  static int tag(const pipeline::step& e) {
-    const int lower = std::min(e.chunk, pipeline::detail::peer_chunk(e));
-    const bool up =
-        e.kind == pipeline::step_kind::send_activation || e.kind == pipeline::step_kind::receive_activation;
-    return 2 * lower + (up ? 0 : 1);
-  }
+  static int tag(const pipeline::step& e);
   /// With a label that is equal on both sides.
-  static comm_options labelled(const pipeline::step& e, comm_options o) {
-    const bool up = tag(e) % 2 == 0;
-    o.label = weft::detail::joined({up ? "activation" : "gradient", " of chunk ",
-                                    std::min(e.chunk, pipeline::detail::peer_chunk(e)), ", micro-batch ",
-                                    e.micro_batch});
-    return o;
-  }
+  static comm_options labelled(const pipeline::step& e, comm_options o);
 
   communicator* stages_;
   device where_, messages_;
@@ -116,10 +78,10 @@ class stage_messages {
 };
 
 /// Sets the elements of `t` to those of stage `from`. Collective.
-inline void share_elements(communicator& stages, const state_ptr& t, int from, const comm_options& o) {
-  const state_ptr message = reachable(message_device(t->where, &stages), t);
-  stages.broadcast(elements_of(*message), from, o).wait();
-  if (message != t && from != stages.rank()) copy_rows(t, 0, message, 0, t->extents.size());
-}
+void share_elements(communicator& stages, const state_ptr& t, int from, const comm_options& o);
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/stage_messages.ipp>
+#endif

@@ -18,17 +18,12 @@ namespace weft::parallel {
 /// The stored versions of some parameters.
 class weight_versions {
  public:
-  explicit weight_versions(state_dict_t parameters) : parameters_(std::move(parameters)) {
-    for (const auto& [name, p] : parameters_) written_.push_back(p->version);
-  }
+  explicit weight_versions(state_dict_t parameters);
   weight_versions(const weight_versions&) = delete;
   weight_versions& operator=(const weight_versions&) = delete;
 
   /// A micro-batch reads the newest version from now on, until release().
-  void keep(int micro_batch) {
-    kept_.push_back({micro_batch, {}});
-    for (const auto& [name, p] : parameters_) kept_.back().memory.push_back(p->memory);
-  }
+  void keep(int micro_batch);
   void release(int micro_batch) { kept_.erase(kept_.begin() + (&version_of(micro_batch) - kept_.data())); }
 
   /// During its lifetime, the parameters have the elements of the version that a micro-batch keeps.
@@ -42,10 +37,7 @@ class weight_versions {
     ~scope() { exchange(); }
 
    private:
-    void exchange() {
-      for (std::size_t i = 0; i < memory_.size(); ++i)
-        std::swap(of_.parameters_[i].second->memory, memory_[i]);
-    }
+    void exchange();
     weight_versions& of_;
     std::vector<buffer>& memory_;
   };
@@ -72,24 +64,10 @@ class weight_versions {
     int micro_batch;
     std::vector<buffer> memory;  // by parameter
   };
-  version& version_of(int micro_batch) {
-    return *std::find_if(kept_.begin(), kept_.end(),
-                         [&](const version& v) { return v.micro_batch == micro_batch; });
-  }
+  version& version_of(int micro_batch);
 
   /// Gives micro-batches that read the newest version of a parameter a copy, one for all of them.
-  void preserve(std::size_t i) {
-    const tensor_state& p = *parameters_[i].second;
-    buffer copy;
-    for (auto& [micro_batch, memory] : kept_) {
-      if (memory[i].data() != p.memory.data() || p.bytes() == 0) continue;
-      if (!copy) {
-        copy = p.where.allocate(p.bytes());
-        copy_elements(*p.where, p.type, copy.data(), p.memory.data(), p.extents.size());
-      }
-      memory[i] = copy;
-    }
-  }
+  void preserve(std::size_t i);
 
   state_dict_t parameters_;
   std::vector<std::uint64_t> written_;  // tensor_state::version at the beginning of the step
@@ -97,3 +75,7 @@ class weight_versions {
 };
 
 }  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/weight_versions.ipp>
+#endif

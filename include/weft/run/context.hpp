@@ -98,37 +98,17 @@ class context {
   /// from step to step, do not fill the memory. Valid until the next one is made.
   runtime::specialization& specialization_of(const lower::plan_view& plan, const void* identity,
                                              std::span<const kernel_function> kernels,
-                                             const runtime::symbol_values& symbols) {
-    auto at = std::partition_point(
-        specializations_.begin(), specializations_.end(),
-        [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
-    for (; at != specializations_.end() && at->identity == identity; ++at)
-      if (at->made->symbols() == symbols) return *at->made;
-    return add({identity, std::make_unique<runtime::specialization>(plan, kernels, symbols, *device_)},
-               at - specializations_.begin());
-  }
+                                             const runtime::symbol_values& symbols);
 
   /// Memory for the intermediate values of a program while it runs; grows and is kept.
-  void* arena(std::size_t bytes) {
-    if (bytes > arena_bytes_) {
-      arena_ = {};
-      arena_ = device_.allocate(bytes);
-      arena_bytes_ = bytes;
-    }
-    return arena_.data();
-  }
+  void* arena(std::size_t bytes);
 
   /// Held by a thread while it works with the context or a tape in it; nests, for example in hooks that
   /// evaluate. Throws usage_error if another thread holds it, before any state is touched, so that there is
   /// no data race.
   class use {
    public:
-    explicit use(context& c) : of_(c) {
-      const void* holder = nullptr;
-      if (c.user_.compare_exchange_strong(holder, &this_thread, std::memory_order_acquire)) return;
-      if (holder != &this_thread) refuse_use("another thread is at work in it");
-      first_ = false;
-    }
+    explicit use(context& c);
     use(const use&) = delete;
     use& operator=(const use&) = delete;
     ~use() {
@@ -164,10 +144,7 @@ class context {
  private:
   static inline thread_local const char this_thread = 0;  // its address identifies the thread
 
-  [[noreturn, gnu::cold]] static void refuse_use(const char* why) {
-    refuse<usage_error>({"weft: a context runs one program at a time, and ", why,
-                         ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)"});
-  }
+  [[noreturn, gnu::cold]] static void refuse_use(const char* why);
 
   struct known_specialization {
     const void* identity;
@@ -175,16 +152,7 @@ class context {
   };
   static constexpr std::ptrdiff_t most_kept = 256;
   /// Inserts `s` after those with its identity, of which the first is the oldest.
-  [[gnu::cold]] runtime::specialization& add(known_specialization s, std::ptrdiff_t at) {
-    if (at >= most_kept) {
-      const auto oldest = specializations_.begin() + (at - most_kept);
-      if (oldest->identity == s.identity) {
-        specializations_.erase(oldest);
-        --at;
-      }
-    }
-    return *specializations_.insert(specializations_.begin() + at, std::move(s))->made;
-  }
+  [[gnu::cold]] runtime::specialization& add(known_specialization s, std::ptrdiff_t at);
 
   device device_;
   backend* engine_ = nullptr;
@@ -222,9 +190,10 @@ using context_in = context_for<options_of<Choices...>, typename detail::chosen_d
 
 /// The context of functions that are given none: on the CPU, created at the first call and never destroyed.
 /// Shared by all threads, of which only one may use it at a time.
-inline context& default_context() {
-  static context* c = new context();
-  return *c;
-}
+context& default_context();
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/context.ipp>
+#endif

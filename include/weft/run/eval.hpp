@@ -21,86 +21,37 @@ struct executable {
 };
 
 /// The specialization of `p` for these symbol values, made at the first request.
-inline specialization& specialization_of(context& c, const executable& p, const symbol_values& symbols) {
-  const context::use own(c);
-  return c.specialization_of(p.plan, p.plan.values.data(), p.kernels, symbols);
-}
+specialization& specialization_of(context& c, const executable& p, const symbol_values& symbols);
 
 /// The executable of a `program` type (run/program.hpp).
 template <class Program>
 inline constexpr executable executable_of{Program::plan, Program::kernels};
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_device(std::size_t number, const tensor_state& t,
-                                                  const device& here) {
-  refuse<device_error>(
-      {"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
-       ", the context computes on ", here->name(),
-       std::string_view(t.where->name()) == here->name() ? " (another one of that name)" : ""});
-}
+[[noreturn, gnu::cold]] void refuse_device(std::size_t number, const tensor_state& t,
+                                                  const device& here);
 
 /// Passes the memory of the leaves to the program.
-inline void set_leaves(const context& c, specialization& i, const tensor_list& leaves) {
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    if (!leaves[l]) continue;
-    if (!(leaves[l]->where == c.where())) refuse_device(l, *leaves[l], c.where());
-    if (leaves[l]->divided && !i.reads_extents(static_cast<int>(l), leaves[l]->extents))
-      weft::detail::require_memory(*leaves[l]);
-    weft::detail::require_own_memory(*leaves[l]);
-    i.set_leaf(l, leaves[l]->memory.data());
-  }
-}
+void set_leaves(const context& c, specialization& i, const tensor_list& leaves);
 
 /// Passes the memory of given outputs to the program; true if it can write there directly.
-[[gnu::cold]] inline bool can_write_to(specialization& i, const tensor_list& outputs) {
-  for (std::size_t o = 0; o < outputs.size(); ++o)
-    i.set_output(o, {outputs[o] ? outputs[o]->memory.data() : nullptr});
-  return i.can_overwrite();
-}
+[[gnu::cold]] bool can_write_to(specialization& i, const tensor_list& outputs);
 
 /// Passes the memory of the outputs to the program: that of `outputs`, or of `sums` where the program can
 /// add, else new memory.
-inline void set_outputs(const context& c, specialization& i, tensor_list& outputs, const tensor_list& sums) {
-  outputs.resize(i.output_count());
-  for (std::size_t o = 0; o < outputs.size(); ++o) {
-    const int number = static_cast<int>(o);
-    const bool adds = o < sums.size() && sums[o] && i.has_output(number) && i.can_add(number);
-    if (adds) outputs[o] = sums[o];
-    else if (!outputs[o] && i.has_output(number))
-      outputs[o] = make_state(c.where(), i.output_extents(number), i.output_type(number));
-    i.set_output(o, {outputs[o] ? outputs[o]->memory.data() : nullptr, adds});
-  }
-}
+void set_outputs(const context& c, specialization& i, tensor_list& outputs, const tensor_list& sums);
 
 /// Copies the outputs of a program that could not write to the given ones.
-[[gnu::cold]] inline void copy_to_given(const context& c, tensor_list& outputs, const tensor_list& given) {
-  for (std::size_t o = 0; o < given.size(); ++o) {
-    if (!given[o]) continue;
-    copy_elements(c.engine(), given[o]->type, given[o]->memory.data(), outputs[o]->memory.data(),
-                  given[o]->extents.size());
-    outputs[o] = given[o];
-  }
-}
+[[gnu::cold]] void copy_to_given(const context& c, tensor_list& outputs, const tensor_list& given);
 }  // namespace detail
 
 /// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program
 /// can accumulate into that. Outputs that are given are written in place; if the program reads one in another
 /// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
 /// another device.
-inline void execute(context& c, specialization& i, const tensor_list& leaves,
+void execute(context& c, specialization& i, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
-                    const tensor_list& sums = {}) {
-  const context::turn own(c);
-  execution_hooks* const hooks = c.hooks();
-  if (hooks) hooks->before_program(leaves, why);
-  detail::set_leaves(c, i, leaves);
-  tensor_list given;  // the given outputs, if the program writes to buffers
-  if (!outputs.empty() && !detail::can_write_to(i, outputs)) given.swap(outputs);
-  detail::set_outputs(c, i, outputs, sums);
-  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks});
-  if (!given.empty()) detail::copy_to_given(c, outputs, given);
-  if (hooks) hooks->after_program(leaves, why);
-}
+                    const tensor_list& sums = {});
 /// The same for a program and the values of its symbols.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,
@@ -109,15 +60,7 @@ inline void execute(context& c, const executable& p, const tensor_list& leaves,
 }
 
 /// The value of `p` for these operands; throws shape_error if their extents do not fit.
-inline std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, operands o) {
-  tensor_list outputs;
-  const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank());
-  place_operands(c, p.plan, symbols, o.leaves,
-                 [&](const auto& leaf, const placement& to) { return placed(c, leaf, to); });
-  execute(c, p, o.leaves, o.numbers, symbols, outputs);
-  note_division(c, p.plan, symbols, *outputs[0]);
-  return outputs[0];
-}
+std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, operands o);
 
 }  // namespace runtime
 
@@ -231,3 +174,7 @@ auto compile(E e, Context& c = default_context()) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/eval.ipp>
+#endif

@@ -36,20 +36,7 @@ class routing {
 
   /// `chosen`: the experts of each row, i64 [rows, choices]. Waits for it. Collective if ranks divide the
   /// experts.
-  routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor)
-      : context_(&c), ranks_(c.experts()), experts_(experts) {
-    const index_t count = chosen.extents.size(), choices = chosen.extents[1];
-    std::vector<std::int64_t> expert_of(static_cast<std::size_t>(count), 0);
-    if (c.where()->computes()) weft::detail::download_to(chosen, expert_of.data());
-    else  // what is predicted of a step is for experts that are equally used
-      for (std::size_t i = 0; i < expert_of.size(); ++i)
-        expert_of[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
-    const double mean = static_cast<double>(count) / static_cast<double>(experts);
-    const index_t most =
-        capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count;
-    sort(expert_of, choices, most);
-    all_ = ranks_ ? ranks_->gather(mine_) : mine_;
-  }
+  routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor);
 
   /// Of the rows sorted by expert: their numbers, and those of their choices among all.
   const std::vector<std::int64_t>& rows() const { return rows_; }
@@ -59,129 +46,37 @@ class routing {
   index_t first_expert() const { return first_of_part(experts_, size(), rank()); }
   index_t own_experts() const { return count_of_part(experts_, size(), rank()); }
   /// The number of rows that this rank's experts compute: the first `n` experts.
-  index_t arriving(index_t n) const {
-    index_t sum = 0;
-    for (int r = 0; r < size(); ++r) sum += rows_from(r, first_expert(), n);
-    return sum;
-  }
+  index_t arriving(index_t n) const;
 
   /// From the rows of this rank, sorted by expert, the rows that its experts compute, sorted by expert.
   /// Collective.
-  state_ptr to_experts(const state_ptr& rows) const {
-    if (!ranks_) return apart(rows);
-    const index_t width = rows->extents[1];
-    const state_ptr received = make_state(rows->where, {2, {arriving(own_experts()), width}}, rows->type);
-    ranks_->exchange(rows, received, sent(width), received_counts(width));
-    return arranged(received, true);
-  }
+  state_ptr to_experts(const state_ptr& rows) const;
   /// The other way. Collective.
-  state_ptr to_rows(const state_ptr& computed) const {
-    if (!ranks_) return apart(computed);
-    const index_t width = computed->extents[1];
-    const state_ptr received =
-        make_state(computed->where, {2, {static_cast<index_t>(rows_.size()), width}}, computed->type);
-    ranks_->exchange(arranged(computed, false), received, received_counts(width), sent(width));
-    return received;
-  }
+  state_ptr to_rows(const state_ptr& computed) const;
 
   /// The rows of the n-th expert of this rank among those that arrive.
-  state_ptr part(const tensor_state& arrived, index_t n) const {
-    const index_t width = arrived.extents[1], before = arriving(n);
-    const state_ptr rows = part_of(arrived, before * width, {2, {arriving(n + 1) - before, width}});
-    rows->on_tape = tape_status::never;
-    return rows;
-  }
+  state_ptr part(const tensor_state& arrived, index_t n) const;
   /// All rows that arrive, from those of each expert; null stands for zeros.
-  state_ptr joined(const tensor_list& parts, index_t width, dtype type) const {
-    const state_ptr all = make_state(context_->where(), {2, {arriving(own_experts()), width}}, type);
-    for (index_t n = 0; n < own_experts(); ++n) {
-      const state_ptr& from = parts[static_cast<std::size_t>(n)];
-      const index_t at = arriving(n) * width, count = arriving(n + 1) * width - at;
-      char* const to = static_cast<char*>(all->memory.data()) + at * size_of(type);
-      if (from) copy_elements(context_->engine(), type, to, from->memory.data(), count);
-      else if (count) context_->engine().fill_zero(to, bytes_of({1, {count}}, type));
-    }
-    return all;
-  }
+  state_ptr joined(const tensor_list& parts, index_t width, dtype type) const;
   const device& where() const { return context_->where(); }
 
  private:
   int size() const { return ranks_ ? ranks_->size() : 1; }
   int rank() const { return ranks_ ? ranks_->rank() : 0; }
   /// The number of rows of rank `r` for `n` experts from `first` on.
-  index_t rows_from(int r, index_t first, index_t n) const {
-    const auto begin = all_.begin() + r * experts_ + first;
-    return std::accumulate(begin, begin + n, index_t{0});
-  }
+  index_t rows_from(int r, index_t first, index_t n) const;
 
-  void sort(const std::vector<std::int64_t>& expert_of, index_t choices, index_t most) {
-    const auto count = static_cast<index_t>(expert_of.size()), rows = choices ? count / choices : 0;
-    const auto by_priority = [&](auto f) {
-      for (index_t j = 0; j < choices; ++j)
-        for (index_t n = 0; n < rows; ++n)
-          f(n, n * choices + j,
-            static_cast<std::size_t>(expert_of[static_cast<std::size_t>(n * choices + j)]));
-    };
-    mine_.assign(static_cast<std::size_t>(experts_), 0);
-    by_priority([&](index_t, index_t, std::size_t e) { mine_[e] += mine_[e] < most; });
-    expert_ranks::counts next(mine_.size(), 0), end(mine_.size(), 0);
-    std::inclusive_scan(mine_.begin(), mine_.end(), end.begin());
-    for (std::size_t e = 0; e < next.size(); ++e) next[e] = end[e] - mine_[e];
-    const auto kept = static_cast<std::size_t>(end.empty() ? 0 : end.back());
-    rows_.resize(kept);
-    choices_.resize(kept);
-    by_priority([&](index_t row, index_t choice, std::size_t e) {
-      if (next[e] == end[e]) return;
-      const auto at = static_cast<std::size_t>(next[e]++);
-      rows_[at] = row;
-      choices_[at] = choice;
-    });
-  }
+  void sort(const std::vector<std::int64_t>& expert_of, index_t choices, index_t most);
 
-  expert_ranks::counts sent(index_t width) const {
-    expert_ranks::counts to;
-    for (int r = 0; r < size(); ++r)
-      to.push_back(width *
-                   rows_from(rank(), first_of_part(experts_, size(), r), count_of_part(experts_, size(), r)));
-    return to;
-  }
-  expert_ranks::counts received_counts(index_t width) const {
-    expert_ranks::counts from;
-    for (int r = 0; r < size(); ++r) from.push_back(width * rows_from(r, first_expert(), own_experts()));
-    return from;
-  }
+  expert_ranks::counts sent(index_t width) const;
+  expert_ranks::counts received_counts(index_t width) const;
 
   /// Rows sorted by rank, then by expert, sorted by expert, then by rank; or the other way.
-  state_ptr arranged(const state_ptr& from, bool by_expert) const {
-    if (size() == 1 || own_experts() < 2) return from;
-    const index_t width = from->extents[1];
-    const state_ptr to = make_state(from->where, from->extents, from->type);
-    index_t of_rank = 0;  // the first row from rank r
-    for (int r = 0; r < size(); ++r) {
-      index_t at = of_rank;
-      for (index_t n = 0; n < own_experts(); ++n) {
-        index_t sorted = arriving(n);
-        for (int before = 0; before < r; ++before) sorted += rows_from(before, first_expert() + n, 1);
-        const index_t count = rows_from(r, first_expert() + n, 1);
-        copy(*to, by_expert ? sorted : at, *from, by_expert ? at : sorted, count, width);
-        at += count;
-      }
-      of_rank = at;
-    }
-    return to;
-  }
+  state_ptr arranged(const state_ptr& from, bool by_expert) const;
   void copy(const tensor_state& to, index_t to_row, const tensor_state& from, index_t from_row, index_t rows,
-            index_t width) const {
-    const index_t bytes = width * size_of(to.type);
-    copy_elements(context_->engine(), to.type, static_cast<char*>(to.memory.data()) + to_row * bytes,
-                  static_cast<const char*>(from.memory.data()) + from_row * bytes, rows * width);
-  }
+            index_t width) const;
   /// The same elements as a tensor of its own, which a tape can record.
-  static state_ptr apart(const state_ptr& t) {
-    const state_ptr other = part_of(*t, 0, t->extents);
-    other->on_tape = tape_status::never;
-    return other;
-  }
+  static state_ptr apart(const state_ptr& t);
 
   context* context_;
   expert_ranks* ranks_;
@@ -192,3 +87,7 @@ class routing {
 
 }  // namespace runtime
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/routing.ipp>
+#endif

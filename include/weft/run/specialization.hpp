@@ -49,27 +49,7 @@ class specialization {
  public:
   /// `device`: on which it will run, and which may need scratch memory in the arena.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
-                               const symbol_values& symbols, const backend& device)
-      : plan_(p),
-        symbols_(symbols),
-        leaves_(p.leaves, nullptr),
-        outputs_(count_of(p.outputs), {}),
-        layouts_(count_of(p.values), {}),
-        sources_(count_of(p.operands), {}),
-        tensors_(count_of(p.operands), {}),
-        steps_(count_of(p.steps), {}) {
-    lay_out();
-    for (int i = 0; i < layouts_.size(); ++i)
-      if (value(i).where == storage::leaf) reads_.push_back(reach(i));
-    for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
-    arena_ =
-        plan_arena(p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); });
-    for (int s = 0; s < steps_.size(); ++s) {
-      prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
-      if (steps_[s].entry->kind == step_kind::kernel)
-        scratch_bytes_ = std::max(scratch_bytes_, device.scratch_bytes(steps_[s].call));
-    }
-  }
+                               const symbol_values& symbols, const backend& device);
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
@@ -87,11 +67,7 @@ class specialization {
   }
 
   /// Whether the program reads leaf `number` with these extents, or not at all.
-  bool reads_extents(int number, const shape& extents) const {
-    for (const reached_bytes& r : reads_)
-      if (r.source == number && !(layout_of(r.id).extents == extents)) return false;
-    return true;
-  }
+  bool reads_extents(int number, const shape& extents) const;
 
   dtype output_type(int output) const {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
@@ -105,58 +81,13 @@ class specialization {
   /// Whether the outputs may be written to their memory (null for outputs in other memory): true if the
   /// program does not read this memory, or if a single kernel reads each element just before it writes the
   /// same element.
-  [[gnu::cold]] bool can_overwrite() const {
-    for (int o = 0; o < outputs_.size(); ++o) {
-      if (!outputs_[o].data) continue;
-      const memory_range written = writes_[o].from(outputs_[o].data);
-      for (int other = 0; other < o; ++other)
-        if (outputs_[other].data && written.overlaps(writes_[other].from(outputs_[other].data))) return false;
-      for (const reached_bytes& leaf : reads_) {
-        const void* const read = leaves_[leaf.source];
-        if (written.overlaps(leaf.from(read)) && !reads_what_it_writes(leaf.id, read, o, outputs_[o].data))
-          return false;
-      }
-    }
-    return true;
-  }
+  [[gnu::cold]] bool can_overwrite() const;
   /// Whether the program is a single elementwise kernel, which reads all of its operands before anything can
   /// fail.
-  bool is_one_kernel_of_elements() const {
-    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel &&
-           steps_[0].call.division == kernel_division::elements;
-  }
+  bool is_one_kernel_of_elements() const;
 
   /// Executes the steps.
-  void run(const frame& f) {
-    const auto base = [&](const source& s) -> void* {
-      char* p = nullptr;
-      switch (s.from) {
-        case source::leaf: p = static_cast<char*>(leaves_[s.index]); break;
-        case source::output: p = static_cast<char*>(outputs_[s.index].data); break;
-        case source::arena: p = static_cast<char*>(f.arena); break;
-      }
-      return p + s.bytes;
-    };
-    for (prepared& s : steps_) {
-      if (f.hooks) f.hooks->poll();
-      const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
-      if (weft::detail::poisons) allow_operands(f, first, count);
-      if (s.entry->kind == step_kind::kernel) {
-        for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
-        for (int i = 0; i < s.entry->arguments; ++i)
-          s.call.args.number[i] =
-              number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
-        s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes;
-        f.device.launch(s.call);
-        continue;
-      }
-      for (int i = first; i < first + count; ++i) {
-        tensors_[i].pointer = base(sources_[i]);
-        tensors_[i].adds = sources_[i].from == source::output && outputs_[sources_[i].index].adds;
-      }
-      run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
-    }
-  }
+  void run(const frame& f);
 
  private:
   struct source {
@@ -181,37 +112,13 @@ class specialization {
   struct reached_bytes {
     int id = 0, source = 0;
     index_t first = 0, last = 0;
-    memory_range from(const void* data) const {
-      const auto at = reinterpret_cast<std::uintptr_t>(data);
-      return {at + static_cast<std::uintptr_t>(first), at + static_cast<std::uintptr_t>(last)};
-    }
+    memory_range from(const void* data) const;
   };
-  [[gnu::cold]] reached_bytes reach(int id) const {
-    const element_range r = range_of(layout_of(id));
-    const index_t bytes = size_of(value(id).result.type);
-    return {id, value(id).source, r.first * bytes, r.last * bytes};
-  }
+  [[gnu::cold]] reached_bytes reach(int id) const;
 
   /// Whether every view of the leaf value `leaf` either has exactly the elements of output `o`, in the same
   /// order, or does not overlap them.
-  [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
-    if (!is_one_kernel_of_elements()) return false;
-    const prepared& s = steps_[0];
-    const kernel_args& args = s.call.args;
-    const memory_range all_written = writes_[o].from(written);
-    int out = s.entry->inputs;
-    while (sources_[out].index != o) ++out;
-    for (int a = 0; a < s.entry->inputs; ++a) {
-      const int id = plan_.operands[static_cast<std::size_t>(a)];
-      if (base_of(id) != leaf || !reach(id).from(read).overlaps(all_written)) continue;
-      bool same = static_cast<const char*>(read) + sources_[a].bytes == written &&
-                  size_of(value(id).result.type) == size_of(output_type(o));
-      for (int d = 0; d < args.order; ++d)
-        same = same && (args.extent[d] <= 1 || args.stride[a][d] == args.stride[out][d]);
-      if (!same) return false;
-    }
-    return true;
-  }
+  [[gnu::cold]] bool reads_what_it_writes(int leaf, const void* read, int o, const void* written) const;
 
   template <class T>
   static int count_of(std::span<const T> s) {
@@ -225,246 +132,61 @@ class specialization {
     for (int i = 0; i < s.order; ++i) s[i] = number_of_extent(s[i]);
     return s;
   }
-  attributes resolved(attributes at, unsigned extents) const {
-    for (int i = 0; i < at.count; ++i)
-      if ((extents >> i & 1) && symbol_table::is_symbol(at[i])) at[i] = number_of_extent(at[i]);
-    return at;
-  }
+  attributes resolved(attributes at, unsigned extents) const;
   const lower::value_entry& value(int id) const { return plan_.values[static_cast<std::size_t>(id)]; }
   const layout& layout_of(int id) const { return layouts_[id]; }
   int base_of(int id) const {
     while (value(id).where == storage::view) id = value(id).source;
     return id;
   }
-  any_number number(int id, const recycled_vector<any_number>& numbers) const {
-    const lower::value_entry& v = value(id);
-    if (v.given) return numbers[static_cast<std::size_t>(v.at[0])];
-    return any_number::of(v.result.type, number_of_extent(v.at[0]));
-  }
+  any_number number(int id, const recycled_vector<any_number>& numbers) const;
 
-  [[gnu::cold]] void lay_out() {
-    symbol_table numbers;  // without symbols: all extents are known
-    detail::check_slices(plan_, symbols_);
-    for (int i = 0; i < layouts_.size(); ++i) {
-      const lower::value_entry& v = value(i);
-      const shape extents = resolved(v.result.extents);
-      if (!extents.is_static())
-        refuse<shape_error>({"weft: ", v.op, ": an extent of the result would be negative"});
-      layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
-      if (v.where != storage::view) continue;
-      if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
-        refuse<error>(
-            {"weft: reshape of ", layout_of(v.source).extents, " to ", extents, " cannot be a view"});
-      const element_range reached = range_of(layouts_[i]);
-      if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
-        refuse<shape_error>({"weft: ", v.op, " of ", layout_of(v.source).extents, ": outside its operand"});
-    }
-  }
+  [[gnu::cold]] void lay_out();
 
-  source source_of(int id) const {
-    const int base = base_of(id);
-    const lower::value_entry& v = value(base);
-    const auto bytes = static_cast<std::ptrdiff_t>(layout_of(id).offset * size_of(v.result.type));
-    if (v.where == storage::leaf) return {source::leaf, v.source, bytes};
-    if (v.output >= 0) return {source::output, v.output, bytes};
-    return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
-  }
+  source source_of(int id) const;
 
   /// Tells AddressSanitizer that this step may access its operands and no other part of the arena.
-  [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const {
-    if (!f.device.host_accessible()) return;
-    weft::detail::poison(f.arena, arena_.bytes);
-    for (int i = first; i < first + count; ++i) {
-      if (sources_[i].from != source::arena) continue;
-      const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
-      weft::detail::unpoison(
-          static_cast<const char*>(f.arena) + arena_.offsets[base],
-          static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
-    }
-  }
+  [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const;
 
-  strided tensor_of(int id) const {
-    strided s;
-    s.type = value(id).result.type;
-    s.extents = layout_of(id).extents;
-    for (int d = 0; d < s.extents.order; ++d) s.stride[d] = layout_of(id).stride[d].times;
-    return s;
-  }
+  strided tensor_of(int id) const;
 
   [[gnu::cold]] void prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
-                             prepared& ready) {
-    ready.entry = &s;
-    ready.at = resolved(s.at, s.extents);
-    if (s.native) ready.code = *s.native;
-    if (s.function) ready.code.cpu = s.function;
-    for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
-      const int id = plan_.operands[static_cast<std::size_t>(i)];
-      sources_[i] = source_of(id);
-      if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
-    }
-    if (s.kind == step_kind::kernel)
-      prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels,
-                     ready.call);
-  }
+                             prepared& ready);
 
   /// How a kernel reads an argument along a row. Merging dims must not change this.
   enum class access : std::uint8_t { contiguous, strided, per_row };
 
   using access_list = std::array<access, max_arguments>;
 
-  [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const {
-    access_list result{};  // all contiguous
-    for (int i = 0; i < k.instructions; ++i) {
-      const lower::instruction w =
-          lower::instruction::decoded(plan_.instructions[static_cast<std::size_t>(k.first_instruction + i)]);
-      const auto a = static_cast<std::size_t>(w.a);
-      if (w.op == lower::load && w.b) result[a] = access::strided;
-      if (w.op == lower::load_row || w.op == lower::store_row) result[a] = access::per_row;
-      if (w.op == lower::constant) ++i;
-    }
-    return result;
-  }
+  [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const;
 
   [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
-                                    std::span<const kernel_function> kernels, kernel_call& call) const {
-    const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
-    call.instructions = plan_.instructions.subspan(static_cast<std::size_t>(k.first_instruction),
-                                                   static_cast<std::size_t>(k.instructions));
-    call.function = kernels.empty() ? nullptr : kernels[static_cast<std::size_t>(s.kernel)];
-    call.division = k.division;
-    call.scratch_rows = k.scratch_rows;
-    call.sweeps = k.sweeps;
-    call.folds = k.folds;
-    kernel_args& args = call.args;
-    args.arguments = s.inputs + s.outputs;
-    shape space = resolved(s.space);
-    if (space.order == 0) space.append(1);
-    args.order = space.order;
-    for (int d = 0; d < space.order; ++d) args.extent[d] = space[d];
-    for (int a = 0; a < args.arguments; ++a) {
-      const layout& l = layout_of(operands[static_cast<std::size_t>(a)]);
-      for (int d = 0; d < space.order; ++d) {
-        const int own = d - (space.order - l.extents.order);
-        const bool repeated = own < 0 || (l.extents[own] == 1 && space[d] != 1);
-        args.stride[a][d] = repeated ? 0 : l.stride[own].times;
-      }
-    }
-    check_accesses(args, accesses(k));
-    int kept_end = args.order - 1;  // dims before this one count rows
-    if (k.division == kernel_division::columns) {
-      const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
-      for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
-      move_before_last(args, first, last);
-      args.folded = last - first;
-      kept_end = args.order - 1 - args.folded;
-    } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
-      for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {}
-      kept_end = args.order - 1;
-    }
-    merge_rows(args, 0, kept_end);
-  }
+                                    std::span<const kernel_function> kernels, kernel_call& call) const;
 
   /// Kernels are compiled before extents are known: arguments that they assume to be contiguous must be
   /// contiguous.
-  [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how) {
-    const int last = args.order - 1;
-    for (int a = 0; a < args.arguments; ++a)
-      if (how[static_cast<std::size_t>(a)] == access::contiguous && args.extent[last] > 1 &&
-          args.stride[a][last] != 1)
-        refuse<error>({"weft: a kernel reads an operand as contiguous that is not"});
-  }
+  [[gnu::cold]] static void check_accesses(const kernel_args& args, const access_list& how);
 
   /// The strides of dims d and d + 1 traversed as one dim, by argument; false if an argument has no such
   /// stride.
-  [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged) {
-    for (int a = 0; a < args.arguments; ++a)
-      if (!merge_strides(args.extent[d], args.stride[a][d], args.extent[d + 1], args.stride[a][d + 1],
-                         merged[a]))
-        return false;
-    return true;
-  }
+  [[gnu::cold]] static bool merged_strides(const kernel_args& args, int d, index_t* merged);
   /// Merges dims d and d + 1.
-  [[gnu::cold]] static void merge(kernel_args& args, int d, const index_t* merged) {
-    args.extent[d] *= args.extent[d + 1];
-    for (int a = 0; a < args.arguments; ++a) args.stride[a][d] = merged[a];
-    for (int i = d + 1; i + 1 < args.order; ++i) {
-      args.extent[i] = args.extent[i + 1];
-      for (int a = 0; a < args.arguments; ++a) args.stride[a][i] = args.stride[a][i + 1];
-    }
-    --args.order;
-  }
+  [[gnu::cold]] static void merge(kernel_args& args, int d, const index_t* merged);
 
   /// Removes dim d by extending the last dim; false if strides or accesses do not allow it.
-  [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how) {
-    index_t merged[max_arguments];
-    if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
-    for (int a = 0; a < args.arguments; ++a) {
-      const access h = how[static_cast<std::size_t>(a)];
-      if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
-        return false;
-    }
-    merge(args, d, merged);
-    return true;
-  }
+  [[gnu::cold]] static bool merge_into_last(kernel_args& args, int d, const access_list& how);
 
   /// Merges dims before `end` that every argument can traverse as one dim.
-  [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end) {
-    index_t merged[max_arguments];
-    for (int d = end - 2; d >= begin; --d)
-      if (merged_strides(args, d, merged)) merge(args, d, merged);
-  }
+  [[gnu::cold]] static void merge_rows(kernel_args& args, int begin, int end);
 
   /// Moves dims [first, last) to just before the last dim.
-  [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last) {
-    std::rotate(args.extent + first, args.extent + last, args.extent + args.order - 1);
-    for (int a = 0; a < args.arguments; ++a)
-      std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
-  }
+  [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last);
 
-  static void run_step(const frame& f, const prepared& s, std::span<const strided> t) {
-    backend& device = f.device;
-    const lower::step_entry& e = *s.entry;
-    const auto inputs = static_cast<std::size_t>(e.inputs);
-    if (e.kind == step_kind::contraction) {
-      device.multiply(s.code, t[0], t[1], t[2]);
-    } else if (e.kind == step_kind::native) {
-      device.call_native(e.op, s.code, {t.first(inputs), t.subspan(inputs), s.at, f.random});
-    } else if (e.kind == step_kind::exchange && s.code.cpu) {  // one rank can compute it
-      const native_operands o{t.first(inputs), t.subspan(inputs), s.at, f.random};
-      if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, s.code, o);
-    } else if (e.kind == step_kind::exchange) {
-      if (f.hooks) f.hooks->exchange(e.op, s.at, t[0], t[1]);
-      else device.copy(t[0], t[1]);  // one rank
-    } else if (e.kind == step_kind::tap) {
-      device.copy(t[0], t[1]);
-      show(f, reinterpret_cast<const char*>(s.at[0]), t[1]);
-    } else if (e.kind == step_kind::concat) {
-      const strided& out = t[inputs];
-      const int dim = normalized_dim(s.at[0], out.extents.order);
-      index_t start = 0;
-      for (std::size_t i = 0; i < inputs; ++i) {
-        device.copy(t[i], part_of(out, dim, start, t[i].extents[dim], 1));
-        start += t[i].extents[dim];
-      }
-    } else {
-      device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
-      const int dim = static_cast<int>(s.at[0]);
-      device.copy(t[0], part_of(t[1], dim, s.at[1], t[0].extents[dim], s.at[3]));
-    }
-  }
+  static void run_step(const frame& f, const prepared& s, std::span<const strided> t);
 
-  [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t) {
-    std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
-    f.device.download(host.data(), t.pointer, host.size());
-    f.on_tap({name, t.type, t.extents, host.data()});
-  }
+  [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t);
 
-  static strided part_of(strided t, int dim, index_t start, index_t count, index_t step) {
-    t.pointer = static_cast<char*>(t.pointer) + start * t.stride[dim] * size_of(t.type);
-    t.extents[dim] = count;
-    t.stride[dim] *= step;
-    return t;
-  }
+  static strided part_of(strided t, int dim, index_t start, index_t count, index_t step);
 
   plan_view plan_;
   symbol_values symbols_;
@@ -480,3 +202,7 @@ class specialization {
 };
 
 }  // namespace weft::runtime
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/specialization.ipp>
+#endif

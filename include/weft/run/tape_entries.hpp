@@ -57,11 +57,7 @@ class basic_tape_entries {
     run_backward(y.state(), seed.state());
   }
   /// The same for tensors whose types are known only at run time. Throws value_error if their types differ.
-  void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
-    if (seed->type != y->type || !(seed->whole() == y->whole()))
-      runtime::detail::refuse_spec("backward", *y, *seed, y->type);
-    run_backward(y, seed);
-  }
+  void backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
 
   /// Reports expressions for which no backward pass exists.
   template <expression E, class... Seed>
@@ -97,21 +93,7 @@ class basic_tape_entries {
 
   /// The second part of the backward pass of a tape in parts: adds the gradients of parameters. Throws
   /// usage_error unless the first part has run.
-  void backward_weights() {
-    const context::use own(*context_);
-    if (later_.empty())
-      throw usage_error(
-          "weft: backward_weights: the backward pass of the inputs has not run, or the tape is not "
-          "one in parts");
-    runtime::execution_hooks* const hooks = context_->hooks();
-    if (hooks) announce(*hooks, later_);
-    for (entry& n : std::exchange(later_, {})) {
-      if (n.function) accumulate_all(n, n.saved);
-      else if (!n.saved.empty()) check_versions(n), run_program(n, *n.weight);
-      if (hooks) complete(*hooks, n);
-    }
-    finish(hooks);
-  }
+  void backward_weights();
 
   /// Records `value`, which was computed from `operands` without a program, for example by a message to
   /// another rank. The backward pass calls `f` once, with the cotangent of `value`, which is null if nothing
@@ -137,42 +119,10 @@ class basic_tape_entries {
   /// part and `weight` the second. All outlive the tape.
   std::shared_ptr<tensor_state> run_forward(const runtime::executable& forward,
                                             const runtime::executable& backward, runtime::operands o,
-                                            const runtime::executable* weight = nullptr) {
-    const context::use own(*context_);
-    entry n;
-    n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
-    runtime::place_operands(*context_, forward.plan, n.symbols, o.leaves,
-                            [&](const auto& leaf, const placement& to) { return placed(leaf, to); });
-    n.randomness = context_->randomness();
-    tensor_list outputs;
-    runtime::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs,
-                     why(runtime::pass::forward));
-    runtime::note_division(*context_, forward.plan, n.symbols, *outputs[0]);
-    outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
-    if (!recording_) return outputs[0];
-    n.forward = &forward;
-    n.backward = &backward;
-    n.weight = weight;
-    n.numbers = std::move(o.numbers);
-    n.result = outputs[0];
-    n.recomputes =
-        entries_.size() < static_cast<std::size_t>(context_->recompute_programs) && outputs.size() > 1;
-    if (!n.recomputes) n.saved.assign(outputs.begin() + 1, outputs.end());
-    n.leaves = std::move(o.leaves);
-    keep_what_is_read(n);
-    entries_.push_back(std::move(n));
-    return outputs[0];
-  }
+                                            const runtime::executable* weight = nullptr);
 
   /// `value` in another placement, as an entry whose backward pass is the placement that it has.
-  std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to) {
-    const std::shared_ptr<tensor_state> result = runtime::placed(*context_, value, to);
-    if (result == value) return value;
-    remember(result, {value}, [c = context_, from = value->where_in_layer()](const auto& cotangent) {
-      return tensor_list{cotangent ? runtime::placed(*c, cotangent, from) : nullptr};
-    });
-    return result;
-  }
+  std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value, const placement& to);
 
   /// Sums over slices of rows: a value and, if this tape records, the gradients of `leaves` for `cotangent`.
   struct slice_sums {
@@ -185,53 +135,10 @@ class basic_tape_entries {
   /// Executes the forward and backward pass of a slice, which starts at element `first` of all rows. No
   /// activations are saved.
   void run_slice(slice_sums& sums, const runtime::executable& forward, const runtime::executable& backward,
-                 const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
-    const context::use own(*context_);
-    const runtime::symbol_values symbols =
-        runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
-    tensor_list outputs, gradients;
-    runtime::execute(*context_, forward, o.leaves, o.numbers, symbols, outputs,
-                     why(recording_ ? runtime::pass::recompute : runtime::pass::forward));
-    add_to(sums.value, outputs[0]);
-    if (!recording_) return;
-    tensor_list operands = o.leaves;
-    operands.insert(operands.end(), outputs.begin() + 1, outputs.end());
-    operands.push_back(sums.seed);
-    const auto sum_of = [&](std::size_t i) -> std::shared_ptr<tensor_state>& {
-      auto known = std::find(sums.leaves.begin() + 1, sums.leaves.end(), o.leaves[i]);
-      if (known == sums.leaves.end()) {
-        known = sums.leaves.insert(known, o.leaves[i]);
-        sums.gradients.emplace_back();
-      }
-      return sums.gradients[static_cast<std::size_t>(known - sums.leaves.begin())];
-    };
-    tensor_list known(o.leaves.size());
-    std::shared_ptr<tensor_state> of_slice;
-    gradients.resize(backward.plan.outputs.size());
-    for (std::size_t i = 0; i < o.leaves.size(); ++i) {
-      if (backward.plan.outputs[i] < 0) continue;
-      if (o.leaves[i] != slice) known[i] = sum_of(i);
-      else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
-    }
-    runtime::execute(*context_, backward, operands, o.numbers, symbols, gradients,
-                     why(runtime::pass::forward), known);
-    forget_added(gradients, known);
-    for (std::size_t i = 0; i < o.leaves.size(); ++i)
-      if (gradients[i] && gradients[i] != of_slice)
-        add_to(o.leaves[i] == slice ? of_slice : sum_of(i), gradients[i]);
-  }
+                 const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first);
 
   /// Records a result whose gradients have been computed already, if this tape records.
-  void remember(slice_sums& sums) {
-    remember(sums.value, std::move(sums.leaves),
-             [c = context_, gradients = std::move(sums.gradients),
-              of = sums.cotangent](const std::shared_ptr<tensor_state>& cotangent) mutable {
-               for (auto& g : gradients)
-                 if (cotangent) runtime::scale(c->engine(), *g, *cotangent, 1 / of);
-                 else g.reset();
-               return std::move(gradients);
-             });
-  }
+  void remember(slice_sums& sums);
 
   /// Divides backward passes into parts.
   void divide_backward() { in_parts_ = true; }
@@ -253,104 +160,25 @@ class basic_tape_entries {
   };
 
   /// Records which operands the backward pass reads, and their versions: other operands may be changed.
-  static void keep_what_is_read(entry& n) {
-    n.read.assign(n.leaves.size(), n.recomputes);
-    const runtime::executable* const parts[] = {n.backward, n.weight};
-    for (const runtime::executable* part : parts) {
-      if (!part) continue;
-      for (const lower::value_entry& v : part->plan.values)
-        if (v.where == lower::storage::leaf && static_cast<std::size_t>(v.source) < n.leaves.size())
-          n.read[static_cast<std::size_t>(v.source)] = true;
-    }
-    n.versions.reserve(n.leaves.size());
-    for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
-  }
+  static void keep_what_is_read(entry& n);
 
   /// The reason for executing a program, for the hooks of the context.
-  runtime::purpose why(runtime::pass during) {
-    if (!context_->hooks() || (during == runtime::pass::forward && !recording_)) return {during, nullptr};
-    if (!identity_) identity_ = make_recycled<char>();
-    return {during, &identity_};
-  }
+  runtime::purpose why(runtime::pass during);
 
-  [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y) {
-    const char* why = "no tape computed it: evaluate it with steps.eval(...) and keep what that returns";
-    if (y.on_tape == tape_status::not_recording) why = "it was computed while no_grad was in effect";
-    if (y.on_tape == tape_status::recorded) why = "another tape recorded it, or this one has been cleared";
-    if (y.on_tape == tape_status::consumed)
-      why =
-          "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
-          "several "
-          "losses and go back once";
-    refuse<usage_error>(
-        {"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
-  }
+  [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
 
-  void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
-    const context::use own(*context_);
-    const auto is_y = [&](const entry& n) { return n.result == y; };
-    if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
-    context_->begin_backward();
-    accumulate(y, runtime::placed(*context_, seed, y->where_in_layer()));
-    runtime::execution_hooks* const hooks = context_->hooks();
-    if (hooks) announce(*hooks, entries_);
-    while (!entries_.empty()) {
-      entry n = std::move(entries_.back());
-      entries_.pop_back();
-      const std::shared_ptr<tensor_state> cotangent = std::move(n.result->grad);
-      n.result->grad.reset();
-      n.result->on_tape = tape_status::consumed;
-      if (cotangent) run_hooks(*n.result, cotangent);
-      if (n.function) run_function(n, cotangent);
-      else if (cotangent) run_programs(n, cotangent);
-      else n.saved.clear();
-      if (hooks) complete(*hooks, n);
-      if (in_parts_) keep_for_second_part(std::move(n));
-    }
-    finish(hooks);
-  }
+  void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
   /// The end of a backward pass, or of a part of one.
-  void finish(runtime::execution_hooks* hooks) {
-    for (const auto& leaf : std::exchange(hooked_, {}))
-      if (leaf->grad) run_hooks(*leaf, leaf->grad);
-    if (hooks) hooks->after_backward(identity_);
-    identity_.reset();
-  }
+  void finish(runtime::execution_hooks* hooks);
 
   /// Keeps what the second part of a backward pass reads, and frees the rest.
-  void keep_for_second_part(entry n) {
-    n.is_second = true;
-    n.result.reset();
-    if (!n.function) {
-      recycled_vector<char> read(n.leaves.size() + n.saved.size(), false);
-      for (const lower::value_entry& v : n.weight->plan.values)
-        if (v.where == lower::storage::leaf) read[static_cast<std::size_t>(v.source)] = true;
-      for (std::size_t i = 0; i < n.leaves.size(); ++i) {
-        n.read[i] = read[i];
-        if (!read[i] && n.weight->plan.outputs[i] < 0) n.leaves[i].reset();
-      }
-      for (std::size_t i = 0; i < n.saved.size(); ++i)
-        if (!read[n.leaves.size() + i]) n.saved[i].reset();
-    }
-    later_.push_back(std::move(n));
-  }
+  void keep_for_second_part(entry n);
 
   /// Whether this part of the backward pass computes the gradient of operand `i` of an entry.
-  bool computes(const entry& n, std::size_t i) const {
-    if (!n.function) return (n.is_second ? n.weight : n.backward)->plan.outputs[i] >= 0;
-    const bool is_input = n.leaves[i]->on_tape == tape_status::recorded;
-    return !in_parts_ || is_input != n.is_second;
-  }
+  bool computes(const entry& n, std::size_t i) const;
   /// Appends the operands for which this part of the backward pass computes cotangents.
-  void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) const {
-    for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (computes(n, i)) to.push_back(n.leaves[i].get());
-  }
-  void announce(runtime::execution_hooks& hooks, const recycled_vector<entry>& entries) const {
-    recycled_vector<tensor_state*> uses;
-    for (const entry& n : entries) append_gradients(n, uses);
-    hooks.before_backward(uses);
-  }
+  void append_gradients(const entry& n, recycled_vector<tensor_state*>& to) const;
+  void announce(runtime::execution_hooks& hooks, const recycled_vector<entry>& entries) const;
   void complete(runtime::execution_hooks& hooks, const entry& n) const {
     recycled_vector<tensor_state*> done;
     append_gradients(n, done);
@@ -361,75 +189,21 @@ class basic_tape_entries {
     for (const auto& hook : of.gradient_hooks) hook(gradient);
   }
 
-  void run_function(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
-    tensor_list gradients = n.function->call(cotangent);
-    if (gradients.size() != n.leaves.size())
-      refuse<usage_error>({"weft: backward: a function gives ", gradients.size(), " cotangents for ",
-                           n.leaves.size(), " operands"});
-    accumulate_all(n, gradients);
-    n.saved = std::move(gradients);
-  }
+  void run_function(entry& n, const std::shared_ptr<tensor_state>& cotangent);
   /// Adds those of `gradients` that this part of the backward pass computes, and resets them.
-  void accumulate_all(const entry& n, tensor_list& gradients) {
-    for (std::size_t i = 0; i < n.leaves.size(); ++i) {
-      if (!gradients[i] || !computes(n, i)) continue;
-      const std::shared_ptr<tensor_state> g = std::move(gradients[i]);
-      if (g->type != n.leaves[i]->type || !(g->extents == n.leaves[i]->extents))
-        runtime::detail::refuse_spec("backward", *n.leaves[i], *g, n.leaves[i]->type);
-      accumulate(n.leaves[i], g);
-    }
-  }
+  void accumulate_all(const entry& n, tensor_list& gradients);
 
-  void run_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent) {
-    check_versions(n);
-    if (n.recomputes) recompute(n);
-    n.saved.push_back(cotangent);
-    run_program(n, *n.backward);
-  }
-  static void check_versions(const entry& n) {
-    for (std::size_t i = 0; i < n.leaves.size(); ++i)
-      if (n.read[i] && n.leaves[i]->version != n.versions[i])
-        refuse<value_error>({"weft: backward: operand ", i, " of shape ", n.leaves[i]->extents,
-                             " was changed in place after forward read it"});
-  }
+  void run_programs(entry& n, const std::shared_ptr<tensor_state>& cotangent);
+  static void check_versions(const entry& n);
   /// Executes a backward program, whose leaves are the operands and what has been saved, and adds the
   /// cotangents that it returns; its further outputs are saved.
-  void run_program(entry& n, const runtime::executable& p) {
-    const std::size_t count = n.leaves.size();
-    tensor_list leaves(count);
-    for (std::size_t i = 0; i < count; ++i)
-      if (n.read[i]) leaves[i] = n.leaves[i];
-    leaves.insert(leaves.end(), n.saved.begin(), n.saved.end());
-    tensor_list gradients, sums(count);
-    for (std::size_t i = 0; i < count; ++i)
-      if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
-    runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward),
-                     sums);
-    for (std::size_t i = 0; i < count; ++i)
-      if (gradients[i]) expect_hooks(n.leaves[i]);
-    forget_added(gradients, sums);
-    for (std::size_t i = 0; i < count; ++i)
-      if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
-    n.saved.insert(n.saved.end(), gradients.begin() + static_cast<std::ptrdiff_t>(count), gradients.end());
-  }
+  void run_program(entry& n, const runtime::executable& p);
 
   /// Recomputes the values that the backward pass reads.
-  void recompute(entry& n) {
-    const context::random_state now = context_->randomness();
-    context_->set_randomness(n.randomness);
-    tensor_list outputs;
-    runtime::execute(*context_, *n.forward, n.leaves, n.numbers, n.symbols, outputs,
-                     why(runtime::pass::recompute));
-    context_->set_randomness(now);
-    n.saved.assign(outputs.begin() + 1, outputs.end());
-  }
+  void recompute(entry& n);
 
   /// Removes those `gradients` that the program has added to a sum.
-  static void forget_added(tensor_list& gradients, tensor_list& sums) {
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      if (gradients[i] == sums[i]) gradients[i].reset();
-    sums.clear();
-  }
+  static void forget_added(tensor_list& gradients, tensor_list& sums);
 
   /// sum += g; `sum` may be null.
   void add_to(std::shared_ptr<tensor_state>& sum, const std::shared_ptr<tensor_state>& g) {
@@ -442,25 +216,11 @@ class basic_tape_entries {
     return t.grad && (t.grad.use_count() > 1 || t.grad->memory.use_count() > 1);
   }
 
-  void expect_hooks(const std::shared_ptr<tensor_state>& to) {
-    if (!to->gradient_hooks.empty() && std::find(hooked_.begin(), hooked_.end(), to) == hooked_.end())
-      hooked_.push_back(to);
-  }
+  void expect_hooks(const std::shared_ptr<tensor_state>& to);
 
   /// grad += g; grad may be null. The first gradient is taken over without a copy, since no other code holds
   /// the output of a backward program. Adds in place unless other code holds grad.
-  void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
-    expect_hooks(to);
-    if (!to->grad) {
-      to->grad = alias_of(*g);
-      to->grad->divided = to->is_part_of_layer() ? to->divided : nullptr;
-      return;
-    }
-    auto sum = has_shared_gradient(*to) ? make_state(to->where, to->extents, to->type) : to->grad;
-    runtime::add(context_->engine(), *to->grad, *g, *sum);
-    sum->divided = to->grad->divided;
-    to->grad = std::move(sum);
-  }
+  void accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g);
 
   context* context_;
   recycled_vector<entry> entries_;
@@ -475,3 +235,7 @@ class basic_tape_entries {
 using tape_entries = basic_tape_entries<>;
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/tape_entries.ipp>
+#endif

@@ -15,49 +15,14 @@ namespace runtime {
 namespace detail {
 /// Whether the dims of `value` are those of `target`, possibly with neighbouring ones merged, as in a flat
 /// view.
-[[gnu::cold]] inline bool merges_dims_of(const shape& target, const shape& value) {
-  if (target.size() != value.size() || value.size() == 0) return target.size() == value.size();
-  int d = 0;
-  for (int i = 0; i < value.order; ++i) {
-    index_t n = d < target.order ? target[d++] : 1;
-    while (n != value[i] && d < target.order) n *= target[d++];
-    if (n != value[i]) return false;
-  }
-  while (d < target.order && target[d] == 1) ++d;
-  return d == target.order;
-}
+[[gnu::cold]] bool merges_dims_of(const shape& target, const shape& value);
 
-[[gnu::cold]] inline void check_target(const tensor_state& target, std::size_t number, const shape& extents,
-                                       dtype type) {
-  if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
-  refuse<shape_error>({"weft: update: target ", number, " of shape ", target.extents, " and type ",
-                       name_of(target.type), " cannot take a value of shape ", extents, " and type ",
-                       name_of(type)});
-}
+[[gnu::cold]] void check_target(const tensor_state& target, std::size_t number, const shape& extents,
+                                       dtype type);
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.
-inline void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
-  if (targets.size() != p.plan.outputs.size())
-    refuse<usage_error>(
-        {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});
-  specialization& i = specialization_of(c, p, resolve_symbols(p.plan, o.leaves, o.sizes));
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    detail::check_target(*targets[t], t, i.output_extents(static_cast<int>(t)),
-                         i.output_type(static_cast<int>(t)));
-    weft::detail::require_own_memory(*targets[t]);
-  }
-  const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
-  tensor_list outputs;
-  if (direct) outputs = targets;
-  execute(c, i, o.leaves, o.numbers, outputs);
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    if (!direct)
-      copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
-                    targets[t]->extents.size());
-    ++targets[t]->version;
-  }
-}
+void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets);
 }  // namespace runtime
 
 /// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
@@ -100,3 +65,7 @@ tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/update.ipp>
+#endif

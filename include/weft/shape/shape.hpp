@@ -22,7 +22,7 @@ inline constexpr int max_order = 6;
 
 struct shape;
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_size(const shape& s);
+[[noreturn, gnu::cold]] void refuse_size(const shape& s);
 
 /// a * b into `product`; false if it overflows.
 constexpr bool multiply_checked(index_t a, index_t b, index_t& product) {
@@ -71,30 +71,14 @@ struct tensor_spec {
 };
 
 /// "[32, 784]"; extents that are not numbers print as "?".
-[[gnu::cold]] inline std::string to_string(const shape& s) {
-  std::string text = "[";
-  for (int i = 0; i < s.order; ++i) {
-    if (i) text += ", ";
-    (s[i] < 0 ? message_part("?") : message_part(s[i])).append_to(text);
-  }
-  return text + "]";
-}
+[[gnu::cold]] std::string to_string(const shape& s);
 
 namespace detail {
-inline void refuse_size(const shape& s) {
-  refuse<shape_error>({"weft: the number of elements of shape ", s, " does not fit into 64 bits"});
-}
-[[noreturn, gnu::cold]] inline void refuse_bytes(const shape& s, dtype t) {
-  refuse<shape_error>({"weft: the bytes of shape ", s, " and type ", name_of(t), " do not fit into 64 bits"});
-}
+[[noreturn, gnu::cold]] void refuse_bytes(const shape& s, dtype t);
 }  // namespace detail
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void refuse_position(const shape& s, int dim, index_t i) {
-  const std::string extent = std::to_string(s[dim]);
-  throw value_error("weft: index " + std::to_string(i) + " of dim " + std::to_string(dim) +
-                    " is outside of [-" + extent + ", " + extent + ") for a tensor of shape " + to_string(s));
-}
+[[noreturn, gnu::cold]] void refuse_position(const shape& s, int dim, index_t i);
 /// Index `i` along dim `dim`, counted from the left; negative indices count from the right.
 constexpr index_t checked_position(const shape& s, int dim, index_t i) {
   if (i < -s[dim] || i >= s[dim]) refuse_position(s, dim, i);
@@ -123,11 +107,7 @@ constexpr bool includes(const shape& to, const shape& from) {
 }  // namespace detail
 
 /// Number of bytes of elements of type `t`. Throws shape_error if it does not fit into 63 bits.
-inline std::size_t bytes_of(const shape& s, dtype t) {
-  index_t bytes = 0;
-  if (!detail::multiply_checked(s.size(), size_of(t), bytes)) detail::refuse_bytes(s, t);
-  return static_cast<std::size_t>(bytes);
-}
+std::size_t bytes_of(const shape& s, dtype t);
 
 /// `dim` counted from the left: a negative one counts from the right, as in PyTorch. `order` if it is out of
 /// range.
@@ -137,3 +117,7 @@ constexpr int normalized_dim(index_t dim, int order) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/shape/impl/shape.ipp>
+#endif

@@ -24,17 +24,8 @@ tensor<T, Extents> empty(Extents e, const device& where = default_device()) {
 
 namespace detail {
 /// A tensor whose elements are written by fill(how, elements, count), on the host.
-[[gnu::noinline]] inline std::shared_ptr<tensor_state> filled(
-    dtype type, const shape& s, const device& where, void (*fill)(const void*, void*, index_t),
-    const void* how) {
-  auto t = make_state(where, s, type);
-  const bool in_place = where->host_accessible();
-  const std::unique_ptr<std::byte[]> host(in_place ? nullptr : new std::byte[t->bytes()]);
-  void* const elements = in_place ? t->memory.data() : host.get();
-  fill(how, elements, s.size());
-  if (!in_place) where->upload(t->memory.data(), elements, t->bytes());
-  return t;
-}
+std::shared_ptr<tensor_state> filled(dtype type, const shape& s, const device& where,
+                                     void (*fill)(const void*, void*, index_t), const void* how);
 /// A tensor whose elements are written by fill(elements, count), on the host.
 template <element T, class Fill>
 std::shared_ptr<tensor_state> filled(const shape& s, const device& where, const Fill& fill) {
@@ -172,3 +163,7 @@ void randn(N...) {
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/tensor/impl/create.ipp>
+#endif

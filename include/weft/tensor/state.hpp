@@ -76,31 +76,15 @@ struct tensor_state {
 // Not inlined: they are called in many places and allocate anyway.
 
 /// A tensor with uninitialized elements.
-[[gnu::noinline]] inline std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents,
-                                                                  dtype type) {
-  return make_recycled<tensor_state>(where, extents, type);
-}
+std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type);
 /// A tensor of zeros.
-inline std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type) {
-  auto t = make_state(where, extents, type);
-  where->fill_zero(t->memory.data(), t->bytes());
-  return t;
-}
+std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type);
 /// A copy of the state that refers to the same elements; shape, gradient and device can be changed
 /// separately.
-[[gnu::noinline]] inline std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
-  return make_recycled<tensor_state>(t);
-}
+std::shared_ptr<tensor_state> alias_of(const tensor_state& t);
 
 /// The elements of `t` starting at `first`, of shape `extents`, as a separate tensor in the same memory.
-inline std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
-  auto part = alias_of(t);
-  part->extents = extents;
-  part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
-  part->grad.reset();
-  part->gradient_hooks.clear();
-  return part;
-}
+std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents);
 
 /// A list of tensor states.
 using tensor_list = recycled_vector<std::shared_ptr<tensor_state>>;
@@ -109,92 +93,30 @@ namespace detail {
 // Not templates, so that their text is not instantiated for each tensor type.
 
 /// Returns `s`; throws shape_error if a tensor with static extents `fixed` cannot have it.
-inline const shape& checked_extents(const shape& fixed, const shape& s) {
-  bool fits = s.order == fixed.order;
-  for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
-  if (!fits)
-    refuse<shape_error>({"weft: a tensor of type ", fixed, " cannot have the extents ", s});
-  return s;
-}
-[[noreturn, gnu::cold]] inline void refuse_divided(const tensor_state& t) {
-  const std::string part = t.memory ? ", this one has " + to_string(t.extents) : "";
-  if (t.is_unnamed_part())
-    refuse<value_error>({"weft: a tensor of shape ", t.whole(), " is divided among ranks along ",
-                         to_string(t.divided->where), part,
-                         ": gather(t, ranks) gives the whole, local_part(t) this part "
-                         "(parallel/redistribute.hpp)"});
-  refuse<value_error>({"weft: parameter ", t.divided->name, " of shape ", t.whole(),
-                       " is divided among ranks", part,
-                       ": run.full() gives whole copies, where `run` is what bind returned; expressions that "
-                       "read it are evaluated there: eval(e, run), tape steps(run)"});
-}
-[[noreturn, gnu::cold]] inline void refuse_deferred(const tensor_state& t) {
-  refuse<value_error>({"weft: a parameter of shape ", t.extents,
-                       " was created on a deferred device and has no elements yet: bind the model to a "
-                       "strategy, or call materialize(model)"});
-}
+const shape& checked_extents(const shape& fixed, const shape& s);
+[[noreturn, gnu::cold]] void refuse_divided(const tensor_state& t);
+[[noreturn, gnu::cold]] void refuse_deferred(const tensor_state& t);
 /// Throws value_error if elements that this rank should have are not here.
-inline void require_own_memory(const tensor_state& t) {
-  if (const auto arrive = t.arrive) arrive();  // a copy, because arriving clears it
-  if (t.is_deferred()) refuse_deferred(t);
-  if (t.divided && !t.memory && t.extents.size() > 0) refuse_divided(t);
-}
+void require_own_memory(const tensor_state& t);
 /// Throws value_error if elements of the whole tensor are missing on this rank.
-inline void require_memory(const tensor_state& t) {
-  require_own_memory(t);
-  if (t.divided && !(t.extents == t.whole()) && t.whole().size() > 0) refuse_divided(t);
-}
-inline void download_to(const tensor_state& t, void* host) {
-  require_memory(t);
-  t.where->synchronize();
-  t.where->download(host, t.memory.data(), t.bytes());
-}
-inline void require_elements(const tensor_state& t, const char* what, index_t count) {
-  if (t.whole().size() != count)
-    refuse<shape_error>({"weft: ", what, ": ", count, " elements for a tensor of shape ", t.whole()});
-}
-inline void* host_memory(const tensor_state& t) {
-  if (!t.where->host_accessible())
-    refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
-  require_memory(t);
-  return t.memory.data();
-}
-[[noreturn, gnu::cold]] inline void refuse_undefined(dtype type, const shape& extents) {
-  refuse<value_error>({"weft: a tensor of type ", name_of(type), " ", extents,
-                       " is used before it has elements, or after it was moved"});
-}
+void require_memory(const tensor_state& t);
+void download_to(const tensor_state& t, void* host);
+void require_elements(const tensor_state& t, const char* what, index_t count);
+void* host_memory(const tensor_state& t);
+[[noreturn, gnu::cold]] void refuse_undefined(dtype type, const shape& extents);
 /// `dim` counted from the left; throws value_error if a tensor of shape `s` does not have it.
-inline int checked_dim(const shape& s, int dim) {
-  if (normalized_dim(dim, s.order) == s.order)
-    refuse<value_error>({"weft: dim ", dim, " of a tensor of shape ", s});
-  return normalized_dim(dim, s.order);
-}
+int checked_dim(const shape& s, int dim);
 /// Returns `t`; throws value_error if it is null or its elements are not of `type`.
-inline const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
-                                                        const std::shared_ptr<tensor_state>& t) {
-  if (!t) refuse_undefined(type, fixed);
-  if (t->type != type)
-    refuse<value_error>({"weft: a tensor of ", name_of(type), " cannot have the elements of a tensor of ",
-                         name_of(t->type)});
-  return t;
-}
+const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
+                                                        const std::shared_ptr<tensor_state>& t);
 }  // namespace detail
 
 /// Moves the elements to another device, for all handles; a deferred parameter gets them there. Throws
 /// value_error for sharded tensors.
-inline void move_to(tensor_state& t, const device& where) {
-  if (t.where == where) return;
-  if (t.is_deferred()) {
-    t.where = where;
-    return;
-  }
-  detail::require_memory(t);
-  const std::unique_ptr<std::byte[]> host(new std::byte[t.bytes()]);
-  t.where->download(host.get(), t.memory.data(), t.bytes());
-  t.memory = where.allocate(t.bytes());
-  where->upload(t.memory.data(), host.get(), t.bytes());
-  t.where = where;
-  t.grad.reset();
-}
+void move_to(tensor_state& t, const device& where);
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/tensor/impl/state.ipp>
+#endif

@@ -25,27 +25,11 @@ inline constexpr std::int64_t checkpoint_version = 3, oldest_checkpoint_version 
 inline constexpr std::int64_t max_count = std::int64_t{1} << 53;
 inline constexpr std::int64_t max_parts = 1 << 20;
 
-inline std::string hex_of(std::uint64_t n) {
-  std::string text(16, '0');
-  for (std::size_t i = 16; i-- > 0; n >>= 4) text[i] = "0123456789abcdef"[n & 15];
-  return text;
-}
+std::string hex_of(std::uint64_t n);
 /// Parses 16 lower-case hexadecimal digits, as `hex_of` writes them.
-inline std::optional<std::uint64_t> parse_hex(std::string_view text) {
-  std::uint64_t n = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), n, 16);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || hex_of(n) != text) return {};
-  return n;
-}
+std::optional<std::uint64_t> parse_hex(std::string_view text);
 /// Parses a decimal number in [0, most], without sign, leading zeros or other characters.
-inline std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most = max_count) {
-  std::int64_t n = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || n < 0 || n > most ||
-      std::to_string(n) != text)
-    return {};
-  return n;
-}
+std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most = max_count);
 
 /// "step-100.7": the checkpoint after step 100, the 7th that was begun in its folder. A suffix follows while
 /// it is written or deleted; without one it is complete.
@@ -54,56 +38,20 @@ struct checkpoint_name {
   std::string suffix{};
 
   std::string text() const { return "step-" + std::to_string(step) + "." + std::to_string(serial) + suffix; }
-  static std::optional<checkpoint_name> parsed(std::string_view text) {
-    const std::size_t dot = text.find('.'), end = std::min(text.find('.', dot + 1), text.size());
-    if (!text.starts_with("step-") || dot == text.npos) return {};
-    const auto step = parse_count(text.substr(5, dot - 5)),
-               serial = parse_count(text.substr(dot + 1, end - dot - 1));
-    if (!step || !serial) return {};
-    return checkpoint_name{*step, *serial, std::string(text.substr(end))};
-  }
+  static std::optional<checkpoint_name> parsed(std::string_view text);
 };
 
 /// A JSON object whose first member is the checksum of the rest. `members` has the form ", \"a\": 1".
-inline std::string sealed(const std::string& members) {
-  const std::string rest = members + "}\n";
-  return "{\"xxh64\": \"" + hex_of(xxh64(rest)) + "\"" + rest;
-}
+std::string sealed(const std::string& members);
 /// The parsed text of `sealed`; throws io_error, naming `path`, if the checksum or the format is wrong.
-inline io::json unsealed(const std::string& text, const std::string& path) {
-  constexpr std::string_view begin = "{\"xxh64\": \"";
-  const std::string_view all = text;
-  const auto sum = all.size() > begin.size() + 17 ? parse_hex(all.substr(begin.size(), 16)) : std::nullopt;
-  if (!sum || !all.starts_with(begin) || all[begin.size() + 16] != '"')
-    throw io_error("weft: " + path +
-                   ": is damaged, or not of this version of weft: it does not begin with its checksum");
-  if (xxh64(all.substr(begin.size() + 17)) != *sum)
-    throw io_error("weft: " + path + ": is damaged: its checksum is another");
-  return io::json(text, path);
-}
+io::json unsealed(const std::string& text, const std::string& path);
 
 /// The integer member `key` of an object; throws io_error unless it is within [least, most].
-inline std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
-                              std::int64_t least = 0, std::int64_t most = max_count) {
-  const auto value = object.find(key);
-  if (!value) throw io_error("weft: " + path + ": has no " + key);
-  const auto n = value->integer();
-  if (!n || *n < least || *n > most)
-    throw io_error("weft: " + path + ": " + key + " is " + std::string(value->text().substr(0, 40)) +
-                   ", not an integer from " + std::to_string(least) + " to " + std::to_string(most));
-  return *n;
-}
-inline std::string text_of(const io::json_value& object, const char* key, const std::string& path) {
-  const auto value = object.find(key);
-  if (!value || value->kind() != io::json_kind::string) throw io_error("weft: " + path + ": has no " + key);
-  return std::string(value->text());
-}
+std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
+                              std::int64_t least = 0, std::int64_t most = max_count);
+std::string text_of(const io::json_value& object, const char* key, const std::string& path);
 /// The member `key` of an object, 16 hexadecimal digits.
-inline std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path) {
-  const auto n = parse_hex(text_of(object, key, path));
-  if (!n) throw io_error("weft: " + path + ": " + key + " is not 16 hexadecimal digits");
-  return *n;
-}
+std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path);
 
 /// Identifies the checkpoint to which a file belongs. A run starts from newly initialised parameters; an
 /// attempt is one process group working on it.
@@ -126,48 +74,10 @@ struct checkpoint_index {
   std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
   std::vector<checkpoint_shard> shards;  // by part
 
-  std::string text() const {
-    const auto number = [](const char* key, std::int64_t n) {
-      return std::string(", \"") + key + "\": " + std::to_string(n);
-    };
-    std::string t = number("version", checkpoint_version) + ", \"run\": \"" + hex_of(id.run) +
-                    "\", \"attempt\": \"" + hex_of(id.attempt) + "\"" + number("step", id.name.step) +
-                    number("serial", id.name.serial) + number("samples", samples) +
-                    number("optimizer_steps", optimizer_steps) + number("loss_scale_log2", loss_scale_log2) +
-                    number("growth_tracker", growth_tracker) + ", \"shards\": [";
-    for (std::size_t p = 0; p < shards.size(); ++p)
-      t += std::string(p ? ", " : "") + "{\"bytes\": " + std::to_string(shards[p].bytes) +
-           ", \"header_xxh64\": \"" + hex_of(shards[p].header) + "\"}";
-    return sealed(t + "]");
-  }
+  std::string text() const;
 
   /// Throws io_error, naming `path`, if `text` is not a complete index, or a number is out of range.
-  static checkpoint_index parsed(const std::string& text, const std::string& path) {
-    const io::json json = unsealed(text, path);
-    const io::json_value root = json.root();
-    const std::int64_t version = number_of(root, "version", path);
-    if (version < oldest_checkpoint_version || version > checkpoint_version)
-      throw io_error("weft: " + path + ": was written by " +
-                     (version > checkpoint_version ? "a later" : "an earlier") + " version of weft: format " +
-                     std::to_string(version) + ", this one reads " +
-                     std::to_string(oldest_checkpoint_version) + " to " + std::to_string(checkpoint_version));
-    checkpoint_index i;
-    i.id = {sum_of(root, "run", path),
-            sum_of(root, "attempt", path),
-            {number_of(root, "step", path), number_of(root, "serial", path)}};
-    i.samples = number_of(root, "samples", path);
-    i.optimizer_steps = number_of(root, "optimizer_steps", path);
-    i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // the range of loss_scaler
-    i.growth_tracker = number_of(root, "growth_tracker", path);
-    const auto list = root.find("shards");
-    if (!list || list->size() < 1 || list->size() > static_cast<std::size_t>(max_parts))
-      throw io_error("weft: " + path + ": has no list of 1 to " + std::to_string(max_parts) + " shards");
-    list->for_each_item([&](const io::json_value& shard) {
-      i.shards.push_back({number_of(shard, "bytes", path), sum_of(shard, "header_xxh64", path)});
-    });
-    if (i.shards.empty()) throw io_error("weft: " + path + ": shards is no list");
-    return i;
-  }
+  static checkpoint_index parsed(const std::string& text, const std::string& path);
 };
 
 /// The content of `latest`: the folder of the checkpoint to resume from, and the checksum of its index.
@@ -175,15 +85,8 @@ struct latest_checkpoint {
   checkpoint_name name;
   std::uint64_t index = 0;
 
-  std::string text() const {
-    return sealed(", \"folder\": \"" + name.text() + "\", \"index_xxh64\": \"" + hex_of(index) + "\"");
-  }
-  static latest_checkpoint parsed(const std::string& text, const std::string& path) {
-    const io::json json = unsealed(text, path);
-    const auto name = checkpoint_name::parsed(text_of(json.root(), "folder", path));
-    if (!name || !name->suffix.empty()) throw io_error("weft: " + path + ": names no folder of this place");
-    return {*name, sum_of(json.root(), "index_xxh64", path)};
-  }
+  std::string text() const;
+  static latest_checkpoint parsed(const std::string& text, const std::string& path);
 };
 
 /// A space and 16 digits for each sum.
@@ -206,39 +109,15 @@ struct piece_note {
   std::vector<std::uint64_t> sums;
 
   std::string text() const { return text_of(offset) + "/" + text_of(whole) + text_of_sums(sums); }
-  static std::optional<piece_note> parsed(std::string_view text) {
-    const std::size_t slash = std::min(text.find('/'), text.size()),
-                      space = std::min(text.find(' '), text.size());
-    if (slash >= space || (text.size() - space) % 17 || space == text.size()) return {};
-    const auto offset = numbers_in(text.substr(0, slash)),
-               whole = numbers_in(text.substr(slash + 1, space - slash - 1));
-    if (!offset || !whole || offset->order != whole->order) return {};
-    piece_note note{*offset, *whole, {}};
-    for (std::size_t at = space; at < text.size(); at += 17) {
-      const auto sum = parse_hex(text.substr(at + 1, 16));
-      if (text[at] != ' ' || !sum) return {};
-      note.sums.push_back(*sum);
-    }
-    return note;
-  }
+  static std::optional<piece_note> parsed(std::string_view text);
 
  private:
-  static std::string text_of(const shape& s) {
-    std::string t;
-    for (int d = 0; d < s.order; ++d) t += (d ? "," : "") + std::to_string(s[d]);
-    return t;
-  }
-  static std::optional<shape> numbers_in(std::string_view text) {
-    shape s;
-    while (true) {
-      const std::size_t comma = std::min(text.find(','), text.size());
-      const auto n = parse_count(text.substr(0, comma));
-      if (!n || s.order == max_order) return {};
-      s.append(*n);
-      if (comma == text.size()) return s;
-      text.remove_prefix(comma + 1);
-    }
-  }
+  static std::string text_of(const shape& s);
+  static std::optional<shape> numbers_in(std::string_view text);
 };
 
 }  // namespace weft::detail
+
+#ifndef WEFT_COMPILED
+#include <weft/train/impl/checkpoint_format.ipp>
+#endif

@@ -27,11 +27,7 @@ struct non_finite {
   double value = 0;
   double operand = 0;  // the first operand, if the op is an instruction
 
-  std::string text() const {
-    std::string t = module.empty() ? "" : module + ": ";
-    return t + op + " over " + to_string(extents) + " gives " + std::to_string(value) +
-           (std::isnan(operand) ? "" : " from " + std::to_string(operand));
-  }
+  std::string text() const;
 };
 
 namespace detail {
@@ -40,62 +36,19 @@ namespace detail {
 /// identified.
 class inspecting_backend : public lower::reference_backend {
  public:
-  explicit inspecting_backend(const state_dict_t& names) {
-    for (const auto& [name, p] : names) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(p->memory.data());
-      names_[begin] = {begin + p->bytes(), name};
-    }
-  }
+  explicit inspecting_backend(const state_dict_t& names);
   std::optional<non_finite> found;
 
   /// The first element that is not finite; 0 if all are finite.
-  static double first_odd(const strided& t) {
-    double odd = 0;
-    if (!is_floating(t.type)) return odd;
-    visit_type(t.type, [&]<class T>(T) {
-      for (index_t i = 0; i < t.size(); ++i) {
-        const double x = static_cast<double>(
-            t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
-        if (!std::isfinite(x)) {
-          odd = x;
-          return;
-        }
-      }
-    });
-    return odd;
-  }
+  static double first_odd(const strided& t);
 
-  void launch(const kernel_call& call) override {
-    for (int i = 0; i < call.args.arguments; ++i) note_module(call.args.pointer[i]);
-    reference_backend::launch(call);
-  }
-  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override {
-    note_module(a.pointer);
-    note_module(b.pointer);
-    reference_backend::multiply(code, a, b, c);
-    check("matmul", {{a, b}}, c);
-  }
-  void call_native(const char* op, const native_code& code, const native_operands& operands) override {
-    for (const strided& t : operands.in) note_module(t.pointer);
-    reference_backend::call_native(op, code, operands);
-    for (const strided& t : operands.out) check(op, {operands.in.begin(), operands.in.end()}, t);
-  }
+  void launch(const kernel_call& call) override;
+  void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override;
+  void call_native(const char* op, const native_code& code, const native_operands& operands) override;
 
  protected:
   void computed(const kernel_call& call, const lower::instruction& w, dtype operand,
-                const lower::detail::any_register* r, index_t) override {
-    if (found || !is_floating(w.type)) return;
-    const double y = number(r[3], w.type);
-    if (std::isfinite(y)) return;
-    const int arity = arities[w.op];
-    const int first = w.op == op::number_of_op<op::where> ? 1 : 0;
-    if (is_floating(operand) || first)
-      for (int k = first; k < arity; ++k)
-        if (!std::isfinite(number(r[k], first ? w.type : operand))) return;
-    shape space{call.args.order, {}};
-    for (int d = 0; d < space.order; ++d) space[d] = call.args.extent[d];
-    found = non_finite{op_names[w.op], module_, space, y, is_floating(operand) ? number(r[0], operand) : NAN};
-  }
+                const lower::detail::any_register* r, index_t) override;
 
  private:
   struct named_range {
@@ -118,22 +71,9 @@ class inspecting_backend : public lower::reference_backend {
   }
 
   /// Records the module of the parameter at `memory`, as programs read parameters in the order of modules.
-  void note_module(const void* memory) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    auto after = names_.upper_bound(address);
-    if (after == names_.begin() || address >= (--after)->second.end) return;
-    const std::string& name = after->second.name;
-    module_ = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
-  }
+  void note_module(const void* memory);
 
-  void check(const char* op, const std::vector<strided>& in, const strided& out) {
-    if (found) return;
-    const double y = first_odd(out);
-    if (y == 0) return;
-    for (const strided& t : in)
-      if (first_odd(t) != 0) return;
-    found = non_finite{op, module_, out.extents, y, NAN};
-  }
+  void check(const char* op, const std::vector<strided>& in, const strided& out);
 
   std::map<std::uintptr_t, named_range> names_;
   std::string module_;
@@ -164,3 +104,7 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const Conte
 }
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/train/impl/inspect.ipp>
+#endif

@@ -18,34 +18,10 @@ class line_log {
   line_log() = default;
   /// Opens a file, a terminal, a device, or a FIFO that has a reader; truncates a file unless `append`.
   /// Throws io_error if it cannot be opened for writing.
-  line_log(std::string path, bool append)
-      : path_(std::move(path)),
-        file_(::open(path_.c_str(),
-                     O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666)) {
-    if (file_.number() < 0) io::fail_at(path_, "cannot be written");
-    ::fcntl(file_.number(), F_SETFL,
-            ::fcntl(file_.number(), F_GETFL) & ~O_NONBLOCK);  // only opening must not block
-  }
+  line_log(std::string path, bool append);
 
   /// Writes `text` and a newline. Throws io_error if that fails; a file is then truncated to what it held.
-  void line(const std::string& text) {
-    if (file_.number() < 0) return;
-    const std::string whole = text + '\n';
-    struct stat before{};
-    const bool is_file = ::fstat(file_.number(), &before) == 0 && S_ISREG(before.st_mode);
-    for (std::size_t written = 0; written < whole.size();) {
-      const ssize_t n = ::write(file_.number(), whole.data() + written, whole.size() - written);
-      if (n >= 0) {
-        written += static_cast<std::size_t>(n);
-      } else if (errno != EINTR) {
-        const int reason = errno;
-        [[maybe_unused]] const int cut =
-            is_file && written > 0 ? ::ftruncate(file_.number(), before.st_size) : 0;
-        errno = reason;
-        io::fail_at(path_, "a line cannot be written");
-      }
-    }
-  }
+  void line(const std::string& text);
 
  private:
   std::string path_;
@@ -53,3 +29,7 @@ class line_log {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/train/impl/line_log.ipp>
+#endif

@@ -367,5 +367,16 @@ void attention_backward(const native_call& call) {
   });
 }
 
+#ifdef WEFT_COMPILED
+extern template void attention<float>(const native_call&);
+extern template void attention<double>(const native_call&);
+extern template void attention<bfloat16>(const native_call&);
+extern template void attention<float16>(const native_call&);
+extern template void attention_backward<float>(const native_call&);
+extern template void attention_backward<double>(const native_call&);
+extern template void attention_backward<bfloat16>(const native_call&);
+extern template void attention_backward<float16>(const native_call&);
+#endif
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

@@ -33,24 +33,10 @@ class scratch_memory {
   ~scratch_memory() { free(); }
 
   /// At least `bytes` bytes, aligned to 64; previous content is lost.
-  void* get(std::size_t bytes) {
-    if (bytes > bytes_) {
-      free();
-      data_ = ::operator new(bytes + bytes / 2, alignment);
-      bytes_ = bytes + bytes / 2;
-    }
-    detail::poison(data_, bytes_);
-    detail::unpoison(data_, bytes);
-    return data_;
-  }
+  void* get(std::size_t bytes);
 
  private:
-  void free() {
-    detail::unpoison(data_, bytes_);
-    ::operator delete(data_, alignment);
-    data_ = nullptr;
-    bytes_ = 0;
-  }
+  void free();
 
   static constexpr std::align_val_t alignment{64};
   void* data_ = nullptr;
@@ -70,12 +56,7 @@ inline int hardware_threads() {
 class executor {
  public:
   /// `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
-  explicit executor(int threads = 0) : threads_(threads > 0 ? threads : hardware_threads()) {
-    if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads"});
-#if !WEFT_WITH_TBB
-    threads_ = 1;
-#endif
-  }
+  explicit executor(int threads = 0);
 
   int threads() const { return threads_; }
 
@@ -92,22 +73,7 @@ class executor {
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
   /// Not a template on the body, so that TBB's templates are compiled once.
-  void run(index_t tasks, bool parallel, task_function f, const void* body) {
-    if (threads_ == 1 || tasks <= 1 || !parallel) {
-      for (index_t i = 0; i < tasks; ++i) f(body, i, own_scratch());
-      return;
-    }
-#if WEFT_WITH_TBB
-    arena_.execute([&] {
-      tbb::parallel_for(
-          tbb::blocked_range<index_t>(0, tasks, 1),
-          [&](const tbb::blocked_range<index_t>& range) {
-            for (index_t i = range.begin(); i < range.end(); ++i) f(body, i, own_scratch());
-          },
-          tbb::simple_partitioner{});
-    });
-#endif
-  }
+  void run(index_t tasks, bool parallel, task_function f, const void* body);
 
   /// Scratch memory of the thread: a task runs on one thread from beginning to end.
   static scratch_memory& own_scratch() {
@@ -122,3 +88,7 @@ class executor {
 };
 
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/device/cpu/impl/executor.ipp>
+#endif

@@ -54,5 +54,12 @@ void add_positions(const native_call& call) {
   });
 }
 
+#ifdef WEFT_COMPILED
+extern template void merge_attention<float>(const native_call&);
+extern template void merge_attention<double>(const native_call&);
+extern template void add_positions<float>(const native_call&);
+extern template void add_positions<double>(const native_call&);
+#endif
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

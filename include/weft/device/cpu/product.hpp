@@ -33,5 +33,12 @@ void product(const native_call& call) {
   detail::product_of<T, T>(call);
 }
 
+#ifdef WEFT_COMPILED
+extern template void product<float>(const native_call&);
+extern template void product<double>(const native_call&);
+extern template void product<bfloat16>(const native_call&);
+extern template void product<float16>(const native_call&);
+#endif
+
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

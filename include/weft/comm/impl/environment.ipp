@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/comm/environment.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/comm/environment.hpp>
+
+namespace weft {
+namespace detail {
+
+WEFT_DEFINE int variable_as_int(const variable_lookup& look_up, const char* name, int low, int high) {
+  const char* text = look_up(name);
+  const std::string value = text ? text : "";
+  int n = 0;
+  const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), n);
+  if (value.empty())
+    throw usage_error(std::string("weft: ") + name + " is not set, but other variables of a launcher are");
+  if (bad != std::errc() || end != value.data() + value.size() || n < low || n > high)
+    throw usage_error(std::string("weft: ") + name + "=" + value + ": expected a number from " +
+                      std::to_string(low) + " to " + std::to_string(high));
+  return n;
+}
+
+}  // namespace detail
+
+WEFT_DEFINE launch launch_from_environment(const variable_lookup& look_up) {
+  constexpr int most = 1 << 20;
+  launch l;
+  const auto number = [&](const char* name, int low, int high) {
+    return detail::variable_as_int(look_up, name, low, high);
+  };
+  if (look_up("RANK") || look_up("WORLD_SIZE")) {
+    l.from = launch::launcher::variables;
+    l.size = number("WORLD_SIZE", 1, most);
+    l.rank = number("RANK", 0, l.size - 1);
+    l.local_size = look_up("LOCAL_WORLD_SIZE") ? number("LOCAL_WORLD_SIZE", 1, l.size) : l.size;
+    l.local_rank = look_up("LOCAL_RANK") ? number("LOCAL_RANK", 0, l.local_size - 1) : 0;
+  } else if (look_up("OMPI_COMM_WORLD_RANK")) {
+    l.from = launch::launcher::mpirun;
+    l.size = number("OMPI_COMM_WORLD_SIZE", 1, most);
+    l.rank = number("OMPI_COMM_WORLD_RANK", 0, l.size - 1);
+    l.local_size =
+        look_up("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, l.size) : l.size;
+    l.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK", 0, l.local_size - 1);
+  } else {
+    return l;
+  }
+  if (const char* address = look_up("MASTER_ADDR")) l.address = address;
+  if (!l.address.empty()) l.port = number("MASTER_PORT", 1, 65535);
+  const char* const agent = look_up("TORCHELASTIC_USE_AGENT_STORE");  // torchrun itself listens on the port
+  if (l.port && agent && std::string(agent) == "True") l.port = l.port % 65535 + 1;
+  return l;
+}
+
+WEFT_DEFINE std::vector<std::string> ignored_variables(const variable_lookup& look_up) {
+  std::vector<std::string> ignored;
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+                           "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG"})
+    if (look_up(name)) ignored.emplace_back(name);
+  return ignored;
+}
+
+}  // namespace weft

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/device/device.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/device/device.hpp>
+
+namespace weft {
+
+WEFT_DEFINE buffer device::allocate(std::size_t bytes) const { return buffer(allocator_, bytes); }
+
+WEFT_DEFINE const device& default_device() {
+  static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
+  return *cpu;
+}
+
+}  // namespace weft

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/gpu/attention_kernels.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/gpu/attention_kernels.hpp>
+
+namespace weft {
+namespace gpu {
+namespace detail {
+
+WEFT_DEFINE attention_tiles::attention_tiles(int f) : features(f), depth(f <= 64 ? (f + 31) / 32 * 32 : (f + 63) / 64 * 64), across(f <= 64 ? 8 : 16) {}
+
+WEFT_DEFINE index_t attention_tiles::bytes(int of_rows, int of_columns, bool sums_of_rows) const {
+  const index_t width = depth + 4, r = rows();
+  return 4 * (width * (of_rows * r + of_columns * columns) + r * (columns + 4) +
+              across * (sums_of_rows ? r : columns));
+}
+
+WEFT_DEFINE bool attention_tiles::choose(index_t memory, int of_rows, int of_columns, bool sums_of_rows) {
+  constexpr int most = 128;  // results of a thread, which it keeps in registers
+  if (features < 1 || of_columns * depth / across * rows_of_thread > most) return false;
+  constexpr int choices[][2] = {{128, 32}, {128, 16}, {64, 32}, {64, 16}, {32, 16}};
+  for (const auto& [t, c] : choices) {
+    threads = t;
+    columns = c;
+    if (bytes(of_rows, of_columns, sums_of_rows) <= memory) return true;
+  }
+  return false;
+}
+
+WEFT_DEFINE native_text attention_tiles::kernel(const char* text, index_t length, index_t others) const {
+  std::string words;
+  const auto define = [&](const char* name, index_t value) {
+    words += std::string("#define ") + name + " " + std::to_string(value) + "\n";
+  };
+  define("DEPTH", depth);
+  define("TX", across);
+  define("RM", rows_of_thread);
+  define("COLUMNS", columns);
+  return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tiles_text};
+}
+
+WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
+  if (is_narrow(o.in[0].type) && o.in[0].extents[3] > 0)
+    refuse<device_error>({"weft: attention of ", name_of(o.in[0].type), " with ", o.in[0].extents[3],
+                          " features: a group of threads of this device cannot share as much memory as that "
+                          "takes; use f32"});
+  return {text, items};
+}
+
+}  // namespace detail
+
+WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, index_t memory) {
+  const shape& q = o.in[0].extents;
+  detail::attention_tiles tiles(static_cast<int>(q[3]));
+  if (detail::computes_in_f32(o) && tiles.choose(memory, 1, 1, true))
+    return {tiles.kernel(attention_forward_tiles_text, q[1], q[0] * q[2])};
+  return {detail::row_by_row(attention_text, o, q[0] * q[1] * q[2])};
+}
+
+WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o,
+                                                                       index_t memory) {
+  const shape &q = o.in[0].extents, &k = o.in[1].extents;
+  detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
+  if (detail::computes_in_f32(o) && of_queries.choose(memory, 2, 1, true) &&
+      of_keys.choose(memory, 2, 2, false))
+    return {of_queries.kernel(attention_queries_tiles_text, q[1], q[0] * q[2]),
+            of_keys.kernel(attention_keys_tiles_text, k[1], k[0] * k[2])};
+  return {detail::row_by_row(attention_backward_text, o, q[0] * q[1] * q[2] + k[0] * k[1] * k[2])};
+}
+
+}  // namespace gpu
+}  // namespace weft

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/gpu/cuda.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/gpu/cuda.hpp>
+
+namespace weft {
+namespace gpu {
+
+WEFT_DEFINE std::vector<device_facts> cuda_functions::devices() const {
+  check(init(0), "cuInit");
+  int count = 0;
+  check(device_count(&count), "cuDeviceGetCount");
+  std::vector<device_facts> all(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    device_facts& d = all[static_cast<std::size_t>(i)];
+    CUdevice number = 0;
+    check(device_get(&number, i), "cuDeviceGet");
+    char text[256]{};
+    device_name(text, sizeof text - 1, number);
+    d.name = text;
+    device_memory(&d.memory_bytes, number);
+    d.version = "compute capability " + capability(number, ".");
+  }
+  return all;
+}
+
+WEFT_DEFINE std::string cuda_functions::capability(CUdevice device, const char* between) const {
+  int major = 0, minor = 0;
+  device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  return std::to_string(major) + between + std::to_string(minor);
+}
+
+WEFT_DEFINE void cuda_functions::refuse(CUresult result, const char* what) const {
+  const char* text = nullptr;
+  error_text(result, &text);
+  throw device_error(std::string("weft: cuda: ") + what + ": " + (text ? text : std::to_string(result)));
+}
+
+WEFT_DEFINE cuda_queue::cuda_queue(const cuda_functions& cuda, int ordinal) : cuda_(cuda) {
+  cuda_.check(cuda_.init(0), "cuInit");
+  int count = 0;
+  cuda_.check(cuda_.device_count(&count), "cuDeviceGetCount");
+  if (ordinal < 0 || ordinal >= count)
+    throw device_error("weft: there is no device cuda:" + std::to_string(ordinal) + ": the driver has " +
+                       std::to_string(count));
+  cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
+  cuda_.check(cuda_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
+  try {
+    const scope current = use();
+    cuda_.check(cuda_.create_stream(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  } catch (const device_error&) {
+    cuda_.release_context(device);
+    throw;
+  }
+}
+
+WEFT_DEFINE cuda_queue::~cuda_queue() {
+  CUcontext before = nullptr;
+  cuda_.get_context(&before);
+  cuda_.set_context(context_);
+  cuda_.destroy_stream(stream);
+  cuda_.set_context(before);
+  cuda_.release_context(device);
+}
+
+WEFT_DEFINE cuda_queue::scope::scope(const cuda_functions& cuda, CUcontext context) : cuda_(cuda) {
+  cuda_.check(cuda_.get_context(&before_), "cuCtxGetCurrent");
+  if (before_ == context) return;
+  cuda_.check(cuda_.set_context(context), "cuCtxSetCurrent");
+  changed_ = true;
+}
+
+WEFT_DEFINE cuda_backend::cuda_backend(int ordinal) : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
+  try {
+    const auto current = queue_.use();
+    products_.emplace();
+  } catch (const device_error&) {
+    deallocate(workspace_, cublaslt::workspace_bytes);
+    throw;
+  }
+}
+
+WEFT_DEFINE cuda_backend::~cuda_backend() {
+  try {
+    const auto current = queue_.use();
+    driver_.wait_stream(queue_.stream);
+    end();
+  } catch (const device_error&) {  // the driver has ended
+    end();
+  }
+}
+
+WEFT_DEFINE std::string cuda_backend::description() const {
+  char text[256]{};
+  int version = 0;
+  driver_.device_name(text, sizeof text - 1, queue_.device);
+  driver_.driver_version(&version);
+  return std::string(text) + ", CUDA driver " + std::to_string(version / 1000) + "." +
+         std::to_string(version / 10 % 100);
+}
+
+WEFT_DEFINE void* cuda_backend::allocate(std::size_t bytes) {
+  CUdeviceptr memory = 0;
+  const auto current = queue_.use();
+  const CUresult result = driver_.allocate(&memory, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    throw out_of_memory_error("weft: cuda: out of memory: could not allocate " + std::to_string(bytes) +
+                              " bytes");
+  driver_.check(result, "cuMemAlloc");
+  return reinterpret_cast<void*>(memory);
+}
+
+WEFT_DEFINE void cuda_backend::deallocate(void* memory, std::size_t) noexcept {
+  try {
+    const auto current = queue_.use();
+    driver_.deallocate(address(memory));
+  } catch (const device_error&) {  // the context no longer exists, nor does the memory
+  }
+}
+
+WEFT_DEFINE void cuda_backend::upload(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto current = queue_.use();
+  driver_.check(driver_.to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
+  wait();  // the host may free it
+}
+
+WEFT_DEFINE void cuda_backend::fill_zero(void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto current = queue_.use();
+  driver_.check(driver_.fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
+}
+
+WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& a, const strided& b, const strided& c) {
+  const int order = c.extents.order;
+  if (c.size() == 0 || a.extents.last() == 0)
+    return jit_backend::multiply(code, a, b, c);
+  const int kept = std::min(order, 3);
+  index_t outer = 1;
+  for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
+  const auto current = queue_.use();
+  for (index_t i = 0; i < outer; ++i) {
+    const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
+    if (products_->multiply(x, y, z, workspace_, queue_.stream)) finish_launch([] { return "matmul"; });
+    else jit_backend::multiply(code, x, y, z);
+  }
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::compile(const std::string& text) {
+  const std::vector<char> code = compiler_.compile(text, "sm_" + driver_.capability(queue_.device, ""));
+  const auto current = queue_.use();
+  auto kernel = std::make_shared<cuda_kernel>(driver_);
+  driver_.check(driver_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
+  driver_.check(driver_.get_function(&kernel->function, kernel->module, "weft_kernel"),
+                "cuModuleGetFunction");
+  return kernel;
+}
+
+WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
+         index_t groups) {
+  std::vector<void*> arguments;
+  for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
+  arguments.push_back(p.data());
+  const auto current = queue_.use();
+  driver_.check(driver_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
+                               1, static_cast<unsigned>(kernel.threads), 1, 1, 0, queue_.stream,
+                               arguments.data(), nullptr),
+                "cuLaunchKernel");
+}
+
+WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t bytes) {
+  const auto current = queue_.use();
+  driver_.check(driver_.to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
+  wait();
+}
+
+WEFT_DEFINE void cuda_backend::wait() {
+  const auto current = queue_.use();
+  driver_.check(
+      driver_.wait_stream(queue_.stream),
+      "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
+}
+
+WEFT_DEFINE strided cuda_backend::inner(strided t, int kept, index_t i) {
+  const int dropped = t.extents.order - kept;
+  const index_t offset = element_offset(t.extents, t.stride, 0, dropped, i);
+  t.pointer = static_cast<char*>(t.pointer) + offset * size_of(t.type);
+  for (int d = 0; d < kept; ++d) {
+    t.extents[d] = t.extents[d + dropped];
+    t.stride[d] = t.stride[d + dropped];
+  }
+  t.extents.order = kept;
+  return t;
+}
+
+}  // namespace gpu
+}  // namespace weft

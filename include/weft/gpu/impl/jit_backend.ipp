@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/gpu/jit_backend.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/gpu/jit_backend.hpp>
+
+namespace weft {
+namespace gpu {
+
+WEFT_DEFINE void jit_backend::launch(const kernel_call& call) {
+  const kernel_args& args = call.args;
+  const index_t items = args.rows() * args.row_size();
+  lower::text_form form = lower::text_form_of(call);
+  const std::lock_guard lock(mutex_);
+  switch (call.division) {
+    case kernel_division::elements: queue(call, form, 1, 1, groups_for(items)); break;
+    case kernel_division::rows: queue(call, form, 1, 1, row_groups(call).groups); break;
+    case kernel_division::columns:
+      const column_blocks by(call);
+      queue(call, form, by.folded, by.blocks, groups_for(items * by.blocks));
+      form.joins_blocks = true;
+      if (by.blocks > 1) queue(call, form, by.folded, by.blocks, groups_for(items));
+  }
+  finish_launch([&] { return lower::kernel_name(call.instructions); });
+}
+
+WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b, const strided& c) {
+  std::string key = "multiply ";
+  key += name_of(a.type);
+  key += name_of(c.type);
+  if (c.adds) key += " adds";
+  const std::lock_guard lock(mutex_);
+  auto& kernel = kernels_[key];
+  if (!kernel) kernel = compiled(multiply_text_of(a, c));
+  const int order = c.extents.order;
+  const index_t m = c.extents[order - 2], n = c.extents[order - 1], k = a.extents[order - 1];
+  index_t batch = 1;
+  for (int d = 0; d < order - 2; ++d) batch *= c.extents[d];
+  parameters p{0, 0, 0, m, n, k, batch};
+  for (const strided* t : {&a, &b, &c}) p.insert(p.end(), {t->stride[order - 2], t->stride[order - 1]});
+  append_padded(p, c.extents.extent, order - 2, 1);
+  for (const strided* t : {&a, &b, &c}) append_padded(p, t->stride, order - 2, 0);
+  const index_t tiles = batch * ((m + 31) / 32) * ((n + 31) / 32);
+  if (tiles > 0) run(*kernel, {a.pointer, b.pointer, c.pointer}, p, std::min(tiles, max_groups));
+  finish_launch([] { return "matmul"; });
+}
+
+WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
+  const index_t bytes = size_of(to.type), size = to.size();
+  const std::lock_guard lock(mutex_);
+  auto& kernel = kernels_["copy " + std::to_string(bytes)];
+  if (!kernel) kernel = compiled(copy_text_of(bytes));
+  parameters p{0, 0, size};
+  append_padded(p, to.extents.extent, to.extents.order, 1, max_order);
+  append_padded(p, from.stride, to.extents.order, 0, max_order);
+  append_padded(p, to.stride, to.extents.order, 0, max_order);
+  if (size > 0) run(*kernel, {from.pointer, to.pointer}, p, groups_for(size));
+  finish_launch([] { return "copy"; });
+}
+
+WEFT_DEFINE void jit_backend::check_faults() {
+  const std::lock_guard lock(mutex_);
+  if (!fault_ || !natives_pending_) return;
+  natives_pending_ = false;
+  std::int32_t code = 0;
+  read(&code, fault_, sizeof code);
+  if (code == 0) return;
+  fill_zero(fault_, sizeof code);
+  throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
+}
+
+WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const lower::text_form& form, index_t folded, index_t blocks,
+           index_t groups) {
+  if (groups == 0) return;
+  const kernel_args& args = call.args;
+  auto& kernel = kernels_[key_of(call.instructions, form)];
+  if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
+  std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
+  if (form.scratch_rows > 0 || form.division == kernel_division::columns)
+    pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // not accessed by a single block
+  parameters p(pointers.size(), 0);
+  p.insert(p.end(), {args.rows(), args.row_size(), folded, blocks});
+  p.insert(p.end(), args.extent, args.extent + args.order);
+  for (int a = 0; a < args.arguments; ++a) p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
+  append_numbers(call, form, p);
+  run(*kernel, pointers, p, groups);
+}
+
+WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form) {
+  std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
+  for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks}})
+    key += static_cast<char>(part);
+  return key;
+}
+
+WEFT_DEFINE std::string jit_backend::multiply_text_of(const strided& a, const strided& c) {
+  using namespace lower::detail;
+  return std::string("#define T ") + register_name(a.type) + "\n#define OPERAND " + memory_name(a.type) +
+         "\n#define RESULT " + memory_name(c.type) + "\n#define LOADED(x) " + loaded(a.type, "x") +
+         "\n#define STORE(to, x) to = " +
+         stored(c.type, c.adds ? "(" + loaded(c.type, "to") + " + (x))" : "(x)") +
+         "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
+         " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
+         multiply_text;
+}
+
+WEFT_DEFINE std::string jit_backend::copy_text_of(index_t bytes) {
+  constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
+  return std::string("#define T ") + types[bytes] +
+         "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text;
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::string& text, int threads) {
+  auto kernel = compile(std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(threads) +
+                        common_vocabulary + text);
+  kernel->threads = threads;
+  return kernel;
+}
+
+WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lower::text_form& form, parameters& p) {
+  const std::size_t first = p.size();
+  p.resize(first + static_cast<std::size_t>(form.numbers));
+  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+    const lower::instruction w = lower::instruction::decoded(call.instructions[i]);
+    if (w.op == lower::constant) ++i;
+    if (w.op != lower::scalar_argument) continue;
+    const any_number x = call.args.number[w.a];
+    const bool is_float = lower::register_type(w.type) == dtype::f32;
+    p[first + static_cast<std::size_t>(w.a)] =
+        is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
+  }
+}
+
+WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
+  const auto i = static_cast<std::size_t>(k), in = operands.in.size();
+  return i < in ? operands.in[i] : operands.out[i - in];
+}
+
+WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands) {
+  const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
+  std::string fields =
+      "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
+  std::string names, arguments;
+  for (int k = 0; k < in + out; ++k) {
+    const strided& t = operand(operands, k);
+    const std::string n = (k < in ? "in" : "out") + std::to_string(k < in ? k : k - in),
+                      p = std::to_string(k);
+    const std::string order = std::to_string(std::max(t.extents.order, 1));
+    const std::string type = lower::detail::memory_name(t.type);
+    const std::string element = "((GLOBAL " + type + "*)(p" + p + " + P.at[" + p + "]))[";
+    fields += "  long " + n + "_e[" + order + "], " + n + "_s[" + order + "];\n";
+    names += "#define " + n + "_load(i) " + lower::detail::loaded(t.type, element + "i]") + "\n";
+    names +=
+        "#define " + n + "_store(i, x) (" + element + "i] = " + lower::detail::stored(t.type, "(x)") + ")\n";
+    names += "#define " + n + "_extent(d) P." + n + "_e[d]\n#define " + n + "_stride(d) P." + n + "_s[d]\n";
+    names += "#define " + n + "_offset(i) element_offset(i, " + order + ", P." + n + "_e, P." + n + "_s)\n";
+    names += "#define " + n + "_size element_count(" + order + ", P." + n + "_e)\n";
+    names += "#define " + n + "_order " + std::to_string(t.extents.order) + "\n";
+    if (k >= in) names += "#define " + n + "_adds " + std::to_string(t.adds) + "\n";
+    names += "typedef " + std::string(lower::detail::register_name(t.type)) + " " + n + "_t;\n";
+    arguments += "GLOBAL char* p" + p + ", ";
+  }
+  const auto fault = std::to_string(in + out);
+  names += "#define attribute(k) P.v[k]\n#define random P.key\n#define tasks P.items\n";
+  names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
+  names +=
+      "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault + ", PARAMS P)\n";
+  const std::string all = by.definitions + fields + "} PARAMS;\n" + names;
+  if (by.threads > 0) return all + by.text;
+  return all + "NATIVE_KERNEL {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" +
+         by.text + "\n}\n}\n";
+}
+
+WEFT_DEFINE void jit_backend::jit_backend::call_native(const char* op, const native_code& code,
+                                     const native_operands& operands) {
+  const std::vector<native_text> texts = native_texts_of(code, operands, group_memory());
+  if (texts.empty())
+    throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
+  op = code.name(op, operands.at);
+  const std::lock_guard lock(mutex_);
+  if (!fault_) {
+    fault_ = allocate(sizeof(std::int32_t));
+    fill_zero(fault_, sizeof(std::int32_t));
+  }
+  for (const native_text& by : texts)
+    run_native(op, code.fault ? code.fault : "an index is out of range", by, operands);
+  finish_launch([op] { return op; });
+}
+
+WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char* fault, const native_text& by,
+                                    const native_operands& operands) {
+  const int count = static_cast<int>(operands.in.size() + operands.out.size());
+  std::string key = std::string("native ") + op + by.definitions + by.text;
+  for (int k = 0; k < count; ++k) {
+    const strided& t = operand(operands, k);
+    key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
+    key += name_of(t.type);
+    key += std::to_string(t.extents.order);
+    if (t.adds) key += " adds";
+  }
+  auto& kernel = kernels_[key];
+  if (!kernel) {
+    faults_.push_back(std::string(op) + ": " + fault);
+    kernel = compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" + native_source(by, operands),
+                      by.threads > 0 ? by.threads : group_size);
+  }
+  std::vector<void*> pointers;
+  parameters p(static_cast<std::size_t>(count + 1), 0);
+  p.push_back(by.items);
+  append_padded(p, operands.at.v, max_order, 0, max_order);
+  p.push_back(static_cast<index_t>(operands.random));
+  for (int k = 0; k < count; ++k) {
+    const strided& t = operand(operands, k);
+    pointers.push_back(t.pointer);
+    const int order = std::max(t.extents.order, 1);
+    append_padded(p, t.extents.extent, t.extents.order, 1, order);
+    append_padded(p, t.stride, t.extents.order, 0, order);
+  }
+  pointers.push_back(fault_);
+  natives_pending_ = true;
+  if (by.items == 0) return;
+  run(*kernel, pointers, p, by.threads > 0 ? std::min(by.items, max_groups) : groups_for(by.items));
+}
+
+}  // namespace gpu
+}  // namespace weft

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/gpu/nvrtc.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/gpu/nvrtc.hpp>
+
+namespace weft {
+namespace gpu {
+
+WEFT_DEFINE nvrtc_compiler::nvrtc_compiler() {  // it opens a second library by name, which the loader may not find
+  if (from_.folder().empty()) return;
+  for (const std::string& builtins : matching_paths(from_.folder() + "/libnvrtc-builtins.so*"))
+    dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text, const std::string& architecture) const {
+  nvrtcProgram program = nullptr;
+  check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
+  const std::string option = "--gpu-architecture=" + architecture;
+  const char* options[] = {option.c_str(), "--std=c++17"};
+  const nvrtcResult result = compile_program(program, 2, options);
+  std::vector<char> code;
+  std::string log;
+  std::size_t size = 0;
+  if (result == NVRTC_SUCCESS) {
+    check(cubin_size(program, &size), "nvrtcGetCUBINSize");
+    code.resize(size);
+    check(cubin(program, code.data()), "nvrtcGetCUBIN");
+  } else {
+    log_size(program, &size);
+    log.resize(size);
+    get_log(program, log.data());
+  }
+  destroy(&program);
+  if (result != NVRTC_SUCCESS) throw device_error("weft: cuda: a kernel does not compile:\n" + log);
+  return code;
+}
+
+WEFT_DEFINE void nvrtc_compiler::check(nvrtcResult result, const char* function) const {
+  if (result != NVRTC_SUCCESS)
+    throw device_error(std::string("weft: cuda: ") + function + ": " + message(result));
+}
+
+}  // namespace gpu
+}  // namespace weft

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/io/files.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/io/files.hpp>
+
+namespace weft {
+namespace io {
+
+WEFT_DEFINE void fail_at(const std::string& path, const char* what) {
+  const char* const reason = std::strerror(errno);
+  throw io_error("weft: " + path + ": " + what + ": " + reason +
+                 (errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? "; is the disk full?" : ""));
+}
+
+WEFT_DEFINE const char* kind_other_than_file(mode_t mode) {
+  return S_ISREG(mode)    ? nullptr
+         : S_ISDIR(mode)  ? "a folder"
+         : S_ISLNK(mode)  ? "a symbolic link"
+         : S_ISFIFO(mode) ? "a FIFO"
+         : S_ISSOCK(mode) ? "a socket"
+                          : "a device";
+}
+
+WEFT_DEFINE input_file::input_file(std::string path) : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+  struct stat is{};
+  if (file_.number() < 0 || ::fstat(file_.number(), &is) != 0) fail_at(path_, "cannot be opened");
+  if (const char* other = kind_other_than_file(is.st_mode))
+    throw io_error("weft: " + path_ + ": is " + other + ", not a file");
+  size_ = static_cast<std::uint64_t>(is.st_size);
+}
+
+WEFT_DEFINE void input_file::read(std::uint64_t at, char* to, std::size_t bytes) const {
+  if (at > size_ || bytes > size_ - at) throw io_error("weft: " + path_ + ": ends early");
+  while (bytes > 0) {
+    const ssize_t n = ::pread(file_.number(), to, std::min<std::size_t>(bytes, std::size_t{1} << 30),
+                              static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_at(path_, "cannot be read");
+    if (n == 0) throw io_error("weft: " + path_ + ": became shorter while it was read");
+    to += n, at += static_cast<std::uint64_t>(n), bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+WEFT_DEFINE std::string input_file::text(std::uint64_t most) const {
+  if (size_ > most)
+    throw io_error("weft: " + path_ + ": has " + std::to_string(size_) + " bytes, more than the " +
+                   std::to_string(most) + " that are read");
+  std::string all(static_cast<std::size_t>(size_), '\0');
+  read(0, all.data(), all.size());
+  return all;
+}
+
+WEFT_DEFINE std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+WEFT_DEFINE new_file::new_file(file_calls& calls, std::string path) : calls_(&calls), path_(std::move(path)) {
+  file_ = calls.create(path_);
+  if (file_ < 0) fail_at(path_, "cannot be written");
+}
+
+WEFT_DEFINE void new_file::append(std::string_view part) {
+  while (!part.empty()) {
+    const ssize_t n =
+        calls_->write(file_, part.data(), std::min<std::size_t>(part.size(), std::size_t{1} << 30));
+    if (n < 0 && errno != EINTR) fail_at(path_, "writing failed");
+    if (n > 0) part.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+WEFT_DEFINE void new_file::finish() {
+  if (calls_->sync(file_) != 0) fail_at(path_, "writing failed");
+  if (calls_->close(std::exchange(file_, -1)) != 0) fail_at(path_, "writing failed");
+  finished_ = true;
+}
+
+WEFT_DEFINE void write_new_file(file_calls& calls, const std::string& path, const file_parts& parts) {
+  new_file file(calls, path);
+  for (const std::string_view part : parts) file.append(part);
+  file.finish();
+}
+
+WEFT_DEFINE void replacement_file::finish() {
+  const std::string partial = partial_of(path_);
+  file_.finish();
+  if (calls_->rename(partial, path_) != 0) {
+    const int reason = errno;
+    calls_->remove(partial);
+    errno = reason;
+    fail_at(path_, "cannot be replaced");
+  }
+  sync_folder(*calls_, parent_of(path_));
+}
+
+WEFT_DEFINE std::string replacement_file::cleared(file_calls& calls, const std::string& path) {
+  struct stat is{};
+  if (::lstat(path.c_str(), &is) == 0)
+    if (const char* other = kind_other_than_file(is.st_mode))
+      throw io_error("weft: " + path + ": is " + other + ", not a file that could be replaced");
+  if (calls.remove(partial_of(path)) != 0 && errno != ENOENT) fail_at(partial_of(path), "is in the way");
+  return partial_of(path);
+}
+
+WEFT_DEFINE void replace_file(file_calls& calls, const std::string& path, const file_parts& parts) {
+  replacement_file file(calls, path);
+  for (const std::string_view part : parts) file.append(part);
+  file.finish();
+}
+
+WEFT_DEFINE void make_folders(file_calls& calls, const std::string& path) {
+  struct stat is{};
+  if (::stat(path.c_str(), &is) == 0) {
+    if (!S_ISDIR(is.st_mode))
+      throw io_error("weft: " + path + ": is " +
+                     (kind_other_than_file(is.st_mode) ? kind_other_than_file(is.st_mode) : "a file") +
+                     ", not a folder");
+    return;
+  }
+  const std::string parent = parent_of(path);
+  if (parent != path) make_folders(calls, parent);
+  if (calls.make_folder(path) != 0 && errno != EEXIST) fail_at(path, "cannot be made");
+  sync_folder(calls, parent);
+}
+
+WEFT_DEFINE std::vector<std::string> names_in(const std::string& folder) {
+  DIR* const open = ::opendir(folder.c_str());
+  if (!open) fail_at(folder, "cannot be listed");
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(open)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(open);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+WEFT_DEFINE void remove_tree(file_calls& calls, const std::string& path) {
+  struct stat is{};
+  if (::lstat(path.c_str(), &is) != 0) return;
+  if (S_ISDIR(is.st_mode)) {
+    for (const std::string& name : names_in(path)) remove_tree(calls, path + "/" + name);
+    if (calls.remove_folder(path) != 0 && errno != ENOENT) fail_at(path, "cannot be deleted");
+  } else if (calls.remove(path) != 0 && errno != ENOENT) {
+    fail_at(path, "cannot be deleted");
+  }
+}
+
+}  // namespace io
+}  // namespace weft

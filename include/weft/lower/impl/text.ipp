@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/lower/text.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/lower/text.hpp>
+
+namespace weft {
+namespace lower {
+namespace detail {
+
+WEFT_DEFINE std::string loaded(dtype t, const std::string& element) {
+  if (t == dtype::bf16) return "bf16_to_f32(" + element + ")";
+  if (t == dtype::f16) return "f16_to_f32(" + element + ")";
+  return element;
+}
+
+WEFT_DEFINE std::string stored(dtype t, const std::string& value) {
+  if (t == dtype::bf16) return "f32_to_bf16(" + value + ")";
+  if (t == dtype::f16) return "f32_to_f16(" + value + ")";
+  return std::string("(") + memory_name(t) + ")" + value;
+}
+
+WEFT_DEFINE std::string text_writer::run() {
+  write_parameters();
+  write_head();
+  if (form_.joins_blocks) write_joined_blocks();
+  else
+    for (std::size_t i = 0; i < instructions_.size(); ++i) i += write_instruction(i);
+  write_tail();
+  return std::move(out_);
+}
+
+WEFT_DEFINE void text_writer::write_parameters() {
+  const auto order = std::to_string(form_.order);
+  line("typedef struct {");
+  line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows, blocks;");
+  line("  long extent[" + order + "], stride[" + std::to_string(form_.arguments) + "][" + order + "];");
+  if (form_.numbers > 0) line("  long number[" + std::to_string(form_.numbers) + "];");
+  line("} PARAMS;");
+}
+
+WEFT_DEFINE void text_writer::write_head() {
+  out_ += "KERNEL weft_kernel(";
+  for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
+  line("PARAMS P) {");
+  if (by_rows()) {
+    line("SHARED_MEMORY long shared[GROUP_SIZE];");
+    if (form_.scratch_rows > 0)
+      line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
+           std::to_string(form_.arguments) + "] + GROUP_ID * P.size * 8 * " +
+           std::to_string(form_.scratch_rows) + ";");
+    line("for (long row = GROUP_ID; row < P.rows; row += GROUPS) {");
+  } else {
+    const bool divided = by_columns() && !form_.joins_blocks;
+    line(std::string("long items = P.rows * P.size") + (divided ? " * P.blocks;" : ";"));
+    line("for (long e = GLOBAL_ID; e < items; e += GLOBAL_SIZE) {");
+    line("long row = e / P.size, c = e % P.size;");
+    if (divided) line("long block = row % P.blocks; row /= P.blocks;");
+  }
+  for (int a = 0; a < form_.arguments; ++a) line("long o" + std::to_string(a) + " = 0;");
+  write_offsets("row", 0, kept());
+  if (by_columns()) {
+    const instruction fold = at(instructions_.size() - 2);
+    line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) +
+         ";");
+    for (int a = 0; a < form_.arguments; ++a)
+      line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
+    if (form_.joins_blocks) return;
+    line("long end = P.folded_rows * (block + 1) / P.blocks;");
+    line("for (long f = P.folded_rows * block / P.blocks; f < end; ++f) {");
+    for (int a = 0; a < form_.arguments; ++a)
+      line("long o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
+    write_offsets("f", kept(), form_.order - 1);
+  }
+}
+
+WEFT_DEFINE std::string text_writer::partial(dtype t, const std::string& index) const {
+  const auto n = std::to_string(form_.arguments);
+  return std::string("((GLOBAL ") + register_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + index + "]";
+}
+
+WEFT_DEFINE void text_writer::write_joined_blocks() {
+  const instruction fold = at(instructions_.size() - 2);
+  line("for (long block = 0; block < P.blocks; ++block) {");
+  line("sum = " +
+       combined(fold.op - column_sum, "sum", partial(fold.type, "(row * P.blocks + block) * P.size + c")) +
+       ";");
+}
+
+WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, int last) {
+  if (first >= last) return;
+  line("{ long rest = " + row + ", i;");
+  for (int d = last; d-- > first;) {
+    const auto dim = std::to_string(d);
+    line("i = rest % P.extent[" + dim + "]; rest /= P.extent[" + dim + "];");
+    for (int a = 0; a < form_.arguments; ++a)
+      line("o" + std::to_string(a) + " += i * P.stride[" + std::to_string(a) + "][" + dim + "];");
+  }
+  line("}");
+}
+
+WEFT_DEFINE void text_writer::write_tail() {
+  if (by_columns()) {
+    const instruction fold = at(instructions_.size() - 2);
+    line("}");
+    if (!form_.joins_blocks) line("if (P.blocks > 1) " + partial(fold.type, "e") + " = sum; else");
+    line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
+  }
+  line("}");
+  line("}");
+}
+
+WEFT_DEFINE std::string text_writer::element(dtype t, int a, const char* offset, const std::string& index) {
+  const auto n = std::to_string(a);
+  return std::string("((GLOBAL ") + memory_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + offset + n +
+         " + " + index + "]";
+}
+
+WEFT_DEFINE std::string text_writer::scratch_element(dtype t, int row) const {
+  return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) +
+         "))[c]";
+}
+
+WEFT_DEFINE std::string text_writer::neutral(int fold, dtype t) {
+  if (fold == 0) return "0";
+  const bool max = fold == 1;
+  switch (register_type(t)) {
+    case dtype::f64:
+      return max ? "DOUBLE_OF_BITS(0xfff0000000000000ul)" : "DOUBLE_OF_BITS(0x7ff0000000000000ul)";
+    case dtype::f32: return max ? "FLOAT_OF_BITS(0xff800000u)" : "FLOAT_OF_BITS(0x7f800000u)";
+    case dtype::i64: return max ? "(-0x7fffffffffffffffl - 1)" : "0x7fffffffffffffffl";
+    default: return max ? "(-0x7fffffff - 1)" : "0x7fffffff";
+  }
+}
+
+WEFT_DEFINE std::string text_writer::combined(int fold, const std::string& a, const std::string& b) {
+  constexpr const char* names[] = {"SUM", "LARGER", "SMALLER"};
+  return std::string(names[fold]) + "(" + a + ", " + b + ")";
+}
+
+WEFT_DEFINE std::string text_writer::bits(dtype t, std::uint64_t word) {
+  const any_number x{static_cast<std::int64_t>(word)};
+  switch (register_type(t)) {
+    case dtype::f64: return "DOUBLE_OF_BITS(" + std::to_string(word) + "ul)";
+    case dtype::f32:
+      return "FLOAT_OF_BITS(" + std::to_string(std::bit_cast<std::uint32_t>(x.as<float>())) + "u)";
+    default: return std::string("(") + register_name(t) + ")" + std::to_string(word) + "ul";
+  }
+}
+
+WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
+  const instruction w = at(i);
+  const char* once = by_rows() ? "if (LOCAL_ID == 0) " : "if (c == 0) ";
+  switch (w.op) {
+    case load: {
+      const std::string inner =
+          "P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]";
+      define(i, loaded(w.type, element(w.type, w.a, "o", w.b ? "c * " + inner : "c")));
+      return 0;
+    }
+    case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
+    case store: line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
+    case store_row:
+      line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";");
+      return 0;
+    case spill: line(scratch_element(w.type, w.a) + " = " + reg(w.b) + ";"); return 0;
+    case reload: define(i, scratch_element(w.type, w.a)); return 0;
+    case coordinate: define(i, std::string("(") + register_name(w.type) + ")c"); return 0;
+    case scalar_argument: define(i, run_time_number(w)); return 0;
+    case constant: define(i, bits(w.type, instructions_[i + 1])); return 1;
+    case fold_sum: case fold_max: case fold_min:
+      line("r" + number(i) + " = " + combined(w.op - fold_sum, "r" + number(i), reg(w.a)) + ";");
+      return 0;
+    case column_sum: case column_max: case column_min:
+      line("sum = " + combined(w.op - column_sum, "sum", reg(w.b)) + ";");
+      return 0;
+    case sweep: begin_sweep(i); return 0;
+    case lower::end: end_sweep(i); return 0;
+    default: define(i, operation(w)); return 0;
+  }
+}
+
+WEFT_DEFINE std::string text_writer::run_time_number(const instruction& w) const {
+  const std::string n = "P.number[" + std::to_string(w.a) + "]";
+  if (register_type(w.type) == dtype::f64) return "DOUBLE_OF_BITS(" + n + ")";
+  if (register_type(w.type) == dtype::f32) return "FLOAT_OF_BITS(" + n + ")";
+  return std::string("(") + register_name(w.type) + ")" + n;
+}
+
+WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
+  if (!by_rows()) {
+    line("{");
+    return;
+  }
+  for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
+    if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
+  line("for (long c = LOCAL_ID; c < P.size; c += GROUP_SIZE) {");
+}
+
+WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
+  line("}");
+  if (!by_rows()) return;
+  constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
+  std::size_t k = i;
+  while (at(k).op != sweep) --k;
+  for (++k; k < i; ++k) {
+    const instruction w = at(k);
+    if (!is_fold(w)) continue;
+    const std::string type = register_name(w.type);
+    const std::string to =
+        "r" + number(k);  // in steps: g++ 12 warns of overlapping copies for literal + temporary
+    line(to + " = " + names[w.op - fold_sum] + type + "(" + to + ", (SHARED " + type + "*)shared);");
+  }
+}
+
+WEFT_DEFINE std::string text_writer::operation(const instruction& w) const {
+  if (w.op == op::number_of_op<op::cast>)
+    return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
+  const std::string text = instruction_texts<op::all::list>::at[w.op];
+  const bool integer = !is_floating(w.type) && wraps(w.op);
+  const std::string wide =
+      integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
+  const auto is_letter = [](char x) {
+    return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_';
+  };
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t j = i;
+    while (j < text.size() && is_letter(text[j])) ++j;
+    if (j == i) result += text[i++];
+    else {
+      const std::string name = text.substr(i, j - i);
+      const int operand[] = {w.a, w.b, w.c};
+      result +=
+          name.size() == 1 && name[0] >= 'a' && name[0] <= 'c' ? wide + reg(operand[name[0] - 'a']) : name;
+      i = j;
+    }
+  }
+  return integer ? std::string("(") + register_name(w.type) + ")(" + result + ")" : result;
+}
+
+WEFT_DEFINE std::string text_writer::cast(dtype from, const instruction& w) {
+  const std::string x = reg(w.a);
+  if (w.type == dtype::boolean) return "(" + x + " != 0)";
+  if (is_narrow(w.type)) return loaded(w.type, stored(w.type, "(f32)" + x));
+  if (is_floating(from) && !is_floating(w.type))
+    return std::string(name_of(from)) + "_to_" + name_of(w.type) + "(" + x + ")";
+  return w.type == dtype::u8 ? "(i32)(u8)" + x : std::string("(") + register_name(w.type) + ")" + x;
+}
+
+}  // namespace detail
+
+WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
+  text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
+  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+    const instruction w = instruction::decoded(call.instructions[i]);
+    if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
+    if (w.op == constant) ++i;
+  }
+  return form;
+}
+
+WEFT_DEFINE std::string kernel_name(std::span<const std::uint64_t> instructions) {
+  const auto name_of = [](int op) -> std::string {
+    if (op < first_opcode) return detail::instruction_texts<op::all::list>::name[op];
+    if (op == fold_sum || op == column_sum) return "sum";
+    return op >= fold_sum && op <= column_min ? "extremum" : "";
+  };
+  std::string names;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    const instruction w = instruction::decoded(instructions[i]);
+    if (w.op == constant) ++i;
+    const std::string name = name_of(w.op);
+    if (!name.empty() && (names + ",").find(" " + name + ",") == std::string::npos)
+      names += (names.empty() ? " " : ", ") + name;
+  }
+  return names.empty() ? "copying kernel" : "fused kernel of" + names;
+}
+
+}  // namespace lower
+}  // namespace weft

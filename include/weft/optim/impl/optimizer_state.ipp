@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/optim/optimizer_state.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/optim/optimizer_state.hpp>
+
+namespace weft {
+namespace detail {
+
+WEFT_DEFINE void refuse_step(bool has_parameters) {
+  throw usage_error(
+      has_parameters
+          ? "weft: optimizer: step: no parameter has a gradient: call backward(loss) on the tape that "
+            "evaluated the loss, once before each step, with a loss that depends on this model"
+          : "weft: optimizer: step: the model has no parameter with elements: members of type "
+            "`parameter` are trained; layers with a dyn size are made by `create`");
+}
+
+}  // namespace detail
+
+WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::find(std::string_view kind, std::string_view name) const {
+  const std::size_t place = place_of(kind, name);
+  return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
+}
+
+WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::get(std::string_view kind, std::string_view name, const tensor_state& like,
+                                  dtype type) {
+  const std::size_t place = place_of(kind, name);
+  std::shared_ptr<tensor_state> t;
+  if (is_at(place, kind, name)) {
+    t = slots_[place].tensor;
+    if (t->type != type || !(t->extents == like.extents))
+      refuse<value_error>({"weft: optimizer: ", kind, " of ", name, " is ", name_of(t->type), " ",
+                           t->extents, ", not ", name_of(type), " ", like.extents});
+    move_to(*t, like.where);
+  } else {
+    t = add(place, kind, name, like, type);
+  }
+  if (home_) lent_.push_back(t);
+  return t;
+}
+
+WEFT_DEFINE state_dict_t optimizer_state::tensors() const {
+  state_dict_t all;
+  for (const slot& s : slots_) all.emplace_back(s.kind + "." + s.name, s.tensor);
+  return all;
+}
+
+WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t) {
+  const std::size_t place = place_of(kind, name);
+  if (is_at(place, kind, name)) slots_[place].tensor = std::move(t);
+  else insert(place, kind, name, std::move(t));
+}
+
+WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::string_view name) const {
+  const auto at = std::partition_point(slots_.begin(), slots_.end(), [&](const slot& s) {
+    return s.kind < kind || (s.kind == kind && s.name < name);
+  });
+  return static_cast<std::size_t>(at - slots_.begin());
+}
+
+WEFT_DEFINE void optimizer_state::insert(std::size_t place, std::string_view kind, std::string_view name,
+                          std::shared_ptr<tensor_state> t) {
+  slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
+                slot{std::string(kind), std::string(name), std::move(t)});
+}
+
+}  // namespace weft

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/data_parallel.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/parallel/data_parallel.hpp>
+
+namespace weft {
+namespace parallel {
+
+WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
+                                  const parallel_options& o, const device& where,
+                                  std::shared_ptr<communicator> owners,
+                                  const std::vector<int>& chunks,
+                                  const expert_parameters& experts) : options_(o),
+      where_(where),
+      messages_(message_device(where, &ranks)),
+      groups_(ranks, o, std::move(owners)),
+      units_(units_of(parameters, experts, o, groups_.parts(), chunks)),
+      buffers_(std::move(buffers)),
+      gatherer_(units_, groups_, o, where),
+      reducer_(units_, groups_, o, where) {
+  for (const auto* list : {&parameters, &experts.parameters})
+    for (const auto& p : *list) check(p.first, *p.second);
+  state_dict_t all = parameters;
+  all.insert(all.end(), buffers_.begin(), buffers_.end());
+  begin_as_first(groups_.data(), groups_.labelled("", true), where_, all);
+  groups_.divide_experts(experts.among, experts.replicas);
+  if (!apart())
+    for (const auto* list : {&parameters, &experts.parameters})
+      for (const auto& p : *list) weft::detail::materialize_state<float>(*p.second);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    for (std::size_t m = 0; m < units_[u].members.size(); ++m)
+      places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
+    divide(units_[u]);
+    if (o.offload_parameters) offload(units_[u], *o.offload_parameters);
+    gatherer_.reshard(static_cast<int>(u));
+  }
+}
+
+WEFT_DEFINE void data_parallel_hooks::before_program(operands leaves, const runtime::purpose& why) {
+  for (const auto& [u, read] : by_unit(leaves)) {
+    gatherer_.unshard(u, read);
+    gatherer_.prefetch(u, why, read);
+  }
+}
+
+WEFT_DEFINE void data_parallel_hooks::after_program(operands leaves, const runtime::purpose& why) {
+  if (options_.divide != sharding::parameters) return;
+  for (const auto& [u, read] : by_unit(leaves)) gatherer_.release(u, why);
+}
+
+WEFT_DEFINE void data_parallel_hooks::before_backward(uses all) {
+  if (delivered_)
+    throw value_error(
+        "weft: backward: the gradients of this step have been reduced already; take the step first");
+  uses_.clear();
+  for (tensor_state* leaf : all) ++uses_[leaf];
+  for (unit& u : units_) {
+    u.waiting = 0;
+    for (const member& m : u.members) u.waiting += uses_.contains(m.whole.get()) && !withholds(*m.whole);
+  }
+}
+
+WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
+  for (tensor_state* leaf : leaves) {
+    const auto found = places_.find(leaf);
+    if (found == places_.end() || --uses_[leaf] > 0 || withholds(*leaf)) continue;
+    if (leaf->grad)
+      for (const auto& hook : leaf->gradient_hooks) hook(leaf->grad);
+    const int u = found->second.unit;
+    if (--unit_at(u).waiting == 0) take(u);
+  }
+}
+
+WEFT_DEFINE void data_parallel_hooks::exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) {
+  context_service* const all = groups_.context();
+  if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return;
+  exchange_in_layer(*where_, groups_, op, at, in, out);
+}
+
+WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_operands& o) {
+  context_service* const all = groups_.context();
+  return all && all->attend(where_, op, o, groups_.labelled(""));
+}
+
+WEFT_DEFINE void data_parallel_hooks::broadcast_buffers() {
+  if (groups_.data().size() == 1) return;
+  replace(buffers_, [&](elements e, const std::string& name) {
+    return groups_.data().broadcast(e, 0, groups_.labelled(name));
+  });
+}
+
+WEFT_DEFINE void data_parallel_hooks::average_parameters() {
+  state_dict_t all;
+  for (const unit& u : units_)
+    for (const member& m : u.members) all.emplace_back(m.name, m.whole);
+  replace(all, [&](elements e, const std::string& name) {
+    return groups_.data().all_reduce(e, reduction::average, groups_.labelled(name));
+  });
+}
+
+WEFT_DEFINE state_dict_t data_parallel_hooks::local() const {
+  state_dict_t all(places_.size());
+  for (const unit& u : units_)
+    for (const member& m : u.members) all[static_cast<std::size_t>(m.number)] = {m.name, m.local};
+  return all;
+}
+
+WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, const state_ptr& local) {
+  const member& m = member_named(name);
+  auto copy = make_state(where_, m.whole->extents, local->type);
+  if (groups_.parts() == 1) {
+    copy_rows(copy, 0, local, 0, local->extents.size());
+    return whole_layer(m, copy);
+  }
+  const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
+  groups_.shards()
+      .all_gather(elements_of(*own), elements_of(*all), counts_of(m), groups_.labelled(name, true))
+      .wait();
+  if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
+  return whole_layer(m, copy);
+}
+
+WEFT_DEFINE std::vector<held_tensor> data_parallel_hooks::held_tensors() const {
+  std::vector<held_tensor> all(places_.size());
+  for (const unit& u : units_)
+    for (const member& m : u.members) {
+      const shape rows = in_rows(m.local->extents);
+      const index_t first = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
+      const communicator* const layers = groups_.layers();
+      const bool divided = m.whole->is_part_of_layer();
+      all[static_cast<std::size_t>(m.number)] = {
+          m.name,
+          {m.whole->type, m.whole->whole()},
+          boxes_of_part(in_rows(m.whole->whole()), m.whole->where_in_layer(), layers ? layers->size() : 1,
+                        layers ? layers->rank() : 0, first, rows),
+          m.local,
+          groups_.replicas().rank() == 0 && (divided || is_first_of_layer()),
+          false};
+    }
+  for (const auto& [name, b] : buffers_)
+    all.push_back({name,
+                   {b->type, b->extents},
+                   {whole_box(in_rows(b->extents))},
+                   b,
+                   groups_.data().rank() == 0 && is_first_of_layer(),
+                   true});
+  return all;
+}
+
+WEFT_DEFINE index_t data_parallel_hooks::parameter_bytes() const {
+  index_t n = 0;
+  for (const unit& u : units_)
+    for (const member& m : u.members)
+      n += static_cast<index_t>(options_.divide == sharding::parameters ? m.local->bytes()
+                                                                        : m.whole->bytes());
+  return n;
+}
+
+WEFT_DEFINE void data_parallel_hooks::check(const std::string& name, const tensor_state& p) {
+  if (p.type != dtype::f32)
+    refuse<value_error>({"weft: bind: parameter ", name, " is ", name_of(p.type), ", not f32"});
+}
+
+WEFT_DEFINE void data_parallel_hooks::take(int u) {
+  tensor_list kept;
+  for (const state_ptr& w : withheld_) kept.push_back(std::exchange(w->grad, nullptr));
+  reducer_.take(u, synchronizes_);
+  for (std::size_t i = 0; i < kept.size(); ++i) withheld_[i]->grad = std::move(kept[i]);
+}
+
+WEFT_DEFINE bool data_parallel_hooks::withholds(const tensor_state& t) const {
+  return std::any_of(withheld_.begin(), withheld_.end(), [&](const state_ptr& w) { return w.get() == &t; });
+}
+
+WEFT_DEFINE state_ptr data_parallel_hooks::whole_layer(const member& m, const state_ptr& part) {
+  return m.whole->is_part_of_layer() ? gathered(part, m.whole->whole(), m.whole->divided->where,
+                                                *groups_.layers(), groups_.labelled(m.name, true))
+                                     : part;
+}
+
+WEFT_DEFINE rank_counts data_parallel_hooks::counts_of(const member& m) const {
+  rank_counts counts;
+  for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
+  return counts;
+}
+
+WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
+  if (groups_.parts() == 1) return;
+  const state_ptr rows =
+      apart() ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
+  const std::span<const piece> own = u.message.part(groups_.part());
+  for (const piece& p : own) {
+    member& m = u.at(p.member);
+    const bool is_deferred = m.whole->is_deferred();
+    if (apart()) weft::detail::no_longer_deferred(*m.whole);
+    m.local = alias_of(*m.whole);
+    m.local->extents = in_rows(m.whole->extents);
+    m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
+    const state_ptr& base = apart() ? rows : m.whole;
+    const index_t at = apart() ? p.in_message - own[0].in_message : p.at;
+    m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
+    if (!apart()) continue;
+    if (is_deferred) weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
+    else copy_rows(m.local, 0, m.whole, p.at, p.count);
+    if (!m.whole->divided)
+      m.whole->divided = std::make_shared<division>(division{m.name, m.whole->extents, {}});
+  }
+}
+
+WEFT_DEFINE void data_parallel_hooks::offload(unit& u, const device& home) {
+  if (!apart())
+    throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
+  for (member& m : u.members) move_to(*m.local, home);
+}
+
+WEFT_DEFINE std::vector<std::pair<int, std::vector<int>>> data_parallel_hooks::by_unit(operands leaves) {
+  std::vector<std::pair<int, std::vector<int>>> result;
+  if (groups_.parts() == 1) return result;
+  for (const state_ptr& leaf : leaves) {
+    const auto found = leaf ? places_.find(leaf.get()) : places_.end();
+    if (found == places_.end()) continue;
+    const place at = found->second;
+    auto entry =
+        std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.first == at.unit; });
+    if (entry == result.end()) entry = result.insert(result.end(), {at.unit, {}});
+    auto& members = entry->second;
+    const auto where = std::lower_bound(members.begin(), members.end(), at.member);
+    if (where == members.end() || *where != at.member) members.insert(where, at.member);
+  }
+  for (auto& [u, members] : result)
+    if (unit_at(u).stays) members = unit_at(u).everything;
+  return result;
+}
+
+WEFT_DEFINE const member& data_parallel_hooks::member_named(const std::string& name) const {
+  for (const unit& u : units_)
+    for (const member& m : u.members)
+      if (m.name == name) return m;
+  refuse<value_error>({"weft: there is no parameter named ", name});
+}
+
+}  // namespace parallel
+}  // namespace weft

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/groups.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/parallel/groups.hpp>
+
+namespace weft {
+namespace parallel {
+
+WEFT_DEFINE rank_groups::rank_groups(communicator& data, const parallel_options& o,
+                          std::shared_ptr<communicator> owners) : data_(&data), timeout_(o.timeout) {
+  const int n = data.size();
+  const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
+  if (n % group) refuse<usage_error>({"weft: groups of ", group, " ranks do not divide ", n, " ranks"});
+  sizes_.dp = n / group;
+  sizes_.fsdp = group;
+  shards_ = along(mesh_axis::fsdp, "shards", false);
+  replicas_ = along(mesh_axis::dp, "replicas", o.hook != nullptr);
+  owners_ = owners ? std::move(owners) : shards_;
+}
+
+WEFT_DEFINE axis_bytes rank_groups::sent_by_axis() const {
+  axis_bytes all{};
+  all[static_cast<std::size_t>(mesh_axis::fsdp)] = payload(shards_->sent());
+  for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
+    if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
+  if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
+  if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
+  if (experts_) {
+    all[static_cast<std::size_t>(mesh_axis::ep)] += payload(experts_->sent());
+    all[static_cast<std::size_t>(mesh_axis::dp)] += payload(expert_replicas_->sent());
+  }
+  return all;
+}
+
+WEFT_DEFINE std::shared_ptr<communicator> rank_groups::along(mesh_axis a, const char* label, bool apart) const {
+  std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
+  if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
+    const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);
+    group->record_in(data_->recorder(), label + std::string(" of rank ") + std::to_string(first));
+  }
+  return group;
+}
+
+}  // namespace parallel
+}  // namespace weft

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/pipeline_axis.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/parallel/pipeline_axis.hpp>
+
+namespace weft {
+namespace parallel {
+
+WEFT_DEFINE mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
+  mesh_sizes sizes{.pp = o.stages, .tp = o.layer_ranks};
+  if (ranks % o.stages)
+    weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages for ", ranks, " ranks"});
+  const int data = std::max(1, ranks / o.stages / o.layer_ranks);
+  if (data % o.context_ranks)
+    weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks, " ranks that divide positions for ", data,
+                               " ranks of each stage"});
+  sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
+  sizes.dp = std::max(1, data / sizes.fsdp);
+  return check_mesh(sizes, ranks);
+}
+
+WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages,
+                                                        index_t micro_batches, bool divides_backward) {
+  if (!s.has_messages()) s = pipeline::with_messages(s);
+  if (const auto mistake = pipeline::check(s))
+    weft::refuse<usage_error>({"weft: pipeline: the schedule cannot run: ", pipeline::to_text(*mistake)});
+  const auto refuse = [&](const std::string& why) {
+    weft::refuse<usage_error>(
+        {"weft: pipeline: the schedule for ", stages, " stages and ", micro_batches, " micro-batches ", why});
+  };
+  if (s.stages() != stages || s.micro_batches != micro_batches)
+    refuse("is one for " + std::to_string(s.stages()) + " stages and " + std::to_string(s.micro_batches));
+  if (!divides_backward && weft::detail::divides_backward(s))
+    refuse("divides backward steps, for which the policy must ask: pp<pipeline::zb_h1>, or pp<make, true>");
+  if (!s.flush && s.chunks() != stages)
+    refuse("updates parameters after each backward step, which needs one chunk on each stage: it has " +
+           std::to_string(s.chunks()));
+  return s;
+}
+
+WEFT_DEFINE void refuse_without_flush(const parallel_options& o, double clip, bool scales_loss) {
+  const auto refuse = [](const std::string& what) {
+    weft::refuse<usage_error>(
+        {"weft: pipeline: the schedule updates parameters after each backward step: ", what});
+  };
+  if (clip > 0)
+    refuse(
+        "step_options::clip needs the norm of the gradient over all stages, which do not wait for each "
+        "other; set it to 0");
+  if (scales_loss)
+    refuse(
+        "the scale of the loss of precision::f16 follows from the gradients of all stages; use "
+        "precision::bf16");
+  if (o.divide != sharding::none)
+    refuse(
+        "fsdp divides parameters or the state of the optimizer among ranks, each stage keeps whole "
+        "versions of its parameters; use dp");
+  if (o.local_steps > 1)
+    refuse("local_steps is " + std::to_string(o.local_steps) + ": ranks would keep different versions");
+}
+
+}  // namespace parallel
+}  // namespace weft

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/unit.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/parallel/unit.hpp>
+
+namespace weft {
+namespace parallel {
+
+WEFT_DEFINE index_t member::begin(int part, int parts) const {
+  index_t row = 0;
+  for (int p = 0; p < part; ++p) row += even_part(rows(), parts, p);
+  return row * row_size();
+}
+
+WEFT_DEFINE message_layout::message_layout(const std::vector<member>& members, const std::vector<int>& chosen, int parts) {
+  for (int p = 0; p < parts; ++p) {
+    first.push_back(static_cast<int>(pieces.size()));
+    const index_t before = count;
+    for (int m : chosen) {
+      const member& of = members[static_cast<std::size_t>(m)];
+      pieces.push_back({m, of.begin(p, parts), of.size(p, parts), count});
+      count += of.size(p, parts);
+    }
+    counts.push_back(count - before);
+  }
+  first.push_back(static_cast<int>(pieces.size()));
+}
+
+WEFT_DEFINE std::span<const piece> message_layout::part(int p) const {
+  const auto begin = static_cast<std::size_t>(first[static_cast<std::size_t>(p)]);
+  const auto end = static_cast<std::size_t>(first[static_cast<std::size_t>(p) + 1]);
+  return std::span(pieces).subspan(begin, end - begin);
+}
+
+WEFT_DEFINE state_ptr state_like(const tensor_state& t, const device& where) {
+  state_ptr state = make_state(where, t.extents, t.type);
+  if (t.is_part_of_layer())
+    state->divided = unnamed_division(t.whole(), t.divided->where, t.divided->ranks, t.divided->rank);
+  return state;
+}
+
+WEFT_DEFINE state_ptr zeros_like(const tensor_state& t) {
+  const state_ptr z = state_like(t, t.where);
+  t.where->fill_zero(z->memory.data(), z->bytes());
+  return z;
+}
+
+WEFT_DEFINE device message_device(const device& where, const communicator* ranks) {
+  if (where->holds_messages() || (ranks && ranks->reaches() == &*where)) return where;
+  if (!where->computes()) return device(std::make_shared<counting_backend>());
+  return device(std::make_shared<cpu::cpu_backend>(1));
+}
+
+WEFT_DEFINE void check_message_type(const char* option, dtype t) {
+  if (t != dtype::f32 && t != dtype::bf16 && t != dtype::f16)
+    refuse<usage_error>({"weft: bind: ", option, " is ", name_of(t), ", not f32, bf16 or f16"});
+}
+
+WEFT_DEFINE state_ptr in_type(dtype type, const state_ptr& t) {
+  if (t->type == type) return t;
+  const state_ptr converted = flat(t->where, t->extents.size(), type);
+  if (t->extents.size() > 0) runtime::convert(*t->where, *t, *converted);
+  return converted;
+}
+
+WEFT_DEFINE elements elements_of(const tensor_state& t) {
+  return {t.memory.data(), t.extents.size(), t.type,
+          t.where->holds_messages() ? memory_space::host : memory_space::device};
+}
+
+WEFT_DEFINE void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
+                      index_t count) {
+  const auto size = size_of(to->type);
+  char* const target = static_cast<char*>(to->memory.data()) + to_at * size;
+  const char* const source = static_cast<const char*>(from->memory.data()) + from_at * size;
+  const auto bytes = static_cast<std::size_t>(count * size);
+  if (to->where == from->where) return copy_elements(*to->where, to->type, target, source, count);
+  if (from->where->host_accessible()) return to->where->upload(target, source, bytes);
+  if (to->where->host_accessible()) return from->where->download(target, source, bytes);
+  const std::unique_ptr<std::byte[]> host(new std::byte[bytes]);
+  from->where->download(host.get(), source, bytes);
+  to->where->upload(target, host.get(), bytes);
+}
+
+WEFT_DEFINE state_ptr reachable(const device& messages, const state_ptr& t) {
+  if (t->where == messages || t->where->holds_messages()) return t;
+  const state_ptr copy = flat(messages, t->extents.size(), t->type);
+  copy_rows(copy, 0, t, 0, t->extents.size());
+  return copy;
+}
+
+WEFT_DEFINE std::string block_of(const std::string& name) {
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    if (name.find_first_not_of("0123456789", at) >= end) return name.substr(0, end);
+    at = end + 1;
+  }
+  return "";
+}
+
+WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
+                                                                      const parallel_options& o,
+                                                                      const std::vector<int>& chunks) {
+  std::vector<std::vector<int>> units;
+  const bool by_size = !o.unit && o.divide <= sharding::optimizer;
+  std::vector<std::pair<std::string, int>> names;
+  index_t bytes = 0;
+  const auto chunk = [&](int i) { return chunks.empty() ? 0 : chunks[static_cast<std::size_t>(i)]; };
+  for (int i = static_cast<int>(parameters.size()); i-- > 0;) {
+    const auto& [name, p] = parameters[static_cast<std::size_t>(i)];
+    const auto own = static_cast<index_t>(p->bytes());
+    if (by_size) {
+      const index_t limit = units.size() <= 1 ? o.first_bucket_bytes : o.bucket_bytes;
+      if (units.empty() || chunk(i) != chunk(units.back().back()) || (bytes > 0 && bytes + own > limit)) {
+        units.emplace_back();
+        bytes = 0;
+      }
+      units.back().push_back(i);
+      bytes += own;
+      continue;
+    }
+    const std::pair unit(o.unit ? o.unit(name) : block_of(name), chunk(i));
+    const auto found = std::find(names.begin(), names.end(), unit);
+    if (found == names.end()) {
+      names.push_back(unit);
+      units.push_back({i});
+    } else {
+      units[static_cast<std::size_t>(found - names.begin())].push_back(i);
+    }
+  }
+  for (auto& u : units) std::sort(u.begin(), u.end());
+  return units;
+}
+
+WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
+                                                int parts, const std::vector<int>& chunks) {
+  std::vector<unit> units;
+  for (const std::vector<int>& numbers : divided_into_units(parameters, o, chunks)) {
+    std::vector<member> members;
+    std::vector<int> all;
+    for (int i : numbers) {
+      const auto& [name, p] = parameters[static_cast<std::size_t>(i)];
+      all.push_back(static_cast<int>(members.size()));
+      members.push_back({name, i, p, p});
+    }
+    const std::string path = o.unit ? o.unit(members[0].name) : block_of(members[0].name);
+    const std::string several = members.size() > 1 ? " .. " + members.back().name : "";
+    const std::string name = path.empty() ? members[0].name + several : path;
+    message_layout message(members, all, parts);
+    units.push_back({name, std::move(members), std::move(all), std::move(message), nullptr, path.empty()});
+  }
+  return units;
+}
+
+WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters,
+                                                const expert_parameters& experts, const parallel_options& o,
+                                                int parts, const std::vector<int>& chunks) {
+  std::vector<unit> units = units_of(parameters, o, parts, chunks);
+  for (unit& u : units_of(experts.parameters, o, parts)) {
+    for (member& m : u.members) m.number += static_cast<int>(parameters.size());
+    u.replicas = experts.replicas.get();
+    units.push_back(std::move(u));
+  }
+  return units;
+}
+
+}  // namespace parallel
+}  // namespace weft

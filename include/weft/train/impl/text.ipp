@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/train/text.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/train/text.hpp>
+
+namespace weft {
+
+WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code failed;
+    if (fs::is_directory(path, failed)) {
+      for (const auto& entry : fs::recursive_directory_iterator(path, failed))
+        if (entry.is_regular_file(failed)) files.push_back(entry.path().string());
+    } else {
+      files.push_back(path);
+    }
+    if (failed) throw io_error("weft: " + path + ": " + failed.message());
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<unsigned char> bytes;
+  for (const std::string& file : files) {
+    const io::input_file in(file);
+    const std::size_t before = bytes.size();
+    bytes.resize(before + static_cast<std::size_t>(in.size()));
+    in.read(0, reinterpret_cast<char*>(bytes.data()) + before, bytes.size() - before);
+  }
+  if (bytes.empty()) throw usage_error("weft: the data is empty");
+  return bytes;
+}
+
+WEFT_DEFINE text_samples::text_samples(std::vector<unsigned char> bytes, index_t positions) : bytes_(std::move(bytes)), positions_(positions) {
+  if (positions_ < 1)
+    throw usage_error("weft: text_samples: a context of " + std::to_string(positions_) + " positions");
+  if (size() < 1)
+    throw usage_error("weft: the text has " + std::to_string(bytes_.size()) +
+                      " bytes, fewer than a context of " + std::to_string(positions_) + " and its label");
+}
+
+WEFT_DEFINE void text_samples::read(index_t i, std::uint8_t* inputs, std::uint8_t* labels) const {
+  const unsigned char* from = bytes_.data() + i * positions_;
+  std::copy(from, from + positions_, inputs);
+  std::copy(from + 1, from + 1 + positions_, labels);
+}
+
+}  // namespace weft

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/train/weights.hpp>.
+#pragma once
+
+#include <weft/base/config.hpp>
+#include <weft/train/weights.hpp>
+
+namespace weft {
+namespace detail {
+
+WEFT_DEFINE std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header,
+                                                   const io::input_file& file,
+                                                   const std::vector<held_tensor>& held) {
+  std::map<std::string_view, const io::tensor_entry*> entries;
+  for (const io::tensor_entry& e : header.tensors) entries[e.name] = &e;
+  std::vector<tensor_in_file> all;
+  for (const held_tensor& t : held) {
+    const auto found = entries.find(t.name);
+    if (found == entries.end()) throw io_error("weft: " + file.path() + ": tensor " + t.name + " is missing");
+    const io::tensor_entry& e = *found->second;
+    if (e.type != t.whole.type || !(parallel::in_rows(e.extents) == parallel::in_rows(t.whole.extents)))
+      throw io_error("weft: " + file.path() + ": tensor " + t.name + " is " + name_of(e.type) + " " +
+                     to_string(e.extents) + ", the model wants " + name_of(t.whole.type) + " " +
+                     to_string(t.whole.extents));
+    const box whole = whole_box(parallel::in_rows(e.extents));
+    if (t.local) all.push_back({&t, {file, header.data + e.begin, whole, {}, t.name}});
+  }
+  return all;
+}
+
+WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held, comm_options o) : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
+  std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
+    return std::pair(io::detail::rank_of(b.whole.type), std::string_view(a.name)) <
+           std::pair(io::detail::rank_of(a.whole.type), std::string_view(b.name));
+  });
+}
+
+WEFT_DEFINE void weights_writer::open(io::file_calls& calls) {
+  for (const held_tensor& t : held_)
+    if (t.local) t.local->where->synchronize();
+  if (owners_.rank() != 0) return;
+  std::vector<io::tensor_entry> entries;
+  for (const held_tensor& t : held_) entries.push_back({t.name, t.whole.type, t.whole.extents, 0, 0});
+  file_.emplace(calls, path_);
+  file_->append(io::safetensors_beginning(entries, {{"format", "pt"}}));
+}
+
+WEFT_DEFINE std::string weights_writer::write() {
+  gather_boxes();
+  std::string failure;
+  const auto attempt = [&](auto f) {
+    if (failure.empty()) failure = message_of(f);
+  };
+  for (std::size_t t = 0; t < held_.size(); ++t) {
+    const index_t size = size_of(held_[t].whole.type);
+    const index_t most = static_cast<index_t>(io::block_bytes) / size;
+    for_each_slab(parallel::in_rows(held_[t].whole.extents), most, [&](const box& slab) {
+      attempt([&] { copy_own(held_[t], slab); });
+      if (owners_.rank() != 0) return send();
+      slab_.resize(static_cast<std::size_t>(slab.size() * size));
+      place(slab, 0, t);
+      for (int r = 1; r < owners_.size(); ++r) receive(r, slab, t);
+      attempt([&] { file_->append({slab_.data(), slab_.size()}); });
+    });
+  }
+  if (file_) attempt([&] { file_->finish(); });
+  return failure;
+}
+
+WEFT_DEFINE void weights_writer::gather_boxes() {
+  std::vector<std::int64_t> own;
+  for (held_tensor& t : held_) {
+    if (!t.saves || !t.local) t.parts.clear();
+    own.push_back(static_cast<std::int64_t>(t.parts.size()));
+    for (const stored_box& p : t.parts)
+      for (const shape* s : {&p.where.offset, &p.where.extents})
+        own.insert(own.end(), s->extent, s->extent + s->order);
+  }
+  const auto ranks = static_cast<std::size_t>(owners_.size());
+  std::vector<std::int64_t> counts(ranks), numbers;
+  const auto size = static_cast<std::int64_t>(own.size());
+  owners_.all_gather(std::span(&size, 1), counts, {}, options_).wait();
+  if (owners_.rank() == 0)
+    numbers.resize(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), index_t{0})));
+  owners_.gather(own, numbers, 0, rank_counts(counts.begin(), counts.end()), options_).wait();
+  boxes_.assign(owners_.rank() == 0 ? ranks * held_.size() : 0, {});
+  const std::int64_t* n = numbers.data();
+  for (std::size_t i = 0; i < boxes_.size(); ++i) {
+    const int order = parallel::in_rows(held_[i % held_.size()].whole.extents).order;
+    for (std::int64_t left = *n++; left > 0; --left) {
+      box b{{order, {}}, {order, {}}};
+      for (shape* s : {&b.offset, &b.extents})
+        for (int d = 0; d < order; ++d) (*s)[d] = *n++;
+      boxes_[i].push_back(b);
+    }
+  }
+}
+
+WEFT_DEFINE void weights_writer::copy_own(const held_tensor& t, const box& slab) {
+  const index_t size = size_of(t.whole.type);
+  message_.clear();
+  for (const stored_box& p : t.parts) {
+    const box own = intersection(slab, p.where);
+    const std::size_t begin = message_.size();
+    message_.resize(begin + static_cast<std::size_t>(own.size() * size));
+    for_each_run(own, p, [&](index_t to, index_t from, index_t count) {
+      t.local->where->download(message_.data() + begin + to * size,
+                               static_cast<const char*>(t.local->memory.data()) + from * size,
+                               static_cast<std::size_t>(count * size));
+    });
+  }
+}
+
+WEFT_DEFINE void weights_writer::receive(int rank, const box& slab, std::size_t t) {
+  std::size_t bytes = 0;
+  for (const box& b : boxes_of_rank(rank, t))
+    bytes += bytes_of(intersection(slab, b).extents, held_[t].whole.type);
+  message_.resize(bytes);
+  if (message_.empty()) return;
+  owners_.receive(bytes_in(message_), rank, 0, options_).wait();
+  place(slab, rank, t);
+}
+
+WEFT_DEFINE void weights_writer::place(const box& slab, int rank, std::size_t t) {
+  const index_t size = size_of(held_[t].whole.type);
+  const char* message = message_.data();
+  for (const box& b : boxes_of_rank(rank, t)) {
+    const box common = intersection(slab, b);
+    for_each_run(common, slab, [&](index_t from, index_t to, index_t count) {
+      std::memcpy(slab_.data() + to * size, message + from * size, static_cast<std::size_t>(count * size));
+    });
+    message += common.size() * size;
+  }
+}
+
+}  // namespace detail
+}  // namespace weft
