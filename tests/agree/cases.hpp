@@ -118,7 +118,9 @@ class stored_case {
 };
 
 inline io::stored_tensors file(const std::string& name) {
-  return io::read_safetensors(std::string(WEFT_TEST_DATA) + "/" + name + ".safetensors");
+  std::string path = WEFT_TEST_DATA "/";
+  path.append(name).append(".safetensors");
+  return io::read_safetensors(path);
 }
 
 /// Calls f(case) for the cases called `name`, of which there must be one.

@@ -52,7 +52,7 @@ MUTATIONS = [
                "return simd::convert<float>(v);")],
              options=("--only-op", "cast"), programs=200),
     Mutation("bounds", "bounds of slices are not compared with extents",
-             [("weft/run/symbols.hpp", "if (start < 0 || start > from[dim] || stop > from[dim] ||", "if (start < 0 ||"),
+             [("weft/run/impl/symbols.ipp", "if (start < 0 || start > from[dim] || stop > from[dim] ||", "if (start < 0 ||"),
               ("weft/run/impl/specialization.ipp", "if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())", "if (false)")],
              modes="refused", options=("--only-op", "slice_outside"), programs=40),
     Mutation("scatter", "scatter_add does not compare its operands",

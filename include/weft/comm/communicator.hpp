@@ -59,8 +59,7 @@ class communicator {
   /// The same on `root` only; elsewhere `all` may be empty.
   work gather(const_elements mine, elements all, int root = 0, rank_counts counts = {}, comm_options o = {});
   /// Divides `all` on `root` among the ranks; elsewhere `all` may be empty.
-  work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {},
-               comm_options o = {});
+  work scatter(const_elements all, elements mine, int root = 0, rank_counts counts = {}, comm_options o = {});
   /// Each rank receives its part of the reduction of `all` over all ranks.
   work reduce_scatter(const_elements all, elements mine, reduction op = reduction::sum,
                       rank_counts counts = {}, comm_options o = {});

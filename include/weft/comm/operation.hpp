@@ -137,7 +137,7 @@ struct operation {
 
 /// The error for a message whose two sides do not agree; ranks are numbered as in the world.
 std::string message_disagreement(int sender, const std::string& sent, int receiver,
-                                        const std::string& received);
+                                 const std::string& received);
 
 /// The error for a part of an all_to_all whose two sides do not agree; empty if they do.
 std::string part_disagreement(int sender, index_t sent, int receiver, index_t expected);
@@ -145,7 +145,7 @@ std::string part_disagreement(int sender, index_t sent, int receiver, index_t ex
 /// From the texts of all `members`, numbered as in the world: which ranks call another operation `number`
 /// than most ranks do; empty if all agree.
 std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
-                                std::uint64_t number);
+                         std::uint64_t number);
 
 }  // namespace weft
 

@@ -52,7 +52,7 @@ std::string apart(const rank_wait& w);
 /// The report of `rank`, which has waited for `limit` ms in `w`. `silent`: ranks that did not report their
 /// standing; if there are any, they are the cause.
 std::string late_report(const rank_wait& w, int rank, std::int64_t limit, const rank_standings& all,
-                               const std::vector<int>& silent = {});
+                        const std::vector<int>& silent = {});
 
 }  // namespace weft::detail
 

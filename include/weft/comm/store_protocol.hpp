@@ -121,7 +121,7 @@ struct store_reply {
 
 /// A short answer that is not counted, or one with a stored value, which is.
 store_reply store_answer(std::uint64_t client, std::int64_t number, store_status status,
-                                const std::string& value);
+                         const std::string& value);
 store_reply store_answer(std::uint64_t client, std::int64_t number, shared_value value);
 
 }  // namespace detail

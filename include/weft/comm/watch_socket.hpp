@@ -71,8 +71,7 @@ struct address_list {
 /// Listens on a free port of `host`, an address of this machine. Throws comm_error on failure.
 descriptor listen_on(const std::string& host, int& port);
 
-descriptor connect_to(const std::string& host, const std::string& port,
-                                  std::chrono::milliseconds limit);
+descriptor connect_to(const std::string& host, const std::string& port, std::chrono::milliseconds limit);
 
 }  // namespace weft::detail
 

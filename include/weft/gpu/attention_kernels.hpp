@@ -42,8 +42,7 @@ native_text row_by_row(const char* text, const native_operands& o, index_t items
 [[gnu::cold]] std::vector<native_text> attention_texts(const native_operands& o, index_t memory);
 
 /// The kernels of its derivative: the cotangents of queries, then those of keys and values.
-[[gnu::cold]] std::vector<native_text> attention_backward_texts(const native_operands& o,
-                                                                       index_t memory);
+[[gnu::cold]] std::vector<native_text> attention_backward_texts(const native_operands& o, index_t memory);
 
 }  // namespace weft::gpu
 

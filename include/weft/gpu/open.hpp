@@ -105,8 +105,7 @@ template <class Kind>
 /// not operands of programs on another. Throws device_error if the device does not exist or is not part of
 /// this build.
 [[gnu::cold]] device open_device(const std::string& name, const device_options& o = {},
-                                        const std::function<void(const std::string&)>& fallback =
-                                            print_fallback);
+                                 const std::function<void(const std::string&)>& fallback = print_fallback);
 
 }  // namespace weft
 

@@ -48,8 +48,7 @@ class rank_sums {
 
   /// Queues the reduction of `count` elements of each rank into `out`, which may be those of a rank. Requires
   /// the device's context.
-  void queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count,
-             CUstream stream);
+  void queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count, CUstream stream);
 
  private:
   struct kernel_code {

@@ -85,17 +85,16 @@ inline stored_tensor stored(const tensor_state& t) {
 
 namespace detail {
 [[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
-                                                  const stored_tensor& from, const tensor_state& t,
-                                                  const char* cure = "");
+                                           const stored_tensor& from, const tensor_state& t,
+                                           const char* cure = "");
 }  // namespace detail
 
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
 /// and 1.
 void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
-                               const tensor_state& t);
+                        const tensor_state& t);
 /// Sets the elements of `t` to the stored ones; throws io_error unless dtype and shape are the same.
-void restore(const std::string& path, const std::string& name, const stored_tensor& from,
-                    tensor_state& t);
+void restore(const std::string& path, const std::string& name, const stored_tensor& from, tensor_state& t);
 
 /// Tensors by name; a state_dict is one.
 using named_tensors = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;

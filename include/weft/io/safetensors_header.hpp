@@ -94,7 +94,7 @@ inline safetensors_header parse_safetensors_header(std::string_view beginning, s
 /// The bytes before the data of a file with these tensors, whose offsets are set; padded so that data is
 /// aligned to 8 bytes.
 std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
-                                         const std::map<std::string, std::string>& metadata);
+                                  const std::map<std::string, std::string>& metadata);
 
 }  // namespace weft::io
 

@@ -54,14 +54,13 @@ void sgd::update(const parameter_update<T>& u) const {
   const auto velocity = u.state("momentum");
   const auto moved = velocity * (first ? u.number(0) : mu);
   if (nesterov)
-    u.assign(let(g, [&](auto slope) {
-                   return let(moved + slope, [&](auto v) {
-                     return u.results(value - (slope + v * mu) * rate, v);
-                   });
+    u.assign(let(g,
+                 [&](auto slope) {
+                   return let(moved + slope,
+                              [&](auto v) { return u.results(value - (slope + v * mu) * rate, v); });
                  }),
-                 velocity);
-  else
-    u.assign(let(moved + g, [&](auto v) { return u.results(value - v * rate, v); }), velocity);
+             velocity);
+  else u.assign(let(moved + g, [&](auto v) { return u.results(value - v * rate, v); }), velocity);
 }
 #ifdef WEFT_COMPILED
 extern template void sgd::update(const parameter_update<float>&) const;
@@ -114,7 +113,8 @@ void adamw::update(const parameter_update<T>& u) const {
   const auto first = u.state("exp_avg"), second = u.state("exp_avg_sq");
   const auto decayed_first = first * b1, decayed_second = second * b2;
   const auto slope = u.gradient();
-  u.assign(let(u.value(), [&](auto value) {
+  u.assign(let(u.value(),
+               [&](auto value) {
                  return let(slope + value * coupled, [&](auto g) {
                    return let(decayed_first + g * rest1, [&](auto m) {
                      return let(decayed_second + g * g * rest2, [&](auto v) {
@@ -123,7 +123,7 @@ void adamw::update(const parameter_update<T>& u) const {
                    });
                  });
                }),
-               first, second);
+           first, second);
 }
 #ifdef WEFT_COMPILED
 extern template void adamw::update(const parameter_update<float>&) const;

@@ -34,12 +34,11 @@ inline std::string_view bytes_in(const auto& fields) {
 std::uint64_t digest(const tensor_state& t);
 
 /// Sets the elements of `t` to those of rank 0, in messages of at most 1 MiB.
-void take_elements(communicator& ranks, const comm_options& o, const device& messages,
-                          const state_ptr& t);
+void take_elements(communicator& ranks, const comm_options& o, const device& messages, const state_ptr& t);
 
 /// Sets the initializers of deferred parameters to those of rank 0.
 [[gnu::cold]] void take_initializers(communicator& ranks, const comm_options& o,
-                                            const tensor_list& parameters);
+                                     const tensor_list& parameters);
 
 /// Throws value_error if the elements of `t` are with another run.
 [[gnu::cold]] void require_elements_here(const std::string& name, const tensor_state& t);
@@ -51,7 +50,7 @@ void take_elements(communicator& ranks, const comm_options& o, const device& mes
 /// usage_error on all ranks if a parameter is deferred on some ranks only, value_error if another run has its
 /// elements. Collective.
 [[gnu::cold]] void begin_as_first(communicator& ranks, comm_options o, const device& where,
-                                         const state_dict_t& tensors);
+                                  const state_dict_t& tensors);
 
 }  // namespace weft::parallel
 

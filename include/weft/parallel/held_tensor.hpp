@@ -21,7 +21,7 @@ inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shap
 /// has, and where they are in a tensor of these rows, of shape `local`. Several if the dim is divided in
 /// groups.
 [[gnu::cold]] std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
-                                                           int rank, index_t first, const shape& local);
+                                                    int rank, index_t first, const shape& local);
 }  // namespace parallel
 
 /// What a rank holds of a parameter or buffer. All ranks have the same list, in the order of the model, also

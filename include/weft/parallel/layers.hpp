@@ -14,11 +14,11 @@ namespace weft::parallel {
 /// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or are fewer than
 /// ranks.
 void check_division(const std::string& name, const shape& whole, const placement& p,
-                           const communicator& ranks);
+                    const communicator& ranks);
 
 /// Replaces the elements of a parameter by the part of this rank. A deferred parameter stays so.
 void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
-                             const communicator& layers);
+                      const communicator& layers);
 
 /// Sets all parameters to those of the first rank, and replaces those that the model says may be divided by
 /// the part of this rank. Deferred ones get their elements later, and no more than the part. Collective over
@@ -51,8 +51,8 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
 }
 
 /// Executes a collective of a divided program among the ranks that divide layers, and waits for it.
-void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
-                              const attributes& at, const strided& in, const strided& out);
+void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
+                       const strided& in, const strided& out);
 
 }  // namespace weft::parallel
 

@@ -77,9 +77,8 @@ struct mesh_sizes {
 /// one rank no messages are sent; for all ranks it is `ranks` itself, not owned, unless `apart`, because the
 /// group's messages have an order of their own. Collective.
 [[gnu::cold]] std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
-                                                               mesh_axis first, mesh_axis last,
-                                                               const comm_options& o = {},
-                                                               bool apart = false);
+                                                        mesh_axis first, mesh_axis last,
+                                                        const comm_options& o = {}, bool apart = false);
 
 /// The coordinates of this rank in a mesh, and its groups. Operations in groups of one rank send nothing.
 class rank_mesh {

@@ -37,8 +37,8 @@ inline double norm_over_ranks(context& c, const tensor_list& gradients, communic
 }
 
 /// The largest absolute value of the elements of all ranks; NaN if any is NaN.
-double inf_norm_over_ranks(context& c, const tensor_list& gradients,
-                                  communicator& ranks, const comm_options& o);
+double inf_norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
+                           const comm_options& o);
 
 }  // namespace weft::parallel
 

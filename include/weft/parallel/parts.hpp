@@ -26,20 +26,19 @@ inline void copy_view(const device& on, const strided& from, const strided& to) 
 /// All of `t` on another device.
 state_ptr copy_on(const device& where, const state_ptr& t);
 state_ptr part_state(const tensor_state& like, const shape& whole, const placement& where, int ranks,
-                            int rank);
+                     int rank);
 }  // namespace detail
 
 /// The part of `rank` of a whole tensor. Sends nothing.
 state_ptr cut(const tensor_state& whole, const placement& to, int ranks, int rank);
 
 /// The whole of a tensor of shape `whole` from the parts of all ranks. Collective.
-state_ptr gathered(const state_ptr& part, const shape& whole, const placement& where,
-                          communicator& ranks, const comm_options& o);
+state_ptr gathered(const state_ptr& part, const shape& whole, const placement& where, communicator& ranks,
+                   const comm_options& o);
 
 /// This rank's part along another dim, from the parts that the ranks have along one: each sends to each other
 /// what that one keeps. Collective.
-state_ptr exchanged(const state_ptr& part, const placement& to, communicator& ranks,
-                           const comm_options& o);
+state_ptr exchanged(const state_ptr& part, const placement& to, communicator& ranks, const comm_options& o);
 
 /// `t`, which the ranks have in one placement, in another one; `t` itself if it has it. Parts of two
 /// divisions of one dim are made from the whole. Collective, unless `t` is whole.

@@ -80,8 +80,8 @@ namespace parallel {
 
 /// `s` with its messages. Throws usage_error if it cannot run, is one for other numbers, or needs programs
 /// that were not compiled.
-[[gnu::cold]] pipeline::schedule usable_schedule(pipeline::schedule s, int stages,
-                                                        index_t micro_batches, bool divides_backward);
+[[gnu::cold]] pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
+                                                 bool divides_backward);
 
 /// Throws usage_error, naming the option, for what a schedule that updates parameters after each backward
 /// step cannot do, because it needs the gradients of all stages or micro-batches before the update.

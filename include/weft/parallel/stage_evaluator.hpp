@@ -44,7 +44,7 @@ namespace detail {
 std::shared_ptr<tensor_state> absent_value(const tensor_state& t);
 /// The value that a program would compute from these operands, without memory.
 std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
-                                                   const runtime::operands& o);
+                                            const runtime::operands& o);
 [[noreturn, gnu::cold]] void refuse_absent(const tensor_state& value, index_t blocks);
 }  // namespace detail
 

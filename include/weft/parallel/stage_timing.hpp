@@ -25,9 +25,8 @@ inline double steady_seconds(std::chrono::steady_clock::time_point t = std::chro
 double clock_offset(communicator& ranks, const comm_options& o);
 
 /// The records of all ranks, in rank order, with `shift` added to the times of this rank. Collective.
-std::vector<pipeline::record> all_records(communicator& ranks,
-                                                 const std::vector<pipeline::record>& own, double shift,
-                                                 const comm_options& o);
+std::vector<pipeline::record> all_records(communicator& ranks, const std::vector<pipeline::record>& own,
+                                          double shift, const comm_options& o);
 
 /// Measured records as the result of a simulation: times begin at 0.
 pipeline::timing timing_of(std::vector<pipeline::record> records, int stages);

@@ -72,8 +72,7 @@ state_ptr in_type(dtype type, const state_ptr& t);
 elements elements_of(const tensor_state& t);
 
 /// Copies `count` elements, from index `from_at` to index `to_at`; between devices through the host.
-void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
-                      index_t count);
+void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at, index_t count);
 
 /// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 state_ptr reachable(const device& messages, const state_ptr& t);
@@ -97,8 +96,8 @@ struct unit {
 /// The parameter numbers of each unit, units in the order in which backward completes them. `chunks`: of a
 /// pipeline, by parameter; a unit has parameters of one chunk. Empty: one for all.
 [[gnu::cold]] std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
-                                                                      const parallel_options& o,
-                                                                      const std::vector<int>& chunks);
+                                                               const parallel_options& o,
+                                                               const std::vector<int>& chunks);
 
 /// Parameters of experts: ranks that process different data divide them `among` each other. Their gradients
 /// are reduced over `replicas`, the ranks that have the same.
@@ -109,12 +108,12 @@ struct expert_parameters {
 
 /// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
 /// parameters.
-[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
-                                                int parts, const std::vector<int>& chunks = {});
+[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
+                                         const std::vector<int>& chunks = {});
 /// The same, and those of experts after them, whose parameters follow the others.
-[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters,
-                                                const expert_parameters& experts, const parallel_options& o,
-                                                int parts, const std::vector<int>& chunks);
+[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
+                                         const parallel_options& o, int parts,
+                                         const std::vector<int>& chunks);
 
 }  // namespace weft::parallel
 

@@ -28,8 +28,7 @@ template <class Program>
 inline constexpr executable executable_of{Program::plan, Program::kernels};
 
 namespace detail {
-[[noreturn, gnu::cold]] void refuse_device(std::size_t number, const tensor_state& t,
-                                                  const device& here);
+[[noreturn, gnu::cold]] void refuse_device(std::size_t number, const tensor_state& t, const device& here);
 
 /// Passes the memory of the leaves to the program.
 void set_leaves(const context& c, specialization& i, const tensor_list& leaves);
@@ -50,8 +49,8 @@ void set_outputs(const context& c, specialization& i, tensor_list& outputs, cons
 /// order than it writes it, it computes into a buffer and copies. Throws device_error if an operand is on
 /// another device.
 void execute(context& c, specialization& i, const tensor_list& leaves,
-                    const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
-                    const tensor_list& sums = {});
+             const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
+             const tensor_list& sums = {});
 /// The same for a program and the values of its symbols.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,

@@ -25,10 +25,10 @@ inline index_t number_of(const symbol_values& numbers, index_t e) {
 
 /// Throws shape_error: `what` does not hold for the operands of law number `law` of the plan.
 [[noreturn, gnu::cold]] void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
-                                                   std::initializer_list<message_part> what);
+                                            std::initializer_list<message_part> what);
 
 [[noreturn, gnu::cold]] void refuse_check(const plan_view& p, const extent_check& c,
-                                                 const symbol_values& numbers);
+                                          const symbol_values& numbers);
 
 index_t quotient(const plan_view& p, const symbol& s, const symbol_values& numbers);
 
@@ -61,14 +61,14 @@ struct layer_rank {
 
 namespace detail {
 symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leaves,
-                                     const recycled_vector<index_t>& sizes, const layer_rank& at);
+                              const recycled_vector<index_t>& sizes, const layer_rank& at);
 }  // namespace detail
 
 /// The values of the symbols of a plan, from the shapes of leaves and the given sizes. Throws shape_error,
 /// naming the op and the shapes of its operands, if extents do not fit. Where ranks divide layers, the parts
 /// of all of them must fit, so that all throw if one does.
 symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
-                                     const recycled_vector<index_t>& sizes, const layer_rank& own = {});
+                              const recycled_vector<index_t>& sizes, const layer_rank& own = {});
 
 }  // namespace weft::runtime
 

@@ -18,7 +18,7 @@ namespace detail {
 [[gnu::cold]] bool merges_dims_of(const shape& target, const shape& value);
 
 [[gnu::cold]] void check_target(const tensor_state& target, std::size_t number, const shape& extents,
-                                       dtype type);
+                                dtype type);
 }  // namespace detail
 
 /// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.

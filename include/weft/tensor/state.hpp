@@ -108,7 +108,7 @@ void* host_memory(const tensor_state& t);
 int checked_dim(const shape& s, int dim);
 /// Returns `t`; throws value_error if it is null or its elements are not of `type`.
 const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
-                                                        const std::shared_ptr<tensor_state>& t);
+                                                 const std::shared_ptr<tensor_state>& t);
 }  // namespace detail
 
 /// Moves the elements to another device, for all handles; a deferred parameter gets them there. Throws

@@ -48,7 +48,7 @@ io::json unsealed(const std::string& text, const std::string& path);
 
 /// The integer member `key` of an object; throws io_error unless it is within [least, most].
 std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
-                              std::int64_t least = 0, std::int64_t most = max_count);
+                       std::int64_t least = 0, std::int64_t most = max_count);
 std::string text_of(const io::json_value& object, const char* key, const std::string& path);
 /// The member `key` of an object, 16 hexadecimal digits.
 std::uint64_t sum_of(const io::json_value& object, const char* key, const std::string& path);

@@ -37,9 +37,8 @@ struct tensor_in_file {
 
 /// Where the tensors of a run are in a file. Throws io_error, naming file and tensor, if one is not there or
 /// has another type or shape.
-std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header,
-                                                   const io::input_file& file,
-                                                   const std::vector<held_tensor>& held);
+std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header, const io::input_file& file,
+                                            const std::vector<held_tensor>& held);
 
 /// Writes the tensors of a run to one file of rank 0 of the owners: in slabs of at most 1 MiB, of which each
 /// owner sends what it holds.

@@ -8,9 +8,11 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE chunked_collective::chunked_collective(const recycled_vector<operation>& posted) : posted_(posted), ranks_(static_cast<int>(posted.size())) {
+WEFT_DEFINE chunked_collective::chunked_collective(const recycled_vector<operation>& posted)
+    : posted_(posted), ranks_(static_cast<int>(posted.size())) {
   switch (first().kind) {
-    case collective::all_reduce: case collective::reduce: add_reduction(0, first().out.count, -1); break;
+    case collective::all_reduce:
+    case collective::reduce: add_reduction(0, first().out.count, -1); break;
     case collective::reduce_scatter: {
       index_t begin = 0;
       for (int r = 0; r < ranks_; ++r) {
@@ -25,7 +27,8 @@ WEFT_DEFINE chunked_collective::chunked_collective(const recycled_vector<operati
         if (r != root.root) add_copy(of(r).out, 0, root.in, 0, root.in.count);
       break;
     }
-    case collective::all_gather: case collective::gather: {
+    case collective::all_gather:
+    case collective::gather: {
       const bool all = first().kind == collective::all_gather;
       for (int to = 0; to < ranks_; ++to) {
         if (!all && to != first().root) continue;
@@ -53,8 +56,8 @@ WEFT_DEFINE chunked_collective::chunked_collective(const recycled_vector<operati
   }
 }
 
-WEFT_DEFINE void chunked_collective::add_copy(const elements& to, index_t to_at, const const_elements& from, index_t from_at,
-              index_t count) {
+WEFT_DEFINE void chunked_collective::add_copy(const elements& to, index_t to_at, const const_elements& from,
+                                              index_t from_at, index_t count) {
   const index_t size = size_of(from.type), step = chunk_elements * 8 / size;
   for (index_t i = 0; i < count; i += step) {
     char* target = static_cast<char*>(to.data) + (to_at + i) * size;

@@ -7,44 +7,44 @@
 
 namespace weft {
 
-WEFT_DEFINE work communicator::all_gather(const_elements mine, elements all, rank_counts counts, comm_options o) {
+WEFT_DEFINE work communicator::all_gather(const_elements mine, elements all, rank_counts counts,
+                                          comm_options o) {
   if (counts.empty()) counts = even(all.count, "all_gather");
-  return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)},
-               o);
+  return begin({.kind = collective::all_gather, .in = mine, .out = all, .out_counts = std::move(counts)}, o);
 }
 
-WEFT_DEFINE work communicator::gather(const_elements mine, elements all, int root, rank_counts counts, comm_options o) {
+WEFT_DEFINE work communicator::gather(const_elements mine, elements all, int root, rank_counts counts,
+                                      comm_options o) {
   if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
   return begin(
-      {.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root},
-      o);
+      {.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root}, o);
 }
 
 WEFT_DEFINE work communicator::scatter(const_elements all, elements mine, int root, rank_counts counts,
-             comm_options o) {
+                                       comm_options o) {
   if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
   return begin(
-      {.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root},
-      o);
+      {.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root}, o);
 }
 
 WEFT_DEFINE work communicator::reduce_scatter(const_elements all, elements mine, reduction op,
-                    rank_counts counts, comm_options o) {
+                                              rank_counts counts, comm_options o) {
   if (counts.empty()) counts = even(all.count, "reduce_scatter");
-  return begin({.kind = collective::reduce_scatter,
-                .in = all,
-                .out = mine,
-                .in_counts = std::move(counts),
-                .op = op},
-               o);
+  return begin(
+      {.kind = collective::reduce_scatter, .in = all, .out = mine, .in_counts = std::move(counts), .op = op},
+      o);
 }
 
-WEFT_DEFINE work communicator::all_to_all(const_elements in, elements out, rank_counts sent, rank_counts received,
-                comm_options o) {
+WEFT_DEFINE work communicator::all_to_all(const_elements in, elements out, rank_counts sent,
+                                          rank_counts received, comm_options o) {
   if (sent.empty()) sent = even(in.count, "all_to_all");
   if (received.empty()) received = even(out.count, "all_to_all");
-  return begin({.kind = collective::all_to_all, .in = in, .out = out, .in_counts = std::move(sent),
-                .out_counts = std::move(received)}, o);
+  return begin({.kind = collective::all_to_all,
+                .in = in,
+                .out = out,
+                .in_counts = std::move(sent),
+                .out_counts = std::move(received)},
+               o);
 }
 
 WEFT_DEFINE std::shared_ptr<communicator> communicator::axis(int count, int stride, comm_options o) {
@@ -86,8 +86,7 @@ WEFT_DEFINE void communicator::check(const operation& o) const {
   if (o.space() == memory_space::device && !reaches() && !o.agrees_only)
     fail(std::string("the communicator ") + name() + " does not reach it");
   if (o.root < 0 || o.root >= size()) fail("there is no rank " + std::to_string(o.root));
-  if (is_message(o.kind) && o.root == rank())
-    fail("a rank cannot send to itself");
+  if (is_message(o.kind) && o.root == rank()) fail("a rank cannot send to itself");
   if (is_message(o.kind) && o.tag < 0) fail("the tag is negative");
   for (const rank_counts* counts : {&o.in_counts, &o.out_counts}) {
     if (counts->empty()) continue;

@@ -31,7 +31,7 @@ WEFT_DEFINE std::int64_t file_store::add(const std::string& key, std::int64_t am
 }
 
 WEFT_DEFINE std::string file_store::compare_set(const std::string& key, const std::string& expected,
-                        const std::string& desired) {
+                                                const std::string& desired) {
   const folder_lock lock(*this);
   const std::optional<std::string> value = read(path_of(key_file, key));
   if (value ? *value != expected : !expected.empty()) return value.value_or(expected);
@@ -54,7 +54,7 @@ WEFT_DEFINE void file_store::push(const std::string& queue, const std::string& v
 }
 
 WEFT_DEFINE std::optional<std::string> file_store::pop(const std::string& queue, milliseconds limit,
-                               std::stop_token stop) {
+                                                       std::stop_token stop) {
   const std::string path = path_of(queue_file, queue);
   std::optional<std::string> value;
   until(limit, [&] {
@@ -64,7 +64,8 @@ WEFT_DEFINE std::optional<std::string> file_store::pop(const std::string& queue,
   return value;
 }
 
-WEFT_DEFINE file_store::folder_lock::folder_lock(const file_store& s) : file_(::open((s.folder_ + "/lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
+WEFT_DEFINE file_store::folder_lock::folder_lock(const file_store& s)
+    : file_(::open((s.folder_ + "/lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
   if (file_ < 0 || ::flock(file_, LOCK_EX) != 0) {
     if (file_ >= 0) ::close(file_);
     throw io_error("weft: store: " + s.folder_ + ": cannot be locked");
@@ -94,8 +95,7 @@ WEFT_DEFINE std::optional<std::string> file_store::read(const std::string& path)
 
 WEFT_DEFINE void file_store::write(const std::string& path, const std::string& bytes) const {
   static std::atomic<std::uint64_t> written{0};
-  static const std::string machine =
-      std::to_string(std::random_device()());  // process ids are per machine
+  static const std::string machine = std::to_string(std::random_device()());  // process ids are per machine
   const std::string beside =
       folder_ + "/new-" + machine + "-" + std::to_string(::getpid()) + "-" + std::to_string(written++);
   std::ofstream out(beside, std::ios::binary);

@@ -32,7 +32,8 @@ WEFT_DEFINE flight_recorder::flight_recorder(const std::string& folder, int rank
   std::memcpy(file_->magic, detail::flight_magic, sizeof detail::flight_magic);
 }
 
-WEFT_DEFINE std::uint64_t flight_recorder::begin(const std::string& group, std::uint64_t number, const std::string& text) {
+WEFT_DEFINE std::uint64_t flight_recorder::begin(const std::string& group, std::uint64_t number,
+                                                 const std::string& text) {
   const std::uint64_t order = ++last_;
   detail::flight_record& r = file_->at[order % detail::flight_records];
   std::atomic_ref(r.order).store(0);

@@ -50,9 +50,13 @@ WEFT_DEFINE bool operation::means_what(const operation& other) const {
     case collective::all_reduce:
     case collective::reduce:
     case collective::broadcast: return out.count == other.out.count;
-    case collective::reduce_scatter: case collective::scatter: return in_counts == other.in_counts;
-    case collective::all_gather: case collective::gather: return out_counts == other.out_counts;
-    case collective::all_to_all: case collective::barrier: case collective::split: return true;
+    case collective::reduce_scatter:
+    case collective::scatter: return in_counts == other.in_counts;
+    case collective::all_gather:
+    case collective::gather: return out_counts == other.out_counts;
+    case collective::all_to_all:
+    case collective::barrier:
+    case collective::split: return true;
     default: return false;
   }
 }
@@ -67,7 +71,7 @@ WEFT_DEFINE std::string operation::parts(const rank_counts& counts) {
 }
 
 WEFT_DEFINE std::string message_disagreement(int sender, const std::string& sent, int receiver,
-                                        const std::string& received) {
+                                             const std::string& received) {
   return "weft: rank " + std::to_string(sender) + " called " + sent + ", but rank " +
          std::to_string(receiver) + " called " + received;
 }
@@ -79,7 +83,7 @@ WEFT_DEFINE std::string part_disagreement(int sender, index_t sent, int receiver
 }
 
 WEFT_DEFINE std::string disagreement(const std::vector<std::string>& texts, const std::vector<int>& members,
-                                std::uint64_t number) {
+                                     std::uint64_t number) {
   std::map<std::string, std::vector<int>> by_text;
   for (std::size_t r = 0; r < texts.size(); ++r) by_text[texts[r]].push_back(members[r]);
   if (by_text.size() == 1) return "";

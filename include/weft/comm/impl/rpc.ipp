@@ -8,8 +8,8 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE std::string rpc_calls::finish(std::int64_t number, store::milliseconds limit, int to, const std::string& function,
-                   const std::string& request) {
+WEFT_DEFINE std::string rpc_calls::finish(std::int64_t number, store::milliseconds limit, int to,
+                                          const std::string& function, const std::string& request) {
   const auto until = std::chrono::steady_clock::now() + limit;
   const finished over{*this, number};
   store_->push("rpc/to/" + std::to_string(to), request);
@@ -37,7 +37,8 @@ WEFT_DEFINE void rpc_calls::answered(std::string bytes) {
 
 }  // namespace detail
 
-WEFT_DEFINE rpc_agent::rpc_agent(const connect& to_store, int rank, int size) : rank_(rank), size_(size), calls_(std::make_shared<detail::rpc_calls>(to_store())) {
+WEFT_DEFINE rpc_agent::rpc_agent(const connect& to_store, int rank, int size)
+    : rank_(rank), size_(size), calls_(std::make_shared<detail::rpc_calls>(to_store())) {
   answers_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_answers(*from, stop); });
   requests_ = std::jthread([this, from = to_store()](std::stop_token stop) { take_requests(*from, stop); });
 }

@@ -17,9 +17,7 @@ WEFT_DEFINE std::optional<rpc_answer> rpc_functions::answer(std::string request,
   try {
     a.text = run(name, in);
     a.good = true;
-  } catch (const std::exception& e) {
-    a.text = e.what();
-  } catch (...) {
+  } catch (const std::exception& e) { a.text = e.what(); } catch (...) {
     a.text = "has thrown what is no std::exception";
   }
   constexpr std::size_t longest = 4096;

@@ -11,17 +11,13 @@ WEFT_DEFINE int report_failure(const std::exception_ptr& what) {
   const auto say = [](const char* why, int code) { return std::fprintf(stderr, "%s\n", why), code; };
   try {
     std::rethrow_exception(what);
-  } catch (const usage_error& e) {
-    return say(e.what(), exit_codes::bad_use);
-  } catch (const io_error& e) {
+  } catch (const usage_error& e) { return say(e.what(), exit_codes::bad_use); } catch (const io_error& e) {
     return say(e.what(), exit_codes::bad_use);
   } catch (const comm_error& e) {
     return say(e.what(), exit_codes::others_failed);
   } catch (const std::bad_alloc&) {
     return say("the host has no more memory", exit_codes::failed);
-  } catch (const std::exception& e) {
-    return say(e.what(), exit_codes::failed);
-  } catch (...) {
+  } catch (const std::exception& e) { return say(e.what(), exit_codes::failed); } catch (...) {
     return say("an exception of an unknown type", exit_codes::failed);
   }
 }

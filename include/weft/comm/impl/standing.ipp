@@ -56,8 +56,8 @@ WEFT_DEFINE std::string apart(const rank_wait& w) {
              : "the network between them";
 }
 
-WEFT_DEFINE std::string late_report(const rank_wait& w, int rank, std::int64_t limit, const rank_standings& all,
-                               const std::vector<int>& silent) {
+WEFT_DEFINE std::string late_report(const rank_wait& w, int rank, std::int64_t limit,
+                                    const rank_standings& all, const std::vector<int>& silent) {
   std::string text =
       "weft: rank " + std::to_string(rank) + " waited " + std::to_string(limit) + " ms in " + w.doing;
   const std::vector<int> missing = silent.empty() ? keep_waiting(w, rank, all) : silent;

@@ -13,8 +13,7 @@ WEFT_DEFINE std::int64_t stored_sum(const std::string& key, const std::string& v
   std::int64_t n = 0;
   try {
     n = std::stoll(value, &used);
-  } catch (const std::logic_error&) {
-  }
+  } catch (const std::logic_error&) {}
   if (value.empty() || used != value.size())
     throw value_error("weft: store: add: " + shown(key) + " holds \"" + shown(value) +
                       "\", which is no number");
@@ -48,7 +47,7 @@ WEFT_DEFINE std::int64_t memory_store::add(const std::string& key, std::int64_t 
 }
 
 WEFT_DEFINE std::string memory_store::compare_set(const std::string& key, const std::string& expected,
-                        const std::string& desired) {
+                                                  const std::string& desired) {
   const std::lock_guard lock(mutex_);
   const auto found = values_.find(key);
   if (found == values_.end() ? !expected.empty() : found->second != expected)
@@ -65,7 +64,7 @@ WEFT_DEFINE void memory_store::wait(const std::vector<std::string>& keys, millis
 }
 
 WEFT_DEFINE std::optional<std::string> memory_store::pop(const std::string& queue, milliseconds limit,
-                               std::stop_token stop) {
+                                                         std::stop_token stop) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, std::move(stop), limit, [&] { return queues_.contains(queue); }))
     return std::nullopt;

@@ -24,11 +24,17 @@ WEFT_DEFINE std::optional<store_request> parse_store_request(std::string bytes) 
     for (int i = 0; i < n; ++i) q.texts.push_back(r.text());
   };
   switch (q.what) {
-    case get: case wait: case check: q.texts = r.texts(store_request::most_keys); break;
-    case set: case push: read_texts(2); break;
+    case get:
+    case wait:
+    case check: q.texts = r.texts(store_request::most_keys); break;
+    case set:
+    case push: read_texts(2); break;
     case compare_set: read_texts(3); break;
-    case add: case delete_key: case pop: read_texts(1); break;
-    case num_keys: case withdraw: break;
+    case add:
+    case delete_key:
+    case pop: read_texts(1); break;
+    case num_keys:
+    case withdraw: break;
     default: return std::nullopt;
   }
   if (q.what == add) q.amount = r.number();
@@ -38,12 +44,12 @@ WEFT_DEFINE std::optional<store_request> parse_store_request(std::string bytes) 
 }
 
 WEFT_DEFINE std::string byte_budget::refusal(std::size_t n) const {
-  return std::to_string(n) + " bytes do not fit: " + std::to_string(used_) + " of " +
-         std::to_string(limit_) + " are in use (tcp_store_limits::" + name_ + ")";
+  return std::to_string(n) + " bytes do not fit: " + std::to_string(used_) + " of " + std::to_string(limit_) +
+         " are in use (tcp_store_limits::" + name_ + ")";
 }
 
 WEFT_DEFINE store_reply store_answer(std::uint64_t client, std::int64_t number, store_status status,
-                                const std::string& value) {
+                                     const std::string& value) {
   return {client, frame_writer().number(number).byte(static_cast<std::uint8_t>(status)).text(value).take()};
 }
 

@@ -24,14 +24,16 @@ WEFT_DEFINE std::vector<store_reply> store_table::handle(std::uint64_t client, s
   return replies;
 }
 
-WEFT_DEFINE std::vector<store_reply> store_table::refuse(std::uint64_t client, std::int64_t number, const std::string& why) {
+WEFT_DEFINE std::vector<store_reply> store_table::refuse(std::uint64_t client, std::int64_t number,
+                                                         const std::string& why) {
   std::vector<store_reply> replies;
   withdraw(client, replies);
   replies.push_back(store_answer(client, number, store_status::wrong, why));
   return replies;
 }
 
-WEFT_DEFINE void store_table::perform(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
+WEFT_DEFINE void store_table::perform(std::uint64_t client, store_request& q,
+                                      std::vector<store_reply>& replies) {
   using enum store_operation;
   const auto answer = [&](const std::string& value) {
     replies.push_back(store_answer(client, q.number, store_status::ok, value));
@@ -44,8 +46,8 @@ WEFT_DEFINE void store_table::perform(std::uint64_t client, store_request& q, st
       return;
     case add: {
       const auto found = keys_.find(q.texts[0]);
-      const std::string sum = std::to_string(
-          stored_sum(q.texts[0], found == keys_.end() ? "0" : found->second->bytes, q.amount));
+      const std::string sum =
+          std::to_string(stored_sum(q.texts[0], found == keys_.end() ? "0" : found->second->bytes, q.amount));
       put(q, sum);
       answer(sum);
       wake({false, q.texts[0]}, replies);
@@ -59,7 +61,9 @@ WEFT_DEFINE void store_table::perform(std::uint64_t client, store_request& q, st
       wake({true, q.texts[0]}, replies);
       return;
     }
-    case get: case wait: case pop: wait_for(client, q, replies); return;
+    case get:
+    case wait:
+    case pop: wait_for(client, q, replies); return;
     case delete_key: answer(keys_.erase(q.texts[0]) ? "1" : "0"); return;
     case check: answer(missing_from(q, 0) == q.texts.size() ? "1" : "0"); return;
     case num_keys: answer(std::to_string(keys_.size())); return;
@@ -67,7 +71,8 @@ WEFT_DEFINE void store_table::perform(std::uint64_t client, store_request& q, st
   }
 }
 
-WEFT_DEFINE void store_table::compare_and_set(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
+WEFT_DEFINE void store_table::compare_and_set(std::uint64_t client, store_request& q,
+                                              std::vector<store_reply>& replies) {
   const auto found = keys_.find(q.texts[0]);
   const std::string& expected = q.texts[1];
   if (found == keys_.end() ? !expected.empty() : found->second->bytes != expected) {
@@ -80,7 +85,8 @@ WEFT_DEFINE void store_table::compare_and_set(std::uint64_t client, store_reques
   wake({false, q.texts[0]}, replies);
 }
 
-WEFT_DEFINE shared_value store_table::stored(const store_request& q, std::string bytes, std::size_t given_back) {
+WEFT_DEFINE shared_value store_table::stored(const store_request& q, std::string bytes,
+                                             std::size_t given_back) {
   const std::size_t n = q.texts[0].size() + bytes.size() + overhead;
   if (!memory_.fits(n, given_back))
     throw value_error(std::string("weft: store: ") + name_of(q.what) + " " + shown(q.texts[0]) + ": " +
@@ -105,7 +111,7 @@ WEFT_DEFINE std::size_t store_table::missing_from(const store_request& q, std::s
 }
 
 WEFT_DEFINE bool store_table::answered(std::uint64_t client, const store_request& q, std::size_t& watched,
-              std::vector<store_reply>& replies) {
+                                       std::vector<store_reply>& replies) {
   if (q.what == store_operation::pop) {
     const auto found = queues_.find(q.texts[0]);
     if (found == queues_.end()) return false;
@@ -116,13 +122,13 @@ WEFT_DEFINE bool store_table::answered(std::uint64_t client, const store_request
   }
   const std::size_t missing = missing_from(q, watched);
   if (missing < q.texts.size()) return watched = missing, false;
-  if (q.what == store_operation::get)
-    replies.push_back(store_answer(client, q.number, keys_.at(q.texts[0])));
+  if (q.what == store_operation::get) replies.push_back(store_answer(client, q.number, keys_.at(q.texts[0])));
   else replies.push_back(store_answer(client, q.number, store_status::ok, ""));
   return true;
 }
 
-WEFT_DEFINE void store_table::wait_for(std::uint64_t client, store_request& q, std::vector<store_reply>& replies) {
+WEFT_DEFINE void store_table::wait_for(std::uint64_t client, store_request& q,
+                                       std::vector<store_reply>& replies) {
   std::size_t watched = 0, n = 0;
   if (answered(client, q, watched, replies)) return;
   for (const std::string& key : q.texts) n += key.size() + overhead;

@@ -7,7 +7,8 @@
 
 namespace weft {
 
-WEFT_DEFINE tcp_store::tcp_store(std::string address, int port, const std::string& token, milliseconds limit) : where_(address + ":" + std::to_string(port)),
+WEFT_DEFINE tcp_store::tcp_store(std::string address, int port, const std::string& token, milliseconds limit)
+    : where_(address + ":" + std::to_string(port)),
       answer_limit_(std::clamp(limit, milliseconds(1'000), milliseconds(60'000))),
       socket_(io_) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
@@ -21,13 +22,13 @@ WEFT_DEFINE tcp_store::tcp_store(std::string address, int port, const std::strin
 }
 
 WEFT_DEFINE std::string tcp_store::compare_set(const std::string& key, const std::string& expected,
-                        const std::string& desired) {
+                                               const std::string& desired) {
   const answer a = ask(request(operation::compare_set).text(key).text(expected).text(desired));
   return a.how == status::absent ? expected : a.value;
 }
 
 WEFT_DEFINE std::optional<std::string> tcp_store::pop(const std::string& queue, milliseconds limit,
-                               std::stop_token stop) {
+                                                      std::stop_token stop) {
   const std::lock_guard lock(mutex_);
   const std::int64_t number = send(request(operation::pop).text(queue));
   std::optional<answer> a = receive(number, limit, std::move(stop));
@@ -49,7 +50,8 @@ WEFT_DEFINE std::int64_t tcp_store::send(detail::frame_writer& r) {
   return detail::frame_reader(bytes.substr(0, 8)).number();
 }
 
-WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t number, milliseconds limit, std::stop_token stop) {
+WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t number, milliseconds limit,
+                                                                std::stop_token stop) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -67,7 +69,7 @@ WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t num
 }
 
 WEFT_DEFINE tcp_store::answer tcp_store::ask(detail::frame_writer& r, std::optional<milliseconds> limit,
-           const std::vector<std::string>& waits_for) {
+                                             const std::vector<std::string>& waits_for) {
   const std::lock_guard lock(mutex_);
   std::optional<answer> a = receive(send(r), limit.value_or(answer_limit_));
   if (!a && limit) throw late(waits_for, *limit);
@@ -88,8 +90,8 @@ WEFT_DEFINE void tcp_store::lose(const std::string& why) {
 }
 
 WEFT_DEFINE void tcp_store::silent() {
-  broken_ = "weft: store: " + where_ + " has not answered within " + std::to_string(answer_limit_.count()) +
-            " ms";
+  broken_ =
+      "weft: store: " + where_ + " has not answered within " + std::to_string(answer_limit_.count()) + " ms";
   throw timeout_error(broken_);
 }
 

@@ -73,10 +73,9 @@ WEFT_DEFINE void store_session::begin_request(std::size_t n) {
   end_after(arrival_, of_.limits.stall);
   std::string refusal;
   if (n > of_.limits.request)
-    refusal = std::to_string(n) + " bytes, and a request has at most " +
-              std::to_string(of_.limits.request) + " (tcp_store_limits::request)";
-  else if (n > small && !of_.table.memory().fits(n))
-    refusal = of_.table.memory().refusal(n);
+    refusal = std::to_string(n) + " bytes, and a request has at most " + std::to_string(of_.limits.request) +
+              " (tcp_store_limits::request)";
+  else if (n > small && !of_.table.memory().fits(n)) refusal = of_.table.memory().refusal(n);
   if (!refusal.empty()) return refuse(n, refusal);
   incoming_.resize(n);
   if (n > small) request_held_.emplace(of_.table.memory(), n);
@@ -121,21 +120,21 @@ WEFT_DEFINE void store_session::pass_over(std::size_t left, std::int64_t number,
 WEFT_DEFINE void store_session::write() {
   const message& m = outgoing_.front();
   const std::array<boost::asio::const_buffer, 2> bytes{
-      boost::asio::buffer(m.head),
-      m.body ? boost::asio::buffer(m.body->bytes) : boost::asio::const_buffer()};
+      boost::asio::buffer(m.head), m.body ? boost::asio::buffer(m.body->bytes) : boost::asio::const_buffer()};
   end_after(departure_, of_.limits.stall);
   boost::asio::async_write(socket_, bytes, then([this] {
-    stop(departure_);
-    outgoing_.pop_front();
-    if (!outgoing_.empty()) return write();
-    leaves_ ? close() : next();
-  }));
+                             stop(departure_);
+                             outgoing_.pop_front();
+                             if (!outgoing_.empty()) return write();
+                             leaves_ ? close() : next();
+                           }));
 }
 
 }  // namespace detail
 
 WEFT_DEFINE tcp_store_server::tcp_store_server(const std::string& address, int port, std::string with_token,
-                 const tcp_store_limits& with) : store_host(with), acceptor_(io_), pause_(io_) {
+                                               const tcp_store_limits& with)
+    : store_host(with), acceptor_(io_), pause_(io_) {
   token = std::move(with_token);
   rlimit files{};
   most_strangers_ = limits.strangers;  // as the rest of the process needs descriptors, too
@@ -193,9 +192,7 @@ WEFT_DEFINE void tcp_store_server::welcome(detail::tcp::socket s) {
     const auto one = std::make_shared<detail::store_session>(host, io_, std::move(s), ++arrived_);
     strangers_[arrived_] = one;
     one->start();
-  } catch (const std::exception&) {
-    forget(arrived_);
-  }
+  } catch (const std::exception&) { forget(arrived_); }
 }
 
 WEFT_DEFINE bool tcp_store_server::admit(std::uint64_t client) {

@@ -8,7 +8,8 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE thread_group::thread_group(std::shared_ptr<thread_world> world, std::vector<int> members) : world_(std::move(world)),
+WEFT_DEFINE thread_group::thread_group(std::shared_ptr<thread_world> world, std::vector<int> members)
+    : world_(std::move(world)),
       ranks_(static_cast<int>(members.size())),
       in_world_(std::move(members)),
       members_(new member[in_world_.size()]) {
@@ -58,8 +59,8 @@ WEFT_DEFINE std::shared_ptr<message> thread_group::post_message(int rank, operat
   }
   const int from = sends ? rank : o.root, to = sends ? o.root : rank;
   auto& queue = messages_[{from, to, o.tag}];
-  auto found = std::find_if(queue.begin(), queue.end(),
-                            [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
+  auto found =
+      std::find_if(queue.begin(), queue.end(), [&](const auto& m) { return sends ? !m->sent : !m->wanted; });
   if (found == queue.end()) {
     if (at(o.root).left) give_up_on(o.root, rank);
     rethrow_aborted();
@@ -126,8 +127,7 @@ WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::millis
       return now == rendezvous::stage::gathering ? world_->aborted != nullptr
                                                  : now != rendezvous::stage::ready || !ready;
     });
-    if (!woken && m.cancel())
-      world_->give_up<timeout_error>(report_of({this, &m, nullptr, -1}, rank, limit));
+    if (!woken && m.cancel()) world_->give_up<timeout_error>(report_of({this, &m, nullptr, -1}, rank, limit));
   }
 }
 
@@ -165,7 +165,8 @@ WEFT_DEFINE void thread_group::leave(int rank) {
       }
 }
 
-WEFT_DEFINE std::vector<std::pair<std::shared_ptr<thread_group>, int>> thread_group::divided(const rendezvous& m) const {
+WEFT_DEFINE std::vector<std::pair<std::shared_ptr<thread_group>, int>> thread_group::divided(
+    const rendezvous& m) const {
   std::map<int, std::vector<std::pair<int, int>>> by_color;  // key, rank
   for (int r = 0; r < ranks_; ++r) {
     const operation& o = m.posted[static_cast<std::size_t>(r)];
@@ -197,8 +198,7 @@ WEFT_DEFINE void thread_group::look_for_gone(const rendezvous& m, int rank) {
 }
 
 WEFT_DEFINE void thread_group::give_up_on(int gone, int rank) {
-  world_->give_up("weft: " + name(gone) + " is gone; " + name(rank) + " waits for it in " +
-                  what_does(rank));
+  world_->give_up("weft: " + name(gone) + " is gone; " + name(rank) + " waits for it in " + what_does(rank));
 }
 
 WEFT_DEFINE void thread_group::begin(rendezvous& m) {

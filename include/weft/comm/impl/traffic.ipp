@@ -23,7 +23,8 @@ WEFT_DEFINE index_t sent_by(const operation& o, int rank, int ranks) {
     case collective::reduce_scatter: return o.in.count - o.in_counts[own];
     case collective::all_gather: return o.in.count * (ranks - 1);
     case collective::broadcast: return rank == o.root ? o.in.count * (ranks - 1) : 0;
-    case collective::reduce: case collective::gather: return rank == o.root ? 0 : o.in.count;
+    case collective::reduce:
+    case collective::gather: return rank == o.root ? 0 : o.in.count;
     case collective::scatter: return rank == o.root ? o.in.count - o.in_counts[own] : 0;
     case collective::all_to_all: return o.in.count - o.in_counts[own];
     case collective::send: return o.in.count;

@@ -8,7 +8,9 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::string& host, milliseconds limit) : rank_(rank), size_(size) {
+WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::string& host,
+                                   milliseconds limit)
+    : rank_(rank), size_(size) {
   if (size == 1) return;
   if (rank == 0) {
     secret_ = drawn_bytes(32);
@@ -22,9 +24,7 @@ WEFT_DEFINE rank_watch::rank_watch(store& meet, int rank, int size, const std::s
     socket_ = std::make_unique<frame_socket>(connect_to(at, port, limit));
   } catch (const timeout_error& e) {
     throw timeout_error(std::string("weft: rank 0 is not there: ") + e.what());
-  } catch (const comm_error& e) {
-    throw comm_error(std::string("weft: rank 0 is not there: ") + e.what());
-  }
+  } catch (const comm_error& e) { throw comm_error(std::string("weft: rank 0 is not there: ") + e.what()); }
   thread_ = std::thread([this] { listen(); });
   wait_for_all(limit);
 }
@@ -46,8 +46,7 @@ WEFT_DEFINE void rank_watch::report_late(const rank_wait& w, milliseconds limit)
   write(frame, w);
   const std::string text = "weft: " + own_name() + " waited " + std::to_string(limit.count()) + " ms in " +
                            w.doing + "; not there: ";
-  send_report(frame.number(limit.count()),
-              {true, text + "rank 0, which does not answer: stopped or cut off"},
+  send_report(frame.number(limit.count()), {true, text + "rank 0, which does not answer: stopped or cut off"},
               {true, text + names_of(others(w))});
 }
 
@@ -105,7 +104,8 @@ WEFT_DEFINE void rank_watch::introduce(const std::string& nonce) {
   introduced_ = true;
 }
 
-WEFT_DEFINE void rank_watch::send_report(frame_writer& frame, watch_verdict if_silent, watch_verdict if_alone) {
+WEFT_DEFINE void rank_watch::send_report(frame_writer& frame, watch_verdict if_silent,
+                                         watch_verdict if_alone) {
   {
     const std::lock_guard lock(mutex_);
     if (verdict_) return;
@@ -138,9 +138,7 @@ WEFT_DEFINE bool rank_watch::hear() {
   bool open = socket_->receive();
   try {
     while (const auto frame = socket_->next()) obey(frame_reader(*frame));
-  } catch (const comm_error&) {
-    open = false;
-  }
+  } catch (const comm_error&) { open = false; }
   if (!open) {
     {
       const std::lock_guard lock(mutex_);

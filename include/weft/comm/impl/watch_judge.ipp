@@ -44,8 +44,8 @@ WEFT_DEFINE void watch_judge::conclude() {
   }
   const std::string who = name(report_->rank);
   if (report_->peer < 0) return decide({true, late_text(missing, silent)}, silent);
-  std::string text = silent.empty() ? "weft: the connection between " + who + " and " +
-                                          name(report_->peer) + " is lost, though both are there"
+  std::string text = silent.empty() ? "weft: the connection between " + who + " and " + name(report_->peer) +
+                                          " is lost, though both are there"
                                     : "weft: " + names_of(silent) + (silent.size() > 1 ? " do" : " does") +
                                           " not answer: stopped or cut off; " + who +
                                           " has lost its connection to " + name(report_->peer);
@@ -54,7 +54,8 @@ WEFT_DEFINE void watch_judge::conclude() {
   decide({false, text}, silent);
 }
 
-WEFT_DEFINE std::string watch_judge::late_text(const std::vector<int>& missing, const std::vector<int>& silent) const {
+WEFT_DEFINE std::string watch_judge::late_text(const std::vector<int>& missing,
+                                               const std::vector<int>& silent) const {
   if (missing.empty()) return late_report(report_->in, report_->rank, report_->limit, standings_, silent);
   return "weft: " + name(report_->rank) + " waited " + std::to_string(report_->limit) + " ms in " +
          report_->in.doing + "; not there: " + names_of(missing) +

@@ -13,7 +13,8 @@ WEFT_DEFINE std::string watch_proof(const std::string& secret, const std::string
   return std::string(d.begin(), d.end());
 }
 
-WEFT_DEFINE watch_server::watch_server(const std::string& host, std::string secret, int ranks) : secret_(std::move(secret)), judge_(ranks), listener_(listen_on(host, port_)) {
+WEFT_DEFINE watch_server::watch_server(const std::string& host, std::string secret, int ranks)
+    : secret_(std::move(secret)), judge_(ranks), listener_(listen_on(host, port_)) {
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -71,9 +72,7 @@ WEFT_DEFINE void watch_server::hear(peer& p) {
       if (const auto frame = p.socket.next(p.rank < 0 ? 256 : std::size_t{1} << 20))
         p.open = obey(p, frame_reader(*frame));
       else break;
-  } catch (const comm_error&) {
-    open = false;
-  }
+  } catch (const comm_error&) { open = false; }
   if (open && p.open) return;
   p.open = false;
   if (p.rank >= 0) judge_.closes(p.rank);

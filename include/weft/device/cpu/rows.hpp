@@ -24,8 +24,7 @@ index_t index_value(const strided& t, index_t offset);
 /// Element `i` of a tensor of indices, in row-major order.
 inline index_t index_at(const strided& t, index_t i) { return index_value(t, row_element(t, 0, i)); }
 
-[[noreturn, gnu::cold]] void refuse_index(const char* op, index_t index, index_t position,
-                                                 index_t extent);
+[[noreturn, gnu::cold]] void refuse_index(const char* op, index_t index, index_t position, index_t extent);
 /// `index`, at row-major `position` of the indices; throws value_error unless it is in [0, extent).
 inline index_t checked(const char* op, index_t index, index_t position, index_t extent) {
   if (index < 0 || index >= extent) refuse_index(op, index, position, extent);
@@ -85,7 +84,7 @@ index_t line_offset(const strided& t, int dim, index_t before, index_t after);
 /// Index number `i` of a line of `index` that begins at offset `line`; throws value_error if it is out of
 /// range.
 index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
-                             index_t after, index_t i, index_t extent);
+                      index_t after, index_t i, index_t extent);
 
 }  // namespace detail
 

@@ -18,20 +18,24 @@ WEFT_DEFINE void counting_backend::launch(const kernel_call& call) {
     touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);
 }
 
-WEFT_DEFINE void counting_backend::multiply(const native_code&, const strided& a, const strided& b, const strided& c) {
+WEFT_DEFINE void counting_backend::multiply(const native_code&, const strided& a, const strided& b,
+                                            const strided& c) {
   work_.operations += 2 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last());
   for (const strided* t : {&a, &b, &c}) touch(*t);
   if (c.adds) touch(c);
 }
 
-WEFT_DEFINE void counting_backend::call_native(const char*, const native_code&, const native_operands& operands) {
+WEFT_DEFINE void counting_backend::call_native(const char*, const native_code&,
+                                               const native_operands& operands) {
   for (const strided& t : operands.in) touch(t);
   for (const strided& t : operands.out)
     if (!t.adds) touch(t);
-    else for (const strided& x : operands.in) touch(x);  // as many elements as are added
+    else
+      for (const strided& x : operands.in) touch(x);  // as many elements as are added
 }
 
-WEFT_DEFINE void counting_backend::touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
+WEFT_DEFINE void counting_backend::touch(double bytes, std::span<const index_t> extents,
+                                         const index_t* stride) {
   for (std::size_t d = 0; d < extents.size(); ++d)
     if (stride[d] != 0) bytes *= static_cast<double>(extents[d]);
   work_.bytes += bytes;

@@ -9,7 +9,8 @@ namespace weft {
 namespace gpu {
 namespace detail {
 
-WEFT_DEFINE attention_tiles::attention_tiles(int f) : features(f), depth(f <= 64 ? (f + 31) / 32 * 32 : (f + 63) / 64 * 64), across(f <= 64 ? 8 : 16) {}
+WEFT_DEFINE attention_tiles::attention_tiles(int f)
+    : features(f), depth(f <= 64 ? (f + 31) / 32 * 32 : (f + 63) / 64 * 64), across(f <= 64 ? 8 : 16) {}
 
 WEFT_DEFINE index_t attention_tiles::bytes(int of_rows, int of_columns, bool sums_of_rows) const {
   const index_t width = depth + 4, r = rows();
@@ -59,8 +60,7 @@ WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, i
   return {detail::row_by_row(attention_text, o, q[0] * q[1] * q[2])};
 }
 
-WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o,
-                                                                       index_t memory) {
+WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o, index_t memory) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
   if (detail::computes_in_f32(o) && of_queries.choose(memory, 2, 1, true) &&

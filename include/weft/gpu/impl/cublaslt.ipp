@@ -8,7 +8,8 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream) {
+WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const strided& c, void* workspace,
+                                    cudaStream_t stream) {
   const int r = c.extents.order - 2;
   const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
   const index_t batch = r > 0 ? c.extents[0] : 1;
@@ -40,8 +41,8 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
   const float one32 = 1, added32 = c.adds;
   const bool wide = c.type == dtype::f64;
   check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left,
-               a.pointer, s.right, wide ? static_cast<const void*>(&added64) : &added32, c.pointer,
-               s.result, c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
+               a.pointer, s.right, wide ? static_cast<const void*>(&added64) : &added32, c.pointer, s.result,
+               c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
         "cublasLtMatmul");
   return true;
 }
@@ -92,10 +93,9 @@ WEFT_DEFINE bool cublaslt::describe(const strided& t, int r, index_t rows, index
 }
 
 WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
-  const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left,
-               st_right, st_result, al_left, al_right, al_result] = p;
-  const cudaDataType_t type = type_of(static_cast<dtype>(operand)),
-                       result = type_of(static_cast<dtype>(sum));
+  const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right,
+               st_result, al_left, al_right, al_result] = p;
+  const cudaDataType_t type = type_of(static_cast<dtype>(operand)), result = type_of(static_cast<dtype>(sum));
   const bool wide = type == CUDA_R_64F;
   check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                          wide ? CUDA_R_64F : CUDA_R_32F),
@@ -134,11 +134,11 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
 }
 
 WEFT_DEFINE cublasLtMatrixLayout_t cublaslt::layout(cudaDataType_t type, index_t rows, index_t columns,
-                                            index_t leading, index_t batch, index_t stride) {
+                                                    index_t leading, index_t batch, index_t stride) {
   cublasLtMatrixLayout_t l = nullptr;
-  check(create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
-                      leading),
-        "cublasLtMatrixLayoutCreate");
+  check(
+      create_layout(&l, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+      "cublasLtMatrixLayoutCreate");
   const auto count = static_cast<std::int32_t>(batch);
   check(set_layout(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
         "cublasLtMatrixLayoutSetAttribute");
@@ -148,8 +148,7 @@ WEFT_DEFINE cublasLtMatrixLayout_t cublaslt::layout(cudaDataType_t type, index_t
 }
 
 WEFT_DEFINE void cublaslt::refuse(cublasStatus_t status, const char* function) {
-  throw device_error(std::string("weft: cuda: ") + function + " failed with code " +
-                     std::to_string(status));
+  throw device_error(std::string("weft: cuda: ") + function + " failed with code " + std::to_string(status));
 }
 
 }  // namespace gpu

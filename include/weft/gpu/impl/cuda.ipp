@@ -73,7 +73,8 @@ WEFT_DEFINE cuda_queue::scope::scope(const cuda_functions& cuda, CUcontext conte
   changed_ = true;
 }
 
-WEFT_DEFINE cuda_backend::cuda_backend(int ordinal) : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
+WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
+    : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
   try {
     const auto current = queue_.use();
     products_.emplace();
@@ -134,10 +135,10 @@ WEFT_DEFINE void cuda_backend::fill_zero(void* memory, std::size_t bytes) {
   driver_.check(driver_.fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
 }
 
-WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& a, const strided& b, const strided& c) {
+WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& a, const strided& b,
+                                        const strided& c) {
   const int order = c.extents.order;
-  if (c.size() == 0 || a.extents.last() == 0)
-    return jit_backend::multiply(code, a, b, c);
+  if (c.size() == 0 || a.extents.last() == 0) return jit_backend::multiply(code, a, b, c);
   const int kept = std::min(order, 3);
   index_t outer = 1;
   for (int d = 0; d < order - kept; ++d) outer *= c.extents[d];
@@ -160,7 +161,7 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::compile(const std::st
 }
 
 WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
-         index_t groups) {
+                                   index_t groups) {
   std::vector<void*> arguments;
   for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
   arguments.push_back(p.data());
@@ -179,9 +180,8 @@ WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t byte
 
 WEFT_DEFINE void cuda_backend::wait() {
   const auto current = queue_.use();
-  driver_.check(
-      driver_.wait_stream(queue_.stream),
-      "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
+  driver_.check(driver_.wait_stream(queue_.stream),
+                "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
 }
 
 WEFT_DEFINE strided cuda_backend::inner(strided t, int kept, index_t i) {

@@ -25,7 +25,8 @@ WEFT_DEFINE void jit_backend::launch(const kernel_call& call) {
   finish_launch([&] { return lower::kernel_name(call.instructions); });
 }
 
-WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b, const strided& c) {
+WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b,
+                                       const strided& c) {
   std::string key = "multiply ";
   key += name_of(a.type);
   key += name_of(c.type);
@@ -70,8 +71,8 @@ WEFT_DEFINE void jit_backend::check_faults() {
   throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
 }
 
-WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const lower::text_form& form, index_t folded, index_t blocks,
-           index_t groups) {
+WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const lower::text_form& form, index_t folded,
+                                    index_t blocks, index_t groups) {
   if (groups == 0) return;
   const kernel_args& args = call.args;
   auto& kernel = kernels_[key_of(call.instructions, form)];
@@ -87,7 +88,8 @@ WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const lower::text_f
   run(*kernel, pointers, p, groups);
 }
 
-WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form) {
+WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions,
+                                            const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
   for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks}})
     key += static_cast<char>(part);
@@ -118,7 +120,8 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::st
   return kernel;
 }
 
-WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lower::text_form& form, parameters& p) {
+WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lower::text_form& form,
+                                             parameters& p) {
   const std::size_t first = p.size();
   p.resize(first + static_cast<std::size_t>(form.numbers));
   for (std::size_t i = 0; i < call.instructions.size(); ++i) {
@@ -127,8 +130,7 @@ WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lowe
     if (w.op != lower::scalar_argument) continue;
     const any_number x = call.args.number[w.a];
     const bool is_float = lower::register_type(w.type) == dtype::f32;
-    p[first + static_cast<std::size_t>(w.a)] =
-        is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
+    p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
   }
 }
 
@@ -173,7 +175,7 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
 }
 
 WEFT_DEFINE void jit_backend::jit_backend::call_native(const char* op, const native_code& code,
-                                     const native_operands& operands) {
+                                                       const native_operands& operands) {
   const std::vector<native_text> texts = native_texts_of(code, operands, group_memory());
   if (texts.empty())
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
@@ -188,8 +190,9 @@ WEFT_DEFINE void jit_backend::jit_backend::call_native(const char* op, const nat
   finish_launch([op] { return op; });
 }
 
-WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char* fault, const native_text& by,
-                                    const native_operands& operands) {
+WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char* fault,
+                                                      const native_text& by,
+                                                      const native_operands& operands) {
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
   std::string key = std::string("native ") + op + by.definitions + by.text;
   for (int k = 0; k < count; ++k) {

@@ -29,9 +29,9 @@ WEFT_DEFINE std::vector<std::string> cuda_folders() {
     if (const std::string at = variable(name); !at.empty()) append(at + "/lib64");
   append("/usr/local/cuda/lib64");
   const std::string home = variable("HOME");
-  for (const std::string& at : {variable("VIRTUAL_ENV"), variable("CONDA_PREFIX"),
-                                home.empty() ? home : home + "/.local", std::string("/usr/local"),
-                                std::string("/usr")}) {
+  for (const std::string& at :
+       {variable("VIRTUAL_ENV"), variable("CONDA_PREFIX"), home.empty() ? home : home + "/.local",
+        std::string("/usr/local"), std::string("/usr")}) {
     if (at.empty()) continue;
     for (const char* packages : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages"})
       append(at + packages + "/nvidia/*/lib");
@@ -39,8 +39,8 @@ WEFT_DEFINE std::vector<std::string> cuda_folders() {
   return folders;
 }
 
-WEFT_DEFINE library::library(std::initializer_list<const char*> names,
-                               std::vector<std::string> (*more)()) : name_(*names.begin()) {
+WEFT_DEFINE library::library(std::initializer_list<const char*> names, std::vector<std::string> (*more)())
+    : name_(*names.begin()) {
   for (const char* name : names)
     if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!handle_ && more) search(names, more());
@@ -48,7 +48,7 @@ WEFT_DEFINE library::library(std::initializer_list<const char*> names,
 }
 
 WEFT_DEFINE void library::search(std::initializer_list<const char*> names,
-                          const std::vector<std::string>& folders) {
+                                 const std::vector<std::string>& folders) {
   for (const char* name : names)
     for (const std::string& folder : folders)
       if (!handle_ && (handle_ = dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)))

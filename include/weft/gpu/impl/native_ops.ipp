@@ -8,8 +8,8 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code,
-                                                              const native_operands& o, index_t memory) {
+WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
+                                                     index_t memory) {
   const index_t elements = o.out.empty() ? 0 : o.out[0].size();
   switch (code.op) {
     case native_op::checked_index: return {{checked_index_text, elements}};

@@ -42,8 +42,8 @@ WEFT_DEFINE std::shared_ptr<gpu::nccl_operation> nccl_communicator::on_host(oper
 }
 
 WEFT_DEFINE std::shared_ptr<gpu::nccl_group> nccl_communicator::world(communicator& host, const device& where,
-                                                            const nccl_options& o,
-                                                            std::chrono::milliseconds limit) {
+                                                                      const nccl_options& o,
+                                                                      std::chrono::milliseconds limit) {
   const comm_options with{.label = "ranks over NCCL", .timeout = limit, .control = true};
   const auto owner = std::make_shared<gpu::nccl_rank>(host.split(0, host.rank(), with), where, o);
   auto group = std::make_shared<gpu::nccl_group>(owner, owner->host);

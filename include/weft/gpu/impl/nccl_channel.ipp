@@ -18,13 +18,9 @@ WEFT_DEFINE bool cuda_event::is_over() const {
   return result == CUDA_SUCCESS;
 }
 
-WEFT_DEFINE nccl_channel::nccl_channel(const nccl_functions& nccl, const cuda_functions& driver, cuda_backend& gpu, int rank,
-             int size) : nccl_(nccl),
-      driver_(driver),
-      gpu_(gpu),
-      queue_(driver, gpu.queue().device),
-      rank_(rank),
-      size_(size) {}
+WEFT_DEFINE nccl_channel::nccl_channel(const nccl_functions& nccl, const cuda_functions& driver,
+                                       cuda_backend& gpu, int rank, int size)
+    : nccl_(nccl), driver_(driver), gpu_(gpu), queue_(driver, gpu.queue().device), rank_(rank), size_(size) {}
 
 WEFT_DEFINE void nccl_channel::join(nccl_id id) {
   const auto current = queue_.use();
@@ -56,8 +52,8 @@ WEFT_DEFINE void nccl_channel::advance() {
 
 WEFT_DEFINE void nccl_channel::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0 || to == from) return;
-  driver_.check(driver_.within_device(reinterpret_cast<CUdeviceptr>(to),
-                                      reinterpret_cast<CUdeviceptr>(from), bytes, queue_.stream),
+  driver_.check(driver_.within_device(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                                      bytes, queue_.stream),
                 "cuMemcpyDtoDAsync");
 }
 

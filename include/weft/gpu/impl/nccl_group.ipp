@@ -8,7 +8,8 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE nccl_group::nccl_group(std::shared_ptr<nccl_rank> of, std::shared_ptr<communicator> ranks) : owner(std::move(of)),
+WEFT_DEFINE nccl_group::nccl_group(std::shared_ptr<nccl_rank> of, std::shared_ptr<communicator> ranks)
+    : owner(std::move(of)),
       host(std::move(ranks)),
       letters(host->split(0)),
       rank(host->rank()),
@@ -72,7 +73,8 @@ WEFT_DEFINE std::shared_ptr<nccl_task> nccl_group::new_task() const {
   return task;
 }
 
-WEFT_DEFINE nccl_collective::nccl_collective(std::shared_ptr<nccl_group> g, operation o) : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), number_(group_->posted++) {
+WEFT_DEFINE nccl_collective::nccl_collective(std::shared_ptr<nccl_group> g, operation o)
+    : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), number_(group_->posted++) {
   channel_ = &group_->collectives();
   if (group_->owner->options.agrees) {
     operation agreed = what_;
@@ -175,7 +177,8 @@ WEFT_DEFINE void nccl_collective::send_sums() {
   exchange(weft::detail::gathering_of_sums(what_, shares_, group_->rank, mine_ ? sums() : nullptr));
 }
 
-WEFT_DEFINE nccl_message::nccl_message(std::shared_ptr<nccl_group> g, operation o) : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), own_(what_, what_.root) {
+WEFT_DEFINE nccl_message::nccl_message(std::shared_ptr<nccl_group> g, operation o)
+    : nccl_operation(g->owner), group_(std::move(g)), what_(std::move(o)), own_(what_, what_.root) {
   const bool sends = what_.kind == collective::send;
   leads_ = group_->rank < what_.root;
   const int tag = 2 * what_.tag + (sends == leads_ ? 1 : 0);
@@ -183,8 +186,7 @@ WEFT_DEFINE nccl_message::nccl_message(std::shared_ptr<nccl_group> g, operation 
   task_->may_start = true;
   task_->stages.emplace_back([this, sends] {
     nccl_channel& over = *group_->pair(what_.root).channel;
-    const auto bytes =
-        static_cast<std::size_t>(sends ? what_.in.bytes() : const_elements(what_.out).bytes());
+    const auto bytes = static_cast<std::size_t>(sends ? what_.in.bytes() : const_elements(what_.out).bytes());
     const int peer = leads_ ? 1 : 0;
     over.call(name_of(what_.kind), [&](auto comm, CUstream stream) {
       const nccl_functions& nccl = group_->owner->nccl;

@@ -30,9 +30,7 @@ WEFT_DEFINE void nccl_rank::fail(std::exception_ptr why) {
   if (!host->failure()) {
     try {
       std::rethrow_exception(why);
-    } catch (const std::exception& e) {
-      host->abort(e.what());
-    }
+    } catch (const std::exception& e) { host->abort(e.what()); }
   }
   for (nccl_part* part : parts_) part->abort();
   under_way_.clear();

@@ -8,13 +8,15 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE nvrtc_compiler::nvrtc_compiler() {  // it opens a second library by name, which the loader may not find
+WEFT_DEFINE
+nvrtc_compiler::nvrtc_compiler() {  // it opens a second library by name, which the loader may not find
   if (from_.folder().empty()) return;
   for (const std::string& builtins : matching_paths(from_.folder() + "/libnvrtc-builtins.so*"))
     dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text, const std::string& architecture) const {
+WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text,
+                                                      const std::string& architecture) const {
   nvrtcProgram program = nullptr;
   check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
   const std::string option = "--gpu-architecture=" + architecture;

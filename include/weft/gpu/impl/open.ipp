@@ -26,7 +26,7 @@ WEFT_DEFINE std::string devices_text(const std::vector<listed_device>& all) {
 }
 
 WEFT_DEFINE device open_device(const std::string& name, const device_options& o,
-                                        const std::function<void(const std::string&)>& fallback) {
+                               const std::function<void(const std::string&)>& fallback) {
   if (name == "auto") {
     try {
       return open_device("cuda", o);

@@ -103,8 +103,8 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> opencl_backend::compile(const std::
   return kernel;
 }
 
-WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
-         index_t groups) {
+WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<void*>& pointers,
+                                     parameters& p, index_t groups) {
   const cl_kernel function = static_cast<opencl_kernel&>(kernel).function;
   cl_uint next = 0;
   for (std::size_t i = 0; i < pointers.size(); ++i) {
@@ -132,8 +132,7 @@ WEFT_DEFINE void opencl_backend::read(void* to, const void* from, std::size_t by
 }
 
 WEFT_DEFINE void opencl_backend::refuse(cl_int code, const char* function) {
-  throw device_error(std::string("weft: opencl: ") + function + " failed with code " +
-                     std::to_string(code));
+  throw device_error(std::string("weft: opencl: ") + function + " failed with code " + std::to_string(code));
 }
 
 WEFT_DEFINE opencl_backend::place opencl_backend::find(const void* memory) const {

@@ -16,8 +16,8 @@ WEFT_DEFINE rank_sums::~rank_sums() {
   }
 }
 
-WEFT_DEFINE void rank_sums::queue(dtype type, reduction op, int ranks, const void* all, void* out, index_t count,
-           CUstream stream) {
+WEFT_DEFINE void rank_sums::queue(dtype type, reduction op, int ranks, const void* all, void* out,
+                                  index_t count, CUstream stream) {
   if (count == 0) return;
   auto& kernel = kernels_[{type, op, ranks}];
   if (!kernel.function) kernel = compiled(type, op, ranks);
@@ -43,8 +43,8 @@ WEFT_DEFINE std::string rank_sums::text_of(dtype type, reduction op, int ranks) 
                                       "((b) < (a) || (b) != (b) ? (b) : (a))",
                                       "((a) < (b) || (b) != (b) ? (b) : (a))"};
   const bool mean = op == reduction::average;
-  return std::string(cuda_dialect) + "#define GROUP_SIZE " + std::to_string(group_size) +
-         common_vocabulary + "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
+  return std::string(cuda_dialect) + "#define GROUP_SIZE " + std::to_string(group_size) + common_vocabulary +
+         "#define RANKS " + std::to_string(ranks) + "\n#define LEVELS " +
          std::to_string(std::bit_width(static_cast<unsigned>(ranks))) + "\n#define FIRST " +
          std::to_string(std::countr_zero(static_cast<unsigned>(ranks))) + "\n#define UNROLLED " +
          (ranks <= 64 ? "_Pragma(\"unroll\")" : "") + "\n#define MEMORY " + memory_name(type) +

@@ -19,7 +19,8 @@ WEFT_DEFINE std::vector<std::uint64_t> block_sums(std::string_view bytes) {
 
 namespace detail {
 
-WEFT_DEFINE file_window::file_window(const box_in_file& from, std::uint64_t bytes, std::uint64_t needed_end) : from_(from), bytes_(bytes), needed_end_(needed_end) {
+WEFT_DEFINE file_window::file_window(const box_in_file& from, std::uint64_t bytes, std::uint64_t needed_end)
+    : from_(from), bytes_(bytes), needed_end_(needed_end) {
   block_ = from.sums.size() == 1 ? bytes : block_bytes;
 }
 

@@ -23,7 +23,8 @@ WEFT_DEFINE const char* kind_other_than_file(mode_t mode) {
                           : "a device";
 }
 
-WEFT_DEFINE input_file::input_file(std::string path) : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+WEFT_DEFINE input_file::input_file(std::string path)
+    : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   struct stat is{};
   if (file_.number() < 0 || ::fstat(file_.number(), &is) != 0) fail_at(path_, "cannot be opened");
   if (const char* other = kind_other_than_file(is.st_mode))

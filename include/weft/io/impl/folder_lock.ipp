@@ -8,7 +8,8 @@
 namespace weft {
 namespace io {
 
-WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::milliseconds patience) : path_(folder + "/lock"),
+WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::milliseconds patience)
+    : path_(folder + "/lock"),
       file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666)) {
   struct stat is{};
   if (file_.number() < 0 || ::fstat(file_.number(), &is) != 0) fail_at(path_, "cannot be opened");

@@ -12,8 +12,7 @@ WEFT_DEFINE std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      (out += '\\') += c;
+    if (c == '"' || c == '\\') (out += '\\') += c;
     else if (u < 0x20) {
       constexpr char digits[] = "0123456789abcdef";
       out += "\\u00";
@@ -57,12 +56,9 @@ WEFT_DEFINE std::size_t json_parser::most_tokens() const {
   bool in_string = false;
   for (std::size_t i = 0; i < text_.size(); ++i) {
     const char c = text_[i];
-    if (c == '"')
-      in_string = !in_string;
-    else if (in_string && c == '\\')
-      ++i;
-    else
-      marks += !in_string && (c == ',' || c == ':' || c == '{' || c == '[');
+    if (c == '"') in_string = !in_string;
+    else if (in_string && c == '\\') ++i;
+    else marks += !in_string && (c == ',' || c == ':' || c == '{' || c == '[');
   }
   return std::min(marks, text_.size() / 2 + 1);
 }
@@ -90,20 +86,13 @@ WEFT_DEFINE void json_parser::parse_value(int depth) {
   if (c == '"') return parse_string();
   const std::size_t token = open_token();
   json_kind kind = json_kind::number;
-  if (c == '{')
-    parse_members(token, depth), kind = json_kind::object;
-  else if (c == '[')
-    parse_items(token, depth), kind = json_kind::array;
-  else if (c == '-' || (c >= '0' && c <= '9'))
-    parse_number(token);
-  else if (takes("true"))
-    tokens_[token].size = 4, kind = json_kind::boolean;
-  else if (takes("false"))
-    tokens_[token].size = 5, kind = json_kind::boolean;
-  else if (takes("null"))
-    tokens_[token].size = 4, kind = json_kind::null;
-  else
-    fail("unexpected character");
+  if (c == '{') parse_members(token, depth), kind = json_kind::object;
+  else if (c == '[') parse_items(token, depth), kind = json_kind::array;
+  else if (c == '-' || (c >= '0' && c <= '9')) parse_number(token);
+  else if (takes("true")) tokens_[token].size = 4, kind = json_kind::boolean;
+  else if (takes("false")) tokens_[token].size = 5, kind = json_kind::boolean;
+  else if (takes("null")) tokens_[token].size = 4, kind = json_kind::null;
+  else fail("unexpected character");
   close_token(token, kind);
 }
 

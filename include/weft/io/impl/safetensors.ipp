@@ -54,9 +54,8 @@ WEFT_DEFINE void store(const tensor_state& t, stored_tensor& to) {
 
 namespace detail {
 
-WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name,
-                                                  const stored_tensor& from, const tensor_state& t,
-                                                  const char* cure) {
+WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name, const stored_tensor& from,
+                               const tensor_state& t, const char* cure) {
   throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
                  to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
                  to_string(t.whole()) + cure);
@@ -64,8 +63,8 @@ WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name,
 
 }  // namespace detail
 
-WEFT_DEFINE void require_restorable(const std::string& path, const std::string& name, const stored_tensor& from,
-                               const tensor_state& t) {
+WEFT_DEFINE void require_restorable(const std::string& path, const std::string& name,
+                                    const stored_tensor& from, const tensor_state& t) {
   if (!(from.extents == t.whole()) || from.type != t.type) detail::refuse_tensor(path, name, from, t);
   weft::detail::require_memory(t);
   if (from.type == dtype::boolean &&
@@ -74,7 +73,7 @@ WEFT_DEFINE void require_restorable(const std::string& path, const std::string& 
 }
 
 WEFT_DEFINE void restore(const std::string& path, const std::string& name, const stored_tensor& from,
-                    tensor_state& t) {
+                         tensor_state& t) {
   require_restorable(path, name, from, t);
   t.where->upload(t.memory.data(), from.bytes.data(), from.bytes.size());
   ++t.version;

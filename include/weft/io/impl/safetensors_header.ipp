@@ -9,7 +9,8 @@ namespace weft {
 namespace io {
 namespace detail {
 
-WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view first, std::uint64_t file_size) const {
+WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view first,
+                                                            std::uint64_t file_size) const {
   if (file_size < 8 || first.size() < 8) fail("shorter than 8 bytes");
   std::uint64_t size = 0;
   for (std::size_t i = 8; i-- > 0;) size = size << 8 | static_cast<unsigned char>(first[i]);
@@ -18,22 +19,22 @@ WEFT_DEFINE std::uint64_t safetensors_parser::begin_of_data(std::string_view fir
   return 8 + size;
 }
 
-WEFT_DEFINE safetensors_header safetensors_parser::parse(std::string_view first, std::uint64_t file_size) const {
+WEFT_DEFINE safetensors_header safetensors_parser::parse(std::string_view first,
+                                                         std::uint64_t file_size) const {
   safetensors_header header;
   header.data = first.size();
   if (first.size() <= 8 || first[8] != '{') fail("the header does not start with {");
   const json text(std::string(first.substr(8)), what_);
   text.root().for_each_member([&](std::string_view name, const json_value& value) {
-    if (name == "__metadata__")
-      read_metadata(value, header);
-    else
-      header.tensors.push_back(read_entry(std::string(name), value));
+    if (name == "__metadata__") read_metadata(value, header);
+    else header.tensors.push_back(read_entry(std::string(name), value));
   });
   check_offsets(header.tensors, file_size - header.data);
   return header;
 }
 
-WEFT_DEFINE void safetensors_parser::read_metadata(const json_value& value, safetensors_header& header) const {
+WEFT_DEFINE void safetensors_parser::read_metadata(const json_value& value,
+                                                   safetensors_header& header) const {
   if (value.kind() != json_kind::object) fail("__metadata__ is not an object");
   value.for_each_member([&](std::string_view key, const json_value& text) {
     if (text.kind() != json_kind::string) fail("__metadata__ " + std::string(key) + " is not a string");
@@ -41,15 +42,15 @@ WEFT_DEFINE void safetensors_parser::read_metadata(const json_value& value, safe
   });
 }
 
-WEFT_DEFINE std::uint64_t safetensors_parser::read_size(const std::string& name, const json_value& value) const {
+WEFT_DEFINE std::uint64_t safetensors_parser::read_size(const std::string& name,
+                                                        const json_value& value) const {
   const auto n = value.integer();
   if (!n || *n < 0) fail("tensor " + name + ": a size is not an unsigned integer of 63 bits");
   return static_cast<std::uint64_t>(*n);
 }
 
 WEFT_DEFINE tensor_entry safetensors_parser::read_entry(std::string name, const json_value& value) const {
-  const auto type = value.find("dtype"), extents = value.find("shape"),
-             offsets = value.find("data_offsets");
+  const auto type = value.find("dtype"), extents = value.find("shape"), offsets = value.find("data_offsets");
   if (!type || !extents || !offsets) fail("tensor " + name + ": needs dtype, shape and data_offsets");
   if (type->kind() != json_kind::string || extents->kind() != json_kind::array ||
       offsets->kind() != json_kind::array || offsets->size() != 2)
@@ -77,7 +78,8 @@ WEFT_DEFINE tensor_entry safetensors_parser::read_entry(std::string name, const 
   return e;
 }
 
-WEFT_DEFINE void safetensors_parser::check_offsets(std::vector<tensor_entry>& entries, std::uint64_t data_size) const {
+WEFT_DEFINE void safetensors_parser::check_offsets(std::vector<tensor_entry>& entries,
+                                                   std::uint64_t data_size) const {
   std::sort(entries.begin(), entries.end(), [](const tensor_entry& a, const tensor_entry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
@@ -89,8 +91,7 @@ WEFT_DEFINE void safetensors_parser::check_offsets(std::vector<tensor_entry>& en
     at = e.end;
   }
   if (at != data_size)
-    fail("the data has " + std::to_string(data_size) + " bytes, the header describes " +
-         std::to_string(at));
+    fail("the data has " + std::to_string(data_size) + " bytes, the header describes " + std::to_string(at));
 }
 
 }  // namespace detail
@@ -105,7 +106,7 @@ WEFT_DEFINE std::string safetensors_beginning(const input_file& file) {
 }
 
 WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
-                                         const std::map<std::string, std::string>& metadata) {
+                                              const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   const auto next = [&](const std::string& key) {
     header += (header.size() > 1 && header.back() != '{' ? "," : "") + json_string(key) + ":";

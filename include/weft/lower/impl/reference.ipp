@@ -43,7 +43,8 @@ WEFT_DEFINE void reference_backend::launch(const kernel_call& call) {
   }
 }
 
-WEFT_DEFINE void reference_backend::add_offsets(const kernel_args& args, index_t row, int first, int last, index_t* offsets) {
+WEFT_DEFINE void reference_backend::add_offsets(const kernel_args& args, index_t row, int first, int last,
+                                                index_t* offsets) {
   for (int d = last; d-- > first;) {
     for (int a = 0; a < args.arguments; ++a) offsets[a] += row % args.extent[d] * args.stride[a][d];
     row /= args.extent[d];
@@ -51,7 +52,7 @@ WEFT_DEFINE void reference_backend::add_offsets(const kernel_args& args, index_t
 }
 
 WEFT_DEFINE void reference_backend::load_element(const kernel_args& args, const instruction& w, index_t at,
-                         detail::any_register& to) {
+                                                 detail::any_register& to) {
   visit_type(w.type, [&]<class T>(T) {
     const T x = static_cast<const T*>(args.pointer[w.a])[at];
     if constexpr (std::is_same_v<T, bool>) to.i32 = x ? -1 : 0;
@@ -60,7 +61,7 @@ WEFT_DEFINE void reference_backend::load_element(const kernel_args& args, const 
 }
 
 WEFT_DEFINE void reference_backend::store_element(const kernel_args& args, const instruction& w, index_t at,
-                          detail::any_register from) {
+                                                  detail::any_register from) {
   visit_type(w.type, [&]<class T>(T) {
     T& to = static_cast<T*>(args.pointer[w.a])[at];
     if constexpr (std::is_same_v<T, bool>) to = from.i32 != 0;
@@ -69,7 +70,8 @@ WEFT_DEFINE void reference_backend::store_element(const kernel_args& args, const
   });
 }
 
-WEFT_DEFINE void reference_backend::run_row(const kernel_call& call, const index_t* base, std::vector<detail::any_register>& registers) {
+WEFT_DEFINE void reference_backend::run_row(const kernel_call& call, const index_t* base,
+                                            std::vector<detail::any_register>& registers) {
   const std::size_t count = call.instructions.size();
   for (std::size_t i = 0; i < count; ++i) {
     if (instruction::decoded(call.instructions[i]).op != sweep) {
@@ -96,7 +98,8 @@ WEFT_DEFINE detail::any_register reference_backend::neutral(dtype t, int kind) {
   return n;
 }
 
-WEFT_DEFINE void reference_backend::fold_into(detail::any_register& sum, detail::any_register x, dtype t, int kind) {
+WEFT_DEFINE void reference_backend::fold_into(detail::any_register& sum, detail::any_register x, dtype t,
+                                              int kind) {
   detail::visit_register(t, [&]<class R>(R) {
     R& s = sum.as<R>();
     s = kind == 0   ? simd::sum(s, x.as<R>())
@@ -105,8 +108,9 @@ WEFT_DEFINE void reference_backend::fold_into(detail::any_register& sum, detail:
   });
 }
 
-WEFT_DEFINE std::size_t reference_backend::run_word(const kernel_call& call, std::size_t i, const index_t* base, index_t c,
-                     std::vector<detail::any_register>& registers) {
+WEFT_DEFINE std::size_t reference_backend::run_word(const kernel_call& call, std::size_t i,
+                                                    const index_t* base, index_t c,
+                                                    std::vector<detail::any_register>& registers) {
   const kernel_args& args = call.args;
   const instruction w = instruction::decoded(call.instructions[i]);
   detail::any_register& out = registers[i];
@@ -133,9 +137,9 @@ WEFT_DEFINE std::size_t reference_backend::run_word(const kernel_call& call, std
     case fold_sum:
     case fold_max:
     case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
-    case column_sum: case column_max: case column_min:
-      fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum);
-      return 0;
+    case column_sum:
+    case column_max:
+    case column_min: fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum); return 0;
     default: {
       detail::any_register r[4] = {reg(w.a), reg(w.b), reg(w.c), {}};
       const dtype operand = instruction::decoded(call.instructions[static_cast<std::size_t>(w.a)]).type;

@@ -62,8 +62,7 @@ WEFT_DEFINE void text_writer::write_head() {
   write_offsets("row", 0, kept());
   if (by_columns()) {
     const instruction fold = at(instructions_.size() - 2);
-    line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) +
-         ";");
+    line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
     for (int a = 0; a < form_.arguments; ++a)
       line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     if (form_.joins_blocks) return;
@@ -169,12 +168,14 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
     case coordinate: define(i, std::string("(") + register_name(w.type) + ")c"); return 0;
     case scalar_argument: define(i, run_time_number(w)); return 0;
     case constant: define(i, bits(w.type, instructions_[i + 1])); return 1;
-    case fold_sum: case fold_max: case fold_min:
+    case fold_sum:
+    case fold_max:
+    case fold_min:
       line("r" + number(i) + " = " + combined(w.op - fold_sum, "r" + number(i), reg(w.a)) + ";");
       return 0;
-    case column_sum: case column_max: case column_min:
-      line("sum = " + combined(w.op - column_sum, "sum", reg(w.b)) + ";");
-      return 0;
+    case column_sum:
+    case column_max:
+    case column_min: line("sum = " + combined(w.op - column_sum, "sum", reg(w.b)) + ";"); return 0;
     case sweep: begin_sweep(i); return 0;
     case lower::end: end_sweep(i); return 0;
     default: define(i, operation(w)); return 0;
@@ -219,11 +220,8 @@ WEFT_DEFINE std::string text_writer::operation(const instruction& w) const {
     return cast(register_type(at(static_cast<std::size_t>(w.a)).type), w);
   const std::string text = instruction_texts<op::all::list>::at[w.op];
   const bool integer = !is_floating(w.type) && wraps(w.op);
-  const std::string wide =
-      integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
-  const auto is_letter = [](char x) {
-    return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_';
-  };
+  const std::string wide = integer ? w.type == dtype::i64 ? "(ulong)" : "(uint)" : "";  // overflow is defined
+  const auto is_letter = [](char x) { return (x >= 'a' && x <= 'z') || (x >= '0' && x <= '9') || x == '_'; };
   std::string result;
   for (std::size_t i = 0; i < text.size();) {
     std::size_t j = i;

@@ -19,20 +19,21 @@ WEFT_DEFINE void refuse_step(bool has_parameters) {
 
 }  // namespace detail
 
-WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::find(std::string_view kind, std::string_view name) const {
+WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::find(std::string_view kind,
+                                                                std::string_view name) const {
   const std::size_t place = place_of(kind, name);
   return is_at(place, kind, name) ? slots_[place].tensor : nullptr;
 }
 
-WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::get(std::string_view kind, std::string_view name, const tensor_state& like,
-                                  dtype type) {
+WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::get(std::string_view kind, std::string_view name,
+                                                               const tensor_state& like, dtype type) {
   const std::size_t place = place_of(kind, name);
   std::shared_ptr<tensor_state> t;
   if (is_at(place, kind, name)) {
     t = slots_[place].tensor;
     if (t->type != type || !(t->extents == like.extents))
-      refuse<value_error>({"weft: optimizer: ", kind, " of ", name, " is ", name_of(t->type), " ",
-                           t->extents, ", not ", name_of(type), " ", like.extents});
+      refuse<value_error>({"weft: optimizer: ", kind, " of ", name, " is ", name_of(t->type), " ", t->extents,
+                           ", not ", name_of(type), " ", like.extents});
     move_to(*t, like.where);
   } else {
     t = add(place, kind, name, like, type);
@@ -47,7 +48,8 @@ WEFT_DEFINE state_dict_t optimizer_state::tensors() const {
   return all;
 }
 
-WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t) {
+WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view name,
+                                      std::shared_ptr<tensor_state> t) {
   const std::size_t place = place_of(kind, name);
   if (is_at(place, kind, name)) slots_[place].tensor = std::move(t);
   else insert(place, kind, name, std::move(t));
@@ -61,7 +63,7 @@ WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::st
 }
 
 WEFT_DEFINE void optimizer_state::insert(std::size_t place, std::string_view kind, std::string_view name,
-                          std::shared_ptr<tensor_state> t) {
+                                         std::shared_ptr<tensor_state> t) {
   slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
                 slot{std::string(kind), std::string(name), std::move(t)});
 }

@@ -8,11 +8,13 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
-                                  const parallel_options& o, const device& where,
-                                  std::shared_ptr<communicator> owners,
-                                  const std::vector<int>& chunks,
-                                  const expert_parameters& experts) : options_(o),
+WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers,
+                                                     communicator& ranks, const parallel_options& o,
+                                                     const device& where,
+                                                     std::shared_ptr<communicator> owners,
+                                                     const std::vector<int>& chunks,
+                                                     const expert_parameters& experts)
+    : options_(o),
       where_(where),
       messages_(message_device(where, &ranks)),
       groups_(ranks, o, std::move(owners)),
@@ -73,7 +75,8 @@ WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
   }
 }
 
-WEFT_DEFINE void data_parallel_hooks::exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) {
+WEFT_DEFINE void data_parallel_hooks::exchange(std::string_view op, const attributes& at, const strided& in,
+                                               const strided& out) {
   context_service* const all = groups_.context();
   if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return;
   exchange_in_layer(*where_, groups_, op, at, in, out);
@@ -153,8 +156,8 @@ WEFT_DEFINE index_t data_parallel_hooks::parameter_bytes() const {
   index_t n = 0;
   for (const unit& u : units_)
     for (const member& m : u.members)
-      n += static_cast<index_t>(options_.divide == sharding::parameters ? m.local->bytes()
-                                                                        : m.whole->bytes());
+      n +=
+          static_cast<index_t>(options_.divide == sharding::parameters ? m.local->bytes() : m.whole->bytes());
   return n;
 }
 
@@ -210,8 +213,7 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
 }
 
 WEFT_DEFINE void data_parallel_hooks::offload(unit& u, const device& home) {
-  if (!apart())
-    throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
+  if (!apart()) throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
   for (member& m : u.members) move_to(*m.local, home);
 }
 

@@ -14,7 +14,8 @@ WEFT_DEFINE strided range_of(strided t, const position_range& of, int dim) {
   return t;
 }
 
-WEFT_DEFINE void divided_positions::check(const device& where, const shape& extents, index_t positions) const {
+WEFT_DEFINE void divided_positions::check(const device& where, const shape& extents,
+                                          index_t positions) const {
   if (!where->host_accessible() && where->computes())
     refuse<device_error>({"weft: attention: on device ", where->name(),
                           ": positions are divided on devices whose memory the host can access"});

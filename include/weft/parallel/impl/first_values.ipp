@@ -35,7 +35,7 @@ WEFT_DEFINE std::uint64_t digest(const tensor_state& t) {
 }
 
 WEFT_DEFINE void take_elements(communicator& ranks, const comm_options& o, const device& messages,
-                          const state_ptr& t) {
+                               const state_ptr& t) {
   const index_t size = size_of(t->type), most = first_values_bytes / size, count = t->extents.size();
   const bool direct = t->where == messages || t->where->holds_messages();
   for (index_t at = 0; at < count; at += most) {
@@ -49,7 +49,7 @@ WEFT_DEFINE void take_elements(communicator& ranks, const comm_options& o, const
 }
 
 WEFT_DEFINE void take_initializers(communicator& ranks, const comm_options& o,
-                                            const tensor_list& parameters) {
+                                   const tensor_list& parameters) {
   std::vector<std::int64_t> all;
   for (const state_ptr& p : parameters) {
     const initializer_fields f = fields_of(*p);
@@ -75,7 +75,7 @@ WEFT_DEFINE void require_elements_here(const std::string& name, const tensor_sta
 }  // namespace detail
 
 WEFT_DEFINE void begin_as_first(communicator& ranks, comm_options o, const device& where,
-                                         const state_dict_t& tensors) {
+                                const state_dict_t& tensors) {
   for (const auto& [name, t] : tensors) detail::require_elements_here(name, *t);
   if (ranks.size() == 1 || tensors.empty()) return;
   std::vector<std::int64_t> largest;  // of digests, and of their complements: both tell whether all are equal

@@ -9,7 +9,8 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE parameter_gatherer::parameter_gatherer(std::vector<unit>& units, const rank_groups& groups,
-                                 const parallel_options& o, const device& where) : units_(units),
+                                                   const parallel_options& o, const device& where)
+    : units_(units),
       groups_(groups),
       where_(where),
       messages_(message_device(where, &groups.shards())),
@@ -39,7 +40,8 @@ WEFT_DEFINE void parameter_gatherer::unshard(int u, const std::vector<int>& read
   arrive(u);
 }
 
-WEFT_DEFINE void parameter_gatherer::prefetch(int u, const runtime::purpose& why, const std::vector<int>& read) {
+WEFT_DEFINE void parameter_gatherer::prefetch(int u, const runtime::purpose& why,
+                                              const std::vector<int>& read) {
   if (!apart_) return;
   int started = 0;
   for (const read_event& e : order_.follow(why, {u, why.during, read})) {

@@ -9,7 +9,8 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE rank_groups::rank_groups(communicator& data, const parallel_options& o,
-                          std::shared_ptr<communicator> owners) : data_(&data), timeout_(o.timeout) {
+                                     std::shared_ptr<communicator> owners)
+    : data_(&data), timeout_(o.timeout) {
   const int n = data.size();
   const int group = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : n;
   if (n % group) refuse<usage_error>({"weft: groups of ", group, " ranks do not divide ", n, " ranks"});
@@ -34,7 +35,8 @@ WEFT_DEFINE axis_bytes rank_groups::sent_by_axis() const {
   return all;
 }
 
-WEFT_DEFINE std::shared_ptr<communicator> rank_groups::along(mesh_axis a, const char* label, bool apart) const {
+WEFT_DEFINE std::shared_ptr<communicator> rank_groups::along(mesh_axis a, const char* label,
+                                                             bool apart) const {
   std::shared_ptr<communicator> group = group_along(*data_, sizes_, a, a, labelled(label, true), apart);
   if (group->size() > 1 && group.get() != data_ && data_->recorder()) {
     const int first = data_->rank() - sizes_.coordinate(data_->rank(), a) * sizes_.stride(a);

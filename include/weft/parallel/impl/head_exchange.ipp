@@ -8,8 +8,8 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE bool head_exchange::exchange(const device& where, std::string_view op, const attributes& at, const strided& in,
-              const strided& out, const comm_options& o) {
+WEFT_DEFINE bool head_exchange::exchange(const device& where, std::string_view op, const attributes& at,
+                                         const strided& in, const strided& out, const comm_options& o) {
   const bool to_heads = op == "positions_to_heads";
   if (!to_heads && op != "heads_to_positions") return false;
   if (size() == 1) {
@@ -59,14 +59,16 @@ WEFT_DEFINE strided head_exchange::next_at(char*& memory, const strided& like) {
   return t;
 }
 
-WEFT_DEFINE void head_exchange::copy_own(const device& where, const strided& own, index_t unit, char* messages, bool arrives) const {
+WEFT_DEFINE void head_exchange::copy_own(const device& where, const strided& own, index_t unit,
+                                         char* messages, bool arrives) const {
   for (int r = 0; r < size(); ++r) {
     const strided part = range_of(own, heads_of(r, own, unit), 2);
     move(where, part, next_at(messages, part), arrives);
   }
 }
 
-WEFT_DEFINE void head_exchange::copy_all(const device& where, const strided& all, char* messages, bool arrives) const {
+WEFT_DEFINE void head_exchange::copy_all(const device& where, const strided& all, char* messages,
+                                         bool arrives) const {
   for (int r = 0; r < size(); ++r) {
     const position_range early = division().early(r), late = division().late(r);
     const strided message = next_at(messages, range_of(all, {0, early.count + late.count}));

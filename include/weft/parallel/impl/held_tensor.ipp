@@ -8,8 +8,8 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks,
-                                                           int rank, index_t first, const shape& local) {
+WEFT_DEFINE std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks, int rank,
+                                                  index_t first, const shape& local) {
   const int rows = 0, d = p.is_divided() ? p.dim : rows;
   const index_t group = whole[d] / p.groups, units = group / p.unit;
   const index_t begin = p.is_divided() ? first_of_part(units, ranks, rank) * p.unit : 0;

@@ -9,7 +9,7 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE void check_division(const std::string& name, const shape& whole, const placement& p,
-                           const communicator& ranks) {
+                                const communicator& ranks) {
   const index_t e = whole[p.dim];
   if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
     refuse<shape_error>({"weft: bind: parameter ", name, " of shape ", to_string(whole),
@@ -17,7 +17,7 @@ WEFT_DEFINE void check_division(const std::string& name, const shape& whole, con
 }
 
 WEFT_DEFINE void divide_parameter(const std::string& name, tensor_state& p, const placement& where,
-                             const communicator& layers) {
+                                  const communicator& layers) {
   check_division(name, p.extents, where, layers);
   const bool is_deferred = p.is_deferred();
   const shape whole = p.extents;
@@ -30,7 +30,7 @@ WEFT_DEFINE void divide_parameter(const std::string& name, tensor_state& p, cons
 }
 
 WEFT_DEFINE void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
-                              const attributes& at, const strided& in, const strided& out) {
+                                   const attributes& at, const strided& in, const strided& out) {
   communicator* const layers = groups.layers();
   if (!layers || layers->size() == 1) return where.copy(in, out);
   const comm_options o = groups.labelled(std::string(op));

@@ -27,9 +27,8 @@ WEFT_DEFINE const mesh_sizes& check_mesh(const mesh_sizes& sizes, int ranks) {
 }
 
 WEFT_DEFINE std::shared_ptr<communicator> group_along(communicator& ranks, const mesh_sizes& sizes,
-                                                               mesh_axis first, mesh_axis last,
-                                                               const comm_options& o,
-                                                               bool apart) {
+                                                      mesh_axis first, mesh_axis last, const comm_options& o,
+                                                      bool apart) {
   int count = 1;
   for (const mesh_axis a : mesh_axes)
     if (a >= first && a <= last) count *= sizes.of(a);
@@ -38,7 +37,8 @@ WEFT_DEFINE std::shared_ptr<communicator> group_along(communicator& ranks, const
   return ranks.axis(count, sizes.stride(last), o);
 }
 
-WEFT_DEFINE rank_mesh::rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o) : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
+WEFT_DEFINE rank_mesh::rank_mesh(communicator& ranks, const mesh_sizes& sizes, const comm_options& o)
+    : ranks_(&ranks), sizes_(check_mesh(sizes, ranks.size())) {
   for (const mesh_axis a : mesh_axes)
     groups_[static_cast<std::size_t>(a)] = group_along(ranks, sizes_, a, a, o);
 }

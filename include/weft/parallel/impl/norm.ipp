@@ -36,7 +36,8 @@ WEFT_DEFINE recycled_vector<double> all_row_sums(context& c, const tensor_list& 
   return rows;
 }
 
-WEFT_DEFINE double exact_sum(const recycled_vector<double>& values, communicator& ranks, const comm_options& o) {
+WEFT_DEFINE double exact_sum(const recycled_vector<double>& values, communicator& ranks,
+                             const comm_options& o) {
   constexpr int bits = 96;
   constexpr std::int64_t not_finite = 1 << 20;
   __extension__ typedef unsigned __int128 wide;
@@ -64,8 +65,8 @@ WEFT_DEFINE double exact_sum(const recycled_vector<double>& values, communicator
 
 }  // namespace detail
 
-WEFT_DEFINE double inf_norm_over_ranks(context& c, const tensor_list& gradients,
-                                  communicator& ranks, const comm_options& o) {
+WEFT_DEFINE double inf_norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
+                                       const comm_options& o) {
   double largest = 0;
   for (const auto& g : gradients) {
     if (g->extents.size() == 0) continue;

@@ -14,7 +14,8 @@ WEFT_DEFINE shape part_extents(shape whole, const placement& p, int ranks, int r
   return whole;
 }
 
-WEFT_DEFINE strided part_view(const tensor_state& t, const shape& whole, const placement& p, int ranks, int rank) {
+WEFT_DEFINE strided part_view(const tensor_state& t, const shape& whole, const placement& p, int ranks,
+                              int rank) {
   const part_layout part = layout_of_part(whole, p, ranks, rank);
   strided s;
   s.type = t.type;
@@ -41,8 +42,8 @@ WEFT_DEFINE state_ptr copy_on(const device& where, const state_ptr& t) {
   return copy;
 }
 
-WEFT_DEFINE state_ptr part_state(const tensor_state& like, const shape& whole, const placement& where, int ranks,
-                            int rank) {
+WEFT_DEFINE state_ptr part_state(const tensor_state& like, const shape& whole, const placement& where,
+                                 int ranks, int rank) {
   state_ptr part = make_state(like.where, part_extents(whole, where, ranks, rank), like.type);
   part->divided = unnamed_division(whole, where, ranks, rank);
   return part;
@@ -58,7 +59,7 @@ WEFT_DEFINE state_ptr cut(const tensor_state& whole, const placement& to, int ra
 }
 
 WEFT_DEFINE state_ptr gathered(const state_ptr& part, const shape& whole, const placement& where,
-                          communicator& ranks, const comm_options& o) {
+                               communicator& ranks, const comm_options& o) {
   const device messages = message_device(part->where, &ranks);
   rank_counts counts;
   for (int r = 0; r < ranks.size(); ++r) counts.push_back(part_extents(whole, where, ranks.size(), r).size());
@@ -76,7 +77,7 @@ WEFT_DEFINE state_ptr gathered(const state_ptr& part, const shape& whole, const 
 }
 
 WEFT_DEFINE state_ptr exchanged(const state_ptr& part, const placement& to, communicator& ranks,
-                           const comm_options& o) {
+                                const comm_options& o) {
   const shape whole = part->whole();
   const placement from = part->divided->where;
   const device messages = message_device(part->where, &ranks);
@@ -104,7 +105,8 @@ WEFT_DEFINE state_ptr exchanged(const state_ptr& part, const placement& to, comm
   return result;
 }
 
-WEFT_DEFINE state_ptr placed(const state_ptr& t, const placement& to, communicator& ranks, const comm_options& o) {
+WEFT_DEFINE state_ptr placed(const state_ptr& t, const placement& to, communicator& ranks,
+                             const comm_options& o) {
   const placement from = t->where_in_layer();
   if (from == to) return t;
   if (from.is_divided() && to.is_divided() && from.dim != to.dim) return exchanged(t, to, ranks, o);

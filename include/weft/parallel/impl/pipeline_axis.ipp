@@ -21,8 +21,8 @@ WEFT_DEFINE mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
   return check_mesh(sizes, ranks);
 }
 
-WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages,
-                                                        index_t micro_batches, bool divides_backward) {
+WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,
+                                               bool divides_backward) {
   if (!s.has_messages()) s = pipeline::with_messages(s);
   if (const auto mistake = pipeline::check(s))
     weft::refuse<usage_error>({"weft: pipeline: the schedule cannot run: ", pipeline::to_text(*mistake)});

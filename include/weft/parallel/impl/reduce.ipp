@@ -9,7 +9,8 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE gradient_reducer::gradient_reducer(std::vector<unit>& units, const rank_groups& groups,
-                               const parallel_options& o, const device& where) : units_(units),
+                                               const parallel_options& o, const device& where)
+    : units_(units),
       groups_(groups),
       where_(where),
       messages_(message_device(where, o.hook ? nullptr : &groups.data())),  // a hook reads elements

@@ -16,19 +16,19 @@ WEFT_DEFINE strided tensor_at(void* memory, const strided& like, index_t positio
   return t;
 }
 
-WEFT_DEFINE key_block::key_block(char* memory, const strided& like, index_t positions) : k(tensor_at(memory, like, positions)),
+WEFT_DEFINE key_block::key_block(char* memory, const strided& like, index_t positions)
+    : k(tensor_at(memory, like, positions)),
       v(tensor_at(memory + bytes_of(like, positions), like, positions)) {}
 
 }  // namespace detail
 
 WEFT_DEFINE bool ring_attention::attend(const device& where, std::string_view op, const native_operands& o,
-            const comm_options& with) {
+                                        const comm_options& with) {
   if (size() == 1) return false;
   const strided &q = o.in[0], &k = o.in[1];
   check(where, q.extents, q.extents[1]);
   check(where, k.extents, k.extents[1]);
-  if (o.at[1] != 0)
-    throw usage_error("weft: attention: over the positions of several ranks, with an offset");
+  if (o.at[1] != 0) throw usage_error("weft: attention: over the positions of several ranks, with an offset");
   if (is_narrow(q.type))
     throw usage_error(std::string("weft: attention: over the positions of several ranks, of ") +
                       name_of(q.type) + ": it would be rounded once for each of them");
@@ -106,8 +106,9 @@ WEFT_DEFINE void ring_attention::attend_backward(const native_operands& o, index
   sent.wait();
 }
 
-WEFT_DEFINE void ring_attention::add_block(const native_operands& o, const met& m, const detail::key_block& other,
-               const detail::key_block& sum, const strided& dq) const {
+WEFT_DEFINE void ring_attention::add_block(const native_operands& o, const met& m,
+                                           const detail::key_block& other, const detail::key_block& sum,
+                                           const strided& dq) const {
   device_->fill_zero(sum.k.pointer, static_cast<std::size_t>(2 * sum.k.size() * size_of(sum.k.type)));
   if (m.queries.count == 0 || m.keys.count == 0) return;
   const std::array in{range_of(o.in[0], m.queries),    range_of(other.k, m.keys),

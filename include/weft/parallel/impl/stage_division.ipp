@@ -18,8 +18,7 @@ WEFT_DEFINE double elements_in(const runtime::plan_view& p, const runtime::symbo
 
 }  // namespace detail
 
-WEFT_DEFINE double modelled_cost(const runtime::plan_view& p,
-                                          const runtime::symbol_values& symbols) {
+WEFT_DEFINE double modelled_cost(const runtime::plan_view& p, const runtime::symbol_values& symbols) {
   constexpr double flop_per_element = 16;
   double cost = 0;
   for (const lower::step_entry& s : p.steps) {
@@ -35,8 +34,8 @@ WEFT_DEFINE double modelled_cost(const runtime::plan_view& p,
   return cost;
 }
 
-WEFT_DEFINE std::vector<block_range> divided_by_list(const std::vector<index_t>& count,
-                                                              index_t blocks, int chunks) {
+WEFT_DEFINE std::vector<block_range> divided_by_list(const std::vector<index_t>& count, index_t blocks,
+                                                     int chunks) {
   std::vector<block_range> ranges;
   index_t at = 0;
   bool positive = true;
@@ -56,7 +55,7 @@ WEFT_DEFINE std::vector<block_range> divided_by_list(const std::vector<index_t>&
 }
 
 WEFT_DEFINE std::vector<block_range> divided_by_cost(const std::vector<double>& costs, double before,
-                                                              int chunks) {
+                                                     int chunks) {
   const std::size_t n = costs.size(), parts = static_cast<std::size_t>(chunks);
   if (chunks < 1 || parts > std::max<std::size_t>(n, 1))
     refuse<usage_error>(

@@ -18,7 +18,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> absent_value(const tensor_state& t) {
 }
 
 WEFT_DEFINE std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::plan_view& p,
-                                                   const runtime::operands& o) {
+                                                        const runtime::operands& o) {
   const runtime::symbol_values symbols = runtime::resolve_symbols(p, o.leaves, o.sizes, c.layer_rank());
   const tensor_spec& result = p.values[static_cast<std::size_t>(p.outputs[0])].result;
   shape s = result.extents;

@@ -13,7 +13,8 @@ WEFT_DEFINE stage_messages::~stage_messages() {
     for (const message& m : *some) m.in_flight.finish();
 }
 
-WEFT_DEFINE void stage_messages::send(const pipeline::schedule& s, const pipeline::step& e, const state_ptr& value, comm_options o) {
+WEFT_DEFINE void stage_messages::send(const pipeline::schedule& s, const pipeline::step& e,
+                                      const state_ptr& value, comm_options o) {
   if (e.kind == pipeline::step_kind::send_gradient)
     drop([](const message& m) { return m.kind == pipeline::step_kind::send_gradient; });
   message& m = append(sent_, e, reachable(messages_, value));
@@ -21,8 +22,8 @@ WEFT_DEFINE void stage_messages::send(const pipeline::schedule& s, const pipelin
                               labelled(e, std::move(o)));
 }
 
-WEFT_DEFINE void stage_messages::receive(const pipeline::schedule& s, const pipeline::step& e, const tensor_state& like,
-             comm_options o) {
+WEFT_DEFINE void stage_messages::receive(const pipeline::schedule& s, const pipeline::step& e,
+                                         const tensor_state& like, comm_options o) {
   if (has(e)) return;
   message& m = append(coming_, e, state_like(like, messages_));
   m.in_flight = stages_->receive(elements_of(*m.value), pipeline::detail::peer_stage(s, e), tag(e),

@@ -32,8 +32,8 @@ WEFT_DEFINE double clock_offset(communicator& ranks, const comm_options& o) {
 }
 
 WEFT_DEFINE std::vector<pipeline::record> all_records(communicator& ranks,
-                                                 const std::vector<pipeline::record>& own, double shift,
-                                                 const comm_options& o) {
+                                                      const std::vector<pipeline::record>& own, double shift,
+                                                      const comm_options& o) {
   constexpr std::size_t fields = 6;
   std::vector<double> mine;
   for (const pipeline::record& r : own)

@@ -8,8 +8,9 @@
 namespace weft {
 namespace parallel {
 
-WEFT_DEFINE tied_gradients::tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of, communicator& stages,
-               int first_tag, bool deterministic) : all_(std::move(all)),
+WEFT_DEFINE tied_gradients::tied_gradients(std::vector<tied_parameter> all, std::vector<int> stage_of,
+                                           communicator& stages, int first_tag, bool deterministic)
+    : all_(std::move(all)),
       stage_of_(std::move(stage_of)),
       stages_(&stages),
       first_tag_(first_tag),
@@ -45,9 +46,8 @@ WEFT_DEFINE tensor_list tied_gradients::before_backward(int chunk, int micro_bat
   for (std::size_t t = 0; t < all_.size(); ++t) {
     const tied_parameter& p = all_[t];
     if (const int after = neighbor(p, chunk, 1, hands_each_); after >= 0)
-      add(*p.whole, on_this_stage(after)
-                        ? take(t, micro_batch)
-                        : receive(t, stage(after), p.whole, handed(after, micro_batch, o)));
+      add(*p.whole, on_this_stage(after) ? take(t, micro_batch)
+                                         : receive(t, stage(after), p.whole, handed(after, micro_batch, o)));
     if (!updates_before_.empty() && owns(t)) drop(t, of_forward(t, micro_batch));
     if (neighbor(p, chunk, -1, hands_each_) >= 0) withheld.push_back(p.whole);
   }
@@ -130,7 +130,8 @@ WEFT_DEFINE comm_options tied_gradients::handed(int chunk, int micro_batch, comm
   return o;
 }
 
-WEFT_DEFINE void tied_gradients::send(std::size_t t, int to, state_ptr g, const state_ptr& like, const comm_options& o) {
+WEFT_DEFINE void tied_gradients::send(std::size_t t, int to, state_ptr g, const state_ptr& like,
+                                      const comm_options& o) {
   if (!g) g = zeros_like(*like);
   const state_ptr message = reachable(message_device(g->where, stages_), g);
   sent_.push_back({t, owns(t) ? sums_[t] : handed_over_[t]++, message, work()});
@@ -145,7 +146,8 @@ WEFT_DEFINE void tied_gradients::drop(std::size_t t, int number) {
   std::erase_if(sent_, below);
 }
 
-WEFT_DEFINE state_ptr tied_gradients::receive(std::size_t t, int from, const state_ptr& like, const comm_options& o) {
+WEFT_DEFINE state_ptr tied_gradients::receive(std::size_t t, int from, const state_ptr& like,
+                                              const comm_options& o) {
   const device messages = message_device(like->where, stages_);
   const state_ptr message = make_state(messages, like->extents, like->type);
   stages_->receive(elements_of(*message), from, first_tag_ + static_cast<int>(t), labelled(t, o)).wait();

@@ -14,7 +14,8 @@ WEFT_DEFINE index_t member::begin(int part, int parts) const {
   return row * row_size();
 }
 
-WEFT_DEFINE message_layout::message_layout(const std::vector<member>& members, const std::vector<int>& chosen, int parts) {
+WEFT_DEFINE message_layout::message_layout(const std::vector<member>& members, const std::vector<int>& chosen,
+                                           int parts) {
   for (int p = 0; p < parts; ++p) {
     first.push_back(static_cast<int>(pieces.size()));
     const index_t before = count;
@@ -71,7 +72,7 @@ WEFT_DEFINE elements elements_of(const tensor_state& t) {
 }
 
 WEFT_DEFINE void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
-                      index_t count) {
+                           index_t count) {
   const auto size = size_of(to->type);
   char* const target = static_cast<char*>(to->memory.data()) + to_at * size;
   const char* const source = static_cast<const char*>(from->memory.data()) + from_at * size;
@@ -101,8 +102,8 @@ WEFT_DEFINE std::string block_of(const std::string& name) {
 }
 
 WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t& parameters,
-                                                                      const parallel_options& o,
-                                                                      const std::vector<int>& chunks) {
+                                                             const parallel_options& o,
+                                                             const std::vector<int>& chunks) {
   std::vector<std::vector<int>> units;
   const bool by_size = !o.unit && o.divide <= sharding::optimizer;
   std::vector<std::pair<std::string, int>> names;
@@ -134,8 +135,8 @@ WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t&
   return units;
 }
 
-WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
-                                                int parts, const std::vector<int>& chunks) {
+WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
+                                       const std::vector<int>& chunks) {
   std::vector<unit> units;
   for (const std::vector<int>& numbers : divided_into_units(parameters, o, chunks)) {
     std::vector<member> members;
@@ -154,9 +155,8 @@ WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const par
   return units;
 }
 
-WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters,
-                                                const expert_parameters& experts, const parallel_options& o,
-                                                int parts, const std::vector<int>& chunks) {
+WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
+                                       const parallel_options& o, int parts, const std::vector<int>& chunks) {
   std::vector<unit> units = units_of(parameters, o, parts, chunks);
   for (unit& u : units_of(experts.parameters, o, parts)) {
     for (member& m : u.members) m.number += static_cast<int>(parameters.size());

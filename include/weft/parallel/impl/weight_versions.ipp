@@ -18,8 +18,7 @@ WEFT_DEFINE void weight_versions::keep(int micro_batch) {
 }
 
 WEFT_DEFINE void weight_versions::scope::exchange() {
-  for (std::size_t i = 0; i < memory_.size(); ++i)
-    std::swap(of_.parameters_[i].second->memory, memory_[i]);
+  for (std::size_t i = 0; i < memory_.size(); ++i) std::swap(of_.parameters_[i].second->memory, memory_[i]);
 }
 
 WEFT_DEFINE weight_versions::version& weight_versions::version_of(int micro_batch) {

@@ -7,9 +7,10 @@
 
 namespace weft {
 
-WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::plan_view& plan, const void* identity,
-                                           std::span<const kernel_function> kernels,
-                                           const runtime::symbol_values& symbols) {
+WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::plan_view& plan,
+                                                                const void* identity,
+                                                                std::span<const kernel_function> kernels,
+                                                                const runtime::symbol_values& symbols) {
   auto at = std::partition_point(
       specializations_.begin(), specializations_.end(),
       [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });

@@ -15,8 +15,7 @@ WEFT_DEFINE specialization& specialization_of(context& c, const executable& p, c
 
 namespace detail {
 
-WEFT_DEFINE void refuse_device(std::size_t number, const tensor_state& t,
-                                                  const device& here) {
+WEFT_DEFINE void refuse_device(std::size_t number, const tensor_state& t, const device& here) {
   refuse<device_error>(
       {"weft: operand ", number, " of shape ", t.extents, " is on device ", t.where->name(),
        ", the context computes on ", here->name(),
@@ -40,7 +39,8 @@ WEFT_DEFINE bool can_write_to(specialization& i, const tensor_list& outputs) {
   return i.can_overwrite();
 }
 
-WEFT_DEFINE void set_outputs(const context& c, specialization& i, tensor_list& outputs, const tensor_list& sums) {
+WEFT_DEFINE void set_outputs(const context& c, specialization& i, tensor_list& outputs,
+                             const tensor_list& sums) {
   outputs.resize(i.output_count());
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     const int number = static_cast<int>(o);
@@ -64,8 +64,8 @@ WEFT_DEFINE void copy_to_given(const context& c, tensor_list& outputs, const ten
 }  // namespace detail
 
 WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leaves,
-                    const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
-                    const tensor_list& sums) {
+                         const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
+                         const tensor_list& sums) {
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);

@@ -8,7 +8,8 @@
 namespace weft {
 namespace runtime {
 
-WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor) : context_(&c), ranks_(c.experts()), experts_(experts) {
+WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor)
+    : context_(&c), ranks_(c.experts()), experts_(experts) {
   const index_t count = chosen.extents.size(), choices = chosen.extents[1];
   std::vector<std::int64_t> expert_of(static_cast<std::size_t>(count), 0);
   if (c.where()->computes()) weft::detail::download_to(chosen, expert_of.data());
@@ -16,8 +17,7 @@ WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, index_t exp
     for (std::size_t i = 0; i < expert_of.size(); ++i)
       expert_of[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
   const double mean = static_cast<double>(count) / static_cast<double>(experts);
-  const index_t most =
-      capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count;
+  const index_t most = capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count;
   sort(expert_of, choices, most);
   all_ = ranks_ ? ranks_->gather(mine_) : mine_;
 }
@@ -74,8 +74,7 @@ WEFT_DEFINE void routing::sort(const std::vector<std::int64_t>& expert_of, index
   const auto by_priority = [&](auto f) {
     for (index_t j = 0; j < choices; ++j)
       for (index_t n = 0; n < rows; ++n)
-        f(n, n * choices + j,
-          static_cast<std::size_t>(expert_of[static_cast<std::size_t>(n * choices + j)]));
+        f(n, n * choices + j, static_cast<std::size_t>(expert_of[static_cast<std::size_t>(n * choices + j)]));
   };
   mine_.assign(static_cast<std::size_t>(experts_), 0);
   by_priority([&](index_t, index_t, std::size_t e) { mine_[e] += mine_[e] < most; });
@@ -126,8 +125,8 @@ WEFT_DEFINE routing::state_ptr routing::arranged(const state_ptr& from, bool by_
   return to;
 }
 
-WEFT_DEFINE void routing::copy(const tensor_state& to, index_t to_row, const tensor_state& from, index_t from_row, index_t rows,
-          index_t width) const {
+WEFT_DEFINE void routing::copy(const tensor_state& to, index_t to_row, const tensor_state& from,
+                               index_t from_row, index_t rows, index_t width) const {
   const index_t bytes = width * size_of(to.type);
   copy_elements(context_->engine(), to.type, static_cast<char*>(to.memory.data()) + to_row * bytes,
                 static_cast<const char*>(from.memory.data()) + from_row * bytes, rows * width);

@@ -9,7 +9,8 @@ namespace weft {
 namespace runtime {
 
 WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const kernel_function> kernels,
-                             const symbol_values& symbols, const backend& device) : plan_(p),
+                                           const symbol_values& symbols, const backend& device)
+    : plan_(p),
       symbols_(symbols),
       leaves_(p.leaves, nullptr),
       outputs_(count_of(p.outputs), {}),
@@ -98,7 +99,8 @@ WEFT_DEFINE specialization::reached_bytes specialization::reach(int id) const {
   return {id, value(id).source, r.first * bytes, r.last * bytes};
 }
 
-WEFT_DEFINE bool specialization::reads_what_it_writes(int leaf, const void* read, int o, const void* written) const {
+WEFT_DEFINE bool specialization::reads_what_it_writes(int leaf, const void* read, int o,
+                                                      const void* written) const {
   if (!is_one_kernel_of_elements()) return false;
   const prepared& s = steps_[0];
   const kernel_args& args = s.call.args;
@@ -140,8 +142,7 @@ WEFT_DEFINE void specialization::lay_out() {
     layouts_[i] = v.where == storage::view ? layout_of(v.source) : contiguous_layout(numbers, extents);
     if (v.where != storage::view) continue;
     if (!make_view(numbers, v.view, resolved(v.at, v.extents), extents, layouts_[i]))
-      refuse<error>(
-          {"weft: reshape of ", layout_of(v.source).extents, " to ", extents, " cannot be a view"});
+      refuse<error>({"weft: reshape of ", layout_of(v.source).extents, " to ", extents, " cannot be a view"});
     const element_range reached = range_of(layouts_[i]);
     if (reached.first < 0 || reached.last > layout_of(base_of(i)).extents.size())
       refuse<shape_error>({"weft: ", v.op, " of ", layout_of(v.source).extents, ": outside its operand"});
@@ -178,7 +179,7 @@ WEFT_DEFINE strided specialization::tensor_of(int id) const {
 }
 
 WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
-                           prepared& ready) {
+                                         prepared& ready) {
   ready.entry = &s;
   ready.at = resolved(s.at, s.extents);
   if (s.native) ready.code = *s.native;
@@ -189,8 +190,7 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     if (s.kind != step_kind::kernel) tensors_[i] = tensor_of(id);
   }
   if (s.kind == step_kind::kernel)
-    prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels,
-                   ready.call);
+    prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);
 }
 
 WEFT_DEFINE specialization::access_list specialization::accesses(const lower::kernel_entry& k) const {
@@ -207,7 +207,8 @@ WEFT_DEFINE specialization::access_list specialization::accesses(const lower::ke
 }
 
 WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
-                                  std::span<const kernel_function> kernels, kernel_call& call) const {
+                                                std::span<const kernel_function> kernels,
+                                                kernel_call& call) const {
   const lower::kernel_entry& k = plan_.kernels[static_cast<std::size_t>(s.kernel)];
   call.instructions = plan_.instructions.subspan(static_cast<std::size_t>(k.first_instruction),
                                                  static_cast<std::size_t>(k.instructions));
@@ -276,8 +277,7 @@ WEFT_DEFINE bool specialization::merge_into_last(kernel_args& args, int d, const
   if (d != args.order - 2 || !merged_strides(args, d, merged)) return false;
   for (int a = 0; a < args.arguments; ++a) {
     const access h = how[static_cast<std::size_t>(a)];
-    if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0))
-      return false;
+    if ((h == access::contiguous && merged[a] != 1) || (h == access::per_row && merged[a] != 0)) return false;
   }
   merge(args, d, merged);
   return true;

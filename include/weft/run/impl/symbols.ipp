@@ -10,7 +10,7 @@ namespace runtime {
 namespace detail {
 
 WEFT_DEFINE void refuse_extents(const plan_view& p, int law, const symbol_values& numbers,
-                                                   std::initializer_list<message_part> what) {
+                                std::initializer_list<message_part> what) {
   std::string text = "weft: ";
   if (law >= 0) {
     const applied_law& l = p.laws[static_cast<std::size_t>(law)];
@@ -26,8 +26,7 @@ WEFT_DEFINE void refuse_extents(const plan_view& p, int law, const symbol_values
   refuse<shape_error>({text, weft::detail::joined(what)});
 }
 
-WEFT_DEFINE void refuse_check(const plan_view& p, const extent_check& c,
-                                                 const symbol_values& numbers) {
+WEFT_DEFINE void refuse_check(const plan_view& p, const extent_check& c, const symbol_values& numbers) {
   const index_t a = number_of(numbers, c.a), b = number_of(numbers, c.b);
   switch (c.kind) {
     case check_kind::equal: refuse_extents(p, c.law, numbers, {"extents ", a, " and ", b, " must be equal"});
@@ -74,7 +73,7 @@ WEFT_DEFINE index_t combined(const plan_view& p, const symbol& s, const symbol_v
 }
 
 WEFT_DEFINE symbol_values symbols_of_rank(const plan_view& p, const tensor_list& leaves,
-                                     const recycled_vector<index_t>& sizes, const layer_rank& at) {
+                                          const recycled_vector<index_t>& sizes, const layer_rank& at) {
   symbol_values numbers(p.symbols.size());
   const auto number = [&](index_t e) { return detail::number_of(numbers, e); };
   const auto value = [&](const symbol& s) -> index_t {
@@ -107,7 +106,7 @@ WEFT_DEFINE symbol_values symbols_of_rank(const plan_view& p, const tensor_list&
 }  // namespace detail
 
 WEFT_DEFINE symbol_values resolve_symbols(const plan_view& p, const tensor_list& leaves,
-                                     const recycled_vector<index_t>& sizes, const layer_rank& own) {
+                                          const recycled_vector<index_t>& sizes, const layer_rank& own) {
   layer_rank other = own;
   for (other.rank = 0; other.rank < own.ranks; ++other.rank)
     if (other.rank != own.rank) (void)detail::symbols_of_rank(p, leaves, sizes, other);

@@ -7,7 +7,8 @@
 namespace weft {
 
 template <class Unused>
-void basic_tape_entries<Unused>::backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+void basic_tape_entries<Unused>::backward(const std::shared_ptr<tensor_state>& y,
+                                          const std::shared_ptr<tensor_state>& seed) {
   if (seed->type != y->type || !(seed->whole() == y->whole()))
     runtime::detail::refuse_spec("backward", *y, *seed, y->type);
   run_backward(y, seed);
@@ -32,8 +33,9 @@ void basic_tape_entries<Unused>::backward_weights() {
 
 template <class Unused>
 std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runtime::executable& forward,
-                                          const runtime::executable& backward, runtime::operands o,
-                                          const runtime::executable* weight) {
+                                                                      const runtime::executable& backward,
+                                                                      runtime::operands o,
+                                                                      const runtime::executable* weight) {
   const context::use own(*context_);
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -41,8 +43,7 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
                           [&](const auto& leaf, const placement& to) { return placed(leaf, to); });
   n.randomness = context_->randomness();
   tensor_list outputs;
-  runtime::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs,
-                   why(runtime::pass::forward));
+  runtime::execute(*context_, forward, o.leaves, o.numbers, n.symbols, outputs, why(runtime::pass::forward));
   runtime::note_division(*context_, forward.plan, n.symbols, *outputs[0]);
   outputs[0]->on_tape = recording_ ? tape_status::recorded : tape_status::not_recording;
   if (!recording_) return outputs[0];
@@ -61,7 +62,8 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
 }
 
 template <class Unused>
-std::shared_ptr<tensor_state> basic_tape_entries<Unused>::placed(const std::shared_ptr<tensor_state>& value, const placement& to) {
+std::shared_ptr<tensor_state> basic_tape_entries<Unused>::placed(const std::shared_ptr<tensor_state>& value,
+                                                                 const placement& to) {
   const std::shared_ptr<tensor_state> result = runtime::placed(*context_, value, to);
   if (result == value) return value;
   remember(result, {value}, [c = context_, from = value->where_in_layer()](const auto& cotangent) {
@@ -71,8 +73,9 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::placed(const std::shar
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::executable& forward, const runtime::executable& backward,
-               const runtime::operands& o, const std::shared_ptr<tensor_state>& slice, index_t first) {
+void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::executable& forward,
+                                           const runtime::executable& backward, const runtime::operands& o,
+                                           const std::shared_ptr<tensor_state>& slice, index_t first) {
   const context::use own(*context_);
   const runtime::symbol_values symbols =
       runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -100,8 +103,8 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
     if (o.leaves[i] != slice) known[i] = sum_of(i);
     else if (!of_slice) gradients[i] = of_slice = part_of(*sums.gradients[0], first, slice->extents);
   }
-  runtime::execute(*context_, backward, operands, o.numbers, symbols, gradients,
-                   why(runtime::pass::forward), known);
+  runtime::execute(*context_, backward, operands, o.numbers, symbols, gradients, why(runtime::pass::forward),
+                   known);
   forget_added(gradients, known);
   for (std::size_t i = 0; i < o.leaves.size(); ++i)
     if (gradients[i] && gradients[i] != of_slice)
@@ -151,12 +154,12 @@ void basic_tape_entries<Unused>::refuse_backward(const tensor_state& y) {
         "backward has already run through it, and a tape is empty afterwards: evaluate it again, or add up "
         "several "
         "losses and go back once";
-  refuse<usage_error>(
-      {"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
+  refuse<usage_error>({"weft: backward: this tape does not hold the value of shape ", y.extents, ": ", why});
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed) {
+void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state>& y,
+                                              const std::shared_ptr<tensor_state>& seed) {
   const context::use own(*context_);
   const auto is_y = [&](const entry& n) { return n.result == y; };
   if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
@@ -220,7 +223,8 @@ void basic_tape_entries<Unused>::append_gradients(const entry& n, recycled_vecto
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::announce(runtime::execution_hooks& hooks, const recycled_vector<entry>& entries) const {
+void basic_tape_entries<Unused>::announce(runtime::execution_hooks& hooks,
+                                          const recycled_vector<entry>& entries) const {
   recycled_vector<tensor_state*> uses;
   for (const entry& n : entries) append_gradients(n, uses);
   hooks.before_backward(uses);
@@ -273,8 +277,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
   tensor_list gradients, sums(count);
   for (std::size_t i = 0; i < count; ++i)
     if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
-  runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward),
-                   sums);
+  runtime::execute(*context_, p, leaves, n.numbers, n.symbols, gradients, why(runtime::pass::backward), sums);
   for (std::size_t i = 0; i < count; ++i)
     if (gradients[i]) expect_hooks(n.leaves[i]);
   forget_added(gradients, sums);
@@ -308,7 +311,8 @@ void basic_tape_entries<Unused>::expect_hooks(const std::shared_ptr<tensor_state
 }
 
 template <class Unused>
-void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>& to, const std::shared_ptr<tensor_state>& g) {
+void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>& to,
+                                            const std::shared_ptr<tensor_state>& g) {
   expect_hooks(to);
   if (!to->grad) {
     to->grad = alias_of(*g);

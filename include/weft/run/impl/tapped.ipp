@@ -10,8 +10,8 @@ namespace weft {
 WEFT_DEFINE std::vector<double> tapped::to_vector() const {
   std::vector<double> v(static_cast<std::size_t>(extents.size()));
   for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = visit_type(type,
-                      [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(elements)[i]); });
+    v[i] =
+        visit_type(type, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(elements)[i]); });
   return v;
 }
 

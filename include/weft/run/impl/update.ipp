@@ -22,7 +22,7 @@ WEFT_DEFINE bool merges_dims_of(const shape& target, const shape& value) {
 }
 
 WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, const shape& extents,
-                                       dtype type) {
+                              dtype type) {
   if (target.type == type && (target.extents == extents || merges_dims_of(target.extents, extents))) return;
   refuse<shape_error>({"weft: update: target ", number, " of shape ", target.extents, " and type ",
                        name_of(target.type), " cannot take a value of shape ", extents, " and type ",
@@ -31,7 +31,8 @@ WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, co
 
 }  // namespace detail
 
-WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets) {
+WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o,
+                              const tensor_list& targets) {
   if (targets.size() != p.plan.outputs.size())
     refuse<usage_error>(
         {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});

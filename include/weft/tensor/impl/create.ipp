@@ -8,9 +8,10 @@
 namespace weft {
 namespace detail {
 
-[[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> filled(
-    dtype type, const shape& s, const device& where, void (*fill)(const void*, void*, index_t),
-    const void* how) {
+[[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> filled(dtype type, const shape& s,
+                                                                   const device& where,
+                                                                   void (*fill)(const void*, void*, index_t),
+                                                                   const void* how) {
   auto t = make_state(where, s, type);
   const bool in_place = where->host_accessible();
   const std::unique_ptr<std::byte[]> host(in_place ? nullptr : new std::byte[t->bytes()]);

@@ -7,8 +7,8 @@
 
 namespace weft {
 
-[[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents,
-                                                                       dtype type) {
+[[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> make_state(const device& where,
+                                                                       const shape& extents, dtype type) {
   return make_recycled<tensor_state>(where, extents, type);
 }
 
@@ -22,7 +22,8 @@ WEFT_DEFINE std::shared_ptr<tensor_state> make_zeros(const device& where, const 
   return t;
 }
 
-WEFT_DEFINE std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first, const shape& extents) {
+WEFT_DEFINE std::shared_ptr<tensor_state> part_of(const tensor_state& t, index_t first,
+                                                  const shape& extents) {
   auto part = alias_of(t);
   part->extents = extents;
   part->memory = t.memory.part(static_cast<std::size_t>(first * size_of(t.type)));
@@ -42,8 +43,7 @@ WEFT_DEFINE void download_to(const tensor_state& t, void* host) {
 WEFT_DEFINE const shape& checked_extents(const shape& fixed, const shape& s) {
   bool fits = s.order == fixed.order;
   for (int i = 0; fits && i < s.order; ++i) fits = fixed[i] == dyn ? s[i] >= 0 : s[i] == fixed[i];
-  if (!fits)
-    refuse<shape_error>({"weft: a tensor of type ", fixed, " cannot have the extents ", s});
+  if (!fits) refuse<shape_error>({"weft: a tensor of type ", fixed, " cannot have the extents ", s});
   return s;
 }
 
@@ -83,8 +83,7 @@ WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index
 }
 
 WEFT_DEFINE void* host_memory(const tensor_state& t) {
-  if (!t.where->host_accessible())
-    refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
+  if (!t.where->host_accessible()) refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
   require_memory(t);
   return t.memory.data();
 }
@@ -101,11 +100,11 @@ WEFT_DEFINE int checked_dim(const shape& s, int dim) {
 }
 
 WEFT_DEFINE const std::shared_ptr<tensor_state>& typed_state(dtype type, const shape& fixed,
-                                                        const std::shared_ptr<tensor_state>& t) {
+                                                             const std::shared_ptr<tensor_state>& t) {
   if (!t) refuse_undefined(type, fixed);
   if (t->type != type)
-    refuse<value_error>({"weft: a tensor of ", name_of(type), " cannot have the elements of a tensor of ",
-                         name_of(t->type)});
+    refuse<value_error>(
+        {"weft: a tensor of ", name_of(type), " cannot have the elements of a tensor of ", name_of(t->type)});
   return t;
 }
 

@@ -8,8 +8,8 @@
 namespace weft {
 namespace detail {
 
-WEFT_DEFINE void checkpoint_contents::add(const std::string& path, int part, int parts, const checkpoint_id& id,
-         const io::safetensors_header& header) {
+WEFT_DEFINE void checkpoint_contents::add(const std::string& path, int part, int parts,
+                                          const checkpoint_id& id, const io::safetensors_header& header) {
   const auto said = [&](const char* key) {
     const auto found = header.metadata.find(key);
     return found == header.metadata.end() ? "no checkpoint" : found->second;
@@ -40,8 +40,9 @@ WEFT_DEFINE void checkpoint_contents::require_whole() const {
   }
 }
 
-WEFT_DEFINE void checkpoint_contents::add_piece(const std::string& path, int part, const io::safetensors_header& header,
-               const io::tensor_entry& t) {
+WEFT_DEFINE void checkpoint_contents::add_piece(const std::string& path, int part,
+                                                const io::safetensors_header& header,
+                                                const io::tensor_entry& t) {
   const auto fail = [&](const std::string& why) {
     throw io_error("weft: " + path + ": tensor " + t.name + ": " + why);
   };
@@ -57,8 +58,7 @@ WEFT_DEFINE void checkpoint_contents::add_piece(const std::string& path, int par
     where.offset[d] = note->offset[d];
     whole.extents[d] = note->whole[d];
   }
-  if (!is_within(where, whole.extents))
-    fail(to_string(where) + " is outside of " + to_string(whole.extents));
+  if (!is_within(where, whole.extents)) fail(to_string(where) + " is outside of " + to_string(whole.extents));
   if (!fits(whole)) fail("the size of " + to_string(whole.extents) + " overflows");
   checkpoint_tensor& to = tensors_[t.name.substr(0, t.name.find('#'))];
   if (!to.pieces.empty() && !(to.whole == whole))

@@ -37,7 +37,8 @@ WEFT_DEFINE void checkpoint_folder::begin(const checkpoint_name& name) const {
   if (calls_->make_folder(place) != 0 && errno != EEXIST) io::fail_at(place, "cannot be made");
 }
 
-WEFT_DEFINE void checkpoint_folder::write_shard(const checkpoint_name& name, int part, const io::file_parts& parts) const {
+WEFT_DEFINE void checkpoint_folder::write_shard(const checkpoint_name& name, int part,
+                                                const io::file_parts& parts) const {
   const std::string path = shard(partial_place_of(name), part), partial = path + ".partial";
   io::write_new_file(*calls_, partial, parts);
   if (calls_->rename(partial, path) != 0) io::fail_at(path, "cannot be written");
@@ -64,7 +65,8 @@ WEFT_DEFINE std::vector<checkpoint_name> checkpoint_folder::all() const {
   return found;
 }
 
-WEFT_DEFINE checkpoint_index checkpoint_folder::read_index(const checkpoint_name& name, std::optional<std::uint64_t> sum) const {
+WEFT_DEFINE checkpoint_index checkpoint_folder::read_index(const checkpoint_name& name,
+                                                           std::optional<std::uint64_t> sum) const {
   const std::string path = place_of(name) + "/index.json", text = io::input_file(path).text(max_text);
   const checkpoint_index index = checkpoint_index::parsed(text, path);
   if (sum && xxh64(text) != *sum)

@@ -57,7 +57,7 @@ WEFT_DEFINE io::json unsealed(const std::string& text, const std::string& path) 
 }
 
 WEFT_DEFINE std::int64_t number_of(const io::json_value& object, const char* key, const std::string& path,
-                              std::int64_t least, std::int64_t most) {
+                                   std::int64_t least, std::int64_t most) {
   const auto value = object.find(key);
   if (!value) throw io_error("weft: " + path + ": has no " + key);
   const auto n = value->integer();
@@ -101,8 +101,8 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   if (version < oldest_checkpoint_version || version > checkpoint_version)
     throw io_error("weft: " + path + ": was written by " +
                    (version > checkpoint_version ? "a later" : "an earlier") + " version of weft: format " +
-                   std::to_string(version) + ", this one reads " +
-                   std::to_string(oldest_checkpoint_version) + " to " + std::to_string(checkpoint_version));
+                   std::to_string(version) + ", this one reads " + std::to_string(oldest_checkpoint_version) +
+                   " to " + std::to_string(checkpoint_version));
   checkpoint_index i;
   i.id = {sum_of(root, "run", path),
           sum_of(root, "attempt", path),

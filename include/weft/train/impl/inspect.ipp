@@ -27,8 +27,8 @@ WEFT_DEFINE double inspecting_backend::first_odd(const strided& t) {
   if (!is_floating(t.type)) return odd;
   visit_type(t.type, [&]<class T>(T) {
     for (index_t i = 0; i < t.size(); ++i) {
-      const double x = static_cast<double>(
-          t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
+      const double x =
+          static_cast<double>(t.data<const T>()[element_offset(t.extents, t.stride, 0, t.extents.order, i)]);
       if (!std::isfinite(x)) {
         odd = x;
         return;
@@ -43,21 +43,23 @@ WEFT_DEFINE void inspecting_backend::launch(const kernel_call& call) {
   reference_backend::launch(call);
 }
 
-WEFT_DEFINE void inspecting_backend::multiply(const native_code& code, const strided& a, const strided& b, const strided& c) {
+WEFT_DEFINE void inspecting_backend::multiply(const native_code& code, const strided& a, const strided& b,
+                                              const strided& c) {
   note_module(a.pointer);
   note_module(b.pointer);
   reference_backend::multiply(code, a, b, c);
   check("matmul", {{a, b}}, c);
 }
 
-WEFT_DEFINE void inspecting_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
+WEFT_DEFINE void inspecting_backend::call_native(const char* op, const native_code& code,
+                                                 const native_operands& operands) {
   for (const strided& t : operands.in) note_module(t.pointer);
   reference_backend::call_native(op, code, operands);
   for (const strided& t : operands.out) check(op, {operands.in.begin(), operands.in.end()}, t);
 }
 
-WEFT_DEFINE void inspecting_backend::computed(const kernel_call& call, const lower::instruction& w, dtype operand,
-              const lower::detail::any_register* r, index_t) {
+WEFT_DEFINE void inspecting_backend::computed(const kernel_call& call, const lower::instruction& w,
+                                              dtype operand, const lower::detail::any_register* r, index_t) {
   if (found || !is_floating(w.type)) return;
   const double y = number(r[3], w.type);
   if (std::isfinite(y)) return;
@@ -79,7 +81,8 @@ WEFT_DEFINE void inspecting_backend::note_module(const void* memory) {
   module_ = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
 }
 
-WEFT_DEFINE void inspecting_backend::check(const char* op, const std::vector<strided>& in, const strided& out) {
+WEFT_DEFINE void inspecting_backend::check(const char* op, const std::vector<strided>& in,
+                                           const strided& out) {
   if (found) return;
   const double y = first_odd(out);
   if (y == 0) return;

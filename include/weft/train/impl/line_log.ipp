@@ -7,7 +7,8 @@
 
 namespace weft {
 
-WEFT_DEFINE line_log::line_log(std::string path, bool append) : path_(std::move(path)),
+WEFT_DEFINE line_log::line_log(std::string path, bool append)
+    : path_(std::move(path)),
       file_(::open(path_.c_str(),
                    O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666)) {
   if (file_.number() < 0) io::fail_at(path_, "cannot be written");

@@ -22,16 +22,14 @@ WEFT_DEFINE void progress::show(std::int64_t done, double loss, double tokens_pe
     if (done == steps_) std::fputc('\n', stderr);
   } else if (done == steps_ || done == first_ + 1 || elapsed - shown_ > 5) {
     shown_ = elapsed;
-    std::fprintf(stderr, "step %lld/%lld  loss %.4f  %.0f tokens/s  %s left\n",
-                 static_cast<long long>(done), static_cast<long long>(steps_), loss, tokens_per_second,
-                 clock(left).c_str());
+    std::fprintf(stderr, "step %lld/%lld  loss %.4f  %.0f tokens/s  %s left\n", static_cast<long long>(done),
+                 static_cast<long long>(steps_), loss, tokens_per_second, clock(left).c_str());
   }
 }
 
 WEFT_DEFINE std::string progress::clock(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof text, "%d:%02d", static_cast<int>(seconds) / 60,
-                static_cast<int>(seconds) % 60);
+  std::snprintf(text, sizeof text, "%d:%02d", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
   return text;
 }
 

@@ -32,7 +32,8 @@ WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>&
   return bytes;
 }
 
-WEFT_DEFINE text_samples::text_samples(std::vector<unsigned char> bytes, index_t positions) : bytes_(std::move(bytes)), positions_(positions) {
+WEFT_DEFINE text_samples::text_samples(std::vector<unsigned char> bytes, index_t positions)
+    : bytes_(std::move(bytes)), positions_(positions) {
   if (positions_ < 1)
     throw usage_error("weft: text_samples: a context of " + std::to_string(positions_) + " positions");
   if (size() < 1)

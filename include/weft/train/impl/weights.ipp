@@ -9,8 +9,8 @@ namespace weft {
 namespace detail {
 
 WEFT_DEFINE std::vector<tensor_in_file> tensors_in_file(const io::safetensors_header& header,
-                                                   const io::input_file& file,
-                                                   const std::vector<held_tensor>& held) {
+                                                        const io::input_file& file,
+                                                        const std::vector<held_tensor>& held) {
   std::map<std::string_view, const io::tensor_entry*> entries;
   for (const io::tensor_entry& e : header.tensors) entries[e.name] = &e;
   std::vector<tensor_in_file> all;
@@ -28,7 +28,9 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_file(const io::safetensors_he
   return all;
 }
 
-WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners, std::vector<held_tensor> held, comm_options o) : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
+WEFT_DEFINE weights_writer::weights_writer(std::string path, communicator& owners,
+                                           std::vector<held_tensor> held, comm_options o)
+    : path_(std::move(path)), owners_(owners), options_(std::move(o)), held_(std::move(held)) {
   std::sort(held_.begin(), held_.end(), [](const held_tensor& a, const held_tensor& b) {
     return std::pair(io::detail::rank_of(b.whole.type), std::string_view(a.name)) <
            std::pair(io::detail::rank_of(a.whole.type), std::string_view(b.name));

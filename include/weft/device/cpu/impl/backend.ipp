@@ -23,7 +23,8 @@ WEFT_DEFINE void cpu_backend::launch(const kernel_call& call) {
   }
 }
 
-WEFT_DEFINE void cpu_backend::multiply(const native_code& code, const strided& a, const strided& b, const strided& c) {
+WEFT_DEFINE void cpu_backend::multiply(const native_code& code, const strided& a, const strided& b,
+                                       const strided& c) {
   if (!code.cpu) refuse<device_error>({"weft: cpu: matmul of ", name_of(c.type)});
   const strided in[] = {a, b};
   code.cpu({{in, {&c, 1}, {}, 0}, threads_});
@@ -46,9 +47,9 @@ WEFT_DEFINE void cpu_backend::copy(const strided& from, const strided& to) {
   });
 }
 
-WEFT_DEFINE void cpu_backend::call_native(const char* op, const native_code& code, const native_operands& operands) {
-  if (!code.cpu)
-    refuse<device_error>({"weft: ", op, ": this op has no code for the device cpu"});
+WEFT_DEFINE void cpu_backend::call_native(const char* op, const native_code& code,
+                                          const native_operands& operands) {
+  if (!code.cpu) refuse<device_error>({"weft: ", op, ": this op has no code for the device cpu"});
   code.cpu({operands, threads_});
 }
 
@@ -137,12 +138,16 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
     return;
   }
   const bool parallel = worth_dividing(call, rows * folded * size);
-  threads_.parallel_for(rows * chunks, [&](index_t t, scratch_memory& scratch) {
-    call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(scratch_size(chunk) * 8))));
-  }, parallel);
+  threads_.parallel_for(
+      rows * chunks,
+      [&](index_t t, scratch_memory& scratch) {
+        call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(scratch_size(chunk) * 8))));
+      },
+      parallel);
 }
 
-WEFT_DEFINE cpu_backend::copied_rows::copied_rows(const strided& source, const strided& target) : from(source.data<const char>()), to(target.data<char>()), bytes(size_of(target.type)) {
+WEFT_DEFINE cpu_backend::copied_rows::copied_rows(const strided& source, const strided& target)
+    : from(source.data<const char>()), to(target.data<char>()), bytes(size_of(target.type)) {
   for (int d = 0; d < target.extents.order; ++d)
     append(target.extents[d], source.stride[d], target.stride[d]);
   if (outer > 0) {
@@ -170,7 +175,8 @@ WEFT_DEFINE void cpu_backend::copied_rows::append(index_t e, index_t f, index_t 
   to_stride[outer++] = t;
 }
 
-WEFT_DEFINE void cpu_backend::copied_rows::run(index_t begin, index_t end, index_t first, index_t last) const {
+WEFT_DEFINE void cpu_backend::copied_rows::run(index_t begin, index_t end, index_t first,
+                                               index_t last) const {
   switch (bytes) {
     case 8: run_as<std::uint64_t>(begin, end, first, last); break;
     case 4: run_as<std::uint32_t>(begin, end, first, last); break;

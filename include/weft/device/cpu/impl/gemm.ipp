@@ -10,8 +10,9 @@ namespace cpu {
 inline namespace WEFT_ISA {
 namespace detail {
 
-WEFT_DEFINE task_grid::task_grid(const gemm_size& size, index_t products, index_t tile_rows, index_t tile_columns,
-          double serial_work, int threads) : size_(size), products_(products), tile_rows_(tile_rows), tile_columns_(tile_columns) {
+WEFT_DEFINE task_grid::task_grid(const gemm_size& size, index_t products, index_t tile_rows,
+                                 index_t tile_columns, double serial_work, int threads)
+    : size_(size), products_(products), tile_rows_(tile_rows), tile_columns_(tile_columns) {
   double work = 2;
   for (const index_t n : {size.m, size.n, size.k, products}) work *= static_cast<double>(n);
   parallel_ = threads > 1 && work >= serial_work;

@@ -25,8 +25,8 @@ WEFT_DEFINE void uniform(const native_call& call) {
 namespace detail {
 
 WEFT_DEFINE void refuse_probability(double p, index_t position) {
-  refuse<value_error>({"weft: bernoulli: a probability of ", p, " at position ", position,
-                       " is not in [0, 1]"});
+  refuse<value_error>(
+      {"weft: bernoulli: a probability of ", p, " at position ", position, " is not in [0, 1]"});
 }
 
 }  // namespace detail

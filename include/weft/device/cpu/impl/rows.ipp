@@ -18,10 +18,9 @@ WEFT_DEFINE index_t index_value(const strided& t, index_t offset) {
   }
 }
 
-WEFT_DEFINE void refuse_index(const char* op, index_t index, index_t position,
-                                                 index_t extent) {
-  refuse<value_error>({"weft: ", op, ": index ", index, " at position ", position, " is outside of [0, ",
-                       extent, ")"});
+WEFT_DEFINE void refuse_index(const char* op, index_t index, index_t position, index_t extent) {
+  refuse<value_error>(
+      {"weft: ", op, ": index ", index, " at position ", position, " is outside of [0, ", extent, ")"});
 }
 
 WEFT_DEFINE bool rows_contiguous(const strided& t, int first) {
@@ -104,7 +103,7 @@ WEFT_DEFINE index_t line_offset(const strided& t, int dim, index_t before, index
 }
 
 WEFT_DEFINE index_t index_in_line(const char* op, const strided& index, index_t line, int dim, index_t before,
-                             index_t after, index_t i, index_t extent) {
+                                  index_t after, index_t i, index_t extent) {
   const index_t x = index_value(index, line + i * index.stride[dim]);
   if (x < 0 || x >= extent)
     refuse_index(op, x, (before * index.extents[dim] + i) * extent_after(index.extents, dim) + after, extent);

@@ -55,8 +55,8 @@ WEFT_DEFINE void schedule_reader::read_cell(std::string_view line, std::size_t b
   places_.push_back({line_, begin + 1});
 }
 
-WEFT_DEFINE std::size_t schedule_reader::read_number(std::string_view cell, std::size_t i, std::size_t begin, int& number,
-                        const char* what) {
+WEFT_DEFINE std::size_t schedule_reader::read_number(std::string_view cell, std::size_t i, std::size_t begin,
+                                                     int& number, const char* what) {
   const auto [end, status] = std::from_chars(cell.data() + i, cell.data() + cell.size(), number);
   if (status == std::errc::invalid_argument || number < 0)
     fail(line_, begin + i + 1, std::string("here must be the number of a ") + what + ", as in 0F12");

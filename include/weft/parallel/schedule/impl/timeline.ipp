@@ -25,8 +25,9 @@ WEFT_DEFINE void timeline_writer::measure() {
   for (const record& r : records_) {
     const bool fits = r.stage >= 0 && r.stage < 4096 && r.chunk >= 0 && r.micro_batch >= 0;
     if (!fits || !std::isfinite(r.start) || !std::isfinite(r.end) || r.end < r.start)
-      throw value_error("timeline_svg: a record of stage " + std::to_string(r.stage) + " (" + to_text({
-          r.kind, r.chunk, r.micro_batch}) + ") has times or numbers that make no sense");
+      throw value_error("timeline_svg: a record of stage " + std::to_string(r.stage) + " (" +
+                        to_text({r.kind, r.chunk, r.micro_batch}) +
+                        ") has times or numbers that make no sense");
     begin_ = records_.data() == &r ? r.start : std::min(begin_, r.start);
     end_ = records_.data() == &r ? r.end : std::max(end_, r.end);
     stages_ = std::max(stages_, r.stage + 1);
@@ -72,8 +73,9 @@ WEFT_DEFINE std::string timeline_writer::style() {
       ".n{text-anchor:middle;font-size:9px;fill:#111}.d{fill:#fff}.w{fill:url(#w)}"
       ".late{stroke:#222;stroke-width:1.2}";
   css += shades("", {82, 36, 62, 74});
-  css += "@media(prefers-color-scheme:dark){.page{fill:#16181d}.ink{fill:#ddd}.dots{fill:#444}"
-         ".mail{stroke:#ccc}.late{stroke:#eee}}";
+  css +=
+      "@media(prefers-color-scheme:dark){.page{fill:#16181d}.ink{fill:#ddd}.dots{fill:#444}"
+      ".mail{stroke:#ccc}.late{stroke:#eee}}";
   return css;
 }
 
@@ -105,11 +107,12 @@ WEFT_DEFINE std::string timeline_writer::patterns() {
 }
 
 WEFT_DEFINE void timeline_writer::rect(const std::string& classes, double x0, double y0, double w, double h) {
-  svg_ += "<rect class='" + classes + "' x='" + number(x0) + "' y='" + number(y0) + "' width='" +
-          number(w) + "' height='" + number(h) + "'/>";
+  svg_ += "<rect class='" + classes + "' x='" + number(x0) + "' y='" + number(y0) + "' width='" + number(w) +
+          "' height='" + number(h) + "'/>";
 }
 
-WEFT_DEFINE void timeline_writer::text(const std::string& classes, double x0, double y0, const std::string& what) {
+WEFT_DEFINE void timeline_writer::text(const std::string& classes, double x0, double y0,
+                                       const std::string& what) {
   svg_ += "<text class='" + classes + "' x='" + number(x0) + "' y='" + number(y0) + "'>" + what + "</text>";
 }
 

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Programs link weft::compiled if they have its settings, also where one unit compiles all of weft itself. Units of other components,
+# or of another instruction set, do not link, and the linker names what differs.
+#
+#   compiled.sh COMPILER FOLDER LIBRARY FLAGS...             FLAGS: with which the library was compiled, and what it links
+set -euo pipefail
+compiler=$1 at=$2 library=$3
+shift 3
+include=$(cd "$(dirname "$0")/../../include" && pwd)
+mkdir -p "$at" && cd "$at"
+cat >a.cpp <<'CPP'
+#include <weft/weft.hpp>
+float f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }
+CPP
+cat >b.cpp <<'CPP'
+#include <weft/weft.hpp>
+float f(float);
+int main() { return weft::eval(matmul(weft::full<float>(weft::extents<2, 2>{}, f(1)), weft::ones<float>(weft::extents<2, 2>{})))(1, 1) == 8 ? 0 : 1; }
+CPP
+compile() { "$compiler" -std=c++20 "-I$include" -Wno-psabi "$@"; }
+
+compile "$@" -DWEFT_COMPILED=1 -c a.cpp -o a_compiled.o
+compile "$@" -DWEFT_COMPILED=1 -c b.cpp -o b_compiled.o
+compile "$@" -c a.cpp -o a_whole.o
+for unit in a_compiled a_whole; do
+  compile $unit.o b_compiled.o "$library" "$@" -o program
+  ./program
+done
+[ "$(wc -c <a_compiled.o)" -lt $(($(wc -c <a_whole.o) / 2)) ] || { echo "a unit that links the library is not half as large as one that does not"; exit 1; }
+
+refuse() {  # WORDS FLAGS...
+  local words=$1
+  shift
+  compile "$@" -DWEFT_COMPILED=1 -c a.cpp -o a_other.o
+  if compile a_other.o b_compiled.o "$library" "$@" -o program 2>log; then
+    echo "linked in spite of $*"
+    exit 1
+  fi
+  grep -q "undefined reference to.*$words" log || { cat log; echo "the linker does not say: $words"; exit 1; }
+}
+components=()
+for flag in "$@"; do [[ $flag == -DWEFT_WITH_* ]] || components+=("$flag"); done
+if [[ " $* " == *" -DWEFT_WITH_TBB=1 "* ]]; then
+  refuse "compiled_library<.*with_tbb<false>" "${components[@]}"
+else
+  refuse "compiled_library<.*with_opencl<true>" "$@" -DWEFT_WITH_OPENCL=1
+fi
+if [[ " $* " == *" -march=native "* ]] && "$compiler" -march=native -dM -E -x c++ /dev/null | grep -q "__AVX2__"; then
+  refuse "baseline::compiled_library" "$@" -march=x86-64
+fi
