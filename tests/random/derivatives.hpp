@@ -50,6 +50,17 @@ constexpr double derivative_tolerance(dtype t) {
   return (t == dtype::f64 ? 1e6 : t == dtype::f32 ? 400 : 12) * epsilon_of(t);
 }
 
+/// How large the terms are whose sum is differentiated: a derivative is rounded as they are, also where they
+/// cancel.
+template <class E>
+double size_of_terms(const E& e, const test::oracle::array& weights) {
+  double size = 0;
+  const test::oracle::array value = test::oracle::value(e, {.rounding = false, .leaves = {}});
+  for (index_t j = 0; j < value.size(); ++j)
+    size += std::abs(value.number(j) * weights.number(j)) / std::sqrt(static_cast<double>(value.size()));
+  return size;
+}
+
 /// Compares `gradient` with differences of sum(e * weights) in the elements of `leaf`.
 template <class E>
 void compare_gradient(verdict& v, const std::string& where, const numbers& gradient, const E& e,
@@ -61,10 +72,7 @@ void compare_gradient(verdict& v, const std::string& where, const numbers& gradi
     return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}),
                                          weights);
   };
-  double size = 0;  // of what is added up
-  const test::oracle::array value = test::oracle::value(e, {.rounding = false, .leaves = {}});
-  for (index_t j = 0; j < value.size(); ++j)
-    size += std::abs(value.number(j) * weights.number(j)) / std::sqrt(static_cast<double>(value.size()));
+  const double size = size_of_terms(e, weights);
   for (std::uint64_t k = 0; k < directions; ++k) {
     const test::oracle::array direction = random_elements(leaf.type, leaf.extents, mixed(seed + k));
     const quotient q = derivative_at_zero([&](double t) { return sum(moved_along(leaf, direction, t)); });
@@ -124,13 +132,15 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
     };
     std::apply([&](auto&... mine) { (look(x, mine, std::bool_constant<Leaf::tracked>{}), ...); }, own);
     pass();  // gradients add up
+    const double size = size_of_terms(e, weights);
     std::size_t number = 0;
     const auto look_again = [&]<bool Tracked>(const auto& t, std::bool_constant<Tracked>) {
       if constexpr (Tracked) {
         const numbers& before = once[number++];
         expectation twice{before, {}};
         for (double& g : twice.value.at) {
-          twice.tolerance.push_back(64 * epsilon_of(before.type) * std::abs(g) + smallest_of(before.type));
+          twice.tolerance.push_back(64 * epsilon_of(before.type) * (std::abs(g) + size) +
+                                    smallest_of(before.type));
           g *= 2;
         }
         compare(v, std::string(p.name) + ", gradient " + std::to_string(number) + " added up twice",

@@ -38,7 +38,11 @@ class counting_backend : public backend {
   bool host_accessible() const override { return false; }
   bool holds_messages() const override { return holds_messages_; }
 
-  void* allocate(std::size_t bytes) override;
+  void* allocate(std::size_t bytes) override {
+    const std::uintptr_t address = next_;
+    next_ += (bytes + 63) / 64 * 64;
+    return reinterpret_cast<void*>(address);
+  }
   void deallocate(void*, std::size_t) noexcept override {}
   void upload(void*, const void*, std::size_t) override {}
   void download(void* to, const void*, std::size_t bytes) override {
@@ -51,20 +55,39 @@ class counting_backend : public backend {
     return holds_messages_ ? 0 : group_scratch_bytes(call);
   }
 
-  void launch(const kernel_call& call) override;
-  void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override;
+  void launch(const kernel_call& call) override {
+    for (int i = 0; i < call.args.arguments; ++i)
+      touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);
+  }
+  void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override {
+    work_.operations += 2 * static_cast<double>(c.size()) * static_cast<double>(a.extents.last());
+    for (const strided* t : {&a, &b, &c}) touch(*t);
+    if (c.adds) touch(c);
+  }
   void copy(const strided& from, const strided& to) override {
     touch(from);
     touch(to);
   }
   void fill_zero(void*, std::size_t bytes) override { work_.bytes += static_cast<double>(bytes); }
-  void call_native(const char*, const native_code&, const native_operands& operands) override;
+  void call_native(const char*, const native_code&, const native_operands& operands) override {
+    for (const strided& t : operands.in) touch(t);
+    for (const strided& t : operands.out)
+      if (!t.adds) touch(t);
+      else for (const strided& x : operands.in) touch(x);  // as many elements as are added
+  }
   void synchronize() override {}
 
  private:
   /// Elements along dims with stride 0 are the same one and are counted once.
-  void touch(double bytes, std::span<const index_t> extents, const index_t* stride);
-  void touch(const strided& t);
+  void touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
+    for (std::size_t d = 0; d < extents.size(); ++d)
+      if (stride[d] != 0) bytes *= static_cast<double>(extents[d]);
+    work_.bytes += bytes;
+  }
+  void touch(const strided& t) {
+    touch(static_cast<double>(size_of(t.type)), {t.extents.extent, static_cast<std::size_t>(t.extents.order)},
+          t.stride);
+  }
 
   bool holds_messages_;
   std::uintptr_t next_ = 4096;
@@ -72,7 +95,3 @@ class counting_backend : public backend {
 };
 
 }  // namespace weft
-
-#ifndef WEFT_COMPILED
-#include <weft/device/impl/counting.ipp>
-#endif

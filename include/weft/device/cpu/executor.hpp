@@ -11,16 +11,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <new>
 
 #include <weft/base/config.hpp>
-#include <weft/base/error.hpp>
-#include <weft/base/poison.hpp>
-
-#if WEFT_WITH_TBB
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-#endif
 
 namespace weft {
 
@@ -44,19 +38,16 @@ class scratch_memory {
 };
 
 /// Number of cores available to this process; 1 if TBB is off.
-inline int hardware_threads() {
-#if WEFT_WITH_TBB
-  return tbb::info::default_concurrency();
-#else
-  return 1;
-#endif
-}
+int hardware_threads();
 
 /// Runs tasks on a fixed number of threads.
 class executor {
  public:
   /// `threads` threads including the caller; 0 means one per core. Throws value_error if it is negative.
   explicit executor(int threads = 0);
+  executor(const executor&) = delete;
+  executor& operator=(const executor&) = delete;
+  ~executor();
 
   int threads() const { return threads_; }
 
@@ -72,19 +63,15 @@ class executor {
  private:
   using task_function = void (*)(const void* body, index_t task, scratch_memory& scratch);
 
-  /// Not a template on the body, so that TBB's templates are compiled once.
+  /// Not a template on the body, so that TBB's templates are compiled once, and no header needs TBB's.
   void run(index_t tasks, bool parallel, task_function f, const void* body);
 
   /// Scratch memory of the thread: a task runs on one thread from beginning to end.
-  static scratch_memory& own_scratch() {
-    static thread_local scratch_memory scratch;
-    return scratch;
-  }
+  static scratch_memory& own_scratch();
 
   int threads_;
-#if WEFT_WITH_TBB
-  tbb::task_arena arena_{threads_};  // starts nothing before its first use
-#endif
+  struct arena;  // of oneTBB
+  std::unique_ptr<arena> arena_;
 };
 
 }  // namespace weft

@@ -2,8 +2,14 @@
 // Definitions of <weft/device/cpu/executor.hpp>.
 #pragma once
 
-#include <weft/base/config.hpp>
+#include <weft/base/error.hpp>
+#include <weft/base/poison.hpp>
 #include <weft/device/cpu/executor.hpp>
+
+#if WEFT_WITH_TBB
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#endif
 
 namespace weft {
 
@@ -25,12 +31,28 @@ WEFT_DEFINE void scratch_memory::free() {
   bytes_ = 0;
 }
 
+#if WEFT_WITH_TBB
+WEFT_DEFINE int hardware_threads() { return tbb::info::default_concurrency(); }
+
+struct executor::arena : tbb::task_arena {  // starts nothing before its first use
+  using tbb::task_arena::task_arena;
+};
+#else
+WEFT_DEFINE int hardware_threads() { return 1; }
+
+struct executor::arena {};
+#endif
+
 WEFT_DEFINE executor::executor(int threads) : threads_(threads > 0 ? threads : hardware_threads()) {
   if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads"});
-#if !WEFT_WITH_TBB
+#if WEFT_WITH_TBB
+  arena_ = std::make_unique<arena>(threads_);
+#else
   threads_ = 1;
 #endif
 }
+
+WEFT_DEFINE executor::~executor() = default;
 
 WEFT_DEFINE void executor::run(index_t tasks, bool parallel, task_function f, const void* body) {
   if (threads_ == 1 || tasks <= 1 || !parallel) {
@@ -38,7 +60,7 @@ WEFT_DEFINE void executor::run(index_t tasks, bool parallel, task_function f, co
     return;
   }
 #if WEFT_WITH_TBB
-  arena_.execute([&] {
+  arena_->execute([&] {
     tbb::parallel_for(
         tbb::blocked_range<index_t>(0, tasks, 1),
         [&](const tbb::blocked_range<index_t>& range) {
@@ -47,6 +69,11 @@ WEFT_DEFINE void executor::run(index_t tasks, bool parallel, task_function f, co
         tbb::simple_partitioner{});
   });
 #endif
+}
+
+WEFT_DEFINE scratch_memory& executor::own_scratch() {
+  static thread_local scratch_memory scratch;
+  return scratch;
 }
 
 }  // namespace weft
