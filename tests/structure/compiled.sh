@@ -29,6 +29,14 @@ for unit in a_compiled a_whole; do
 done
 [ "$(wc -c <a_compiled.o)" -lt $(($(wc -c <a_whole.o) / 2)) ] || { echo "a unit that links the library is not half as large as one that does not"; exit 1; }
 
+# Training computes the same.
+train=$include/../examples/train_mlp.cpp
+compile "$@" "$train" -o train_whole
+compile "$@" -DWEFT_COMPILED=1 "$train" "$library" "$@" -o train_compiled
+./train_whole >whole.txt
+./train_compiled >compiled.txt
+diff whole.txt compiled.txt
+
 refuse() {  # WORDS FLAGS...
   local words=$1
   shift
