@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""check_logs.py [--within RELATIVE] REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses, bit for
-bit or as near; the loss must fall; the memory of one rank and the traffic of every rank must be what was predicted, or nearly where
+"""check_logs.py [--within RELATIVE] REFERENCE LOG...: the steps in logs of train_gpt must have the reference's losses and norms
+of gradients, bit for bit or as near; the loss must fall; the memory of one rank and the traffic of every rank must be what was predicted, or nearly where
 they depend on which experts tokens choose."""
 import json
 import sys
@@ -9,23 +9,23 @@ import sys
 def read(path):
     return [json.loads(line) for line in open(path)]
 
-def losses(log):
-    return {line["step"]: line["loss_hex"] for line in log if "step" in line}
+def figures(log):
+    return {line["step"]: (float.fromhex(line["loss_hex"]), line["grad_norm"]) for line in log if "step" in line}
 
 def equal(a, b):
-    return a == b if within == 0 else b is not None and abs(float.fromhex(a) - float.fromhex(b)) <= within * abs(float.fromhex(b))
+    return a == b if within == 0 else b is not None and all(abs(x - y) <= within * abs(y) for x, y in zip(a, b))
 
 within = float(sys.argv[2]) if sys.argv[1] == "--within" else 0
 if within:
     del sys.argv[1:3]
 reference = read(sys.argv[1])
-expected = losses(reference)
+expected = figures(reference)
 for path in sys.argv[2:]:
-    found = losses(read(path))
+    found = figures(read(path))
     wrong = [s for s in found if not equal(found[s], expected.get(s))]
     if wrong or not found:
-        sys.exit(f"{path}: losses differ at steps {wrong} of {list(found)}")
-first, last = float.fromhex(expected[min(expected)]), float.fromhex(expected[max(expected)])
+        sys.exit(f"{path}: losses or norms differ at steps {wrong} of {list(found)}")
+first, last = expected[min(expected)][0], expected[max(expected)][0]
 if not last < 0.8 * first:
     sys.exit(f"the loss fell only from {first} to {last}")
 for path in sys.argv[1:]:
