@@ -33,15 +33,26 @@ constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 namespace weft::graph {
 
 namespace detail {
+/// The symbol of which the formula is that of `e`: itself, or, if `e` has none, one that was unified with it.
+constexpr int with_formula(const symbol_table& dims, index_t e) {
+  const auto has_formula = [&](int i) {
+    return dims.symbols[i].kind != symbol_kind::leaf_extent && dims.symbols[i].kind != symbol_kind::given;
+  };
+  const int own = symbol_table::number_of(e);
+  if (has_formula(own)) return own;
+  for (int i = 0; i < dims.symbols.size(); ++i)
+    if (has_formula(i) && dims.canonical(-2 - i) == e) return i;
+  return own;
+}
 /// An extent as a number, with arbitrary values for symbols without a formula: equal extents with different
-/// formulas have equal numbers.
-constexpr double sampled(const symbol_table& dims, index_t e) {
+/// formulas have equal numbers. `depth`: a formula of a symbol that was unified with it ends there.
+constexpr double sampled(const symbol_table& dims, index_t e, int depth = 8) {
   e = dims.canonical(e);
   if (!symbol_table::is_symbol(e)) return static_cast<double>(e);
-  const symbol& s = dims.symbols[symbol_table::number_of(e)];
+  const symbol& s = dims.symbols[with_formula(dims, e)];
   const double made_up = 1000.0 + 17.0 * symbol_table::number_of(e);
-  if (s.kind == symbol_kind::leaf_extent || s.kind == symbol_kind::given) return made_up;
-  const double a = sampled(dims, s.a), b = sampled(dims, s.b);
+  if (depth == 0 || s.kind == symbol_kind::leaf_extent || s.kind == symbol_kind::given) return made_up;
+  const double a = sampled(dims, s.a, depth - 1), b = sampled(dims, s.b, depth - 1);
   switch (s.kind) {
     case symbol_kind::add: return a + b;
     case symbol_kind::subtract: return a - b;
