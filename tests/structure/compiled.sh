@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Programs link weft::compiled if they have its settings, also where one unit compiles all of weft itself. Units of other components,
-# or of another instruction set, do not link, and the linker names what differs.
+# Programs link weft::compiled if they have its settings, also where one unit compiles all of weft itself, with one default context
+# and device. Units of other components, or of another instruction set, do not link, and the linker names what differs.
 #
 #   compiled.sh COMPILER FOLDER LIBRARY FLAGS...             FLAGS: with which the library was compiled, and what it links
 set -euo pipefail
@@ -12,20 +12,28 @@ mkdir -p "$at" && cd "$at"
 cat >a.cpp <<'CPP'
 #include <weft/weft.hpp>
 float f(float x) { return weft::eval(weft::full<float>(weft::extents<1>{}, x) + 1.0f).item(); }
+const void* context_of_a() { return &weft::default_context(); }
+const void* device_of_a() { return &weft::default_device(); }
 CPP
 cat >b.cpp <<'CPP'
 #include <weft/weft.hpp>
 float f(float);
-int main() { return weft::eval(matmul(weft::full<float>(weft::extents<2, 2>{}, f(1)), weft::ones<float>(weft::extents<2, 2>{})))(1, 1) == 8 ? 0 : 1; }
+const void* context_of_a();
+const void* device_of_a();
+int main() {
+  if (context_of_a() != &weft::default_context() || device_of_a() != &weft::default_device()) return 2;
+  return weft::eval(matmul(weft::full<float>(weft::extents<2, 2>{}, f(1)), weft::ones<float>(weft::extents<2, 2>{})))(1, 1) == 4 ? 0 : 1;
+}
 CPP
 compile() { "$compiler" -std=c++20 "-I$include" -Wno-psabi "$@"; }
 
-compile "$@" -DWEFT_COMPILED=1 -c a.cpp -o a_compiled.o
+# Optimised, so that a function that is inlined could have a variable of its own.
+compile "$@" -O2 -DWEFT_COMPILED=1 -c a.cpp -o a_compiled.o
 compile "$@" -DWEFT_COMPILED=1 -c b.cpp -o b_compiled.o
-compile "$@" -c a.cpp -o a_whole.o
+compile "$@" -O2 -c a.cpp -o a_whole.o
 for unit in a_compiled a_whole; do
   compile $unit.o b_compiled.o "$library" "$@" -o program
-  ./program
+  ./program || { echo "$unit.o with the library: main returned $?"; exit 1; }
 done
 [ "$(wc -c <a_compiled.o)" -lt $(($(wc -c <a_whole.o) / 2)) ] || { echo "a unit that links the library is not half as large as one that does not"; exit 1; }
 
@@ -40,8 +48,8 @@ diff whole.txt compiled.txt
 refuse() {  # WORDS FLAGS...
   local words=$1
   shift
-  compile "$@" -DWEFT_COMPILED=1 -c a.cpp -o a_other.o
-  if compile a_other.o b_compiled.o "$library" "$@" -o program 2>log; then
+  compile "$@" -fdata-sections -DWEFT_COMPILED=1 -c a.cpp -o a_other.o
+  if compile a_other.o b_compiled.o "$library" "$@" -Wl,--gc-sections -o program 2>log; then
     echo "linked in spite of $*"
     exit 1
   fi

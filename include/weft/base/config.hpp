@@ -69,7 +69,7 @@ struct compiled_library {
   static const char here;
 };
 /// Each unit refers to the library of its own version, instruction set and components: others do not link.
-[[gnu::used]] static const char* const compiled_library_of_this_unit =
+[[gnu::used, gnu::retain]] static const char* const compiled_library_of_this_unit =
     &compiled_library<WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR, WEFT_VERSION_PATCH, with_tbb<WEFT_WITH_TBB>,
                       with_opencl<WEFT_WITH_OPENCL>, with_cuda<WEFT_WITH_CUDA>,
                       with_nccl<WEFT_WITH_NCCL>>::here;

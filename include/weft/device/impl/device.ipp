@@ -9,7 +9,8 @@ namespace weft {
 
 WEFT_DEFINE buffer device::allocate(std::size_t bytes) const { return buffer(allocator_, bytes); }
 
-WEFT_DEFINE const device& default_device() {
+// Not inlined, so that units with and without weft::compiled in one program share its variable.
+[[gnu::noinline]] WEFT_DEFINE const device& default_device() {
   static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
   return *cpu;
 }

@@ -52,7 +52,8 @@ WEFT_DEFINE runtime::specialization& context::add(known_specialization s, std::p
   return *specializations_.insert(specializations_.begin() + at, std::move(s))->made;
 }
 
-WEFT_DEFINE context& default_context() {
+// Not inlined, so that units with and without weft::compiled in one program share its variable.
+[[gnu::noinline]] WEFT_DEFINE context& default_context() {
   static context* c = new context();
   return *c;
 }
