@@ -32,7 +32,7 @@ compile "$@" -O2 -DWEFT_COMPILED=1 -c a.cpp -o a_compiled.o
 compile "$@" -DWEFT_COMPILED=1 -c b.cpp -o b_compiled.o
 compile "$@" -O2 -c a.cpp -o a_whole.o
 for unit in a_compiled a_whole; do
-  compile $unit.o b_compiled.o "$library" "$@" -o program
+  compile $unit.o b_compiled.o -Wl,--whole-archive "$library" -Wl,--no-whole-archive "$@" -o program  # nothing is missing in it
   ./program || { echo "$unit.o with the library: main returned $?"; exit 1; }
 done
 [ "$(wc -c <a_compiled.o)" -lt $(($(wc -c <a_whole.o) / 2)) ] || { echo "a unit that links the library is not half as large as one that does not"; exit 1; }
