@@ -301,6 +301,8 @@ def described(signature, comment, members):
     if m := re.search(r"(operator\s?(?:\(\)|\[\]|[^\s(]+)|\w+)\s*\(", bare.replace("requires(", "requires (")):
         if re.match(r"(?:inline )?constexpr \w+ \w+ =|inline constexpr", bare) and "(" not in bare.split("=")[0]:
             m = None
+        if m and bare[:m.start(1)].endswith("::"):
+            return None  # a member, which its class declares
         if m and m.group(1) not in ("requires", "decltype", "noexcept"):
             return {"kind": "function", "name": m.group(1), "signature": wrapped(signature), "comment": comment}
     if m := re.match(r"inline (?:static )?(?:constexpr )?[\w:<>, ]+? (\w+)\s*(?:=|$)", bare):
@@ -329,7 +331,8 @@ def without_template(signature):
         else:
             return text
     if text.startswith("requires"):
-        text = re.sub(r"^requires (?:requires \{.*?\}|[\w:]+<[^>]*>)\s*", "", text)
+        term = r"(?:requires \{.*?\}|[\w:]+<[^>]*>|\((?:[^()]|\([^()]*\))*\))"
+        text = re.sub(rf"^requires {term}(?:\s*&&\s*{term})*\s*", "", text)
     return text
 
 
