@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Recordings of ranks made of arbitrary bytes: a report that a terminal can show. Records of the input stand
 // one after the other, in up to three files, whose ranks are those bytes that the input begins with.
+#include <algorithm>
 #include <cstdint>
 
 #include <weft/comm/flight_report.hpp>

@@ -2,6 +2,7 @@
 // Requests to a TCP store made of arbitrary bytes: each is answered once or ends its connection, limits hold,
 // and nothing is left when all keys are deleted, all queues empty and all clients gone. The input: a byte
 // that chooses the client and whether it leaves, a length byte, and so many bytes.
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>

@@ -6,7 +6,6 @@
 //   std::printf("rank %d of %d\n", me.rank, me.size);
 #pragma once
 
-#include <charconv>
 #include <cstdlib>
 #include <functional>
 #include <string>

@@ -7,17 +7,11 @@
 // write to the folder can change the store: a folder created here is accessible to its owner only.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include <weft/comm/frames.hpp>

@@ -9,15 +9,11 @@
 // To read recordings: flight_report.hpp.
 #pragma once
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include <weft/base/error.hpp>

@@ -7,13 +7,9 @@
 // printable ASCII as '?'.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
-#include <set>
 #include <vector>
 
 #include <weft/comm/flight_recorder.hpp>

@@ -11,7 +11,6 @@
 // long as four requests to the store. An idle agent sends nothing.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <map>

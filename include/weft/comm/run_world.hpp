@@ -12,10 +12,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstdio>
 #include <exception>
 #include <functional>
-#include <new>
 #include <type_traits>
 
 #include <weft/comm/environment.hpp>

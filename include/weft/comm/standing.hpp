@@ -6,7 +6,6 @@
 // wait, across all groups.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>

@@ -9,10 +9,8 @@
 #pragma once
 
 #include <atomic>
-#include <charconv>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include <weft/comm/tcp_store_server.hpp>
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <thread>
 
 #include <weft/comm/rendezvous.hpp>
 #include <weft/comm/standing.hpp>

@@ -7,6 +7,7 @@
 // off. If all answer, the cause is a rank that does not wait for others. There is one verdict, for all ranks.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 #include <weft/comm/standing.hpp>

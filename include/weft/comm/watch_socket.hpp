@@ -2,19 +2,11 @@
 // Sockets for failure detection: frames of a length and bytes, and listening on an address.
 #pragma once
 
-#include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include <weft/base/descriptor.hpp>

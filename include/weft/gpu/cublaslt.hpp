@@ -4,7 +4,6 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>

@@ -2,10 +2,6 @@
 // Shared libraries opened at run time, so that programs start on machines without them.
 #pragma once
 
-#include <dlfcn.h>
-#include <glob.h>
-
-#include <cstdlib>
 #include <initializer_list>
 #include <string>
 #include <vector>

@@ -9,7 +9,6 @@
 
 #include <cstring>
 #include <map>
-#include <numeric>
 
 #include <weft/comm/fingerprint.hpp>
 #include <weft/comm/transfers.hpp>

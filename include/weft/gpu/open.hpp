@@ -6,7 +6,6 @@
 //   std::fputs(devices_text(list_devices()).c_str(), stdout);
 #pragma once
 
-#include <charconv>
 #include <cstdio>
 #include <functional>
 #include <string>

@@ -5,7 +5,6 @@
 //   read_shared({file, at, whole_box(extents), {}, "h.0.weight"}, own_rows, *local);
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -7,9 +7,6 @@
 // Errors are io_error with the file and the system's reason.
 #pragma once
 
-#include <dirent.h>
-
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>

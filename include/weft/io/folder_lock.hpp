@@ -5,11 +5,8 @@
 //   const io::folder_lock mine("runs/a", std::chrono::seconds(3));   // io_error: is in use by process 4711
 #pragma once
 
-#include <sys/file.h>
-
 #include <chrono>
 #include <string>
-#include <thread>
 
 #include <weft/io/files.hpp>
 

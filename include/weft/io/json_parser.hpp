@@ -2,7 +2,6 @@
 // The JSON parser: converts a text to tokens in one pass, by the grammar of RFC 8259 without extensions.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>

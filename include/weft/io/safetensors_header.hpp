@@ -5,7 +5,6 @@
 // offsets, gaps and overlaps are checked before data is used. Errors are io_error with file and tensor.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>

@@ -4,7 +4,6 @@
 //   optimizer.state.find("exp_avg", "hidden.weight")
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>

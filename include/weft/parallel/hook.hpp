@@ -17,11 +17,8 @@
 //   };
 #pragma once
 
-#include <algorithm>
 #include <any>
-#include <cmath>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>

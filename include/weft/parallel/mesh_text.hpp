@@ -5,8 +5,6 @@
 //   mesh_sizes sizes = with_ranks(mesh_from_text("pp=2,dp=auto"), 8);
 #pragma once
 
-#include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 

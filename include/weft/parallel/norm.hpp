@@ -6,7 +6,6 @@
 // how rows are distributed.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>

@@ -3,8 +3,6 @@
 // cost of the most expensive chunk is as small as possible.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 

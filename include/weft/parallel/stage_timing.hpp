@@ -5,7 +5,6 @@
 //   std::ofstream("timeline.svg") << pipeline::timeline_svg(t.records, {.unit = "ms", .time_scale = 1e3});
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <vector>
 

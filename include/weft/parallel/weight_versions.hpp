@@ -7,7 +7,6 @@
 // newest elements; an update copies what a micro-batch in flight still needs.
 #pragma once
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -6,9 +6,6 @@
 // is the other way.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <vector>
 
 #include <weft/device/backend.hpp>

@@ -7,7 +7,6 @@
 //   s.run({device, arena, numbers, random, on_tap, hooks});
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>

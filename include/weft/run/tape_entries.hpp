@@ -6,7 +6,6 @@
 // would wait (zero bubble).
 #pragma once
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

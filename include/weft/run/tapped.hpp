@@ -2,8 +2,6 @@
 // The value that a `tap` passes to its handler.
 #pragma once
 
-#include <cmath>
-#include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>

@@ -6,7 +6,6 @@
 //   all.require_whole();     // every element of every tensor exactly once
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>

@@ -5,7 +5,6 @@
 // headers of the shards, a header those of its tensors.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -8,7 +8,6 @@
 //   if (found) std::cerr << found->text();     // h.2.mlp: exp gives inf from 93.1, [12, 64, 512]
 #pragma once
 
-#include <cmath>
 #include <map>
 #include <optional>
 #include <string>

@@ -4,8 +4,6 @@
 //   loader batches(text_samples(read_text({"corpus/"}), 64), {.batch = 12});
 #pragma once
 
-#include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 

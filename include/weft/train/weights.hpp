@@ -9,10 +9,7 @@
 //   save_weights("trained.safetensors", run);
 #pragma once
 
-#include <algorithm>
 #include <cstring>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>

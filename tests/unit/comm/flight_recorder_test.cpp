@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include <weft/comm/flight_report.hpp>
 #include <weft/comm/threads.hpp>

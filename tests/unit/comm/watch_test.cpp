@@ -2,6 +2,8 @@
 // Who is gone: the conclusions from what ranks report, and the connections that carry it.
 #include <doctest/doctest.h>
 
+#include <poll.h>
+
 #include <weft/comm/watch.hpp>
 
 using namespace weft;

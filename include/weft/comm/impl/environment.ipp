@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/environment.hpp>.
 #pragma once
 
+#include <charconv>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/environment.hpp>
 

@@ -2,6 +2,14 @@
 // Definitions of <weft/comm/file_store.hpp>.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <random>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/file_store.hpp>
 

@@ -2,6 +2,12 @@
 // Definitions of <weft/comm/flight_recorder.hpp>.
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/flight_recorder.hpp>
 

@@ -2,6 +2,11 @@
 // Definitions of <weft/comm/flight_report.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/flight_report.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/operation.hpp>.
 #pragma once
 
+#include <map>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/operation.hpp>
 

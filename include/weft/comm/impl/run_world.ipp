@@ -2,6 +2,9 @@
 // Definitions of <weft/comm/run_world.hpp>.
 #pragma once
 
+#include <cstdio>
+#include <new>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/run_world.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/standing.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/standing.hpp>
 

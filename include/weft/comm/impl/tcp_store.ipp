@@ -2,6 +2,9 @@
 // Definitions of <weft/comm/tcp_store.hpp>.
 #pragma once
 
+#include <charconv>
+#include <thread>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/tcp_store.hpp>
 

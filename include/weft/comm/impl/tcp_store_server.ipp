@@ -2,6 +2,10 @@
 // Definitions of <weft/comm/tcp_store_server.hpp>.
 #pragma once
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/tcp_store_server.hpp>
 

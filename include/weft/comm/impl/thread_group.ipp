@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/thread_group.hpp>.
 #pragma once
 
+#include <thread>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/thread_group.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/comm/watch.hpp>.
 #pragma once
 
+#include <poll.h>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/watch.hpp>
 

@@ -2,6 +2,9 @@
 // Definitions of <weft/comm/watch_server.hpp>.
 #pragma once
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/watch_server.hpp>
 

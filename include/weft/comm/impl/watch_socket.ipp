@@ -2,6 +2,15 @@
 // Definitions of <weft/comm/watch_socket.hpp>.
 #pragma once
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <random>
+
 #include <weft/base/config.hpp>
 #include <weft/comm/watch_socket.hpp>
 

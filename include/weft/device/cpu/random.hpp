@@ -2,8 +2,6 @@
 // The native ops of random numbers on the CPU.
 #pragma once
 
-#include <algorithm>
-
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/native.hpp>
 #include <weft/device/random.hpp>

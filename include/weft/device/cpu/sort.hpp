@@ -5,7 +5,6 @@
 // the sorting functions serves all types.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 
 #include <weft/device/cpu/rows.hpp>

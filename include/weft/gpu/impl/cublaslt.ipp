@@ -2,6 +2,8 @@
 // Definitions of <weft/gpu/cublaslt.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/cublaslt.hpp>
 

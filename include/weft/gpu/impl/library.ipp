@@ -2,6 +2,11 @@
 // Definitions of <weft/gpu/library.hpp>.
 #pragma once
 
+#include <dlfcn.h>
+#include <glob.h>
+
+#include <cstdlib>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/library.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/gpu/nccl_channel.hpp>.
 #pragma once
 
+#include <thread>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/nccl_channel.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/gpu/nvrtc.hpp>.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/nvrtc.hpp>
 

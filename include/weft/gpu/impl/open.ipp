@@ -2,6 +2,8 @@
 // Definitions of <weft/gpu/open.hpp>.
 #pragma once
 
+#include <charconv>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/open.hpp>
 

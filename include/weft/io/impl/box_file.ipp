@@ -2,6 +2,8 @@
 // Definitions of <weft/io/box_file.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/io/box_file.hpp>
 

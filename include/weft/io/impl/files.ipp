@@ -2,6 +2,10 @@
 // Definitions of <weft/io/files.hpp>.
 #pragma once
 
+#include <dirent.h>
+
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/io/files.hpp>
 

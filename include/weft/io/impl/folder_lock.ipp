@@ -2,6 +2,10 @@
 // Definitions of <weft/io/folder_lock.hpp>.
 #pragma once
 
+#include <sys/file.h>
+
+#include <thread>
+
 #include <weft/base/config.hpp>
 #include <weft/io/folder_lock.hpp>
 

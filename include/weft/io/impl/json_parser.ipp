@@ -2,6 +2,8 @@
 // Definitions of <weft/io/json_parser.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/io/json_parser.hpp>
 

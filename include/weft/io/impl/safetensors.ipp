@@ -2,6 +2,8 @@
 // Definitions of <weft/io/safetensors.hpp>.
 #pragma once
 
+#include <deque>
+
 #include <weft/base/config.hpp>
 #include <weft/io/safetensors.hpp>
 

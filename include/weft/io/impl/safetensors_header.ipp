@@ -2,6 +2,8 @@
 // Definitions of <weft/io/safetensors_header.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/io/safetensors_header.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/optim/optimizer_state.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/optim/optimizer_state.hpp>
 

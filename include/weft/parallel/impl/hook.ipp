@@ -2,6 +2,10 @@
 // Definitions of <weft/parallel/hook.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/hook.hpp>
 

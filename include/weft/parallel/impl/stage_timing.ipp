@@ -2,6 +2,8 @@
 // Definitions of <weft/parallel/stage_timing.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/stage_timing.hpp>
 

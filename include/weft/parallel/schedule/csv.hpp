@@ -12,8 +12,6 @@
 // The text is not trusted: time and memory are bounded by its length.
 #pragma once
 
-#include <algorithm>
-#include <charconv>
 #include <limits>
 #include <string_view>
 

@@ -4,7 +4,6 @@
 //   auto s = pipeline::schedule_named("interleaved:2", 4, 16);
 #pragma once
 
-#include <charconv>
 #include <string_view>
 
 #include <weft/parallel/schedule/zero_bubble.hpp>

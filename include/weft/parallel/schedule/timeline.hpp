@@ -5,9 +5,6 @@
 //   std::ofstream("timeline.svg") << pipeline::timeline_svg(r.records, {.title = "1F1B"});
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <span>
 
 #include <weft/parallel/schedule/simulate.hpp>

@@ -2,6 +2,10 @@
 // Definitions of <weft/run/routing.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include <weft/base/config.hpp>
 #include <weft/run/routing.hpp>
 

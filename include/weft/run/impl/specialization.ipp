@@ -2,6 +2,8 @@
 // Definitions of <weft/run/specialization.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/run/specialization.hpp>
 

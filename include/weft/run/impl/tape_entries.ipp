@@ -2,6 +2,8 @@
 // Definitions of <weft/run/tape_entries.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/run/tape_entries.hpp>
 
 namespace weft {

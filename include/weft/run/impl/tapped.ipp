@@ -2,6 +2,9 @@
 // Definitions of <weft/run/tapped.hpp>.
 #pragma once
 
+#include <cmath>
+#include <cstdio>
+
 #include <weft/base/config.hpp>
 #include <weft/run/tapped.hpp>
 

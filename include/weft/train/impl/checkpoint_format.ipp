@@ -2,6 +2,8 @@
 // Definitions of <weft/train/checkpoint_format.hpp>.
 #pragma once
 
+#include <charconv>
+
 #include <weft/base/config.hpp>
 #include <weft/train/checkpoint_format.hpp>
 

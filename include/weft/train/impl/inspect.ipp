@@ -2,6 +2,8 @@
 // Definitions of <weft/train/inspect.hpp>.
 #pragma once
 
+#include <cmath>
+
 #include <weft/base/config.hpp>
 #include <weft/train/inspect.hpp>
 

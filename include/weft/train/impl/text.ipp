@@ -2,6 +2,9 @@
 // Definitions of <weft/train/text.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <filesystem>
+
 #include <weft/base/config.hpp>
 #include <weft/train/text.hpp>
 

@@ -2,6 +2,10 @@
 // Definitions of <weft/train/weights.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+
 #include <weft/base/config.hpp>
 #include <weft/train/weights.hpp>
 

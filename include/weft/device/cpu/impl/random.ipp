@@ -2,6 +2,8 @@
 // Definitions of <weft/device/cpu/random.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/device/cpu/random.hpp>
 

@@ -2,6 +2,8 @@
 // Definitions of <weft/device/cpu/sort.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/device/cpu/sort.hpp>
 

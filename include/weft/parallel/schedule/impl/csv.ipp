@@ -2,6 +2,9 @@
 // Definitions of <weft/parallel/schedule/csv.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/schedule/csv.hpp>
 

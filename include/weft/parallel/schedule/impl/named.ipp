@@ -2,6 +2,8 @@
 // Definitions of <weft/parallel/schedule/named.hpp>.
 #pragma once
 
+#include <charconv>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/schedule/named.hpp>
 

@@ -2,6 +2,10 @@
 // Definitions of <weft/parallel/schedule/timeline.hpp>.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/schedule/timeline.hpp>
 
