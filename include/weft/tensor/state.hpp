@@ -102,7 +102,13 @@ void require_own_memory(const tensor_state& t);
 void require_memory(const tensor_state& t);
 void download_to(const tensor_state& t, void* host);
 void require_elements(const tensor_state& t, const char* what, index_t count);
-void* host_memory(const tensor_state& t);
+[[noreturn, gnu::cold]] void refuse_host(const tensor_state& t);
+/// Inlined, as t(i, j) asks for each element.
+inline void* host_memory(const tensor_state& t) {
+  if (!t.where->host_accessible()) refuse_host(t);
+  if (t.arrive || t.divided || t.is_deferred()) require_memory(t);
+  return t.memory.data();
+}
 [[noreturn, gnu::cold]] void refuse_undefined(dtype type, const shape& extents);
 /// `dim` counted from the left; throws value_error if a tensor of shape `s` does not have it.
 int checked_dim(const shape& s, int dim);

@@ -82,10 +82,8 @@ WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index
     refuse<shape_error>({"weft: ", what, ": ", count, " elements for a tensor of shape ", t.whole()});
 }
 
-WEFT_DEFINE void* host_memory(const tensor_state& t) {
-  if (!t.where->host_accessible()) refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
-  require_memory(t);
-  return t.memory.data();
+WEFT_DEFINE void refuse_host(const tensor_state& t) {
+  refuse<device_error>({"weft: data of a tensor on ", t.where->name()});
 }
 
 WEFT_DEFINE void refuse_undefined(dtype type, const shape& extents) {
