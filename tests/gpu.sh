@@ -63,7 +63,7 @@ failed=0 figures=() rows=() began=$SECONDS
 stage() {
   local name=$1 limit=$2 start=$SECONDS code=0
   shift 2
-  timeout -k 5 "$limit" env LD_LIBRARY_PATH="${libraries:-}" "$@" >"$out/$name.txt" 2>&1 || code=$?
+  timeout -k 5 "$limit" env LD_LIBRARY_PATH="${libraries:-}" WEFT_KERNEL_CACHE="$out/kernels" "$@" >"$out/$name.txt" 2>&1 || code=$?
   [ $code -ne 124 ] || echo "not within $limit s" >>"$out/$name.txt"
   figures+=("\"$name\": {\"exit_code\": $code, \"seconds\": $((SECONDS - start))}")
   [ $code -eq 0 ] || { failed=1; echo "== $name: exit code $code"; tail -n 5 "$out/$name.txt"; }

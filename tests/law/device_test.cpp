@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -69,7 +70,7 @@ class compile_only : public gpu::jit_backend {
   void upload(void*, const void*, std::size_t) override {}
   void download(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
   void fill_zero(void*, std::size_t) override {}
-  int compiled = 0;
+  std::atomic<int> compiled = 0;
 
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }

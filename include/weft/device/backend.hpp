@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include <weft/base/error.hpp>
@@ -40,6 +41,10 @@ class backend {
   /// Bytes of device memory, aligned to 64, that `launch(call)` needs at `call.scratch`. They are taken from
   /// the program's arena, so that the allocator's figures, limit and retry include them.
   virtual std::size_t scratch_bytes(const kernel_call&) const { return 0; }
+  /// Says which fused kernels a program will launch, before its first run with these extents. Devices that
+  /// compile kernels can compile those that they do not know yet side by side. Pointers and numbers are not
+  /// set yet.
+  virtual void prepare(std::span<const kernel_call* const>) {}
   /// Launches a fused kernel.
   virtual void launch(const kernel_call& call) = 0;
   /// c = a b over the last two dims, for each index of the others, or c += a b if c.adds. `code` holds the

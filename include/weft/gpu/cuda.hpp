@@ -129,6 +129,9 @@ class cuda_backend : public jit_backend {
   const char* dialect() const override { return cuda_dialect; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override;
+  [[gnu::cold]] std::string code_identity() const override;
+  [[gnu::cold]] std::vector<char> code_of(compiled_kernel& kernel) const override;
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> load(std::span<const char> code) override;
 
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
            index_t groups) override;
@@ -152,8 +155,10 @@ class cuda_backend : public jit_backend {
     const cuda_functions& cuda;
     CUmodule module = nullptr;
     CUfunction function = nullptr;
+    std::vector<char> code;  // until it is kept
   };
 
+  [[gnu::cold]] std::string architecture() const { return "sm_" + driver_.capability(queue_.device, ""); }
   static CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
   /// The last `kept` dims of `t` at position `i` of the others.
   static strided inner(strided t, int kept, index_t i);

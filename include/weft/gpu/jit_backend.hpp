@@ -6,17 +6,21 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <weft/device/kind.hpp>
 #include <weft/gpu/dialect.hpp>
+#include <weft/gpu/kernel_cache.hpp>
 #include <weft/gpu/native_ops.hpp>
 #include <weft/lower/text.hpp>
 
@@ -26,6 +30,8 @@ namespace weft::gpu {
 struct compiled_kernel {
   virtual ~compiled_kernel() = default;
   int threads = group_size;  // of a group
+  int fault = 0;             // number of the message of what a native op refuses
+  std::optional<digest> key{};  // under which it is to be kept
 };
 
 /// Parameters of a kernel besides its pointers: 64-bit values in the order of the struct PARAMS, beginning
@@ -39,15 +45,17 @@ class jit_backend : public backend {
   bool host_accessible() const override { return false; }
   void download(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) read(to, from, bytes);
-    check_faults();
+    finish_wait();
   }
 
   void synchronize() override {
     wait();
-    check_faults();
+    finish_wait();
   }
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
+
+  void prepare(std::span<const kernel_call* const> calls) override;
 
   void launch(const kernel_call& call) override;
 
@@ -65,10 +73,19 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
-  // Called under the lock, except `read` and `allocate`, which are also called without it.
+  // Called under the lock, except `read` and `allocate`, which are also called without it. Several threads
+  // may be in `compile`, `load` and `code_identity` at once.
   /// Compiles source text that defines one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
+  /// What the machine code of a kernel depends on besides its text: name, driver and architecture of the
+  /// device, compiler and its options. Empty if kernels of this device cannot be kept (kernel_cache.hpp).
+  virtual std::string code_identity() const { return {}; }
+  /// The machine code of a kernel that was compiled and has run, since some drivers compile at the first run;
+  /// empty if the driver does not give it.
+  virtual std::vector<char> code_of(compiled_kernel&) const { return {}; }
+  /// A kernel from machine code. Throws device_error if the driver refuses it.
+  virtual std::shared_ptr<compiled_kernel> load(std::span<const char> code);
   /// Queues `groups` groups of kernel.threads items. Device pointers can be offsets into an object; if the
   /// device's kernels need the offset separately, it is passed in the first parameters.
   virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
@@ -92,26 +109,37 @@ class jit_backend : public backend {
     }
   }
 
-  /// Throws value_error if a kernel has reported an invalid operand; to be called when the host waits.
-  void check_faults();
   /// Copies to the host after everything queued before.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
 
   /// Frees memory and kernels; to be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
+    unkept_.clear();
     kernels_.clear();
     if (fault_) deallocate(fault_, sizeof(std::int32_t));
     fault_ = nullptr;
   }
 
  private:
-  /// Queues one text of a kernel.
-  void queue(const kernel_call& call, const lower::text_form& form, index_t folded, index_t blocks,
-             index_t groups);
+  /// After waiting for everything queued: keeps what was compiled since the last wait. Throws value_error if
+  /// a kernel has reported an invalid operand.
+  void finish_wait();
+  /// One text of a fused kernel, and how it is launched.
+  struct part {
+    lower::text_form form{};
+    index_t folded = 1, blocks = 1, groups = 0;
+  };
+  /// The texts of a call, in order. One with no groups is not launched.
+  static std::array<part, 2> parts_of(const kernel_call& call);
+  void queue(const kernel_call& call, const part& by);
   static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form);
   [[gnu::cold]] static std::string multiply_text_of(const strided& a, const strided& c);
   [[gnu::cold]] static std::string copy_text_of(index_t bytes);
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size);
+  [[gnu::cold]] std::string source_of(const std::string& text, int threads) const;
+  /// The kernel of this source as it was kept, or else compiled, with a key if it is to be kept. Needs no
+  /// lock.
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> loaded_or_compiled(const std::string& source);
   void run_native(const char* op, const char* fault, const native_text& by, const native_operands& operands);
   static index_t groups_for(index_t items) {
     return std::min((items + group_size - 1) / group_size, max_groups);
@@ -122,6 +150,8 @@ class jit_backend : public backend {
   static void append_numbers(const kernel_call& call, const lower::text_form& form, parameters& p);
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<compiled_kernel>> kernels_;
+  kernel_cache cache_;
+  std::vector<std::shared_ptr<compiled_kernel>> unkept_;
   void* fault_ = nullptr;
   bool natives_pending_ = false;
   bool checks_launches_ = [] {

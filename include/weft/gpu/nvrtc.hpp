@@ -16,6 +16,9 @@ class nvrtc_compiler {
  public:
   [[gnu::cold]] nvrtc_compiler();
 
+  /// Its name and version, and the options that it is given.
+  [[gnu::cold]] std::string version() const;
+
   /// Machine code of `text` for an architecture such as "sm_90". Throws device_error with the compiler's
   /// messages.
   [[gnu::cold]] std::vector<char> compile(const std::string& text, const std::string& architecture) const;
@@ -25,6 +28,8 @@ class nvrtc_compiler {
 
   library from_{{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, &cuda_folders};
 #define WEFT_NVRTC(member, name) decltype(&::name) member = from_.function<decltype(&::name)>(#name)
+  static constexpr const char* language_ = "--std=c++17";
+  WEFT_NVRTC(get_version, nvrtcVersion);
   WEFT_NVRTC(create, nvrtcCreateProgram);
   WEFT_NVRTC(compile_program, nvrtcCompileProgram);
   WEFT_NVRTC(cubin_size, nvrtcGetCUBINSize);

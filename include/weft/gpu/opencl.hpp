@@ -21,6 +21,7 @@ struct opencl_functions {
   library from{{"libOpenCL.so.1", "libOpenCL.so"}};
 #define WEFT_OPENCL(name) decltype(&::name) name = from.function<decltype(&::name)>(#name)
   WEFT_OPENCL(clGetPlatformIDs);
+  WEFT_OPENCL(clGetPlatformInfo);
   WEFT_OPENCL(clGetDeviceIDs);
   WEFT_OPENCL(clGetDeviceInfo);
   WEFT_OPENCL(clCreateContext);
@@ -30,10 +31,13 @@ struct opencl_functions {
   WEFT_OPENCL(clCreateBuffer);
   WEFT_OPENCL(clReleaseMemObject);
   WEFT_OPENCL(clCreateProgramWithSource);
+  WEFT_OPENCL(clCreateProgramWithBinary);
   WEFT_OPENCL(clBuildProgram);
   WEFT_OPENCL(clGetProgramBuildInfo);
+  WEFT_OPENCL(clGetProgramInfo);
   WEFT_OPENCL(clReleaseProgram);
   WEFT_OPENCL(clCreateKernel);
+  WEFT_OPENCL(clGetKernelInfo);
   WEFT_OPENCL(clReleaseKernel);
   WEFT_OPENCL(clSetKernelArg);
   WEFT_OPENCL(clEnqueueNDRangeKernel);
@@ -76,6 +80,9 @@ class opencl_backend : public jit_backend {
   const char* dialect() const override { return opencl_dialect; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override;
+  [[gnu::cold]] std::string code_identity() const override;
+  [[gnu::cold]] std::vector<char> code_of(compiled_kernel& kernel) const override;
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> load(std::span<const char> code) override;
 
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
            index_t groups) override;
@@ -103,10 +110,15 @@ class opencl_backend : public jit_backend {
     std::size_t offset;
   };
 
+  static constexpr const char* build_options = "-cl-std=CL1.2";
+
   static void check(cl_int code, const char* function) {
     if (code != CL_SUCCESS) refuse(code, function);
   }
   [[noreturn, gnu::cold]] static void refuse(cl_int code, const char* function);
+
+  /// Builds the kernel of a program, which is released.
+  [[gnu::cold]] std::shared_ptr<compiled_kernel> built(cl_program program) const;
 
   /// The object that contains an address, and the offset in it. The address just after an object is accepted,
   /// for empty tensors.

@@ -46,9 +46,9 @@ struct frame {
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
-  /// `device`: on which it will run, and which may need scratch memory in the arena.
+  /// `device`: on which it will run, and which may need scratch memory in the arena, and time to prepare.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
-                               const symbol_values& symbols, const backend& device);
+                               const symbol_values& symbols, backend& device);
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }

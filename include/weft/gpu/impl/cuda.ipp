@@ -151,7 +151,21 @@ WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& 
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::compile(const std::string& text) {
-  const std::vector<char> code = compiler_.compile(text, "sm_" + driver_.capability(queue_.device, ""));
+  std::vector<char> code = compiler_.compile(text, architecture());
+  auto kernel = load(code);
+  static_cast<cuda_kernel&>(*kernel).code = std::move(code);
+  return kernel;
+}
+
+WEFT_DEFINE std::string cuda_backend::code_identity() const {
+  return description() + "\n" + compiler_.version() + "\n" + architecture();
+}
+
+WEFT_DEFINE std::vector<char> cuda_backend::code_of(compiled_kernel& kernel) const {
+  return std::move(static_cast<cuda_kernel&>(kernel).code);
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::load(std::span<const char> code) {
   const auto current = queue_.use();
   auto kernel = std::make_shared<cuda_kernel>(driver_);
   driver_.check(driver_.load_module(&kernel->module, code.data()), "cuModuleLoadData");

@@ -2,26 +2,74 @@
 // Definitions of <weft/gpu/jit_backend.hpp>.
 #pragma once
 
+#include <atomic>
+#include <system_error>
+#include <thread>
+
 #include <weft/base/config.hpp>
 #include <weft/gpu/jit_backend.hpp>
 
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE void jit_backend::launch(const kernel_call& call) {
-  const kernel_args& args = call.args;
-  const index_t items = args.rows() * args.row_size();
-  lower::text_form form = lower::text_form_of(call);
-  const std::lock_guard lock(mutex_);
+WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_call& call) {
+  const index_t items = call.args.rows() * call.args.row_size();
+  part first{lower::text_form_of(call)}, second;
   switch (call.division) {
-    case kernel_division::elements: queue(call, form, 1, 1, groups_for(items)); break;
-    case kernel_division::rows: queue(call, form, 1, 1, row_groups(call).groups); break;
+    case kernel_division::elements: first.groups = groups_for(items); break;
+    case kernel_division::rows: first.groups = row_groups(call).groups; break;
     case kernel_division::columns:
       const column_blocks by(call);
-      queue(call, form, by.folded, by.blocks, groups_for(items * by.blocks));
-      form.joins_blocks = true;
-      if (by.blocks > 1) queue(call, form, by.folded, by.blocks, groups_for(items));
+      first.folded = by.folded;
+      first.blocks = by.blocks;
+      first.groups = groups_for(items * by.blocks);
+      if (by.blocks == 1) break;
+      second = first;
+      second.form.joins_blocks = true;
+      second.groups = groups_for(items);
   }
+  return {first, second};
+}
+
+WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> calls) {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> sources;
+  for (const kernel_call* call : calls)
+    for (const part& by : parts_of(*call))
+      if (std::string key = key_of(call->instructions, by.form); by.groups > 0 && !kernels_.contains(key))
+        sources.emplace(std::move(key),
+                        source_of(lower::kernel_text(call->instructions, by.form), group_size));
+  std::vector<std::pair<const std::string, std::string>*> wanted;
+  for (auto& source : sources) wanted.push_back(&source);
+  std::vector<std::shared_ptr<compiled_kernel>> made(wanted.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < wanted.size();) try {
+        made[i] = loaded_or_compiled(wanted[i]->second);
+      } catch (...) {  // the launch tries again, and says why
+      }
+  };
+  const std::size_t most = std::min<std::size_t>(wanted.size(), std::thread::hardware_concurrency());
+  {
+    std::vector<std::jthread> others;
+    try {
+      while (others.size() + 1 < most) others.emplace_back(work);
+    } catch (const std::system_error&) {  // fewer do
+    }
+    work();
+  }
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (!made[i]) continue;
+    if (made[i]->key) unkept_.push_back(made[i]);
+    kernels_[wanted[i]->first] = std::move(made[i]);
+  }
+}
+
+WEFT_DEFINE void jit_backend::launch(const kernel_call& call) {
+  const std::array<part, 2> parts = parts_of(call);
+  const std::lock_guard lock(mutex_);
+  for (const part& by : parts)
+    if (by.groups > 0) queue(call, by);
   finish_launch([&] { return lower::kernel_name(call.instructions); });
 }
 
@@ -60,8 +108,10 @@ WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
   finish_launch([] { return "copy"; });
 }
 
-WEFT_DEFINE void jit_backend::check_faults() {
+WEFT_DEFINE void jit_backend::finish_wait() {
   const std::lock_guard lock(mutex_);
+  for (const auto& kernel : std::exchange(unkept_, {}))
+    if (const std::vector<char> code = code_of(*kernel); !code.empty()) cache_.keep(*kernel->key, code);
   if (!fault_ || !natives_pending_) return;
   natives_pending_ = false;
   std::int32_t code = 0;
@@ -71,21 +121,20 @@ WEFT_DEFINE void jit_backend::check_faults() {
   throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
 }
 
-WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const lower::text_form& form, index_t folded,
-                                    index_t blocks, index_t groups) {
-  if (groups == 0) return;
+WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
   const kernel_args& args = call.args;
+  const lower::text_form& form = by.form;
   auto& kernel = kernels_[key_of(call.instructions, form)];
   if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
   std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
   if (form.scratch_rows > 0 || form.division == kernel_division::columns)
     pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // not accessed by a single block
   parameters p(pointers.size(), 0);
-  p.insert(p.end(), {args.rows(), args.row_size(), folded, blocks});
+  p.insert(p.end(), {args.rows(), args.row_size(), by.folded, by.blocks});
   p.insert(p.end(), args.extent, args.extent + args.order);
   for (int a = 0; a < args.arguments; ++a) p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
   append_numbers(call, form, p);
-  run(*kernel, pointers, p, groups);
+  run(*kernel, pointers, p, by.groups);
 }
 
 WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions,
@@ -114,10 +163,31 @@ WEFT_DEFINE std::string jit_backend::copy_text_of(index_t bytes) {
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::string& text, int threads) {
-  auto kernel = compile(std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(threads) +
-                        common_vocabulary + text);
+  auto kernel = loaded_or_compiled(source_of(text, threads));
   kernel->threads = threads;
+  if (kernel->key) unkept_.push_back(kernel);
   return kernel;
+}
+
+WEFT_DEFINE std::string jit_backend::source_of(const std::string& text, int threads) const {
+  return std::string(dialect()) + "#define GROUP_SIZE " + std::to_string(threads) + common_vocabulary + text;
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::loaded_or_compiled(const std::string& source) {
+  const std::string identity = code_identity();
+  if (identity.empty() || !cache_.is_open()) return compile(source);
+  const digest key = kernel_key({identity, source});
+  if (const auto code = cache_.find(key)) try {
+      return load(*code);
+    } catch (const device_error&) {  // as if it had not been kept
+    }
+  auto kernel = compile(source);
+  kernel->key = key;
+  return kernel;
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::load(std::span<const char>) {
+  throw device_error(std::string("weft: ") + name() + ": kernels of this device cannot be loaded");
 }
 
 WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lower::text_form& form,
@@ -141,8 +211,8 @@ WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
 
 WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
-  std::string fields =
-      "typedef struct {\n  long at[" + std::to_string(in + out + 1) + "], items, v[6];\n  ulong key;\n";
+  std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) +
+                       "], items, v[6], fault_code;\n  ulong key;\n";
   std::string names, arguments;
   for (int k = 0; k < in + out; ++k) {
     const strided& t = operand(operands, k);
@@ -165,7 +235,7 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
   }
   const auto fault = std::to_string(in + out);
   names += "#define attribute(k) P.v[k]\n#define random P.key\n#define tasks P.items\n";
-  names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = FAULT)\n";
+  names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = (int)P.fault_code)\n";
   names +=
       "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault + ", PARAMS P)\n";
   const std::string all = by.definitions + fields + "} PARAMS;\n" + names;
@@ -204,14 +274,15 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
   }
   auto& kernel = kernels_[key];
   if (!kernel) {
+    kernel = compiled(native_source(by, operands), by.threads > 0 ? by.threads : group_size);
     faults_.push_back(std::string(op) + ": " + fault);
-    kernel = compiled("#define FAULT " + std::to_string(faults_.size()) + "\n" + native_source(by, operands),
-                      by.threads > 0 ? by.threads : group_size);
+    kernel->fault = static_cast<int>(faults_.size());
   }
   std::vector<void*> pointers;
   parameters p(static_cast<std::size_t>(count + 1), 0);
   p.push_back(by.items);
   append_padded(p, operands.at.v, max_order, 0, max_order);
+  p.push_back(kernel->fault);
   p.push_back(static_cast<index_t>(operands.random));
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);

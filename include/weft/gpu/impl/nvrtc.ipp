@@ -17,12 +17,18 @@ nvrtc_compiler::nvrtc_compiler() {  // it opens a second library by name, which 
     dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
+WEFT_DEFINE std::string nvrtc_compiler::version() const {
+  int major = 0, minor = 0;
+  check(get_version(&major, &minor), "nvrtcVersion");
+  return "NVRTC " + std::to_string(major) + "." + std::to_string(minor) + " " + language_;
+}
+
 WEFT_DEFINE std::vector<char> nvrtc_compiler::compile(const std::string& text,
                                                       const std::string& architecture) const {
   nvrtcProgram program = nullptr;
   check(create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr), "nvrtcCreateProgram");
   const std::string option = "--gpu-architecture=" + architecture;
-  const char* options[] = {option.c_str(), "--std=c++17"};
+  const char* options[] = {option.c_str(), language_};
   const nvrtcResult result = compile_program(program, 2, options);
   std::vector<char> code;
   std::string log;

@@ -87,7 +87,45 @@ WEFT_DEFINE std::shared_ptr<compiled_kernel> opencl_backend::compile(const std::
   cl_int code = 0;
   const cl_program program = cl_.clCreateProgramWithSource(context_, 1, &source, nullptr, &code);
   check(code, "clCreateProgramWithSource");
-  code = cl_.clBuildProgram(program, 1, &device_, "-cl-std=CL1.2", nullptr, nullptr);
+  return built(program);
+}
+
+WEFT_DEFINE std::string opencl_backend::code_identity() const {
+  cl_platform_id platform = nullptr;
+  char of_platform[256]{};
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_PLATFORM, sizeof platform, &platform, nullptr);
+  cl_.clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof of_platform - 1, of_platform, nullptr);
+  std::string all = std::string("opencl ") + build_options + "\n" + of_platform;
+  for (const auto what : {CL_DEVICE_NAME, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION})
+    all += "\n" + cl_.info(device_, static_cast<cl_device_info>(what));
+  return all;
+}
+
+WEFT_DEFINE std::vector<char> opencl_backend::code_of(compiled_kernel& kernel) const {
+  cl_program program = nullptr;  // of one device
+  std::size_t size = 0;
+  if (cl_.clGetKernelInfo(static_cast<opencl_kernel&>(kernel).function, CL_KERNEL_PROGRAM, sizeof program,
+                          &program, nullptr) != CL_SUCCESS ||
+      cl_.clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof size, &size, nullptr) != CL_SUCCESS)
+    return {};
+  std::vector<char> code(size);
+  char* to = code.data();
+  if (cl_.clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof to, &to, nullptr) != CL_SUCCESS) return {};
+  return code;
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> opencl_backend::load(std::span<const char> code) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(code.data());
+  const std::size_t size = code.size();
+  cl_int result = 0;
+  const cl_program program =
+      cl_.clCreateProgramWithBinary(context_, 1, &device_, &size, &bytes, nullptr, &result);
+  check(result, "clCreateProgramWithBinary");
+  return built(program);
+}
+
+WEFT_DEFINE std::shared_ptr<compiled_kernel> opencl_backend::built(cl_program program) const {
+  cl_int code = cl_.clBuildProgram(program, 1, &device_, build_options, nullptr, nullptr);
   if (code != CL_SUCCESS) {
     std::size_t size = 0;
     cl_.clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size);

@@ -11,7 +11,7 @@ namespace weft {
 namespace runtime {
 
 WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const kernel_function> kernels,
-                                           const symbol_values& symbols, const backend& device)
+                                           const symbol_values& symbols, backend& device)
     : plan_(p),
       symbols_(symbols),
       leaves_(p.leaves, nullptr),
@@ -26,11 +26,14 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
   arena_ =
       plan_arena(p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); });
+  std::vector<const kernel_call*> launches;
   for (int s = 0; s < steps_.size(); ++s) {
     prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
-    if (steps_[s].entry->kind == step_kind::kernel)
-      scratch_bytes_ = std::max(scratch_bytes_, device.scratch_bytes(steps_[s].call));
+    if (steps_[s].entry->kind != step_kind::kernel) continue;
+    scratch_bytes_ = std::max(scratch_bytes_, device.scratch_bytes(steps_[s].call));
+    launches.push_back(&steps_[s].call);
   }
+  device.prepare(launches);
 }
 
 WEFT_DEFINE bool specialization::reads_extents(int number, const shape& extents) const {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// The kernels of a program are compiled before its first run, several at a time.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <weft/gpu/jit_backend.hpp>
+#include <weft/weft.hpp>
+
+using namespace weft;
+
+namespace {
+
+/// A device that computes nothing. Compilations wait for a second one, as long as they are to meet.
+class compiler : public gpu::jit_backend {
+ public:
+  bool meets = false;
+  int failures = 0;  // of the next compilations
+  int compiled = 0, most_at_once = 0, compiled_at_launch = 0;
+  std::multiset<std::string> sources;
+
+  const char* name() const override { return "compiler"; }
+  void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
+  void deallocate(void* memory, std::size_t) noexcept override { std::free(memory); }
+  void upload(void*, const void*, std::size_t) override {}
+  void fill_zero(void*, std::size_t) override {}
+  void launch(const kernel_call& call) override {
+    const int before = compiled;
+    jit_backend::launch(call);
+    compiled_at_launch += compiled - before;
+  }
+
+ protected:
+  const char* dialect() const override { return ""; }
+  std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
+    std::unique_lock lock(mutex_);
+    if (failures > 0) {
+      --failures;
+      throw device_error("this kernel does not compile");
+    }
+    ++compiled;
+    sources.insert(text);
+    most_at_once = std::max(most_at_once, ++here_);
+    changed_.notify_all();
+    if (meets) changed_.wait_for(lock, std::chrono::seconds(60), [&] { return most_at_once > 1; });
+    --here_;
+    return std::make_shared<gpu::compiled_kernel>();
+  }
+  void run(gpu::compiled_kernel&, const std::vector<void*>&, gpu::parameters&, index_t) override {}
+  void wait() override {}
+  void read(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int here_ = 0;
+};
+
+/// Kernels of rows, and of columns with partial results; the same in two places.
+void compute(const device& d, context& c, index_t rows) {
+  const auto x = zeros<float>(extents<dyn, dyn>{rows, 5}, d);
+  eval(matmul(softmax(softmax(x)), transpose(softmax(x) + sum(exp(x), dims<0>))), c);
+}
+
+}  // namespace
+
+TEST_CASE("all fused kernels of a program are compiled before its first run, each once, several at a time") {
+  const auto backend = std::make_shared<compiler>();
+  backend->meets = std::thread::hardware_concurrency() > 1;
+  const device d(backend);
+  context c(d);
+  compute(d, c, 1000);
+  const int count = backend->compiled;
+  CHECK(count >= 3);
+  CHECK(backend->compiled_at_launch == 0);
+  CHECK(backend->most_at_once >= (backend->meets ? 2 : 1));
+  CHECK(std::set<std::string>(backend->sources.begin(), backend->sources.end()).size() ==
+        backend->sources.size());
+  backend->meets = false;
+  compute(d, c, 1000);
+  compute(d, c, 1001);
+  CHECK(backend->compiled == count);
+}
+
+TEST_CASE("what does not compile beforehand is tried again by the launch, which says why") {
+  const auto backend = std::make_shared<compiler>();
+  const device d(backend);
+  context c(d);
+  backend->failures = 1;
+  CHECK_NOTHROW(compute(d, c, 1000));
+  CHECK(backend->compiled_at_launch == 1);
+  backend->failures = 1000;
+  const auto x = zeros<float>(extents<dyn>{7}, d);
+  CHECK_THROWS_WITH_AS(eval(tanh(x), c), "this kernel does not compile", device_error);
+  CHECK(backend->failures == 998);
+}
