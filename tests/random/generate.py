@@ -1280,6 +1280,7 @@ class BroadcastMisfit(Refusal):
     def infer(self, p, x, y):
         need(x.order() == y.order() and x.sizes() != y.sizes())
         need(all(a.size == b.size or not (a.static and b.static) for a, b in zip(x.dims, y.dims)))
+        need(all(a.size == b.size or a.size != 1 for a, b in zip(x.dims, y.dims)))  # which other ops may have shown to be 1
         return x
 
     def text(self, p, x, y):

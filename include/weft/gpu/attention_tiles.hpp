@@ -36,6 +36,25 @@ inline constexpr const char* attention_tiles_text = R"(
   for (int i = 0; i < RM; ++i) \
     for (int j = 0; j < (count); ++j) array[i][j] = 0;
 
+/* What kernels begin with. */
+#define THREAD                                                                                     \
+  int me = (int)LOCAL_ID, tx = me % TX, ty = me / TX, hides = (int)attribute(0);                   \
+  int features = (int)in0_extent(3);                                                               \
+  float scale = 1 / sqrt((float)features);
+/* Tasks that are tiles of queries of one head, the last tile of a head first, and the keys up to `end` that
+   these attend to. */
+#define SEEN_BY_QUERIES(i, j) \
+  (j0 + COLUMN(j) < keys && (!hides || j0 + COLUMN(j) <= t0 + ROW(i) + attribute(1)))
+#define FOR_TILES_OF_QUERIES                                                                       \
+  long length = in0_extent(1), heads = in0_extent(2), keys = in1_extent(1);                        \
+  long tiles = (length + ROWS - 1) / ROWS;                                                         \
+  for (long task = GROUP_ID; task < tasks; task += GROUPS)
+#define TILE_OF_QUERIES                                                                            \
+  long t0 = (tiles - 1 - task % tiles) * ROWS, h = task / tiles % heads, b = task / tiles / heads; \
+  long of = h / (heads / in1_extent(2)), end = keys;                                               \
+  if (hides && t0 + ROWS + attribute(1) < end) end = t0 + ROWS + attribute(1);                     \
+  STAGE(queries, ROWS, in0, b * in0_stride(0) + t0 * in0_stride(1) + h * in0_stride(2), length - t0)
+
 FUNCTION float4 four(SHARED const float* from) { return *(SHARED const float4*)from; }
 
 /* sum[i][j] = row ROW(i) of left times row COLUMN(j) of right. */
@@ -90,22 +109,15 @@ FUNCTION float total_of(SHARED const float* partial) {
 /// Each task is a tile of queries of one head, the last tile of a head first: with a causal mask it has most
 /// to do. in: q, k, v; out: result, log_sum.
 inline constexpr const char* attention_forward_tiles_text = R"(
-#define SEEN(i, j) (j0 + COLUMN(j) < keys && (!hides || j0 + COLUMN(j) <= t0 + ROW(i) + attribute(1)))
+#define SEEN(i, j) SEEN_BY_QUERIES(i, j)
 NATIVE_KERNEL {
   TILE(queries, ROWS * LD)
   TILE(others, COLUMNS * LD)
   TILE(weights, ROWS * WD)
   TILE(partial, ROWS * TX)
-  int me = (int)LOCAL_ID, tx = me % TX, ty = me / TX, hides = (int)attribute(0);
-  int features = (int)in0_extent(3);
-  long length = in0_extent(1), heads = in0_extent(2), keys = in1_extent(1);
-  long tiles = (length + ROWS - 1) / ROWS;
-  float scale = 1 / sqrt((float)features);
-  for (long task = GROUP_ID; task < tasks; task += GROUPS) {
-    long t0 = (tiles - 1 - task % tiles) * ROWS, h = task / tiles % heads, b = task / tiles / heads;
-    long of = h / (heads / in1_extent(2)), end = keys;
-    if (hides && t0 + ROWS + attribute(1) < end) end = t0 + ROWS + attribute(1);
-    STAGE(queries, ROWS, in0, b * in0_stride(0) + t0 * in0_stride(1) + h * in0_stride(2), length - t0)
+  THREAD
+  FOR_TILES_OF_QUERIES {
+    TILE_OF_QUERIES
     float result[RM][DN], sum[RM], top[RM];
     SET_ZERO(result, DN)
     for (int i = 0; i < RM; ++i) {
@@ -164,23 +176,16 @@ NATIVE_KERNEL {
 /// The cotangents of queries: each task is a tile of them, as in forward. in: q, k, v, result, log_sum,
 /// cotangent of the result; out: cotangents of q, k and v.
 inline constexpr const char* attention_queries_tiles_text = R"(
-#define SEEN(i, j) (j0 + COLUMN(j) < keys && (!hides || j0 + COLUMN(j) <= t0 + ROW(i) + attribute(1)))
+#define SEEN(i, j) SEEN_BY_QUERIES(i, j)
 NATIVE_KERNEL {
   TILE(queries, ROWS * LD)
   TILE(cotangents, ROWS * LD)
   TILE(others, COLUMNS * LD)
   TILE(weights, ROWS * WD)
   TILE(partial, ROWS * TX)
-  int me = (int)LOCAL_ID, tx = me % TX, ty = me / TX, hides = (int)attribute(0);
-  int features = (int)in0_extent(3);
-  long length = in0_extent(1), heads = in0_extent(2), keys = in1_extent(1);
-  long tiles = (length + ROWS - 1) / ROWS;
-  float scale = 1 / sqrt((float)features);
-  for (long task = GROUP_ID; task < tasks; task += GROUPS) {
-    long t0 = (tiles - 1 - task % tiles) * ROWS, h = task / tiles % heads, b = task / tiles / heads;
-    long of = h / (heads / in1_extent(2)), end = keys;
-    if (hides && t0 + ROWS + attribute(1) < end) end = t0 + ROWS + attribute(1);
-    STAGE(queries, ROWS, in0, b * in0_stride(0) + t0 * in0_stride(1) + h * in0_stride(2), length - t0)
+  THREAD
+  FOR_TILES_OF_QUERIES {
+    TILE_OF_QUERIES
     STAGE(cotangents, ROWS, in5, b * in5_stride(0) + t0 * in5_stride(1) + h * in5_stride(2), length - t0)
     BARRIER;
     _Pragma("unroll") for (int i = 0; i < RM; ++i) {
@@ -237,11 +242,9 @@ NATIVE_KERNEL {
   TILE(cotangents, COLUMNS * LD)
   TILE(weights, ROWS * WD)
   TILE(partial, COLUMNS * TX)
-  int me = (int)LOCAL_ID, tx = me % TX, ty = me / TX, hides = (int)attribute(0);
-  int features = (int)in0_extent(3);
+  THREAD
   long length = in0_extent(1), keys = in1_extent(1), key_heads = in1_extent(2);
   long tiles = (keys + ROWS - 1) / ROWS, in_group = in0_extent(2) / key_heads;
-  float scale = 1 / sqrt((float)features);
   for (long task = GROUP_ID; task < tasks; task += GROUPS) {
     long s0 = task % tiles * ROWS, of = task / tiles % key_heads, b = task / tiles / key_heads, begin = 0;
     if (hides && s0 > attribute(1)) begin = (s0 - attribute(1)) / COLUMNS * COLUMNS;

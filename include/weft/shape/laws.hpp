@@ -19,7 +19,7 @@ struct inferred {
 };
 
 /// NumPy's broadcasting: shapes are aligned at the right, an extent of 1 is repeated. A dynamic extent is
-/// never repeated.
+/// not repeated, unless another law has required it to be 1.
 template <class Dims>
 constexpr inferred broadcast(Dims& dims, const shape& a, const shape& b) {
   inferred result;
