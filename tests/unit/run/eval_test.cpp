@@ -44,6 +44,17 @@ TEST_CASE("eval: extents first known at run time are checked") {
   CHECK_THROWS_AS(eval(matmul(counted(2, 3), counted(4, 2))), shape_error);
 }
 
+TEST_CASE("eval: a dynamic extent of 1 is repeated only where other ops require that it is 1") {
+  const auto column = generate<float>(extents<dyn, 1>(3), [](index_t i) { return i; });
+  const auto one = generate<float>(extents<dyn, 1>(1), [](index_t) { return 5; });
+  CHECK_THROWS_AS(eval(one + column), shape_error);
+  const auto squared = [&](const auto& x) {
+    return eval(let(x, [&](auto y) { return matmul(y, y) + column; }));  // [n, 1] times [n, 1]
+  };
+  CHECK(squared(one).to_vector() == std::vector<float>{25, 26, 27});
+  CHECK_THROWS_AS(squared(column), shape_error);
+}
+
 TEST_CASE("eval: an operand changed in place after the expression was written is named") {
   auto x = counted(2, 3);
   auto e = x + 1.0f;
