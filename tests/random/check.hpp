@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <weft/gpu/open.hpp>
@@ -209,6 +210,7 @@ struct disturbance {
   double most_elements = 0, fewest_elements = 1e9;  // of one of them; of one that is computed
   bool computes = false;                            // whether an op was not exact
   dtype coarsest = dtype::f64;
+  double operands = 0;  // the largest element of those of the op whose result comes next
 
   void operator()(std::string_view op, test::oracle::array& a) {
     const bool leaf = op == "leaf", narrow = a.type == dtype::bf16 || a.type == dtype::f16;
@@ -217,11 +219,18 @@ struct disturbance {
     for (double x : a.f)
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     if (is_floating(a.type) && epsilon_of(a.type) > epsilon_of(coarsest)) coarsest = a.type;
+    const double of_operands = std::exchange(operands, 0.0);
     if (leaf ? narrow : is_exact(op)) return;
     computes = computes || !leaf;
     shake(a, epsilon_of(a.type));
+    // The difference of a logit and the log of a sum, which is 0 if there is one class, rounds as the logits
+    // do.
+    if (state && op == "cross_entropy")
+      for (double& x : a.f) x += 2 * epsilon_of(a.type) * of_operands * random();
   }
   void operand(std::string_view op, test::oracle::array& a) {
+    for (double x : a.f)
+      if (std::isfinite(x)) operands = std::max(operands, std::abs(x));
     if (!is_exact(op)) shake(a, a.type == dtype::f64 ? epsilon_of(dtype::f64) : epsilon_of(dtype::f32));
   }
 
@@ -230,8 +239,10 @@ struct disturbance {
     if (!state) return;
     for (double& x : a.f)
       if (x != std::rint(x) || std::abs(x) > 256)
-        x *= 1 + eps * (static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1);
+        x *= 1 + eps * random();
   }
+  /// From -1 to 1.
+  double random() { return static_cast<double>(mixed(++state) >> 11) * 0x1p-52 - 1; }
 };
 
 /// The oracle's value of `e`, with the spread of its values under small errors.
