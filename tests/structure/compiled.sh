@@ -39,8 +39,8 @@ done
 
 # Training computes the same.
 train=$include/../examples/train_mlp.cpp
-compile "$@" "$train" -o train_whole
-compile "$@" -DWEFT_COMPILED=1 "$train" "$library" "$@" -o train_compiled
+compile "$train" "$@" -o train_whole
+compile -DWEFT_COMPILED=1 "$train" "$library" "$@" -o train_compiled
 ./train_whole >whole.txt
 ./train_compiled >compiled.txt
 diff whole.txt compiled.txt
