@@ -183,6 +183,7 @@ struct expectation {
   numbers value;
   std::vector<double> tolerance;
   dtype coarsest = dtype::f64;  // of all floating types on the way
+  double largest = 0;           // of all values on the way
 };
 
 inline constexpr int spread_runs = 6;
@@ -257,6 +258,7 @@ expectation expected_of(const E& e, std::uint64_t seed) {
   disturbance none;
   expectation right{value_with(none), {}};
   right.coarsest = none.coarsest;
+  right.largest = none.largest;
   const dtype type = right.value.type;
   if (!is_floating(type)) return right;
   const bool wide = type == dtype::f64 || type == dtype::f32;
