@@ -74,11 +74,12 @@ same_bits --within 1e-5 loose "${logs[@]}"
 
 [ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
 # Every schedule on 2 to 4 stages, alone and with two copies or two shards of every ZeRO stage; on four ranks also between processes.
-wide=(--data README.md --layers 8 --heads 2 --width 16 --context 8 --batch 1 --threads 1 --steps 50)
-sum=(--deterministic)
-train wide "${wide[@]}" "${sum[@]}" --lr 3e-3 --accumulate 16 --save "$at/wide.safetensors"
-train wide_loose "${wide[@]}" --lr 1e-3 --accumulate 16
-exact=() near=()
+wide=(--data README.md --layers 8 --heads 2 --width 16 --context 8 --batch 1 --threads 1)
+bits=(--steps 50 --lr 3e-3 --deterministic)
+near=(--steps 100 --lr 1e-3)
+train wide "${wide[@]}" "${bits[@]}" --accumulate 16 --save "$at/wide.safetensors"
+train wide_loose "${wide[@]}" "${near[@]}" --accumulate 16
+of_bits=() of_near=()
 for schedule in gpipe 1f1b interleaved:2 breadth-first:2 zb-h1 zb-v; do
   for p in 2 3 4; do
     [ $schedule != interleaved:2 ] || [ $p != 3 ] || continue  # takes a multiple of p micro-batches; the same bits need a power of 2
@@ -87,21 +88,21 @@ for schedule in gpipe 1f1b interleaved:2 breadth-first:2 zb-h1 zb-v; do
       [[ $data != */* ]] || strategy=(--strategy "${data#*/}")
       name=wide_${schedule/:/_}_${mesh//[=,]/_}_${data#*/}
       here=("${wide[@]}" --mesh "$mesh" "${strategy[@]}" --schedule "$schedule" --microbatches $((16 / (${#data} ? 2 : 1))))
-      train "$name" "${here[@]}" "${sum[@]}" --lr 3e-3 --save "$at/of_mesh.safetensors"
+      train "$name" "${here[@]}" "${bits[@]}" --save "$at/of_mesh.safetensors"
       cmp "$at/wide.safetensors" "$at/of_mesh.safetensors" || { echo "$name: other parameters"; exit 1; }
-      exact+=("$name")
-      train "${name}_loose" "${here[@]}" --lr 1e-3
-      near+=("${name}_loose")
+      of_bits+=("$name")
+      train "${name}_loose" "${here[@]}" "${near[@]}"
+      of_near+=("${name}_loose")
       if [ "$mesh" = pp=2,dp=2 ] || [ "$mesh" = pp=4 ]; then
         for comm in ${WEFT_TEST_COMM:-}; do
           start=("$launch" -n 4)
           [ "$comm" = gloo ] || start=(mpirun --oversubscribe -n 4)
-          run "${name}_$comm" "${start[@]}" "$job" "${here[@]}" "${sum[@]}" --lr 3e-3 --comm "$comm" --log "$at/${name}_$comm.jsonl"
-          exact+=("${name}_$comm")
+          run "${name}_$comm" "${start[@]}" "$job" "${here[@]}" "${bits[@]}" --comm "$comm" --log "$at/${name}_$comm.jsonl"
+          of_bits+=("${name}_$comm")
         done
       fi
     done
   done
 done
-same_bits wide "${exact[@]}"
-same_bits --within 1e-5 wide_loose "${near[@]}"
+same_bits wide "${of_bits[@]}"
+same_bits --within 1e-5 wide_loose "${of_near[@]}"

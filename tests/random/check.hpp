@@ -224,8 +224,7 @@ struct disturbance {
     if (leaf ? narrow : is_exact(op)) return;
     computes = computes || !leaf;
     shake(a, epsilon_of(a.type));
-    // The difference of a logit and the log of a sum, which is 0 if there is one class, rounds as the logits
-    // do.
+    // A logit less the log of a sum: 0 if there is one class, but rounded as the logits are.
     if (state && op == "cross_entropy")
       for (double& x : a.f) x += 2 * epsilon_of(a.type) * of_operands * random();
   }

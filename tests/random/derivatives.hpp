@@ -61,18 +61,17 @@ double size_of_terms(const E& e, const test::oracle::array& weights) {
   return size;
 }
 
-/// Compares `gradient` with differences of sum(e * weights) in the elements of `leaf`.
+/// Compares `gradient` with differences of sum(e * weights), of terms of this size, in the elements of `leaf`.
 template <class E>
 void compare_gradient(verdict& v, const std::string& where, const numbers& gradient, const E& e,
-                      const test::oracle::array& weights, const tensor_state& leaf, const expectation& right,
-                      std::uint64_t seed) {
+                      const test::oracle::array& weights, double size, const tensor_state& leaf,
+                      const expectation& right, std::uint64_t seed) {
   if (!(gradient.extents == leaf.extents))
     return v.say(where + ": a gradient of extents " + to_string(gradient.extents));
   const auto sum = [&](const test::oracle::replacements& leaves) {
     return test::oracle::detail::weighed(test::oracle::value(e, {.rounding = false, .leaves = leaves}),
                                          weights);
   };
-  const double size = size_of_terms(e, weights);
   // Derivatives of values that cancel, as x / x, are rounding errors of these.
   const double rounding = 64 * epsilon_of(right.coarsest) * right.largest;
   for (std::uint64_t k = 0; k < directions; ++k) {
@@ -107,6 +106,7 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
   const expectation right = expected_of(e, seed);
   test::oracle::array weights = random_elements(right.value.type, right.value.extents, seed + 5);
   for (double& w : weights.f) w = test::oracle::rounded(w, right.value.type);
+  const double size = size_of_terms(e, weights);
   everywhere(v, seed, [&](const place& p, context& c, auto&... x) {
     const auto pass = [&] {
       tape steps(c);
@@ -129,12 +129,11 @@ void check_gradients(verdict& v, std::uint64_t seed, const P& program, const Lea
       if constexpr (Tracked) {
         once.push_back(gradient_of(t));
         compare_gradient(v, std::string(p.name) + ", gradient " + std::to_string(once.size()), once.back(), e,
-                         weights, *mine.state(), right, seed);
+                         weights, size, *mine.state(), right, seed);
       }
     };
     std::apply([&](auto&... mine) { (look(x, mine, std::bool_constant<Leaf::tracked>{}), ...); }, own);
     pass();  // gradients add up
-    const double size = size_of_terms(e, weights);
     std::size_t number = 0;
     const auto look_again = [&]<bool Tracked>(const auto& t, std::bool_constant<Tracked>) {
       if constexpr (Tracked) {

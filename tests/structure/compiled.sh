@@ -55,10 +55,10 @@ refuse() {  # WORDS FLAGS...
   fi
   grep -q "undefined reference to.*$words" log || { cat log; echo "the linker does not say: $words"; exit 1; }
 }
-components=()
-for flag in "$@"; do [[ $flag == -DWEFT_WITH_* ]] || components+=("$flag"); done
-if [[ " $* " == *" -DWEFT_WITH_TBB=1 "* ]]; then
-  refuse "compiled_library<.*with_tbb<false>" "${components[@]}"
+without=()
+for flag in "$@"; do [[ $flag == -DWEFT_WITH_* ]] || without+=("$flag"); done
+if [ ${#without[@]} -lt $# ]; then
+  refuse "compiled_library<.*with_tbb<false>.*with_opencl<false>.*with_cuda<false>.*with_nccl<false>" "${without[@]}"
 else
   refuse "compiled_library<.*with_opencl<true>" "$@" -DWEFT_WITH_OPENCL=1
 fi
