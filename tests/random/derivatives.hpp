@@ -61,7 +61,8 @@ double size_of_terms(const E& e, const test::oracle::array& weights) {
   return size;
 }
 
-/// Compares `gradient` with differences of sum(e * weights), of terms of this size, in the elements of `leaf`.
+/// Compares `gradient` with differences of sum(e * weights) in the elements of `leaf`. `size`: see
+/// size_of_terms.
 template <class E>
 void compare_gradient(verdict& v, const std::string& where, const numbers& gradient, const E& e,
                       const test::oracle::array& weights, double size, const tensor_state& leaf,
