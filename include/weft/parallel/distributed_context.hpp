@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// The context of a model whose parameters are distributed by a strategy: what runs have in common, whatever
+// their optimizer and the types of their losses. bind.hpp makes such runs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <weft/optim/loss_scale.hpp>
+#include <weft/optim/optimizer_state.hpp>
+#include <weft/parallel/data_parallel.hpp>
+
+namespace weft {
+
+/// Options of `bound_run::step()`.
+struct step_options {
+  double clip = 0;            // maximum norm of the gradient; 0: no limit
+  index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
+  bool finite = false;  // step(micro_batches, loss) throws non_finite_error rather than update parameters
+};
+
+/// The results of `step(micro_batches, loss)`, and its communication on this rank.
+struct step_result {
+  double loss = 0;             // mean over all micro-batches of all ranks
+  double norm = 0;             // of the gradient, before clipping
+  traffic sent;                // bytes by kind of operation
+  axis_bytes sent_by_axis{};   // in the order of mesh_axes, without those that coordinate ranks
+  double waited_ms = 0;        // for other ranks
+  double bubble_fraction = 0;  // of a pipeline: measured time without computing, over all ranks
+};
+
+/// A context for a model whose parameters are distributed by a strategy; bound_run adds the optimizer.
+class distributed_context : public context {
+ public:
+  /// Updates the parameters with the mean gradient over ranks and micro-batches, and clears the gradient.
+  /// Returns its 2-norm before clipping, which is the same on all ranks and for all strategies. With local
+  /// steps, gradient and norm are those of this rank. In f16, a gradient that is not finite only changes the
+  /// scale of the loss. Throws value_error if `clip` is negative or NaN, and usage_error if there was no
+  /// backward pass since the last step.
+  double step(const step_options& o = {});
+
+  /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
+  /// step. Collective.
+  double gradient_norm();
+  /// The largest absolute value of these gradients. Collective.
+  double gradient_inf_norm();
+
+  /// Calls f once, before the next step changes parameters or the state of the optimizer.
+  void before_update(std::function<void()> f) { before_update_.push_back(std::move(f)); }
+
+  /// The scale of the loss in f16, which is part of checkpoints.
+  const loss_scaler& scaler() const { return scaler_; }
+  void set_scaler(const loss_scaler& s) {
+    scaler_ = s;
+    set_scale();
+  }
+
+  /// During its lifetime, backward passes accumulate gradients without sending them if the strategy allows
+  /// it; the first pass afterwards sends the sum. Like no_sync of torch's DistributedDataParallel.
+  ///   const auto quiet = run.no_sync(micro + 1 < count);
+  class no_sync_scope {
+   public:
+    no_sync_scope(parallel::data_parallel_hooks& of, bool on) : of_(of), before_(of.synchronizes()) {
+      of.synchronize(before_ && !on);
+    }
+    no_sync_scope(const no_sync_scope&) = delete;
+    no_sync_scope& operator=(const no_sync_scope&) = delete;
+    ~no_sync_scope() { of_.synchronize(before_); }
+
+   private:
+    parallel::data_parallel_hooks& of_;
+    bool before_;
+  };
+  no_sync_scope no_sync(bool on = true) { return no_sync_scope(*parallel_, on); }
+
+  /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
+  /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
+  /// weight 0, so that it takes part in all messages; the step averages over the batches that count.
+  ///   while (run.join(batch.has_value()) > 0) { ... }
+  int join(bool has_batch);
+
+  /// The number of this rank's `index`-th micro-batch among those of all ranks in a step. Depends on when
+  /// gradients are reduced, so that sums are the same on any number of ranks.
+  index_t micro_batch(index_t index, index_t per_rank) const {
+    const communicator& data = data_ranks();
+    return options_.reduces_each() ? index * data.size() + data.rank() : data.rank() * per_rank + index;
+  }
+
+  /// Complete copies of all parameters, then of all buffers, by name. Collective.
+  [[gnu::cold]] state_dict_t full();
+  /// Complete copies of the state of the optimizer, named "kind.parameter". Collective.
+  [[gnu::cold]] state_dict_t full_optimizer();
+
+  /// Must be called after other code has set elements of local parameters. Collective.
+  void reload() { parallel_->parameters_changed(); }
+
+  /// What this rank holds of each parameter and buffer of the model.
+  virtual std::vector<held_tensor> held_tensors() const;
+  /// The parameters that this rank updates.
+  const state_dict_t& local() const { return local_; }
+  communicator& ranks() const { return *ranks_; }
+  const parallel_options& options() const { return options_; }
+  /// Throws usage_error if the parameters of this rank are not known yet, before the first step of a
+  /// pipeline.
+  const parallel::data_parallel_hooks& parallel() const {
+    if (!parallel_) refuse_unprepared();
+    return *parallel_;
+  }
+  const parallel::rank_groups& groups() const { return parallel().groups(); }
+  /// The ranks that divide layers with this one. Throws usage_error if the policy has no axis tp.
+  communicator& layer_ranks() const;
+
+  /// Bytes that this rank has sent along each axis, in the order of mesh_axes, without control traffic.
+  virtual axis_bytes sent_by_axis() const { return groups().sent_by_axis(); }
+
+  index_t optimizer_bytes() const { return static_cast<index_t>(training_.state->bytes()); }
+
+ protected:
+  /// What runs know of their optimizer and their programs without their types.
+  struct training {
+    optimizer_state* state;
+    std::int64_t* steps;  // of the optimizer
+    bool scales_loss;     // as products in f16 need
+  };
+
+  /// A run that holds no parameters yet; see hold(). Throws usage_error for options out of range.
+  [[gnu::cold]] distributed_context(const device& where, const training& of,
+                                    std::shared_ptr<communicator> ranks, const parallel_options& o);
+  ~distributed_context() = default;
+
+  /// The device of a model, which must have parameters.
+  [[gnu::cold]] static device device_of(const state_dict_t& parameters);
+  /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
+  /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
+  /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
+  /// this rank. `experts`: see data_parallel_hooks. Collective.
+  [[gnu::cold]] void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
+                          std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
+                          std::shared_ptr<communicator> layers = nullptr,
+                          const parallel::expert_parameters& experts = {});
+  bool holds_parameters() const { return parallel_.has_value(); }
+
+  static void check(const step_options& o);
+  /// What this rank has communicated since binding.
+  struct communication {
+    traffic sent;
+    axis_bytes by_axis;
+    double waited_ms;
+  };
+  virtual communication communicated() const {
+    return {groups().sent(), sent_by_axis(), groups().waited_ms()};
+  }
+  /// Sets what has been communicated since `before`.
+  void set_communication(step_result& r, const communication& before) const;
+  /// The mean of the losses of all micro-batches. Throws non_finite_error if `o.finite` and one is not
+  /// finite.
+  step_result mean_of(std::span<const double> losses, const step_options& o) const;
+  /// Ends a step whose micro-batches have been computed: sums `losses`, those of all ranks of which this rank
+  /// has set its own, updates the parameters, and reports what has been communicated since `before`.
+  step_result complete_step(std::span<double> losses, const step_options& o, const communication& before);
+
+  /// Whether subsequent backward passes are the last of the step; see no_sync.
+  void synchronize(bool on) { parallel_->synchronize(on); }
+  /// Positions are divided among ranks, which `by` executes attention over.
+  void divide_context(std::shared_ptr<parallel::context_service> by);
+  /// During subsequent backward passes, the gradients of these tensors are not reduced.
+  void withhold(tensor_list of) { parallel_->withhold(std::move(of)); }
+
+  /// The ranks that process different data.
+  virtual const communicator& data_ranks() const { return groups().data(); }
+  /// Completes the gradients of a step.
+  virtual void deliver_gradients() {
+    if (hooks_) parallel_->deliver_gradients();
+  }
+  /// Updates all local parameters by the optimizer, with their gradients times `scale`.
+  virtual void update_local(double scale) = 0;
+  /// Calls what waits for the next change of parameters.
+  void begin_update();
+  /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been
+  /// delivered, as the update that follows `updates` others. For schedules that update parameters more than
+  /// once in a step.
+  void update_once(std::int64_t updates);
+  /// Ends a step whose parameters have been updated.
+  void end_step();
+  /// Whether norms count the gradient of this parameter on this rank.
+  virtual bool counts(const tensor_state&) const { return true; }
+
+  /// The number of steps that the optimizer has made.
+  std::int64_t optimizer_steps() const { return *training_.steps; }
+  bool scales_loss() const { return training_.scales_loss; }
+  /// Options of messages that coordinate ranks.
+  comm_options control(const std::string& label) const {
+    return {.label = label, .timeout = options_.timeout, .control = true};
+  }
+
+ private:
+  [[noreturn, gnu::cold]] static void refuse_unprepared();
+  void set_scale() {
+    if (training_.scales_loss) loss_scale = scaler_.scale;
+  }
+  comm_options in_step(const char* label) const { return parallel_->groups().labelled(label, true); }
+  /// The gradients that this rank counts in norms: of the rows that it updates and no other owner updates.
+  tensor_list owned_gradients() const;
+
+  parallel_options options_;
+  std::shared_ptr<communicator> ranks_;
+  training training_;
+  std::shared_ptr<parallel::context_service> context_;
+  std::optional<parallel::data_parallel_hooks> parallel_;
+  state_dict_t local_;
+  loss_scaler scaler_;
+  std::vector<std::function<void()>> before_update_;
+  index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
+  std::int64_t steps_ = 0;  // since binding
+  std::uint64_t passes_seen_ = 0;
+};
+
+}  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/distributed_context.ipp>
+#endif

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/distributed_context.hpp>.
+#pragma once
+
+#include <cmath>
+#include <utility>
+
+#include <weft/base/config.hpp>
+#include <weft/optim/clip.hpp>
+#include <weft/parallel/distributed_context.hpp>
+#include <weft/parallel/norm.hpp>
+
+namespace weft {
+
+namespace parallel::detail {
+inline const parallel_options& checked(const parallel_options& o) {
+  const auto require = [](bool holds, const char* field, index_t value) {
+    if (!holds) refuse<usage_error>({"weft: bind: ", field, " is ", value});
+  };
+  require(o.local_steps >= 1, "local_steps", o.local_steps);
+  require(o.stages >= 1, "stages", o.stages);
+  require(o.layer_ranks >= 1, "layer_ranks", o.layer_ranks);
+  require(o.context_ranks >= 1, "context_ranks", o.context_ranks);
+  require(o.expert_ranks >= 1, "expert_ranks", o.expert_ranks);
+  require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
+  require(o.prefetch >= 0, "prefetch", o.prefetch);
+  require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
+  require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
+  return o;
+}
+}  // namespace parallel::detail
+
+WEFT_DEFINE distributed_context::distributed_context(const device& where, const training& of,
+                                                     std::shared_ptr<communicator> ranks,
+                                                     const parallel_options& o)
+    : context(where), options_(parallel::detail::checked(o)), ranks_(std::move(ranks)), training_(of) {
+  if (training_.scales_loss && o.hook)
+    throw usage_error(
+        "weft: bind: a hook may keep what it has not sent, in the scale of the loss, which changes with "
+        "f16; use bf16");
+  set_scale();
+  if (o.offload_optimizer) training_.state->keep_on(*o.offload_optimizer);
+}
+
+WEFT_DEFINE device distributed_context::device_of(const state_dict_t& parameters) {
+  if (parameters.empty()) detail::refuse_step(false);
+  return parameters.front().second->where;
+}
+
+WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const state_dict_t& buffers,
+                                           communicator& data, std::shared_ptr<communicator> owners,
+                                           const std::vector<int>& chunks,
+                                           std::shared_ptr<communicator> layers,
+                                           const parallel::expert_parameters& experts) {
+  parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
+  if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
+  if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
+  parallel_->groups().divide_layers(std::move(layers));
+  parallel_->groups().divide_context(context_);
+  parallel_->groups().set_step(0);
+  local_ = parallel_->local();
+}
+
+WEFT_DEFINE void distributed_context::check(const step_options& o) {
+  detail::require_limit("step: clip", o.clip);
+  if (o.micro_batches < 1) refuse<value_error>({"weft: step: ", o.micro_batches, " micro-batches"});
+}
+
+WEFT_DEFINE double distributed_context::step(const step_options& o) {
+  check(o);
+  if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
+    throw usage_error(
+        "weft: step: no backward pass has gone through this run since the last step: make the tape with "
+        "`tape steps(run)` and call steps.backward(loss) before each step");
+  const bool local = options_.local_steps > 1;
+  const int ranks = local ? 1 : groups().data().size();
+  const double mean =
+      1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
+  loss_weight = 1;
+  const double norm = gradient_norm() * mean;
+  begin_update();
+  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
+    update_local(mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0));
+  else
+    for (const auto& [name, p] : local_) p->grad.reset();
+  set_scale();
+  end_step();
+  return norm;
+}
+
+WEFT_DEFINE step_result distributed_context::complete_step(std::span<double> losses, const step_options& o,
+                                                           const communication& before) {
+  if (ranks_->size() > 1) ranks_->all_reduce(losses, reduction::sum, in_step("losses")).wait();
+  step_result r = mean_of(losses, o);
+  r.norm = step(o);
+  set_communication(r, before);
+  return r;
+}
+
+WEFT_DEFINE double distributed_context::gradient_norm() {
+  deliver_gradients();
+  return parallel::norm_over_ranks(*this, owned_gradients(), groups().owners(), in_step("norm")) / loss_scale;
+}
+
+WEFT_DEFINE double distributed_context::gradient_inf_norm() {
+  deliver_gradients();
+  return parallel::inf_norm_over_ranks(*this, owned_gradients(), groups().owners(), in_step("norm")) /
+         loss_scale;
+}
+
+WEFT_DEFINE int distributed_context::join(bool has_batch) {
+  std::vector<std::int32_t> having{has_batch};
+  groups().data().all_reduce(having, reduction::sum, in_step("join")).wait();
+  loss_weight = has_batch || having[0] == 0 ? 1 : 0;
+  joined_ += having[0];
+  return having[0];
+}
+
+WEFT_DEFINE state_dict_t distributed_context::full() {
+  state_dict_t all;
+  for (const auto& [name, p] : local_) all.emplace_back(name, parallel_->whole_of(name, p));
+  for (const auto& [name, b] : parallel_->buffers()) {
+    all.emplace_back(name, make_state(b->where, b->extents, b->type));
+    parallel::copy_rows(all.back().second, 0, b, 0, b->extents.size());
+  }
+  return all;
+}
+
+WEFT_DEFINE state_dict_t distributed_context::full_optimizer() {
+  communicator& shards = parallel_->groups().shards();
+  std::string keys;  // of the first rank, which has rows of every parameter
+  for (const auto& [key, t] : training_.state->tensors()) keys += key + '\n';
+  std::vector<std::int64_t> size{static_cast<std::int64_t>(keys.size())};
+  shards.broadcast(size, 0, in_step("optimizer")).wait();
+  std::vector<std::uint8_t> text(keys.begin(), keys.end());
+  text.resize(static_cast<std::size_t>(size[0]));
+  shards.broadcast(text, 0, in_step("optimizer")).wait();
+  state_dict_t all;
+  for (auto at = text.begin(); at != text.end(); ++at) {
+    const auto dot = std::find(at, text.end(), '.'), end = std::find(dot, text.end(), '\n');
+    const std::string kind(at, dot), name(dot + 1, end);
+    const auto rows = training_.state->find(kind, name);
+    all.emplace_back(kind + "." + name, parallel_->whole_of(name, rows ? rows : parallel::flat(where(), 0)));
+    at = end;
+  }
+  return all;
+}
+
+WEFT_DEFINE std::vector<held_tensor> distributed_context::held_tensors() const {
+  return parallel().held_tensors();
+}
+
+WEFT_DEFINE communicator& distributed_context::layer_ranks() const {
+  if (!groups().layers()) throw usage_error("weft: layer_ranks: the policy has no axis tp");
+  return *groups().layers();
+}
+
+WEFT_DEFINE void distributed_context::set_communication(step_result& r, const communication& before) const {
+  const communication now = communicated();
+  r.sent = now.sent - before.sent;
+  r.sent_by_axis = difference(now.by_axis, before.by_axis);
+  r.waited_ms = now.waited_ms - before.waited_ms;
+}
+
+WEFT_DEFINE step_result distributed_context::mean_of(std::span<const double> losses,
+                                                     const step_options& o) const {
+  step_result r;
+  for (const double l : losses) r.loss += l;
+  r.loss /= static_cast<double>(losses.size());
+  if (o.finite && where()->computes())
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      if (!std::isfinite(losses[i])) throw non_finite_error(static_cast<std::int64_t>(i));
+  return r;
+}
+
+WEFT_DEFINE void distributed_context::divide_context(std::shared_ptr<parallel::context_service> by) {
+  context_ = std::move(by);
+  if (parallel_) parallel_->groups().divide_context(context_);
+}
+
+WEFT_DEFINE void distributed_context::begin_update() {
+  for (const auto& f : std::exchange(before_update_, {})) f();
+}
+
+WEFT_DEFINE void distributed_context::update_once(std::int64_t updates) {
+  *training_.steps = updates;
+  update_local(1.0 / (loss_scale * groups().data().size()));
+  parallel_->parameters_changed();
+}
+
+WEFT_DEFINE void distributed_context::end_step() {
+  parallel_->groups().set_step(++steps_);
+  const bool meets = steps_ % options_.local_steps == 0;
+  if (options_.local_steps > 1 && groups().data().size() > 1 && meets) parallel_->average_parameters();
+  if (options_.broadcast_buffers && meets) parallel_->broadcast_buffers();
+  parallel_->parameters_changed();
+}
+
+WEFT_DEFINE void distributed_context::refuse_unprepared() {
+  throw usage_error(
+      "weft: which parameters this rank holds is not known before the first step of a pipeline: take it, "
+      "or call run.prepare(loss, micro_batches)");
+}
+
+WEFT_DEFINE tensor_list distributed_context::owned_gradients() const {
+  tensor_list all;
+  for (const auto& [name, p] : local_)
+    if (p->grad && counts(*p)) all.push_back(p->grad);
+  return all;
+}
+
+}  // namespace weft

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+// Definitions of <weft/parallel/pipeline_context.hpp>.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include <weft/base/config.hpp>
+#include <weft/parallel/first_values.hpp>
+#include <weft/parallel/pipeline_context.hpp>
+#include <weft/parallel/pipeline_step.hpp>
+#include <weft/parallel/stage_division.hpp>
+#include <weft/parallel/stage_messages.hpp>
+#include <weft/parallel/tied_gradients.hpp>
+
+namespace weft {
+
+namespace parallel::detail {
+/// The fraction of the time up to the last end during which ranks did not compute. `times`: by rank, how long
+/// it computed and when it ended.
+inline double idle_fraction(std::span<const double> times) {
+  double busy = 0, end = 0;
+  for (std::size_t i = 0; i < times.size(); i += 2) {
+    busy += times[i];
+    end = std::max(end, times[i + 1]);
+  }
+  return end > 0 ? 1 - 2 * busy / (end * static_cast<double>(times.size())) : 0;
+}
+
+/// Calls f; if it throws on this rank only, the other ranks fail too instead of waiting for it.
+template <class F>
+void abort_on_error(communicator& ranks, const pipeline_step& of_step, F f) {
+  try {
+    f();
+  } catch (const comm_error&) {
+    throw;  // the other ranks know
+  } catch (const std::exception& e) {
+    ranks.abort(of_step.position() + ": " + e.what());
+    throw;
+  } catch (...) {
+    ranks.abort(of_step.position() + ": an exception of an unknown type");
+    throw;
+  }
+}
+}  // namespace parallel::detail
+
+WEFT_DEFINE pipeline_context::pipeline_context(const device& where, const training& of,
+                                               std::shared_ptr<communicator> ranks, const parallel_options& o,
+                                               const state_dict_t& parameters, const state_dict_t& buffers,
+                                               pipeline_options p, std::shared_ptr<communicator> layers,
+                                               bool divides_backward)
+    : distributed_context(where, of, std::move(ranks), o),
+      parameters_(parameters),
+      buffers_(buffers),
+      sizes_(parallel::pipeline_mesh(o, distributed_context::ranks().size())),
+      settings_(std::move(p)),
+      layers_(std::move(layers)),
+      divides_backward_(divides_backward) {
+  for (const auto& [name, t] : parameters_) parallel::data_parallel_hooks::check(name, *t);
+  const comm_options control{.timeout = o.timeout, .control = true};
+  communicator& all = distributed_context::ranks();
+  stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
+  data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::cp, control);
+  if (layers_) layer_rank_.divides_layers(layers_->size(), layers_->rank());
+  owners_ = sizes_.dp == 1
+                ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)
+                : all.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::dp); }, control);
+}
+
+WEFT_DEFINE pipeline_context::~pipeline_context() = default;
+
+WEFT_DEFINE void pipeline_context::prepare(index_t micro_batches, const visit_function& visit) {
+  if (holds_parameters()) return;
+  use_schedule(micro_batches);
+  const std::vector<reading> readings = readings_of(visit);
+  divide(readings);
+  find_tied(readings);
+  hold_own(readings);
+}
+
+WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statements, index_t micro_batches,
+                                               step_options o) {
+  using parallel::detail::abort_on_error;
+  o.micro_batches = micro_batches;
+  check(o);
+  // Ranks with different numbers would wait for messages of each other: the labels are compared first.
+  communicator& all = ranks();
+  all.barrier(control("a step of " + std::to_string(micro_batches) + " micro-batches")).wait();
+  use_schedule(micro_batches);
+  if (!schedule_.flush) parallel::refuse_without_flush(options(), o.clip, scales_loss());
+  parallel::pipeline_step of_step(*this, statements, schedule_);
+  prepare(micro_batches, [&](const parallel::stage_events& events) {
+    index_t blocks = 0;
+    abort_on_error(all, of_step, [&] { blocks = statements.visit(0, parallel::no_blocks, events); });
+    return blocks;
+  });
+  const communication before = communicated();
+  const auto count = static_cast<std::size_t>(micro_batches * groups().data().size());
+  const auto size = static_cast<std::size_t>(all.size());
+  recycled_vector<double> figures(count + 2 * size, 0.0);  // the losses, and the times of each rank
+  const std::span losses = std::span(figures).first(count), times = std::span(figures).subspan(count);
+  number_of_step_ = static_cast<std::uint64_t>(optimizer_steps());
+  if (!schedule_.flush) begin_update();
+  abort_on_error(all, of_step, [&] { of_step.execute(losses); });
+  records_ = of_step.records();
+  began_ = of_step.begin();
+  of_step.set_times(times.subspan(2 * static_cast<std::size_t>(all.rank()), 2));
+  all.all_reduce(std::span(figures), reduction::sum, control("losses")).wait();
+  step_result r = mean_of(losses, o);
+  r.bubble_fraction = parallel::detail::idle_fraction(times);
+  if (schedule_.flush) r.norm = distributed_context::step(o);
+  else r.norm = std::numeric_limits<double>::quiet_NaN(), end_step();
+  set_communication(r, before);
+  return r;
+}
+
+WEFT_DEFINE parallel::state_ptr pipeline_context::eval(const chunk_function& evaluate) {
+  const random_state start = randomness();
+  prepare(sizes_.pp, [&](const parallel::stage_events& events) {
+    const index_t blocks = evaluate(parallel::no_blocks, events).blocks;
+    set_randomness(start);
+    return blocks;
+  });
+  parallel::stage_messages messages(*stages_, where());
+  parallel::state_ptr value, passed;
+  int computes = -1;  // the stage
+  for (int c = 0; c < schedule_.chunks(); ++c) {
+    if (!on_this_stage(c)) continue;
+    set_randomness(start);
+    const evaluated_chunk found = eval_chunk(evaluate, c, messages, passed);
+    computes = schedule_.stage_of[static_cast<std::size_t>(chunk_after(found.blocks))];
+    if (!value || chunks_[static_cast<std::size_t>(c)].holds(found.blocks)) value = found.value;
+  }
+  messages.complete();
+  const parallel::state_ptr result = computes == stage() ? value : parallel::state_like(*value, where());
+  if (stages_->size() > 1) parallel::share_elements(*stages_, result, computes, control("value"));
+  return result;
+}
+
+WEFT_DEFINE pipeline_context::evaluated_chunk pipeline_context::eval_chunk(const chunk_function& evaluate,
+                                                                           int c,
+                                                                           parallel::stage_messages& messages,
+                                                                           parallel::state_ptr& passed) {
+  using kind = pipeline::step_kind;
+  const auto enter = [&](const tensor_state& x) {
+    if (on_this_stage(c - 1)) return std::exchange(passed, nullptr);
+    const pipeline::step step{kind::receive_activation, c, 0};
+    messages.receive(schedule_, step, x, control(""));
+    return messages.take(step);
+  };
+  const auto leave = [&](const parallel::state_ptr& x) {
+    if (c + 1 == schedule_.chunks()) return;  // refused by chunk_after
+    if (on_this_stage(c + 1)) passed = x;
+    else messages.send(schedule_, {kind::send_activation, c, 0}, x, control(""));
+  };
+  return evaluate(chunks_[static_cast<std::size_t>(c)], {.enter = enter, .leave = leave});
+}
+
+WEFT_DEFINE state_dict_t pipeline_context::full() {
+  state_dict_t all;
+  const state_dict_t own = distributed_context::full();
+  for (const auto* list : {&parameters_, &buffers_})
+    for (const auto& [name, p] : *list) {
+      const int owner = owner_of(name);
+      const auto found =
+          std::find_if(own.begin(), own.end(), [&, n = &name](const auto& o) { return o.first == *n; });
+      parallel::state_ptr whole = owner == stage() ? found->second : make_state(where(), p->whole(), p->type);
+      parallel::share_elements(*stages_, whole, owner, control(name));
+      all.emplace_back(name, std::move(whole));
+    }
+  return all;
+}
+
+WEFT_DEFINE std::vector<held_tensor> pipeline_context::held_tensors() const {
+  const std::vector<held_tensor> own = distributed_context::held_tensors();
+  std::vector<held_tensor> all;
+  for (const auto& [name, owner] : owner_) {  // in the order of the model
+    const bool is_buffer = all.size() >= parameters_.size();
+    const state_dict_t& list = is_buffer ? buffers_ : parameters_;
+    const tensor_state& t = *list[all.size() - (is_buffer ? parameters_.size() : 0)].second;
+    const auto here =
+        std::find_if(own.begin(), own.end(), [n = &name](const held_tensor& h) { return h.name == *n; });
+    all.push_back(here != own.end() ? *here
+                                    : held_tensor{name, {t.type, t.whole()}, {}, nullptr, false, is_buffer});
+    all.back().saves = all.back().saves && owner == stage();
+  }
+  return all;
+}
+
+WEFT_DEFINE std::string pipeline_context::to_string() const {
+  double all = 0;
+  for (const double c : costs_) all += c;
+  std::string text;
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    char part[16];
+    std::snprintf(part, sizeof part, "%.1f%%", all > 0 ? 100 * costs_[c] / all : 0.0);
+    text += "chunk " + std::to_string(c) + ": stage " + std::to_string(schedule_.stage_of[c]) + ", blocks " +
+            std::to_string(chunks_[c].first) + " to " + std::to_string(chunks_[c].last - 1) + ", " + part +
+            " of the cost\n";
+  }
+  return text;
+}
+
+WEFT_DEFINE axis_bytes pipeline_context::sent_by_axis() const {
+  axis_bytes all = distributed_context::sent_by_axis();
+  all[static_cast<std::size_t>(mesh_axis::pp)] += payload(stages_->sent());
+  return all;
+}
+
+WEFT_DEFINE distributed_context::communication pipeline_context::communicated() const {
+  communication all = distributed_context::communicated();  // by_axis has that of the stages
+  all.sent += stages_->sent();
+  all.waited_ms += stages_->waited_ms();
+  return all;
+}
+
+WEFT_DEFINE void pipeline_context::deliver_gradients() {
+  distributed_context::deliver_gradients();
+  if (tied_) tied_->deliver(local(), groups().labelled(" of all micro-batches"));
+}
+
+WEFT_DEFINE bool pipeline_context::counts(const tensor_state& of) const {
+  for (const auto& [name, p] : local())
+    if (p.get() == &of && tied_->owned_elsewhere(name)) return false;
+  return layer_rank().rank == 0 || of.is_part_of_layer();
+}
+
+WEFT_DEFINE void pipeline_context::use_schedule(index_t micro_batches) {
+  if (schedule_.micro_batches == micro_batches) return;
+  pipeline::schedule s =
+      parallel::usable_schedule(settings_.schedule(sizes_.pp, static_cast<int>(micro_batches)), sizes_.pp,
+                                micro_batches, divides_backward_);
+  if (!schedule_.stage_of.empty() && s.stage_of != schedule_.stage_of)
+    refuse<usage_error>({"weft: pipeline: the schedule for ", micro_batches,
+                         " micro-batches puts chunks on other stages than the one before"});
+  if (holds_parameters()) tied_->check(s);
+  schedule_ = std::move(s);
+}
+
+WEFT_DEFINE std::vector<pipeline_context::reading> pipeline_context::readings_of(
+    const visit_function& visit) {
+  std::vector<reading> readings;
+  const parallel::stage_events events{
+      .visit = [&](index_t blocks, const runtime::operands& o, const runtime::plan_view& p) {
+        readings.push_back(
+            {blocks, o.leaves,
+             parallel::modelled_cost(p, runtime::resolve_symbols(p, o.leaves, o.sizes, layer_rank()))});
+      }};
+  blocks_ = visit(events);
+  return readings;
+}
+
+WEFT_DEFINE void pipeline_context::divide(const std::vector<reading>& readings) {
+  std::vector<double> cost(static_cast<std::size_t>(blocks_), 0.0);
+  double before = 0;
+  for (const reading& r : readings)
+    (r.blocks == 0 ? before : cost[static_cast<std::size_t>(r.blocks - 1)]) += r.cost;
+  const int chunks = schedule_.chunks();
+  chunks_ = settings_.blocks.empty() ? parallel::divided_by_cost(cost, before, chunks)
+                                     : parallel::divided_by_list(settings_.blocks, blocks_, chunks);
+  agree_on_chunks();
+  costs_.clear();
+  for (const parallel::block_range& c : chunks_) {
+    costs_.push_back(c.first == 0 ? before : 0.0);
+    for (index_t b = c.first; b < c.last; ++b) costs_.back() += cost[static_cast<std::size_t>(b)];
+  }
+}
+
+WEFT_DEFINE void pipeline_context::agree_on_chunks() {
+  std::vector<std::int64_t> ends;
+  for (const parallel::block_range& c : chunks_) ends.push_back(c.last);
+  ranks().broadcast(ends, 0, control("chunks")).wait();
+  index_t first = 0;
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    chunks_[c] = {first, ends[c]};
+    first = ends[c];
+  }
+}
+
+WEFT_DEFINE std::vector<int> pipeline_context::chunks_that_read(const std::vector<reading>& readings,
+                                                                const tensor_state* t) const {
+  std::vector<int> found;
+  for (int c = 0; c < schedule_.chunks(); ++c)
+    if (std::any_of(readings.begin(), readings.end(), [&](const reading& r) {
+          return chunks_[static_cast<std::size_t>(c)].holds(r.blocks) &&
+                 std::any_of(r.leaves.begin(), r.leaves.end(), [&](const auto& l) { return l.get() == t; });
+        }))
+      found.push_back(c);
+  return found.empty() ? std::vector<int>{0} : found;
+}
+
+WEFT_DEFINE std::vector<int> pipeline_context::stages_of(const std::vector<int>& chunks) const {
+  std::vector<int> stages;
+  for (const int c : chunks)
+    if (const int s = schedule_.stage_of[static_cast<std::size_t>(c)];
+        std::find(stages.begin(), stages.end(), s) == stages.end())
+      stages.push_back(s);
+  return stages;
+}
+
+WEFT_DEFINE void pipeline_context::find_tied(const std::vector<reading>& readings) {
+  std::vector<parallel::tied_parameter> tied;
+  for (const auto& [name, t] : parameters_)
+    if (const std::vector<int> chunks = chunks_that_read(readings, t.get()); chunks.size() > 1)
+      tied.push_back({name, t, chunks, stages_of(chunks)});
+  tied_ = std::make_unique<parallel::tied_gradients>(std::move(tied), schedule_.stage_of, *stages_,
+                                                     2 * schedule_.chunks(), options().deterministic);
+  tied_->check(schedule_);
+}
+
+WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings) {
+  state_dict_t whole = parameters_;
+  whole.insert(whole.end(), buffers_.begin(), buffers_.end());
+  // The statement was written before and nothing computed from it: it reads the values of rank 0.
+  recycled_vector<std::uint64_t> versions;
+  for (const auto& [name, t] : whole) versions.push_back(t->version);
+  communicator& all_ranks = ranks();
+  const std::shared_ptr<communicator> alike =
+      sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all_ranks)
+                     : all_ranks.split_by([&](int r) { return sizes_.coordinate(r, mesh_axis::tp); });
+  parallel::begin_as_first(*alike, control(""), where(), whole);
+  state_dict_t own[2];
+  std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
+  const state_dict_t* const all[] = {&parameters_, &buffers_};
+  for (int k = 0; k < 2; ++k)
+    for (const auto& [name, t] : *all[k]) {
+      const std::vector<int> chunks = chunks_that_read(readings, t.get());
+      owner_.emplace_back(name, schedule_.stage_of[static_cast<std::size_t>(chunks[0])]);
+      const auto here = std::find_if(chunks.begin(), chunks.end(), [&](int c) { return on_this_stage(c); });
+      if (here == chunks.end()) {  // another stage has it
+        t->memory = buffer();
+        t->divided = std::make_shared<division>(division{name, t->whole(), {}});
+        continue;
+      }
+      own[k].emplace_back(name, t);
+      if (k == 0) chunk_of.push_back(*here);
+    }
+  hold(own[0], own[1], *data_, owners_, chunk_of, layers_);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
+}
+
+WEFT_DEFINE int pipeline_context::owner_of(const std::string& name) const {
+  return std::find_if(owner_.begin(), owner_.end(), [&](const auto& o) { return o.first == name; })->second;
+}
+
+WEFT_DEFINE int pipeline_context::chunk_after(index_t blocks) const {
+  for (int c = 0; c < schedule_.chunks(); ++c)
+    if (chunks_[static_cast<std::size_t>(c)].holds(blocks)) return c;
+  refuse_blocks(blocks);
+}
+
+WEFT_DEFINE void pipeline_context::refuse_blocks(index_t found) const {
+  refuse<usage_error>({"weft: pipeline: a statement with ", found,
+                       " blocks (of repeats), but the model was divided by one with ", blocks_,
+                       ": all losses must apply all blocks, values no more of them"});
+}
+
+WEFT_DEFINE void pipeline_context::before_backward(int chunk, int micro_batch) {
+  withhold(tied_->before_backward(chunk, micro_batch, groups().labelled("")));
+}
+
+WEFT_DEFINE void pipeline_context::after_backward(int chunk, int micro_batch) {
+  tied_->after_backward(chunk, micro_batch, groups().labelled(""));
+}
+
+WEFT_DEFINE void pipeline_context::complete_gradients() {
+  distributed_context::deliver_gradients();
+  tied_->share(local(), groups().labelled(""));
+}
+
+}  // namespace weft

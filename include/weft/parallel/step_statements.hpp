@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// The statements of a pipeline's training step, independent of their types: what a stage executes of them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include <weft/parallel/stage_evaluator.hpp>
+
+namespace weft::parallel {
+
+/// A chunk that has been executed for a micro-batch.
+struct recorded_chunk {
+  std::shared_ptr<tape_entries> tape;
+  std::shared_ptr<tensor_state> value;  // of the statement; absent unless the chunk computes it
+  index_t blocks;                       // of the statement
+};
+
+/// The statements of the micro-batches of one training step, of which a stage executes chunks.
+class step_statements {
+ public:
+  step_statements() = default;
+  step_statements(const step_statements&) = delete;
+  step_statements& operator=(const step_statements&) = delete;
+  virtual ~step_statements() = default;
+
+  /// Walks over the statement of micro-batch j, executes nothing and draws no random numbers. `at`: an empty
+  /// range of blocks. Returns the number of blocks in the statement.
+  virtual index_t visit(index_t j, block_range at, const stage_events& events) = 0;
+  /// Executes the programs of `mine` and records them on a new tape.
+  virtual recorded_chunk record(index_t j, block_range mine, const stage_events& events) = 0;
+  /// Frees the statement of micro-batch j.
+  virtual void release(index_t j) = 0;
+
+  /// The number that `loss`, a value of the statement, has. Waits for the device.
+  virtual double number_of(const std::shared_ptr<tensor_state>& loss) const = 0;
+  /// Differentiates `loss`, the value of a statement that `tape` has recorded.
+  virtual void backward(tape_entries& tape, const std::shared_ptr<tensor_state>& loss) const = 0;
+};
+
+/// The statements loss(0), loss(1), ... `Run`: a context with the options of its programs. The loss is called
+/// once for each micro-batch, in order.
+template <class Run, class Loss>
+class statements_of final : public step_statements {
+  using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
+  using tape_type = tape<typename Run::programs, Run::divides_backward>;
+  using loss_type = variable<typename statement::value_type, extents<>>;
+  static_assert(evaluated<statement>::static_shape.order == 0, "weft: step: the loss must be a scalar");
+
+ public:
+  statements_of(Run& run, Loss& loss, index_t micro_batches)
+      : run_(run), loss_(loss), made_(static_cast<std::size_t>(micro_batches)) {}
+
+  index_t visit(index_t j, block_range at, const stage_events& events) override {
+    const context::random_state now = run_.randomness();
+    tape_type unused(run_);
+    const index_t blocks = walk(unused, j, at, events).blocks;
+    run_.set_randomness(now);
+    return blocks;
+  }
+  recorded_chunk record(index_t j, block_range mine, const stage_events& events) override {
+    const auto tape = std::make_shared<tape_type>(run_);
+    recorded_chunk found = walk(*tape, j, mine, events);
+    found.tape = tape;
+    return found;
+  }
+  void release(index_t j) override { made_[static_cast<std::size_t>(j)].reset(); }
+  double number_of(const std::shared_ptr<tensor_state>& loss) const override {
+    return static_cast<double>(loss_type(loss).item());
+  }
+  void backward(tape_entries& tape, const std::shared_ptr<tensor_state>& loss) const override {
+    tape.backward(loss_type(loss));
+  }
+
+ private:
+  recorded_chunk walk(tape_type& on, index_t j, block_range mine, const stage_events& events) {
+    for (; called_ <= j; ++called_) made_[static_cast<std::size_t>(called_)].emplace(loss_(called_));
+    stage_evaluator<tape_type> evaluator(on, run_, mine, events);
+    const auto value = evaluator.eval(*made_[static_cast<std::size_t>(j)]);
+    return {nullptr, value.state(), evaluator.blocks()};
+  }
+
+  Run& run_;
+  Loss& loss_;
+  std::vector<std::optional<statement>> made_;
+  index_t called_ = 0;
+};
+
+}  // namespace weft::parallel
