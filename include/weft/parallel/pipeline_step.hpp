@@ -9,11 +9,14 @@
 #include <string>
 #include <vector>
 
-#include <weft/parallel/pipeline_context.hpp>
 #include <weft/parallel/schedule/simulate.hpp>
 #include <weft/parallel/stage_messages.hpp>
 #include <weft/parallel/step_statements.hpp>
 #include <weft/parallel/weight_versions.hpp>
+
+namespace weft {
+class pipeline_context;
+}
 
 namespace weft::parallel {
 
@@ -49,9 +52,9 @@ class pipeline_step {
 
   saved& cell(const pipeline::step& e) { return cell(e.chunk, e.micro_batch); }
   saved& cell(int chunk, int j) { return cells_[pipeline::detail::cell(schedule_, chunk, j)]; }
-  bool on_this_stage(int chunk) const { return run_.on_this_stage(chunk); }
+  bool on_this_stage(int chunk) const;
   bool is_last(int chunk) const { return chunk + 1 == schedule_.chunks(); }
-  comm_options options() const { return run_.groups().labelled(""); }
+  comm_options options() const;
   double seconds() const { return std::chrono::duration<double>(clock::now() - begin_).count(); }
 
   /// The receives that follow step k up to the next computation begin before it, so that they overlap.

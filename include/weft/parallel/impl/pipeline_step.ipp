@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <weft/base/config.hpp>
+#include <weft/parallel/pipeline_context.hpp>
 #include <weft/parallel/pipeline_step.hpp>
 #include <weft/parallel/tied_gradients.hpp>
 
@@ -61,6 +62,10 @@ WEFT_DEFINE void pipeline_step::set_times(std::span<double> times) const {
       times[1] = std::max(times[1], r.end);
     }
 }
+
+WEFT_DEFINE bool pipeline_step::on_this_stage(int chunk) const { return run_.on_this_stage(chunk); }
+
+WEFT_DEFINE comm_options pipeline_step::options() const { return run_.groups().labelled(""); }
 
 WEFT_DEFINE void pipeline_step::begin_receives_after(std::size_t k) {
   for (++k; k < list_.size(); ++k) {
