@@ -67,10 +67,9 @@ bool same_on(index_t ranks, const compute_graph& joint, const graph::placed_grap
     if (joint.outputs[o] < 0) continue;
     const placement& p = o == 0 ? placed.result : leaves[o - 1];
     const auto at = static_cast<std::size_t>(placed.graph.outputs[o]);
-    for (index_t r = 0; r < ranks; ++r) {
-      const array expected = program.part_of(undivided[static_cast<std::size_t>(joint.outputs[o])], p, r);
-      if (!near(divided[at][static_cast<std::size_t>(r)], expected)) return false;
-    }
+    const array& whole = undivided[static_cast<std::size_t>(joint.outputs[o])];
+    for (index_t r = 0; r < ranks; ++r)
+      if (!near(program.gradient(divided[at], whole, p, r), program.part_of(whole, p, r))) return false;
   }
   return true;
 }
@@ -287,6 +286,54 @@ TEST_CASE("attention by batch elements and heads") {
   using keys = var<2, 3, 2, 2>;
   on<heads, keys, keys>("grouped queries", {4, 11, 0},
                         [](auto q, auto k, auto v) { return attention<causal>(q, k, v); });
+}
+
+/// For each number of ranks from 1 on whether it fits; and then, that all values are right.
+template <class F>
+std::string shared_on(F f, const sequence<placement>& leaves) {
+  using queries = var<2, 3, 12, 2>;
+  using keys = var<2, 3, 2, 2>;
+  const compute_graph joint =
+      runtime::detail::joint_graph_of<decltype(f(queries(), keys(), keys())), program_options<>>();
+  const graph::placed_graph placed = graph::place(joint, leaves);
+  if (placed.found) return graph::to_text(placed.found);
+  CHECK(!graph::verify_graph(placed.graph));
+  const test::given_values v = some_values(joint, 3);
+  std::string fits;
+  for (index_t ranks = 1; ranks <= 7; ++ranks) {
+    fits += test::divided_program(placed, v, ranks).fits() ? '+' : '-';
+    if (fits.back() == '+') CHECK(same_on(ranks, joint, placed, leaves, v));
+  }
+  return fits;
+}
+
+TEST_CASE("grouped queries: ranks that are more than the heads of keys have the same") {
+  const placement heads = divided_along(2, 1, 6, 6), keys = divided_along(2, 1, 1, divided::shared);
+  const auto attend = [](auto q, auto k, auto v) { return attention<causal>(q, k, v); };
+  CHECK(shared_on(attend, {heads, keys, keys}) == "+++++++");
+  CHECK(shared_on(attend, {divided_along(2, 1, 6, 3), keys, keys}) == "+++++++");
+  // queries that are not divided by heads of keys have those of others
+  CHECK(shared_on(attend, {divided_along(2), keys, keys})
+            .starts_with("attention: operands are divided differently (dim 2, dim 2, shared)"));
+  // as functions of keys, and joined and taken apart again; leaves are in the order of the formula
+  CHECK(shared_on([](auto q, auto k, auto v) { return attention<causal>(q, exp(k) * 2.0f, sigmoid(v)); },
+                  {heads, keys, keys}) == "+++++++");
+  CHECK(shared_on(
+            [](auto q, auto k, auto v) {
+              return let(concat<2>(k, v), [q](auto all) {
+                return attention<causal>(q, chunk<2, 2, 0>(all), sigmoid(chunk<2, 2, 1>(all)));
+              });
+            },
+            {keys, keys, heads}) == "+++++++");
+  // what has the elements of keys must be read by queries: ranks would add the same several times
+  CHECK(
+      shared_on([](auto q, auto k, auto v) { return attention<causal>(q, k, v) * sum(k, dims<2>, keepdim); },
+                {heads, keys, keys, keys})
+          .starts_with("reduce_sum: this op needs whole operands along the divided dim (dim 2, shared"));
+  CHECK(shared_on(attend, {heads, keys, {}}).starts_with("attention: a value that every rank has computed"));
+  CHECK(shared_on([](auto q, auto k, auto v) { return attention<causal>(q, k + v, v); },
+                  {heads, keys, divided_along(2), keys})
+            .starts_with("add: operands are divided differently (dim 2, shared, dim 2)"));
 }
 
 TEST_CASE("losses") {

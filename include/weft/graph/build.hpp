@@ -16,8 +16,7 @@ constexpr value compute_graph::leaf(tensor_spec f, leaf_role role, const placeme
     if (f.extents[i] < 0) f.extents[i] = dims.leaf_extent(leaves, i);
   node n;
   n.op = &info_of<op::leaf>;
-  n.at = {{leaves++}, 1};
-  if (may_be.is_divided()) n.at = {{n.at[0], may_be.dim, may_be.groups, may_be.unit}, 4};
+  n.at = leaf_attributes(leaves++, may_be);
   n.result = f;
   n.role = role;
   n.needs_gradient = role != leaf_role::untracked && is_floating(f.type);

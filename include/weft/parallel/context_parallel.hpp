@@ -135,7 +135,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   if constexpr (divides_layers<Plan>) {
     static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");
     return context_parallel_run<tensor_parallel_run<Optimizer, options>>(
-        std::move(context), model, optimizer, o, along(mesh_axis::dp, mesh_axis::fsdp),
+        std::move(context), model, optimizer, o,
+        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), along(mesh_axis::dp, mesh_axis::fsdp),
         along(mesh_axis::tp, mesh_axis::tp), along(mesh_axis::fsdp, mesh_axis::tp));
   } else {
     return context_parallel_run<bound_run<Optimizer, options>>(

@@ -57,7 +57,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// Waits until all gradients are reduced, and stores them as gradients of the local parameters.
   void deliver_gradients() {
-    if (!std::exchange(delivered_, true)) reducer_.deliver();
+    if (std::exchange(delivered_, true)) return;
+    reducer_.deliver();
+    add_shared();
   }
 
   /// Called after the local parameters have changed: discards gathered copies.
@@ -83,6 +85,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// What this rank holds of parameters and buffers.
   [[gnu::cold]] std::vector<held_tensor> held_tensors() const;
 
+  /// Of divided layers, the parameters are the parts that this rank has of `among`, which divide them.
+  /// Collective over `among`.
+  [[gnu::cold]] void divide_layers(std::shared_ptr<communicator> among);
+
   const rank_groups& groups() const { return groups_; }
   rank_groups& groups() { return groups_; }
 
@@ -98,8 +104,13 @@ class data_parallel_hooks : public runtime::execution_hooks {
     int unit, member;
   };
 
-  /// Whether this rank saves what all ranks that divide layers have.
-  bool is_first_of_layer() const { return !groups_.layers() || groups_.layers()->rank() == 0; }
+  /// Whether this rank saves of `t` what several of the ranks that divide layers have.
+  bool is_first_in_layer(const tensor_state& t) const {
+    return parallel::is_first_in_layer(t, groups_.layers() ? groups_.layers()->rank() : 0);
+  }
+
+  /// Adds up the gradients of parameters of which several ranks that divide layers have the same elements.
+  void add_shared();
 
   /// Reduces the gradients of a unit, except those that are withheld.
   void take(int u);

@@ -101,6 +101,7 @@ class distributed_context : public context {
   virtual std::vector<held_tensor> held_tensors() const;
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }
+  /// All ranks of the run.
   communicator& ranks() const { return *ranks_; }
   const parallel_options& options() const { return options_; }
   /// Throws usage_error if the parameters of this rank are not known yet, before the first step of a

@@ -3,6 +3,8 @@
 // parameters, and ranks that hold the same shard of different copies.
 #pragma once
 
+#include <map>
+
 #include <weft/parallel/context_service.hpp>
 #include <weft/parallel/strategy.hpp>
 
@@ -31,6 +33,14 @@ class rank_groups {
   /// The ranks that divide layers with this one and process the same data; null if nobody does.
   communicator* layers() const { return layers_.get(); }
   void divide_layers(std::shared_ptr<communicator> among) { layers_ = std::move(among); }
+  /// Forms the groups of ranks among layers() that have the same unit, if there are fewer `units` of a
+  /// parameter than ranks. Collective over layers().
+  [[gnu::cold]] void share_units(index_t units);
+  /// The ranks among layers() that have the same of so many units as this one; null if this one alone.
+  communicator* sharing(index_t units) const {
+    const auto found = sharing_.find(units);
+    return found == sharing_.end() ? nullptr : found->second.get();
+  }
   /// Attention over the positions of several ranks; null if each rank has all positions of its sequences.
   context_service* context() const { return context_.get(); }
   void divide_context(std::shared_ptr<context_service> by) { context_ = std::move(by); }
@@ -72,6 +82,7 @@ class rank_groups {
     for (const communicator* c : {shards_.get(), replicas_.get()})
       if (c != data_) f(*c);
     if (layers_) f(*layers_);
+    for (const auto& [units, ranks] : sharing_) f(*ranks);
     if (context_) f(context_->ranks());
     if (experts_) f(*experts_), f(*expert_replicas_);
   }
@@ -84,6 +95,7 @@ class rank_groups {
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
   std::shared_ptr<communicator> shards_, replicas_, owners_, layers_, experts_, expert_replicas_;
+  std::map<index_t, std::shared_ptr<communicator>> sharing_;  // by number of units
   std::shared_ptr<context_service> context_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace weft::parallel {
 
-/// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or are fewer than
-/// ranks.
+/// Throws shape_error, naming the parameter, if its groups or units do not divide the dim, or a rank would
+/// have nothing.
 void check_division(const std::string& name, const shape& whole, const placement& p,
                     const communicator& ranks);
 
@@ -49,6 +49,12 @@ void divide_layers(Model& model, communicator& layers, const comm_options& contr
     if (where.is_divided() && !t.divided) divide_parameter(name, t, where, layers);
   });
 }
+
+/// The number of units of a parameter of a divided layer.
+inline index_t units_of(const division& d) { return d.whole[d.where.dim] / (d.where.groups * d.where.unit); }
+/// Whether rank `layer_rank` of those that divide layers is the first that has these elements of `t`: it
+/// counts them in norms and saves them.
+bool is_first_in_layer(const tensor_state& t, int layer_rank);
 
 /// Executes a collective of a divided program among the ranks that divide layers, and waits for it.
 void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,

@@ -76,23 +76,26 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   using base = bound_run<Optimizer, Options>;
 
  public:
-  /// `data`: the ranks that process different data. `layers`: those that divide layers. `owners`: those that
-  /// together hold one copy of the model.
+  /// `ranks`: all. `data`: those that process different data. `layers`: those that divide layers. `owners`:
+  /// those that together hold one copy of the model.
   template <class Model>
   tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
-                      std::shared_ptr<communicator> data, std::shared_ptr<communicator> layers,
-                      std::shared_ptr<communicator> owners)
-      : base(base::device_of(named_parameters(model)), optimizer, std::move(data), o) {
+                      std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
+                      std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners)
+      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o),
+        data_(std::move(data)) {
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-    base::hold(named_parameters(model), named_buffers(model), base::ranks(), std::move(owners), {},
+    base::hold(named_parameters(model), named_buffers(model), *data_, std::move(owners), {},
                std::move(layers));
   }
 
  private:
-  /// Parameters that every rank has whole are counted by one.
+  /// What several ranks have of a parameter is counted by one.
   bool counts(const tensor_state& p) const override {
-    return base::layer_rank().rank == 0 || p.is_part_of_layer();
+    return parallel::is_first_in_layer(p, static_cast<int>(base::layer_rank().rank));
   }
+
+  std::shared_ptr<communicator> data_;
 };
 
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose
@@ -106,7 +109,8 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   const parallel_options options = Plan::strategy_type::options(check_mesh(sizes, ranks.size()));
   detail::place_model<Plan>(model, ranks, where);
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
-      model, optimizer, options, group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
+      model, optimizer, options, {std::shared_ptr<void>(), &ranks},
+      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
       group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
       group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp));
 }

@@ -24,7 +24,8 @@ struct all_reduce : collective_rule {
   }
 };
 
-/// Base of collectives that change the extent of dim 0 to v0; ranks have whole units of v1 rows.
+/// Base of collectives that change the extent of dim 0 to v0; ranks have units of v1 rows, or of v2 pieces of
+/// them (shape/placement.hpp).
 struct rows_collective : collective_rule {
   static constexpr unsigned extents = 0b11;
   template <class Dims>

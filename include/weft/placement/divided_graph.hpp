@@ -20,6 +20,9 @@ struct maximum_over_ranks {};
 /// Every rank has a part of dim `Dim`; groups and units that are known at run time only are 0.
 template <int Dim, index_t Groups, index_t Unit>
 struct divided_dim {};
+/// The same in units that several ranks may have.
+template <int Dim, index_t Groups, index_t Unit>
+struct shared_dim_of {};
 /// The name of an op.
 template <char... Name>
 struct op_named {};
@@ -42,6 +45,7 @@ struct plain_placement {
   placed kind = placed::whole;
   int dim = 0;
   index_t groups = 1, unit = 1;
+  bool is_shared = false;
 };
 struct plain_finding {
   mistake kind = mistake::none;
@@ -49,28 +53,20 @@ struct plain_finding {
   plain_placement first{}, second{};
 };
 constexpr plain_placement plain(const placement& p) {
-  return {p.kind, p.dim, p.groups < 0 ? 0 : p.groups, p.unit < 0 ? 0 : p.unit};
+  return {p.kind, p.dim, p.groups < 0 ? 0 : p.groups, p.unit < 0 ? 0 : p.unit, p.is_shared()};
 }
 constexpr plain_finding plain(const finding& f) {
   return {f.kind, f ? &*f.op : nullptr, plain(f.first), plain(f.second)};
 }
 
-template <placed Kind, int Dim, index_t Groups, index_t Unit>
-struct placement_type {
-  using type = divided_dim<Dim, Groups, Unit>;
-};
-template <int Dim, index_t Groups, index_t Unit>
-struct placement_type<placed::whole, Dim, Groups, Unit> {
-  using type = whole_on_every_rank;
-};
-template <int Dim, index_t Groups, index_t Unit>
-struct placement_type<placed::sum, Dim, Groups, Unit> {
-  using type = sum_over_ranks;
-};
-template <int Dim, index_t Groups, index_t Unit>
-struct placement_type<placed::maximum, Dim, Groups, Unit> {
-  using type = maximum_over_ranks;
-};
+template <plain_placement P>
+consteval auto placement_as_type() {
+  if constexpr (P.kind == placed::whole) return whole_on_every_rank();
+  else if constexpr (P.kind == placed::sum) return sum_over_ranks();
+  else if constexpr (P.kind == placed::maximum) return maximum_over_ranks();
+  else if constexpr (P.is_shared) return shared_dim_of<P.dim, P.groups, P.unit>();
+  else return divided_dim<P.dim, P.groups, P.unit>();
+}
 
 template <const op_info* Op>
 consteval auto name_as_type() {
@@ -114,7 +110,7 @@ class divided_graph {
   static constexpr graph::detail::plain_finding found_ = outcome_.found;
   static constexpr graph::graph_sizes sizes_ = outcome_.graph.sizes;
   template <graph::detail::plain_placement P>
-  using type_of = typename graph::detail::placement_type<P.kind, P.dim, P.groups, P.unit>::type;
+  using type_of = decltype(graph::detail::placement_as_type<P>());
 
   static constexpr auto frozen_graph() {
     if constexpr (found_.kind != graph::mistake::none)

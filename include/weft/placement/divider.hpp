@@ -63,7 +63,16 @@ class divider {
   constexpr index_t local_extent(index_t e, const placement& p) {
     symbol_table& dims = to_.dims;
     const index_t units = dims.divide(e, dims.multiply(p.groups, p.unit));
-    return dims.multiply(p.groups, dims.multiply(dims.part(units), p.unit));
+    return dims.multiply(p.groups, dims.multiply(dims.part(units, p.pieces), piece(p)));
+  }
+  /// The first index that this rank has of a group of `group`.
+  constexpr index_t first_index(index_t group, const placement& p) {
+    symbol_table& dims = to_.dims;
+    return dims.multiply(dims.part_first(dims.divide(group, p.unit), p.pieces), piece(p));
+  }
+  /// What is not divided further: the indices of a piece, or of a unit that ranks share.
+  constexpr index_t piece(const placement& p) {
+    return p.pieces > 1 ? to_.dims.divide(p.unit, p.pieces) : p.unit;
   }
   constexpr shape local(shape s, const placement& p) {
     s = to_.dims.canonical(s);
@@ -97,19 +106,20 @@ class divider {
     return applied(n, attributes_of(i), operands);
   }
   /// Operands can have different extents for one index, as queries have several heads per head of the keys:
-  /// the parts of a rank must be of the same ratio.
+  /// the parts of a rank must be of the same ratio, or where units have several ranks, the units as many.
   constexpr void match_parts(const node& n, const sequence<placement>& p) {
-    index_t first = 0, part = 0, same = 0;
+    const auto extent = [&](int k) { return to_.dims.canonical(g_[n.operand[k]].result.extents[p[k].dim]); };
+    int first = -1;
+    index_t same = 0;
     for (int k = 0; k < n.operands; ++k) {
       if (!p[k].is_divided()) continue;
-      const index_t e = to_.dims.canonical(g_[n.operand[k]].result.extents[p[k].dim]);
-      const index_t own = local_extent(e, p[k]);
-      if (part == 0) {
-        first = e;
-        part = own;
-      } else {
-        to_.dims.unify(part, to_.dims.multiply(own, to_.dims.divide(first, e)), same);
-      }
+      if (first < 0) first = k;
+      const index_t a = extent(first), b = extent(k);
+      if (p[first].is_shared() || p[k].is_shared())
+        to_.dims.unify(to_.dims.divide(a, p[first].unit), to_.dims.divide(b, p[k].unit), same);
+      else if (k != first)
+        to_.dims.unify(local_extent(a, p[first]),
+                       to_.dims.multiply(local_extent(b, p[k]), to_.dims.divide(a, b)), same);
     }
   }
   constexpr int applied(const node& n, const attributes& at, value* operands) {
@@ -119,7 +129,7 @@ class divider {
     node n = g_[i];
     const placement& p = p_.made[i];
     n.result.extents = local(n.result.extents, p);
-    if (n.op == &info_of<op::leaf> && p.is_divided()) n.at = {{n.at[0], p.dim, p.groups, p.unit}, 4};
+    if (n.op == &info_of<op::leaf> && p.is_divided()) n.at = leaf_attributes(n.at[0], p);
     const bool merges = n.op->kind == op::op_kind::constant && n.op != &info_of<op::argument>;
     return n.op == &info_of<op::coordinate> || merges ? to_.intern(n).id : to_.append(n).id;
   }
@@ -135,7 +145,7 @@ class divider {
     const placement& from = p_.operands[i][0];
     symbol_table& dims = to_.dims;
     const index_t whole = dims.divide(dims.canonical(g_[n.operand[0]].result.extents[p.dim]), from.groups);
-    const index_t part = local_extent(whole, divided_along(p.dim, 1, from.unit));
+    const index_t part = local_extent(whole, one_group(from));
     for (int k = 1; k <= 2; ++k) at[k] = dims.multiply(part, multiple_of(dims, n.at[k], whole));
     return at;
   }
@@ -154,8 +164,7 @@ class divider {
   constexpr own_rows rows_of(int index, index_t rows, const placement& p, index_t reader) {
     const attributes checked{{rows, reader}, 2};
     const value i = to_.apply<op::checked_index>(checked, value{&to_, index});
-    const index_t units = to_.dims.divide(rows, p.unit);
-    const value first = to_.extent(to_.dims.multiply(to_.dims.part_first(units), p.unit), dtype::i32);
+    const value first = to_.extent(first_index(rows, p), dtype::i32);
     const value row = i - first;
     const value here = logical_and(less_equal(to_.constant(0, dtype::i32), row),
                                    less(row, to_.extent(local_extent(rows, p), dtype::i32)));
@@ -216,9 +225,9 @@ class divider {
   constexpr int cut_node(int i, const placement& p) {
     const node& n = g_[i];
     if (n.op == &info_of<op::coordinate> && p.groups == 1) {
-      const index_t e = n.result.extents[0], units = to_.dims.divide(to_.dims.canonical(e), p.unit);
-      const value own = to_.coordinate(local_extent(to_.dims.canonical(e), p), n.result.type);
-      return (own + to_.extent(to_.dims.multiply(to_.dims.part_first(units), p.unit), n.result.type)).id;
+      const index_t e = to_.dims.canonical(n.result.extents[0]);
+      const value own = to_.coordinate(local_extent(e, p), n.result.type);
+      return (own + to_.extent(first_index(e, p), n.result.type)).id;
     }
     const bool aligned = n.op->kind == op::op_kind::elementwise || n.op == &info_of<op::expand>;
     if (!aligned || n.operands == 0) return part_of({&to_, at_[i]}, p).id;
@@ -236,10 +245,8 @@ class divider {
   constexpr value part_of(value v, const placement& p) {
     if (!p.is_divided()) return v;
     const index_t e = to_.dims.canonical(v.extents()[p.dim]);
-    symbol_table& dims = to_.dims;
-    const index_t group = dims.divide(e, p.groups), units = dims.divide(group, p.unit);
-    const index_t first = dims.multiply(dims.part_first(units), p.unit);
-    const index_t part = dims.multiply(dims.part(units), p.unit);
+    const index_t group = to_.dims.divide(e, p.groups), first = first_index(group, p);
+    const index_t part = local_extent(group, one_group(p));
     const auto cut = [&](value x, int dim) { return slice_of(x, dim, first, part); };
     return in_groups(v, p, group, cut, local(v.extents(), p));
   }
@@ -258,9 +265,13 @@ class divider {
     }
     return reshape_to(f(reshape_to(v, apart), p.dim + 1), result);
   }
-  /// Applies the op, whose attributes are the resulting extent of dim 0 and the unit, along `dim`.
+  static constexpr placement one_group(const placement& p) {
+    return divided_along(p.dim, 1, p.unit, p.pieces);
+  }
+  /// Applies the op, whose attributes are the resulting extent of dim 0, the unit and its pieces, along
+  /// `dim`.
   template <class Op>
-  constexpr value along(value v, int dim, index_t extent, index_t unit) {
+  constexpr value along(value v, int dim, index_t extent, const placement& p) {
     attributes order;
     order.count = v.extents().order;
     for (int d = 0; d < order.count; ++d) order[d] = d == 0 ? dim : d <= dim ? d - 1 : d;
@@ -268,14 +279,14 @@ class divider {
     for (int d = 0; d < order.count; ++d) back[static_cast<int>(order[d])] = d;
     if (dim > 0) v = permute_dims(v, order);
     if (v.get().op->kind == op::op_kind::view) v = to_.apply<op::contiguous>({}, v);
-    v = to_.apply<Op>(attributes{{extent, unit}, 2}, v);
+    v = to_.apply<Op>(attributes{{extent, p.unit, p.pieces}, 3}, v);
     return dim > 0 ? permute_dims(v, back) : v;
   }
   /// The whole of a divided value.
   constexpr value gathered(value v, const shape& whole, const placement& p) {
     const index_t group = to_.dims.divide(whole[p.dim], p.groups);
-    const index_t part = local_extent(group, divided_along(p.dim, 1, p.unit));
-    const auto gather = [&](value x, int dim) { return along<op::all_gather>(x, dim, group, p.unit); };
+    const index_t part = local_extent(group, one_group(p));
+    const auto gather = [&](value x, int dim) { return along<op::all_gather>(x, dim, group, p); };
     return in_groups(v, p, part, gather, whole);
   }
   /// The sum or maximum over ranks of a partial value.
@@ -289,8 +300,8 @@ class divider {
       return to_.apply<op::all_reduce>(kind, v).id;
     }
     const index_t group = to_.dims.divide(to_.dims.canonical(v.extents()[to.dim]), to.groups);
-    const index_t part = local_extent(group, divided_along(to.dim, 1, to.unit));
-    const auto scatter = [&](value x, int dim) { return along<op::reduce_scatter>(x, dim, part, to.unit); };
+    const index_t part = local_extent(group, one_group(to));
+    const auto scatter = [&](value x, int dim) { return along<op::reduce_scatter>(x, dim, part, to); };
     return in_groups(v, to, group, scatter, local(v.extents(), to)).id;
   }
 

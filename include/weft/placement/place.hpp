@@ -31,7 +31,7 @@ constexpr sequence<placement> leaf_placements(const compute_graph& g, const stre
   for (const node& n : g.nodes) {
     if (n.op != &info_of<op::leaf> || n.at[0] >= all.size()) continue;
     placement& p = all[static_cast<int>(n.at[0])];
-    if (n.at.count > 1) p = divided_along(static_cast<int>(n.at[1]), n.at[2], n.at[3]);
+    p = placement_of_leaf(n.at);
     const bool in_stream = detail::is_activation(g, n) && n.result.extents[1] == stream.positions;
     if (in_stream && stream.positions) p = divided_along(1);
   }

@@ -26,7 +26,7 @@ namespace detail {
 constexpr placement aligned_placement(const placement& to, int order, const shape& s) {
   const int dim = to.dim - (order - s.order);
   if (!to.is_divided() || dim < 0 || s[dim] == 1) return {};
-  return divided_along(dim, to.groups, to.unit);
+  return divided_like(to, dim, to.unit);
 }
 
 class placer {
@@ -73,10 +73,11 @@ class placer {
       i = settle_first_ - 1;
     }
     result = placement_of_result();
+    check_shared_gradients();
   }
 
   constexpr bool agree(const placement& a, const placement& b) const {
-    return a.kind == b.kind && a.dim == b.dim && same(a.groups, b.groups);
+    return a.kind == b.kind && a.dim == b.dim && same(a.groups, b.groups) && a.is_shared() == b.is_shared();
   }
 
  private:
@@ -101,7 +102,7 @@ class placer {
     return {};
   }
   constexpr bool in_stream(int i, const placement& p) {
-    if (stream_.positions == 0 || !p.is_divided()) return false;
+    if (stream_.positions == 0 || !p.is_divided() || p.pieces != 1) return false;
     const index_t e = extents(i)[p.dim];
     return p.groups == 1
                ? same(e, stream_.positions)
@@ -175,18 +176,20 @@ class placer {
     const auto k = static_cast<int>(g_[i].at[0]);
     if (!made[of].is_divided()) return made[of];
     for (const shared_dim& d : shared_dims(g_, of))
-      if (d.result[0] == made[of].dim)
-        return divided_along(d.result[k], made[of].groups, unit_of_result(i, of, d.result[k], d));
+      if (d.result[0] == made[of].dim) {
+        const placement& like = like_result(i, of, d.result[k], d);
+        return divided_like(like, d.result[k], like.unit);
+      }
     return {};
   }
 
-  /// The unit of dim `dim` of `i`, a further result of `of`: that of an operand that has as many indices, as
-  /// keys have fewer heads than queries.
-  constexpr index_t unit_of_result(int i, int of, int dim, const shared_dim& d) const {
+  /// The placement like which dim `dim` of `i`, a further result of `of`, is divided: that of an operand that
+  /// has as many indices, as keys have fewer heads than queries.
+  constexpr const placement& like_result(int i, int of, int dim, const shared_dim& d) const {
     for (int o = 0; o < g_[of].operands; ++o)
       if (d.operand[o] >= 0 && same(extents(g_[of].operand[o])[d.operand[o]], extents(i)[dim]))
-        return operands[of][o].unit;
-    return made[of].unit;
+        return operands[of][o];
+    return made[of];
   }
 
   constexpr placement reshape(int i, sequence<placement>& p) {
@@ -202,15 +205,15 @@ class placer {
     if (n.op == &info_of<op::concat>) {
       const bool alike = agree_but_groups(p[0], p[1]) && same(part(0), part(1));
       if (!alike) return wrong(i, mistake::divided_differently, p[0], p[1]);
-      return divided_along(dim, dims.add(p[0].groups, p[1].groups), p[0].unit);
+      return divided_along(dim, dims.add(p[0].groups, p[1].groups), p[0].unit, p[0].pieces);
     }
     if (n.op == &info_of<op::flip>) return gathered(i, p, mistake::lost_in_view);
     const index_t first = multiple_of(dims, n.at[1], part(0)), last = multiple_of(dims, n.at[2], part(0));
     if (n.at[3] != 1 || first < 0 || last < 0) return gathered(i, p, mistake::lost_in_view);
-    return divided_along(dim, n.op == &info_of<op::slice> ? last - first : last, p[0].unit);
+    return divided_along(dim, n.op == &info_of<op::slice> ? last - first : last, p[0].unit, p[0].pieces);
   }
   constexpr bool agree_but_groups(const placement& a, const placement& b) const {
-    return a.is_divided() && b.is_divided() && a.dim == b.dim;
+    return a.is_divided() && b.is_divided() && a.dim == b.dim && a.pieces == b.pieces;
   }
 
   constexpr placement by_shared_dims(int i, sequence<placement>& p) {
@@ -227,7 +230,8 @@ class placer {
       int d = 0;
       while (d < all.size() && all[d].operand[k] != p[k].dim) ++d;
       if (d == all.size()) return gathered(i, p, mistake::dim_must_be_whole);
-      if (from < 0 || (d == chosen && same(p[k].groups, p[from].groups))) {
+      const bool fits = from < 0 || (d == chosen && same(p[k].groups, p[from].groups));
+      if (fits && (from < 0 || go_together(i, p, k, from))) {
         from = from < 0 ? k : from;
         chosen = d;
         continue;
@@ -241,6 +245,15 @@ class placer {
     return cut_others(i, p, all[chosen], p[from]);
   }
 
+  /// Whether operands `a` and `b` of `i` can be divided as they are. Native ops may have operands of which
+  /// some are shared, as keys are, in as many units as the others.
+  constexpr bool go_together(int i, const sequence<placement>& p, int a, int b) {
+    if (p[a].is_shared() == p[b].is_shared()) return true;
+    const auto units = [&](int k) { return dims.divide(extents(g_[i].operand[k])[p[k].dim], p[k].unit); };
+    const index_t x = dims.canonical(units(a)), y = dims.canonical(units(b));
+    return g_[i].op->kind == op::op_kind::native && (x == y || x < 0 || y < 0);
+  }
+
   /// Cuts whole operands along the divided index; returns the placement of the result.
   constexpr placement cut_others(int i, sequence<placement>& p, const shared_dim& d, const placement& to) {
     const node& n = g_[i];
@@ -248,15 +261,17 @@ class placer {
     const bool rows_in_groups = n.op == &info_of<op::index_select> && to.groups != 1;
     if (d.result[0] < 0 && rows_in_groups) return gathered(i, p, mistake::dim_must_be_whole);
     if (d.result[0] < 0 && least) return gathered(i, p, mistake::dim_must_be_whole);
+    if (d.result[0] < 0 && to.is_shared() && !is_cotangent(i))
+      return wrong(i, mistake::dim_must_be_whole, to);  // ranks would add the same
     for (int k = 0; k < n.operands; ++k) {
       if (d.operand[k] < 0 || p[k].is_divided()) continue;
       if (i < seed_ && n.op->kind == op::op_kind::contraction && d.result[0] < 0)
         return wrong(i, mistake::contracted_with_whole, p[0], p[1]);
       if (i < seed_ && !is_given(n.operand[k])) return wrong(i, mistake::computed_whole, p[k], to);
-      p[k] = divided_along(d.operand[k], to.groups, to.unit);
+      p[k] = divided_like(to, d.operand[k], to.unit);
     }
     if (d.result[0] < 0) return {tops ? placed::maximum : placed::sum};
-    return divided_along(d.result[0], to.groups, to.unit);
+    return divided_like(to, d.result[0], to.unit);
   }
   /// Whether a value is made of parameters and data alone.
   constexpr bool is_given(int i) const {
@@ -267,6 +282,29 @@ class placer {
     for (int k = 0; k < n.operands; ++k)
       if (!is_given(n.operand[k])) return false;
     return true;
+  }
+
+  // ----- values of which several ranks have the same elements
+  //
+  // Each of them computes with other queries, so its cotangent of such a value is a summand; so are those of
+  // all that the value was computed from, as a backward pass is linear. Sums over elements of all ranks are
+  // therefore right, and gradients of the parameters are summed over the ranks that have the same
+  // (parallel/data_parallel.hpp).
+
+  /// Whether the value depends on the cotangent of the result.
+  constexpr bool is_cotangent(int i) const {
+    const node& n = g_[i];
+    for (int k = 0; k < n.operands; ++k)
+      if (is_seed(n.operand[k]) || (n.operand[k] > seed_ && is_cotangent(n.operand[k]))) return true;
+    return false;
+  }
+  /// A gradient in shared parts cannot be made that of a whole parameter.
+  constexpr void check_shared_gradients() {
+    for (int o = 1; o < g_.outputs.size() && !found; ++o) {
+      const int i = g_.outputs[o];
+      if (i < 0 || where[i].is_shared() == leaves_[o - 1].is_shared()) continue;
+      (void)wrong(i, mistake::divided_differently, where[i], leaves_[o - 1]);
+    }
   }
 
   // ----- gradients of divided parameters are computed in parts

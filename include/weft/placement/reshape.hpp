@@ -47,6 +47,7 @@ class reshaped_placement {
     if (s == a_) return false;
     const index_t outer = dims_.multiply(product(dims_, from_.extents, i_, s), p.groups);
     const index_t unit = dims_.multiply(p.unit, product(dims_, from_.extents, s + 1, a_));
+    q.pieces = p.pieces;
     for (int u = j_; u < b_; ++u)
       if (same(product(dims_, to_.extents, j_, u), outer)) return set(u, 1, unit, q);
     if (b_ == j_ + 1) return set(j_, outer, unit, q);
@@ -80,9 +81,16 @@ class reshaped_placement {
     a_ = f.order;
     b_ = t.order;
   }
+  /// False if units that have pieces or are shared are known to be no whole numbers of indices or pieces.
   constexpr bool set(int u, index_t groups, index_t unit, placement& q) {
-    const index_t units = exact_quotient(dims_, unit, product(dims_, to_.extents, u + 1, b_));
-    q = divided_along(to_.dim[u], groups, units == 0 ? 1 : units);
+    const index_t inner = product(dims_, to_.extents, u + 1, b_);
+    index_t units = exact_quotient(dims_, unit, inner);
+    if (q.pieces != 1) {
+      if (units == 0 && unit > 0 && inner > 0) return false;
+      if (units == 0) units = dims_.divide(unit, inner);
+      if (units > 0 && q.pieces > 1 && units % q.pieces) return false;
+    }
+    q = divided_along(to_.dim[u], groups, units == 0 ? 1 : units, q.pieces);
     return true;
   }
 

@@ -39,10 +39,10 @@ void place_operands(const context& c, const plan_view& p, const symbol_values& s
     const bool reads_part =
         v.at.count > 1 && detail::number_of(symbols, v.result.extents[dim]) != leaf->whole()[dim];
     if (leaf->is_unnamed_part()) {
-      const placement to = v.at.count > 1 ? divided_along(dim, v.at[2], v.at[3]) : placement{};
+      const placement to = placement_of_leaf(v.at);
       if (!(leaf->divided->where == to)) leaf = replace(leaf, to);
     } else if (reads_part && !leaf->divided) {
-      leaf = replace(leaf, divided_along(dim, v.at[2], v.at[3]));
+      leaf = replace(leaf, placement_of_leaf(v.at));
     }
   }
 }

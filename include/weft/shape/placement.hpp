@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include <weft/shape/shape.hpp>
+#include <weft/shape/attributes.hpp>
 
 namespace weft {
 
@@ -23,19 +23,29 @@ enum class placed : std::uint8_t {
 /// A placement over the ranks that divide layers. If divided, dim `dim` is `groups` equal groups one after
 /// the other, and each rank has of every group a part of whole units of `unit` indices: the first ranks one
 /// unit more if the number of ranks does not divide. Groups and unit are numbers, or symbols in a graph.
+///
+/// If there are more ranks than units, each unit is of several ranks, one after the other, the first units of
+/// one more: they divide it into `pieces` equal pieces, or each of them has all of it if `pieces` is 0.
 struct placement {
   placed kind = placed::whole;
   int dim = 0;
   index_t groups = 1, unit = 1;
+  index_t pieces = 1;
 
   constexpr bool operator==(const placement&) const = default;
   constexpr bool is_divided() const { return kind == placed::divided; }
   constexpr bool is_partial() const { return kind == placed::sum || kind == placed::maximum; }
+  /// Whether several ranks may have the same elements.
+  constexpr bool is_shared() const { return pieces == 0; }
 };
 
 /// The placement of a value whose dim `dim` is divided.
-constexpr placement divided_along(int dim, index_t groups = 1, index_t unit = 1) {
-  return {placed::divided, dim, groups, unit};
+constexpr placement divided_along(int dim, index_t groups = 1, index_t unit = 1, index_t pieces = 1) {
+  return {placed::divided, dim, groups, unit, pieces};
+}
+/// The same division of another dim, in which a unit has `unit` indices.
+constexpr placement divided_like(const placement& p, int dim, index_t unit) {
+  return divided_along(dim, p.groups, unit, p.pieces);
 }
 
 /// The number of `units` that `rank` has, and the first of them.
@@ -45,6 +55,47 @@ constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank) {
 constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank) {
   const index_t more = units % ranks;
   return units / ranks * rank + (rank < more ? rank : more);
+}
+/// The first of `units` that `rank` has or shares.
+constexpr index_t unit_of_rank(index_t units, index_t ranks, index_t rank) {
+  if (units == 0 || units >= ranks) return first_of_part(units, ranks, rank);
+  const index_t more = ranks % units, each = ranks / units, of_larger = more * (each + 1);
+  return rank < of_larger ? rank / (each + 1) : more + (rank - of_larger) / each;
+}
+/// The number of pieces of `units` of `pieces` each that `rank` has, and the first of them; of units if
+/// `pieces` is 0. See `placement`.
+constexpr index_t count_of_part(index_t units, index_t ranks, index_t rank, index_t pieces) {
+  const bool apart = units == 0 || units >= ranks;
+  if (pieces == 0) return apart ? count_of_part(units, ranks, rank) : 1;
+  if (apart || pieces == 1) return count_of_part(units, ranks, rank) * pieces;
+  const index_t u = unit_of_rank(units, ranks, rank), first = first_of_part(ranks, units, u);
+  return count_of_part(pieces, count_of_part(ranks, units, u), rank - first);
+}
+constexpr index_t first_of_part(index_t units, index_t ranks, index_t rank, index_t pieces) {
+  const bool apart = units == 0 || units >= ranks;
+  if (pieces == 0) return unit_of_rank(units, ranks, rank);
+  if (apart || pieces == 1) return first_of_part(units, ranks, rank) * pieces;
+  const index_t u = unit_of_rank(units, ranks, rank), first = first_of_part(ranks, units, u);
+  return u * pieces + first_of_part(pieces, count_of_part(ranks, units, u), rank - first);
+}
+
+/// The indices of one group of `group` indices that `rank` has. The unit of `p` must divide `group`.
+struct indices_of_part {
+  index_t first = 0, count = 0;
+};
+constexpr indices_of_part indices_in_group(const placement& p, index_t group, index_t ranks, index_t rank) {
+  const index_t units = group / p.unit, piece = p.unit / (p.is_shared() ? 1 : p.pieces);
+  return {first_of_part(units, ranks, rank, p.pieces) * piece,
+          count_of_part(units, ranks, rank, p.pieces) * piece};
+}
+
+/// The attributes of leaf `number` of a graph, which may be divided as `p`, and what they say of it.
+constexpr attributes leaf_attributes(index_t number, const placement& p) {
+  if (!p.is_divided()) return {{number}, 1};
+  return {{number, p.dim, p.groups, p.unit, p.pieces}, 5};
+}
+constexpr placement placement_of_leaf(const attributes& at) {
+  return at.count > 1 ? divided_along(static_cast<int>(at[1]), at[2], at[3], at[4]) : placement{};
 }
 
 /// Where the elements of a part are in the whole, a row-major tensor: rows of `count` elements, `stride`
@@ -57,18 +108,21 @@ constexpr part_layout layout_of_part(const shape& whole, const placement& p, ind
   index_t rows = p.groups, inner = 1;
   for (int d = 0; d < p.dim; ++d) rows *= whole[d];
   for (int d = p.dim + 1; d < whole.order; ++d) inner *= whole[d];
-  const index_t group = whole[p.dim] / p.groups, units = group / p.unit;
-  return {rows, group * inner, first_of_part(units, ranks, rank) * p.unit * inner,
-          count_of_part(units, ranks, rank) * p.unit * inner};
+  const index_t group = whole[p.dim] / p.groups;
+  const indices_of_part own = indices_in_group(p, group, ranks, rank);
+  return {rows, group * inner, own.first * inner, own.count * inner};
 }
 
-/// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "sum". What is known only at
-/// run time is "?".
+/// For example "whole", "dim 1", "dim 1 in 3 groups", "dim 0 in units of 64", "dim 1 in units of 64, shared",
+/// "dim 1 in units of 256 in 4 pieces", "sum". What is known only at run time is "?".
 [[gnu::cold]] inline std::string to_string(const placement& p) {
   const auto number = [](index_t n) { return n < 0 ? std::string("?") : std::to_string(n); };
   if (!p.is_divided()) return p.kind == placed::whole ? "whole" : p.kind == placed::sum ? "sum" : "maximum";
   return "dim " + std::to_string(p.dim) + (p.groups == 1 ? "" : " in " + number(p.groups) + " groups") +
-         (p.unit == 1 ? "" : " in units of " + number(p.unit));
+         (p.unit == 1 ? "" : " in units of " + number(p.unit)) +
+         (p.pieces == 1   ? ""
+          : p.is_shared() ? ", shared"
+                          : " in " + number(p.pieces) + " pieces");
 }
 
 /// How parameters may be divided among ranks. A fact of the model: it has no effect unless the policy divides
@@ -83,30 +137,39 @@ struct nowhere {
   using bias = nowhere;
 };
 
-/// Dim `Dim` of the parameter, in `Groups` groups and units of `Unit`: see `placement`.
-template <int Dim, index_t Groups = 1, index_t Unit = 1>
+/// In the place of a number of pieces: ranks that are more than units have whole units, several the same.
+inline constexpr index_t shared = 0;
+
+/// Dim `Dim` of the parameter, in `Groups` groups and units of `Unit`, each of `Pieces`: see `placement`.
+template <int Dim, index_t Groups = 1, index_t Unit = 1, index_t Pieces = 1>
 struct along {
-  static_assert(Dim >= 0 && Groups >= 1 && Unit >= 1,
+  static_assert(Dim >= 0 && Groups >= 1 && Unit >= 1 && Pieces >= 0,
                 "weft: divided: a dim counts from the left, groups and units from 1");
-  static constexpr placement value = divided_along(Dim, Groups, Unit);
+  static_assert(Pieces == shared || Unit % Pieces == 0, "weft: divided: pieces must divide a unit");
+  static constexpr placement value = divided_along(Dim, Groups, Unit, Pieces);
 };
 
 /// Of a linear layer the outputs, so that each rank computes a part of every row of the result; the layer
 /// that reads it is divided by `rows`. Groups: 3 if the outputs are queries, keys and values. Unit: what must
 /// not be divided, such as the features of a head. Megatron's column-parallel linear.
-template <index_t Groups = 1, index_t Unit = 1>
+///
+/// If g heads of queries with F features each read one head of keys and values: `columns<1, g * F, g>` for
+/// queries, `columns<1, F, shared>` for keys and for values. Ranks that are more than these heads then have
+/// one of them each.
+template <index_t Groups = 1, index_t Unit = 1, index_t Pieces = 1>
 struct columns {
   template <int Outputs, int Inputs>
-  using weight = along<Outputs, Groups, Unit>;
-  using bias = along<0, Groups, Unit>;
+  using weight = along<Outputs, Groups, Unit, Pieces>;
+  using bias = along<0, Groups, Unit, Pieces>;
 };
 
 /// Of a linear layer the inputs: the operand is divided in its last dim, the result is a sum over ranks.
-/// Megatron's row-parallel linear.
-template <index_t Unit = 1>
+/// `rows<g * F, g>` follows attention with grouped queries. Megatron's row-parallel linear.
+template <index_t Unit = 1, index_t Pieces = 1>
 struct rows {
+  static_assert(Pieces != shared, "weft: divided: each rank has inputs of its own");
   template <int Outputs, int Inputs>
-  using weight = along<Inputs, 1, Unit>;
+  using weight = along<Inputs, 1, Unit, Pieces>;
   using bias = nowhere;
 };
 

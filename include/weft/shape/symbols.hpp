@@ -50,7 +50,7 @@ enum class symbol_kind : std::uint8_t {
   multiply,
   divide,  // exact; a remainder is an error when the value is known
   divide_up,
-  part,           // of `a` units those of this rank (shape/placement.hpp)
+  part,           // of `a` units with `b` pieces those of this rank (count_of_part of shape/placement.hpp)
   part_first,     // the first of them
   all_positions,  // of all ranks that divide positions, of which this one has `a`
   context_part    // of `a` units those of this rank among them
@@ -115,10 +115,13 @@ class symbol_table {
     return intern({symbol_kind::leaf_extent, leaf, dim});
   }
   constexpr index_t given(int number) { return intern({symbol_kind::given, number, 0}); }
-  /// How many of `units` this rank has where ranks divide layers, and the first of them.
-  constexpr index_t part(index_t units) { return intern({symbol_kind::part, canonical(units), 0}); }
-  constexpr index_t part_first(index_t units) {
-    return intern({symbol_kind::part_first, canonical(units), 0});
+  /// How many of `units` this rank has where ranks divide layers, and the first of them, counted in pieces as
+  /// by count_of_part. `pieces` is a number.
+  constexpr index_t part(index_t units, index_t pieces) {
+    return intern({symbol_kind::part, canonical(units), pieces});
+  }
+  constexpr index_t part_first(index_t units, index_t pieces) {
+    return intern({symbol_kind::part_first, canonical(units), pieces});
   }
 
   /// Where ranks divide positions: those of all ranks, of which this one has `own`; and how many of `units`

@@ -75,6 +75,27 @@ struct given_values {
 };
 
 /// The number that an extent stands for.
+/// What a rank has of `units` units: dealt one by one to the ranks, or the ranks to them if those are more.
+struct own_pieces {
+  index_t first = 0, count = 0;
+  own_pieces(index_t units, index_t pieces, index_t ranks, index_t rank) {
+    const index_t of_unit = pieces == 0 ? 1 : pieces;
+    const auto dealt = [](index_t n, index_t to, index_t r) { return (n - r + to - 1) / to; };
+    if (units == 0 || units >= ranks || pieces == 1) {
+      for (index_t r = 0; r < rank; ++r) first += dealt(units, ranks, r) * of_unit;
+      count = dealt(units, ranks, rank) * of_unit;
+      return;
+    }
+    index_t unit = 0, before = 0;  // the ranks of the units before
+    while (rank - before >= dealt(ranks, units, unit)) before += dealt(ranks, units, unit++);
+    first = unit * of_unit;
+    count = 1;
+    if (pieces == 0) return;
+    for (index_t r = 0; r < rank - before; ++r) first += dealt(pieces, dealt(ranks, units, unit), r);
+    count = dealt(pieces, dealt(ranks, units, unit), rank - before);
+  }
+};
+
 inline index_t resolved(const symbol_table& dims, index_t e, const given_values& v) {
   if (e >= 0) return e;
   const symbol& s = dims.symbols[static_cast<int>(-2 - e)];
@@ -87,9 +108,11 @@ inline index_t resolved(const symbol_table& dims, index_t e, const given_values&
     case symbol_kind::subtract: return part(s.a) - part(s.b);
     case symbol_kind::multiply: return part(s.a) * part(s.b);
     case symbol_kind::divide: return part(s.a) / part(s.b);
-    case symbol_kind::part: return (part(s.a) - v.rank + v.ranks - 1) / v.ranks;
-    case symbol_kind::part_first:
-      return part(s.a) / v.ranks * v.rank + std::min(v.rank, part(s.a) % v.ranks);
+    case symbol_kind::part:
+    case symbol_kind::part_first: {
+      const own_pieces own(part(s.a), s.b, v.ranks, v.rank);
+      return s.kind == symbol_kind::part ? own.count : own.first;
+    }
     default: return (part(s.a) + part(s.b) - 1) / part(s.b);
   }
 }

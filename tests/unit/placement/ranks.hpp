@@ -13,28 +13,20 @@ namespace weft::test {
 /// The values of all nodes of a divided graph, by node and rank.
 using rank_values = std::vector<std::vector<array>>;
 
-/// `units` among ranks: the first ranks have one more if there is a remainder.
-inline index_t own_units(index_t units, index_t ranks, index_t rank) {
-  index_t n = 0;
-  for (index_t u = rank; u < units; u += ranks) ++n;
-  return n;
-}
-
 /// A placement with numbers.
 struct division_of {
   bool divided = false;
   std::size_t dim = 0;
-  index_t groups = 1, unit = 1;
+  index_t groups = 1, unit = 1, pieces = 1;  // 0 pieces: several ranks have the same units
 };
 
 /// The indices of a dim of `extent` that `rank` has, in its order.
 inline std::vector<index_t> own_indices(index_t extent, const division_of& d, index_t ranks, index_t rank) {
   std::vector<index_t> own;
-  const index_t group = extent / d.groups, units = group / d.unit;
-  index_t first = 0;
-  for (index_t r = 0; r < rank; ++r) first += own_units(units, ranks, r);
+  const index_t group = extent / d.groups, piece = d.unit / std::max<index_t>(d.pieces, 1);
+  const own_pieces range(group / d.unit, d.pieces, ranks, rank);
   for (index_t g = 0; g < d.groups; ++g)
-    for (index_t i = first * d.unit; i < (first + own_units(units, ranks, rank)) * d.unit; ++i)
+    for (index_t i = range.first * piece; i < (range.first + range.count) * piece; ++i)
       own.push_back(g * group + i);
   return own;
 }
@@ -62,11 +54,26 @@ class divided_program {
 
   division_of division(const placement& p) const {
     return {p.is_divided(), static_cast<std::size_t>(p.dim), resolved(of_.graph.dims, p.groups, ranks_[0]),
-            resolved(of_.graph.dims, p.unit, ranks_[0])};
+            resolved(of_.graph.dims, p.unit, ranks_[0]), p.pieces};
   }
   /// The part of a whole value that a rank has under `p`.
   array part_of(const array& whole, const placement& p, index_t rank) const {
     return part(whole, division(p), static_cast<index_t>(ranks_.size()), rank);
+  }
+
+  /// The gradient of a leaf that is divided as `p`, whose value on each rank is `of`: the sum over the ranks
+  /// that have the same part.
+  array gradient(const std::vector<array>& of, const array& whole, const placement& p, index_t rank) const {
+    const auto ranks = static_cast<index_t>(ranks_.size());
+    array sum = of[static_cast<std::size_t>(rank)];
+    if (!p.is_divided() || p.pieces != 0) return sum;
+    const auto indices = [&](index_t r) {
+      return own_indices(whole.extents[static_cast<std::size_t>(p.dim)], division(p), ranks, r);
+    };
+    for (index_t r = 0; r < ranks; ++r)
+      if (r != rank && indices(r) == indices(rank))
+        for (std::size_t k = 0; k < sum.at.size(); ++k) sum.at[k] += of[static_cast<std::size_t>(r)].at[k];
+    return sum;
   }
 
   /// Whether the parts fit each other, as the run time checks: if not, it refuses this number of ranks.

@@ -87,6 +87,23 @@ WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_o
   return all && all->attend(where_, op, o, groups_.labelled(""));
 }
 
+WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator> among) {
+  groups_.divide_layers(std::move(among));
+  for (const auto& [name, p] : local())
+    if (p->where_in_layer().is_shared()) groups_.share_units(units_of(*p->divided));
+}
+
+WEFT_DEFINE void data_parallel_hooks::add_shared() {
+  for (const auto& [name, p] : local()) {
+    if (!p->where_in_layer().is_shared() || !p->grad || p->grad->extents.size() == 0) continue;
+    communicator* const same = groups_.sharing(units_of(*p->divided));
+    if (same)
+      replace({{name, p->grad}}, [&](elements e, const std::string& label) {
+        return same->all_reduce(e, reduction::sum, groups_.labelled(label));
+      });
+  }
+}
+
 WEFT_DEFINE void data_parallel_hooks::broadcast_buffers() {
   if (groups_.data().size() == 1) return;
   replace(buffers_, [&](elements e, const std::string& name) {
@@ -132,14 +149,13 @@ WEFT_DEFINE std::vector<held_tensor> data_parallel_hooks::held_tensors() const {
       const shape rows = in_rows(m.local->extents);
       const index_t first = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
       const communicator* const layers = groups_.layers();
-      const bool divided = m.whole->is_part_of_layer();
       all[static_cast<std::size_t>(m.number)] = {
           m.name,
           {m.whole->type, m.whole->whole()},
           boxes_of_part(in_rows(m.whole->whole()), m.whole->where_in_layer(), layers ? layers->size() : 1,
                         layers ? layers->rank() : 0, first, rows),
           m.local,
-          groups_.replicas().rank() == 0 && (divided || is_first_of_layer()),
+          groups_.replicas().rank() == 0 && is_first_in_layer(*m.whole),
           false};
     }
   for (const auto& [name, b] : buffers_)
@@ -147,7 +163,7 @@ WEFT_DEFINE std::vector<held_tensor> data_parallel_hooks::held_tensors() const {
                    {b->type, b->extents},
                    {whole_box(in_rows(b->extents))},
                    b,
-                   groups_.data().rank() == 0 && is_first_of_layer(),
+                   groups_.data().rank() == 0 && is_first_in_layer(*b),
                    true});
   return all;
 }

@@ -55,7 +55,7 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
   parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
   if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
   if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
-  parallel_->groups().divide_layers(std::move(layers));
+  if (layers) parallel_->divide_layers(std::move(layers));
   parallel_->groups().divide_context(context_);
   parallel_->groups().set_step(0);
   local_ = parallel_->local();
@@ -90,7 +90,8 @@ WEFT_DEFINE double distributed_context::step(const step_options& o) {
 
 WEFT_DEFINE step_result distributed_context::complete_step(std::span<double> losses, const step_options& o,
                                                            const communication& before) {
-  if (ranks_->size() > 1) ranks_->all_reduce(losses, reduction::sum, in_step("losses")).wait();
+  communicator& data = groups().data();
+  if (data.size() > 1) data.all_reduce(losses, reduction::sum, in_step("losses")).wait();
   step_result r = mean_of(losses, o);
   r.norm = step(o);
   set_communication(r, before);

@@ -27,12 +27,21 @@ WEFT_DEFINE axis_bytes rank_groups::sent_by_axis() const {
   for (const communicator* c : {replicas_.get(), data_ == replicas_.get() ? nullptr : data_})
     if (c && c != shards_.get()) all[static_cast<std::size_t>(mesh_axis::dp)] += payload(c->sent());
   if (layers_) all[static_cast<std::size_t>(mesh_axis::tp)] = payload(layers_->sent());
+  for (const auto& [units, ranks] : sharing_)
+    all[static_cast<std::size_t>(mesh_axis::tp)] += payload(ranks->sent());
   if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
   if (experts_) {
     all[static_cast<std::size_t>(mesh_axis::ep)] += payload(experts_->sent());
     all[static_cast<std::size_t>(mesh_axis::dp)] += payload(expert_replicas_->sent());
   }
   return all;
+}
+
+WEFT_DEFINE void rank_groups::share_units(index_t units) {
+  if (units >= layers_->size() || sharing_.contains(units)) return;
+  sharing_[units] =
+      layers_->split_by([&](int r) { return static_cast<int>(unit_of_rank(units, layers_->size(), r)); },
+                        labelled("shared units", true));
 }
 
 WEFT_DEFINE std::shared_ptr<communicator> rank_groups::along(mesh_axis a, const char* label,

@@ -11,9 +11,9 @@ namespace parallel {
 WEFT_DEFINE std::vector<stored_box> boxes_of_part(const shape& whole, const placement& p, int ranks, int rank,
                                                   index_t first, const shape& local) {
   const int rows = 0, d = p.is_divided() ? p.dim : rows;
-  const index_t group = whole[d] / p.groups, units = group / p.unit;
-  const index_t begin = p.is_divided() ? first_of_part(units, ranks, rank) * p.unit : 0;
-  const index_t count = p.is_divided() ? count_of_part(units, ranks, rank) * p.unit : group;
+  const index_t group = whole[d] / p.groups;
+  const auto [begin, count] =
+      p.is_divided() ? indices_in_group(p, group, ranks, rank) : indices_of_part{0, group};
   std::vector<stored_box> all;
   for (index_t g = 0; g < p.groups; ++g) {
     stored_box b(box{{local.order, {}}, local});

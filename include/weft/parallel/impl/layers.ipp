@@ -10,8 +10,9 @@ namespace parallel {
 
 WEFT_DEFINE void check_division(const std::string& name, const shape& whole, const placement& p,
                                 const communicator& ranks) {
-  const index_t e = whole[p.dim];
-  if (e % (p.groups * p.unit) || e / (p.groups * p.unit) < ranks.size())
+  const index_t e = whole[p.dim], units = e / (p.groups * p.unit), n = ranks.size();
+  const bool each_has_some = p.is_shared() ? units > 0 : count_of_part(units, n, n - 1, p.pieces) > 0;
+  if (e % (p.groups * p.unit) || !each_has_some)
     refuse<shape_error>({"weft: bind: parameter ", name, " of shape ", to_string(whole),
                          " cannot be divided among ", ranks.size(), " ranks along ", to_string(p)});
 }
@@ -29,6 +30,14 @@ WEFT_DEFINE void divide_parameter(const std::string& name, tensor_state& p, cons
   ++p.version;
 }
 
+WEFT_DEFINE bool is_first_in_layer(const tensor_state& t, int layer_rank) {
+  if (!t.is_part_of_layer()) return layer_rank == 0;
+  const division& d = *t.divided;
+  if (!d.where.is_shared() || d.rank == 0) return true;
+  const index_t units = units_of(d);
+  return unit_of_rank(units, d.ranks, d.rank - 1) != unit_of_rank(units, d.ranks, d.rank);
+}
+
 WEFT_DEFINE void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
                                    const attributes& at, const strided& in, const strided& out) {
   communicator* const layers = groups.layers();
@@ -43,10 +52,11 @@ WEFT_DEFINE void exchange_in_layer(backend& where, const rank_groups& groups, st
   }
   const bool gathers = op == "all_gather";
   const strided& all = gathers ? out : in;
-  const index_t rows = all.extents[0], unit = at[1], row = rows ? all.size() / rows : 0;
+  const index_t rows = all.extents[0], row = rows ? all.size() / rows : 0;
+  const placement parts = divided_along(0, 1, at[1], at[2]);
   rank_counts counts;
   for (int r = 0; r < layers->size(); ++r)
-    counts.push_back(count_of_part(rows / unit, layers->size(), r) * unit * row);
+    counts.push_back(indices_in_group(parts, rows, layers->size(), r).count * row);
   if (gathers) layers->all_gather(mine, result, counts, o).wait();
   else layers->reduce_scatter(mine, result, reduction::sum, counts, o).wait();
 }

@@ -10,7 +10,7 @@ namespace parallel {
 
 WEFT_DEFINE shape part_extents(shape whole, const placement& p, int ranks, int rank) {
   if (p.is_divided())
-    whole[p.dim] = p.groups * p.unit * count_of_part(whole[p.dim] / (p.groups * p.unit), ranks, rank);
+    whole[p.dim] = p.groups * indices_in_group(p, whole[p.dim] / p.groups, ranks, rank).count;
   return whole;
 }
 
@@ -62,8 +62,12 @@ WEFT_DEFINE state_ptr gathered(const state_ptr& part, const shape& whole, const 
                                communicator& ranks, const comm_options& o) {
   const device messages = message_device(part->where, &ranks);
   rank_counts counts;
-  for (int r = 0; r < ranks.size(); ++r) counts.push_back(part_extents(whole, where, ranks.size(), r).size());
-  const state_ptr own = reachable(messages, part), all = flat(messages, whole.size(), part->type);
+  index_t sent = 0;  // what several ranks have is sent by each
+  for (int r = 0; r < ranks.size(); ++r) {
+    counts.push_back(part_extents(whole, where, ranks.size(), r).size());
+    sent += counts.back();
+  }
+  const state_ptr own = reachable(messages, part), all = flat(messages, sent, part->type);
   ranks.all_gather(elements_of(*own), elements_of(*all), counts, o).wait();
   const state_ptr from = detail::copy_on(part->where, all);
   const state_ptr result = make_state(part->where, whole, part->type);

@@ -223,7 +223,7 @@ WEFT_DEFINE void pipeline_context::deliver_gradients() {
 WEFT_DEFINE bool pipeline_context::counts(const tensor_state& of) const {
   for (const auto& [name, p] : local())
     if (p.get() == &of && tied_->owned_elsewhere(name)) return false;
-  return layer_rank().rank == 0 || of.is_part_of_layer();
+  return parallel::is_first_in_layer(of, static_cast<int>(layer_rank().rank));
 }
 
 WEFT_DEFINE void pipeline_context::use_schedule(index_t micro_batches) {

@@ -84,8 +84,8 @@ WEFT_DEFINE symbol_values symbols_of_rank(const plan_view& p, const tensor_list&
       case symbol_kind::add:
       case symbol_kind::subtract:
       case symbol_kind::multiply: return detail::combined(p, s, numbers);
-      case symbol_kind::part: return count_of_part(number(s.a), at.ranks, at.rank);
-      case symbol_kind::part_first: return first_of_part(number(s.a), at.ranks, at.rank);
+      case symbol_kind::part: return count_of_part(number(s.a), at.ranks, at.rank, s.b);
+      case symbol_kind::part_first: return first_of_part(number(s.a), at.ranks, at.rank, s.b);
       case symbol_kind::all_positions: return at.context_ranks > 1 ? at.positions : number(s.a);
       case symbol_kind::context_part: return count_of_part(number(s.a), at.context_ranks, at.context_rank);
       default: return detail::quotient(p, s, numbers);
