@@ -29,9 +29,8 @@ constexpr const char* usage =
     "\n"
     "When a rank fails the others have 5 seconds to say why; then they are ended, after 5 more killed.\n"
     "SIGINT, SIGTERM and SIGHUP ask the ranks to save and end (by SIGTERM, through mpirun by SIGUSR1); they\n"
-    "are killed after -g seconds (60), and at once when it comes again. When launch itself is killed, so "
-    "are\n"
-    "the ranks.\n"
+    "are killed after -g seconds (60), and at once, with exit code 130, when it comes again. When launch\n"
+    "itself is killed, so are the ranks.\n"
     "\n"
     "Exit codes of a rank: 0 done, 1 failed, 2 bad use or a disk that cannot be written, 3 failed because "
     "of\n"
@@ -45,7 +44,8 @@ constexpr const char* usage =
     "is divided among copies. A lost place is used again after -b "
     "seconds\n"
     "(300): the ranks are asked to save and end, and more are started. With -H, a host counts while\n"
-    "`ssh HOST true` works, which is looked at as often.\n";
+    "`ssh HOST true` works, which is looked at as often: when one of a job does not answer twice, the ranks\n"
+    "are asked to save and end, killed after -g seconds, and started without it.\n";
 
 struct bad_usage : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -225,29 +225,29 @@ class supervisor {
 
   /// The exit code.
   int run() {
+    if (o_.supervises()) hosts_ = reachable(o_.hosts);
     for (int restart = 0;; ++restart) {
-      if (o_.supervises() && !o_.hosts.empty()) hosts_ = reachable(o_.hosts);
       if (hosts_.empty() && !o_.hosts.empty()) return say("no host can be reached"), others_failed;
       ranks_ = ranks_for(places());
       if (ranks_ == 0) return say("there are not enough ranks for a copy of the model"), others_failed;
       job now(o_.by_mpirun() ? SIGUSR1 : SIGTERM);
-      growing_ = false;
+      regroups_ = false;
       start(now, restart > 0);
       watch(now);
       const int code = now.code();
-      if (growing_ && code != done && now.lost() == 0 && !told_to_end_) {
-        say("a place is back; going on with more than " + std::to_string(ranks_) + " ranks");
+      if (times_told_ > 1 && code != done) return interrupted;
+      if (o_.supervises() && code != done && times_told_ == 0) take_note(now);
+      if (regroups_ && code != done && now.lost() == 0 && times_told_ == 0) {
         --restart;  // nothing was lost
         continue;
       }
       const bool final =
           code == done || code == bad_use || code == interrupted || code == cannot_run || code == not_found;
-      if (!o_.supervises() || final || told_to_end_) return code;
+      if (!o_.supervises() || final || times_told_ > 0) return code;
       if (!o_.by_mpirun() && now.failed_as_one() && code != others_failed)
         return say("all ranks failed alike: no rank is lost"), code;
       if (restart == o_.restarts)
         return say("gave up after " + std::to_string(o_.restarts) + " restarts"), code;
-      for (int i = 0; i < std::max(1, now.lost()); ++i) losses_.push_back(clock::now());
       const int next = ranks_for(places());
       if (next == 0)
         return say("gave up: " + std::to_string(std::max(0, places())) +
@@ -268,6 +268,16 @@ class supervisor {
     for (const host& h : hosts_) all += h.ranks;
     return std::min(all, o_.ranks) - static_cast<int>(losses_.size());
   }
+  /// Which places a job has lost: those of hosts that do not answer any more, and others.
+  void take_note(const job& ended) {
+    int lost = regroups_ ? ended.lost() : std::max(1, ended.lost());
+    hosts_ = reachable(o_.hosts);
+    for (const host& h : used_) lost -= is_in(hosts_, h) ? 0 : h.ranks;
+    for (; lost > 0; --lost) losses_.push_back(clock::now());
+  }
+  static bool is_in(const std::vector<host>& all, const host& h) {
+    return std::any_of(all.begin(), all.end(), [&](const host& a) { return a.name == h.name; });
+  }
   /// As many as can share the micro-batches of a step; 0 if they are too few for a copy of the model.
   int ranks_for(int places) const {
     if (!o_.supervises()) return o_.ranks;
@@ -283,6 +293,7 @@ class supervisor {
       c.words.insert(c.words.end(), {"--comm", o_.comm, "--accumulate", each});
       if (again) c.words.emplace_back("--resume");
     }
+    used_ = hosts_;
     port_.reset();
     if (o_.hosts.empty()) port_.emplace();
     const int port = port_ ? port_->number() : 20'000 + static_cast<int>(std::random_device()() % 20'000);
@@ -319,35 +330,54 @@ class supervisor {
   /// Until all processes have ended.
   void watch(job& j) {
     auto looked = clock::now();
+    bool is_cut_off = false;  // a host of this run
     while (j.reap()) {
       const timespec second{1, 0};
       const int signal = ::sigtimedwait(&signals_, nullptr, &second);
       if (signal > 0 && signal != SIGCHLD) {
-        if (std::exchange(told_to_end_, true)) j.kill();
-        else j.ask(o_.grace);
+        if (++times_told_ == 1) {
+          say("the ranks are asked to save and end; the same signal again ends them at once");
+          j.ask(o_.grace);
+        } else if (times_told_ == 2) {
+          j.kill();
+        }
       }
       j.escalate();
-      if (!o_.supervises() || j.asked() || ranks_ == o_.ranks) continue;
-      if (!o_.hosts.empty() && clock::now() - looked >= o_.back) {
+      if (!o_.supervises() || times_told_ > 0) continue;
+      if (!o_.hosts.empty() && !is_cut_off && clock::now() - looked >= o_.back) {
         hosts_ = reachable(o_.hosts);
+        if (!are_there(used_)) hosts_ = reachable(o_.hosts);
         looked = clock::now();
+        if (!are_there(used_)) {
+          is_cut_off = true;
+          say("a host does not answer; the ranks are asked to save and end, to go on without it");
+          regroup(j, o_.grace);  // mpirun would wait for it
+        }
       }
-      if (ranks_for(places()) > ranks_) {
-        growing_ = true;
-        j.ask(seconds(0));
-        j.escalate();
+      if (!j.asked() && ranks_ < o_.ranks && ranks_for(places()) > ranks_) {
+        say("a place is back; going on with more than " + std::to_string(ranks_) + " ranks");
+        regroup(j, seconds(0));
       }
     }
+  }
+  bool are_there(const std::vector<host>& all) const {
+    return std::all_of(all.begin(), all.end(), [&](const host& h) { return is_in(hosts_, h); });
+  }
+  void regroup(job& j, seconds grace) {
+    regroups_ = true;
+    j.ask(grace);
+    j.escalate();
   }
 
   const options& o_;
   std::string token_;
-  std::vector<host> hosts_;
+  std::vector<host> hosts_, used_;  // that answer; of this run
   std::optional<kept_port> port_;  // of this run
   sigset_t signals_;
   std::vector<clock::time_point> losses_;
   int ranks_ = 0;
-  bool growing_ = false, told_to_end_ = false;
+  int times_told_ = 0;     // to end, by signals
+  bool regroups_ = false;  // this run was asked to end, to go on with other places
 };
 
 }  // namespace

@@ -101,6 +101,7 @@ class job {
     plan_.push_back({clock::now() + grace, SIGTERM});
     plan_.push_back({clock::now() + grace + (polite_ == SIGTERM ? seconds(0) : to_speak), SIGKILL});
   }
+  /// Ends them now: at SIGTERM mpirun kills its ranks, on all machines, which takes it 2 seconds.
   void kill() {
     plan_ = {{clock::now(), SIGTERM}, {clock::now() + (polite_ == SIGTERM ? seconds(0) : to_speak), SIGKILL}};
   }
@@ -109,8 +110,10 @@ class job {
   /// Sends what is due.
   void escalate() {
     while (!plan_.empty() && plan_.front().first <= clock::now()) {
-      signal_all(plan_.front().second);
+      const int which = plan_.front().second;
       plan_.pop_front();
+      // mpirun ends at once at a second SIGTERM, and leaves its ranks behind.
+      if (which != SIGTERM || !std::exchange(terminated_, true)) signal_all(which);
     }
   }
 
@@ -192,7 +195,7 @@ class job {
   std::vector<process> processes_;
   std::vector<int> codes_;  // in the order in which they ended
   std::deque<std::pair<clock::time_point, int>> plan_;
-  bool asked_ = false;
+  bool asked_ = false, terminated_ = false;
 };
 
 }  // namespace launcher

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Trains a GPT-2 on the bytes of text files; see --help.
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include <weft/comm/run_world.hpp>
 
@@ -59,12 +63,24 @@ int train_on_ranks(const settings& s, int& count, char**& values) {
   return run_world(count, values, body, {over, s.ranks, std::chrono::seconds(s.timeout), report});
 }
 
+/// Asks the run to end after its step; a second Ctrl-C ends it at once.
+void interrupt(int signal) {
+  const int before = errno;
+  if (signal == SIGINT) {
+    if (job::interrupted) std::_Exit(exit_codes::interrupted);
+    constexpr std::string_view text = "\nending after this step; Ctrl-C again ends at once\n";
+    static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  }
+  job::interrupted = 1;
+  errno = before;
+}
+
 }  // namespace
 
 int main(int count, char** values) {
   for (const int asked :
        {SIGINT, SIGTERM, SIGUSR1})  // Ctrl-C, a scheduler, and mpirun, which passes on the last alone
-    std::signal(asked, [](int) { job::interrupted = 1; });
+    std::signal(asked, interrupt);
   std::signal(SIGPIPE, SIG_IGN);  // who reads our messages may have gone
   try {
     settings s = parse(count, values);

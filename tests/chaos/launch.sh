@@ -85,6 +85,23 @@ started 2 && kill -INT $job
 wait $job
 expect "ranks that do not end are killed" 137 $?
 
+for how in "gloo 600" "mpi 600" "mpi 1"; do  # and at once when they are told again, before or after so many seconds
+  read -r comm grace <<<"$how"
+  [ $comm = gloo ] || command -v mpirun >/dev/null || continue
+  new && rank "trap '' TERM INT USR1; $ready; sleep 1000 & echo \$! >>pids; while :; do sleep 0.1; done"
+  "$launch" -n 2 -c "$comm" -g "$grace" bash rank.sh 2>log &
+  job=$!
+  started 2
+  for wait in 1.3 0.3 0.3; do  # a third time changes nothing
+    kill -INT $job 2>/dev/null
+    sleep $wait
+  done
+  wait $job
+  code=$?
+  [ "$grace" = 1 ] || expect "told to end three times, $comm" "130 1" "$code $(grep -c "asked to save and end" log)"
+  expect "nobody is left when told three times, $how" 0 "$(left)"
+done
+
 for how in direct mpi; do  # what a rank has started ends, too
   new && rank "sleep 1000 & echo \$! >>pids; trap '' TERM; $ready; wait; wait"
   if [ $how = mpi ]; then

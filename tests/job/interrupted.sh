@@ -67,6 +67,27 @@ case " ${WEFT_TEST_COMM:-} " in
     saved mpi
     ;;
 esac
+
+# ended NAME COMMAND...: asked a second time it ends within its long step, with nobody left.
+ended() {
+  local name=$1 code=0 i
+  shift
+  timeout -s KILL 300 "$@" "${small[@]}" --accumulate 20000 --log "$at/$name.jsonl" >"$at/$name.out" 2>&1 &
+  until [ -s "$at/$name.jsonl" ]; do kill -0 $! || wrong "$name" "has ended"; sleep 0.05; done
+  pid=$(pgrep -P $!)
+  kill -INT "$pid"
+  until grep -q "again ends" "$at/$name.out"; do kill -0 $! || wrong "$name" "has ended"; sleep 0.05; done
+  kill -INT "$pid"
+  wait $! || code=$?
+  [ $code -eq 130 ] && ! grep -q interrupted "$at/$name.out" || wrong "$name" "exit code $code when asked twice"
+  for ((i = 0; i < 100; ++i)); do pgrep -f "^$job.*$at/$name.jsonl" >"$at/left" || return 0; sleep 0.1; done
+  wrong "$name" "still runs: $(paste -sd' ' "$at/left")"
+}
+ended threads_twice env --default-signal=INT "$job" --ranks 2
+for comm in ${WEFT_TEST_COMM:-}; do
+  ended "${comm}_twice" "$launch" -n 2 -c "$comm" "$job" --comm "$comm"
+done
+
 code=0
 "$job" "${small[@]}" --steps 40 --lr 1e30 >"$at/not_finite.out" 2>&1 || code=$?
 [ $code -eq 1 ] && grep -q "the loss is not finite; first: h.0" "$at/not_finite.out" || wrong not_finite "exit code $code"

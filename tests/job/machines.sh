@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Ranks on two machines, in namespaces of this one: the same bits as a process alone; a machine that is gone is named. Needs root.
+# Ranks on two machines, in namespaces of this one: the same bits as a process alone; a machine that is gone is named; a supervised
+# job goes on without it, and with it when it is back. Needs root.
 . "$(dirname "$0")/common.sh"
 
 for needed in ip ssh /usr/sbin/sshd; do
@@ -28,4 +29,34 @@ wait $cut
 for rank in 0 1; do  # each side names the other
   grep -Eo "(rank $rank waited .*not there: |weft: )rank $((1 - rank))(,| does not| is gone).*" "$at/cut.$rank" ||
     { tail -n 20 "$at"/cut.[01] "$at/cut.out"; exit 1; }
+done
+
+for comm in $WEFT_TEST_COMM; do
+  log=$at/grown_$comm.jsonl
+  timeout -k 5 600 "${two_machines[@]}" -n 4 -r 9 -m 4 -b 3 -g 5 -c "$comm" "$job" "${many[@]}" --steps 1000000 --strategy zero2 --timeout 5 \
+    --checkpoint "$at/grown_$comm" --checkpoint-every 10 --log "$log" >"$at/grown_$comm.out" 2>&1 &
+  supervised=$!
+  trap 'kill $supervised 2>/dev/null || true' EXIT
+  until_log() {  # WORDS NUMBER: until so many lines have them
+    until [ -e "$log" ] && [ "$(grep -c "$1" "$log")" -ge "$2" ]; do
+      kill -0 $supervised 2>/dev/null || { tail -n 40 "$at/grown_$comm.out"; exit 1; }
+      sleep 0.2
+    done
+  }
+  more() { until_log loss_hex $(($(grep -c loss_hex "$log") + 5)); }
+  until_log '"accumulate": 1,' 1 && more
+  ip -n weft2 link set cable down
+  until_log '"accumulate": 2,' 1 && more  # on two ranks
+  ip -n weft2 link set cable up
+  until_log '"accumulate": 1,' 2 && more
+  pkill -TERM -f "^$launch .*$log"
+  code=0
+  wait $supervised || code=$?
+  n=$(grep -o "interrupted after step [0-9]*" "$at/grown_$comm.out" | tail -n 1 | grep -o "[0-9]*$")
+  [ $code -eq 130 ] && compgen -G "$at/grown_$comm/step-$n.*" >/dev/null ||
+    { echo "exit code $code after step $n"; tail -n 40 "$at/grown_$comm.out"; exit 1; }
+  grep "going on" "$at/grown_$comm.out"
+  train "undisturbed_$comm" "${many[@]}" --steps $((n + 20)) --accumulate 4
+  train "grown_$comm" "${many[@]}" --steps $((n + 20)) --accumulate 4 --checkpoint "$at/grown_$comm" --resume
+  same_bits "undisturbed_$comm" "grown_$comm"
 done
