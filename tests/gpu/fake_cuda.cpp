@@ -76,6 +76,7 @@ constexpr int most_devices = 8;
 CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
 std::map<CUdeviceptr, block> memory;
+std::map<const char*, std::size_t> host_memory;  // which the device reads when a copy runs, not before
 long streams = 0, modules = 0, events = 0, changes = 0;
 thread_local CUcontext current = nullptr;
 
@@ -244,7 +245,7 @@ long fake_cuda_held() {
   const std::lock_guard lock(state);
   long holders = 0;
   for (const CUctx_st& c : contexts) holders += c.holders;
-  return holders + streams + modules + events + static_cast<long>(memory.size());
+  return holders + streams + modules + events + static_cast<long>(memory.size() + host_memory.size());
 }
 
 std::recursive_mutex& fake_cuda_state() { return state; }
@@ -427,11 +428,33 @@ CUresult cuMemFree(CUdeviceptr address) {
   memory.erase(found);
   return CUDA_SUCCESS;
 }
+CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemHostAlloc")) return r;
+  *address = ::operator new(bytes);
+  std::memset(*address, 0xff, bytes);
+  host_memory[static_cast<const char*>(*address)] = bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void* address) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemFreeHost")) return r;
+  if (host_memory.erase(static_cast<const char*>(address)) == 0) note("cuMemFreeHost: no such memory");
+  else ::operator delete(address);
+  return CUDA_SUCCESS;
+}
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemcpyHtoDAsync")) return r;
   if (const CUresult r = belongs("cuMemcpyHtoDAsync", stream->context)) return r;
   if (const CUresult r = in_memory("cuMemcpyHtoDAsync", to, bytes)) return r;
+  const auto after = host_memory.upper_bound(static_cast<const char*>(from));
+  if (after != host_memory.begin() && from < std::prev(after)->first + std::prev(after)->second)
+    return fake_cuda_queue(stream, {[=] {
+                                      std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+                                      return true;
+                                    },
+                                    nullptr});
   const std::vector<char> copied(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
   return fake_cuda_queue(stream, {[to, copied] {
                                     std::memcpy(reinterpret_cast<void*>(to), copied.data(), copied.size());

@@ -29,7 +29,7 @@ inline long calls(const char* name) {
 /// What was done against the driver's rules since the last question, a line each; calls in another context
 /// than that of their memory, stream or kernel above all.
 inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fake_cuda_misuse")(); }
-/// Contexts, streams, modules and blocks of memory that are there.
+/// Contexts, streams, modules and blocks of memory of devices and for them that are there.
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
 /// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not

@@ -25,6 +25,7 @@ constexpr const char* words = R"(
 #define __global__
 #define __device__
 #define __shared__ static
+#define __grid_constant__
 struct fake_places { unsigned item, items, group, groups; };
 extern "C" { fake_places fake_place; void (*fake_barrier)(); }
 struct fake_axis { unsigned x; };

@@ -55,6 +55,8 @@ class counting_backend : public backend {
     return holds_messages_ ? 0 : group_scratch_bytes(call);
   }
 
+  bool launches_together() const override { return !holds_messages_; }
+
   void launch(const kernel_call& call) override {
     for (int i = 0; i < call.args.arguments; ++i)
       touch(4, {call.args.extent, static_cast<std::size_t>(call.args.order)}, call.args.stride[i]);

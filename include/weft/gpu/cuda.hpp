@@ -37,6 +37,8 @@ struct cuda_functions {
   WEFT_CUDA(wait_stream, cuStreamSynchronize);
   WEFT_CUDA(allocate, cuMemAlloc);
   WEFT_CUDA(deallocate, cuMemFree);
+  WEFT_CUDA(allocate_host, cuMemHostAlloc);
+  WEFT_CUDA(deallocate_host, cuMemFreeHost);
   WEFT_CUDA(to_device, cuMemcpyHtoDAsync);
   WEFT_CUDA(to_host, cuMemcpyDtoHAsync);
   WEFT_CUDA(within_device, cuMemcpyDtoDAsync);
@@ -118,7 +120,6 @@ class cuda_backend : public jit_backend {
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t) noexcept override;
-  void upload(void* to, const void* from, std::size_t bytes) override;
   void fill_zero(void* memory, std::size_t bytes) override;
 
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
@@ -127,6 +128,7 @@ class cuda_backend : public jit_backend {
 
  protected:
   const char* dialect() const override { return cuda_dialect; }
+  bool reads_pointers() const override { return true; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override;
   [[gnu::cold]] std::string code_identity() const override;
@@ -137,6 +139,9 @@ class cuda_backend : public jit_backend {
            index_t groups) override;
 
   void read(void* to, const void* from, std::size_t bytes) override;
+  void write(void* to, const void* from, std::size_t bytes) override;
+  [[gnu::cold]] void* allocate_staging(std::size_t bytes) override;
+  [[gnu::cold]] void free_staging(void* memory) noexcept override;
 
   void wait() override;
 

@@ -47,6 +47,7 @@ inline constexpr const char* cuda_dialect = R"(
 #define GLOBAL_ID (GROUP_ID * (long)blockDim.x + LOCAL_ID)
 #define GLOBAL_SIZE (GROUPS * (long)blockDim.x)
 #define BARRIER __syncthreads()
+#define CONSTANT_PARAMS const __grid_constant__ PARAMS
 #define FLOAT_OF_BITS(x) __uint_as_float((uint)(x))
 #define DOUBLE_OF_BITS(x) __longlong_as_double((long long)(x))
 #define BITS_OF_FLOAT(x) __float_as_uint(x)
@@ -214,11 +215,30 @@ KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) 
 
 /// Copies the elements of one strided tensor to another.
 inline constexpr const char* copy_text = R"(
+typedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;
 KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
   GLOBAL const T* from = (GLOBAL const T*)(p0 + P.at[0]);
   GLOBAL T* to = (GLOBAL T*)(p1 + P.at[1]);
   for (long i = GLOBAL_ID; i < P.size; i += GLOBAL_SIZE)
     to[element_offset(i, 6, P.extent, P.to)] = from[element_offset(i, 6, P.extent, P.from)];
+}
+)";
+
+/// The same for up to `most_copies` pairs, on devices whose kernels can read addresses from memory. `begin`
+/// counts the elements of the pairs before.
+inline constexpr std::size_t most_copies = 20;
+inline constexpr const char* copies_text = R"(
+typedef struct { long begin, from_address, to_address, extent[6], from[6], to[6]; } PAIR;
+typedef struct { long size, pairs; PAIR pair[20]; } PARAMS;
+KERNEL weft_kernel(CONSTANT_PARAMS P) {
+  for (long e = GLOBAL_ID; e < P.size; e += GLOBAL_SIZE) {
+    long k = 0;
+    while (k + 1 < P.pairs && P.pair[k + 1].begin <= e) ++k;
+    const PAIR* pair = P.pair + k;
+    long i = e - pair->begin;
+    ((T*)pair->to_address)[element_offset(i, 6, pair->extent, pair->to)] =
+        ((const T*)pair->from_address)[element_offset(i, 6, pair->extent, pair->from)];
+  }
 }
 )";
 

@@ -22,6 +22,7 @@
 #include <weft/gpu/dialect.hpp>
 #include <weft/gpu/kernel_cache.hpp>
 #include <weft/gpu/native_ops.hpp>
+#include <weft/gpu/staging.hpp>
 #include <weft/lower/text.hpp>
 
 namespace weft::gpu {
@@ -43,25 +44,26 @@ using parameters = std::vector<index_t>;
 class jit_backend : public backend {
  public:
   bool host_accessible() const override { return false; }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    if (bytes > 0) read(to, from, bytes);
-    finish_wait();
-  }
-
-  void synchronize() override {
-    wait();
-    finish_wait();
-  }
+  /// Elements are copied to staging memory, from where the device reads them after what was queued before. It
+  /// is waited for only if they do not fit there.
+  void upload(void* to, const void* from, std::size_t bytes) override;
+  /// Waits once. Throws value_error if a kernel has reported an invalid operand since the last wait.
+  void download(void* to, const void* from, std::size_t bytes) override { finish(to, from, bytes); }
+  void synchronize() override { finish(nullptr, nullptr, 0); }
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
 
-  void prepare(std::span<const kernel_call* const> calls) override;
+  void prepare(std::span<const kernel_calls> launches) override;
 
   void launch(const kernel_call& call) override;
+  /// One launch, or two where columns are folded in blocks, if kernels can read addresses from memory.
+  void launch_together(std::span<const kernel_call* const> calls) override;
+  bool launches_together() const override { return true; }
 
   void multiply(const native_code&, const strided& a, const strided& b, const strided& c) override;
 
   void copy(const strided& from, const strided& to) override;
+  void copy_together(std::span<const strided> from, std::span<const strided> to) override;
 
   void call_native(const char* op, const native_code& code, const native_operands& operands) override;
 
@@ -73,8 +75,8 @@ class jit_backend : public backend {
  protected:
   static constexpr index_t max_groups = 4096;
 
-  // Called under the lock, except `read` and `allocate`, which are also called without it. Several threads
-  // may be in `compile`, `load` and `code_identity` at once.
+  // Called under the lock, except `read`, `write`, `wait` and those of memory, which are also called without
+  // it. Several threads may be in `compile`, `load` and `code_identity` at once.
   /// Compiles source text that defines one function weft_kernel. Throws device_error with the compiler's
   /// messages.
   virtual std::shared_ptr<compiled_kernel> compile(const std::string& text) = 0;
@@ -90,6 +92,8 @@ class jit_backend : public backend {
   /// device's kernels need the offset separately, it is passed in the first parameters.
   virtual void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
                    index_t groups) = 0;
+  /// Whether kernels can use pointers that they read from memory.
+  virtual bool reads_pointers() const { return false; }
   /// Bytes of memory that a group can share.
   virtual index_t group_memory() const { return index_t{48} << 10; }
   /// The dialect's definitions in the device's language.
@@ -109,8 +113,13 @@ class jit_backend : public backend {
     }
   }
 
-  /// Copies to the host after everything queued before.
+  /// Queues a copy to the host, or from it. The memory of the host must stay as it is until `wait` returns.
   virtual void read(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void write(void* to, const void* from, std::size_t bytes) = 0;
+
+  /// Memory of the host that the device reads and writes fastest. Throws out_of_memory_error.
+  [[gnu::cold]] virtual void* allocate_staging(std::size_t bytes) { return ::operator new(bytes); }
+  [[gnu::cold]] virtual void free_staging(void* memory) noexcept { ::operator delete(memory); }
 
   /// Frees memory and kernels; to be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
@@ -118,12 +127,15 @@ class jit_backend : public backend {
     kernels_.clear();
     if (fault_) deallocate(fault_, sizeof(std::int32_t));
     fault_ = nullptr;
+    if (table_) deallocate(table_, table_bytes_);
+    table_ = nullptr;
+    if (void* const memory = staging_.released()) free_staging(memory);
   }
 
  private:
-  /// After waiting for everything queued: keeps what was compiled since the last wait. Throws value_error if
-  /// a kernel has reported an invalid operand.
-  void finish_wait();
+  /// Copies `bytes` to the host, which may be none, and waits for everything queued. Keeps what was compiled
+  /// since the last wait. Throws value_error if a kernel has reported an invalid operand.
+  void finish(void* to, const void* from, std::size_t bytes);
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};
@@ -133,8 +145,29 @@ class jit_backend : public backend {
   static std::array<part, 2> parts_of(const kernel_call& call);
   void queue(const kernel_call& call, const part& by);
   static std::string key_of(std::span<const std::uint64_t> instructions, const lower::text_form& form);
+  static index_t address_of(const void* pointer) {
+    return static_cast<index_t>(reinterpret_cast<std::uintptr_t>(pointer));
+  }
+  static std::vector<void*> pointers_of(const kernel_call& call, const part& by);
+  /// Appends the parameters of a call to those that there are.
+  static void append_parameters(const kernel_call& call, const part& by, parameters& p);
+  /// One launch for several calls: its kernel, and the table that this reads (lower::joint_text).
+  struct joint_launch {
+    std::string key;
+    std::vector<lower::text_part> parts;
+    parameters table;
+    index_t inside = 0, calls = 0, groups = 0;  // inside: room for the table among the parameters; 0: none
+  };
+  struct one_of_joint {
+    const kernel_call* call;
+    part by;
+  };
+  /// The launches for these calls, one after the other.
+  static std::array<std::vector<one_of_joint>, 2> waves_of(std::span<const kernel_call* const> calls);
+  static joint_launch joint_launch_of(const std::vector<one_of_joint>& calls);
+  void queue(const std::vector<one_of_joint>& calls);
   [[gnu::cold]] static std::string multiply_text_of(const strided& a, const strided& c);
-  [[gnu::cold]] static std::string copy_text_of(index_t bytes);
+  [[gnu::cold]] static std::string copy_text_of(index_t bytes, const char* text);
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size);
   [[gnu::cold]] std::string source_of(const std::string& text, int threads) const;
   /// The kernel of this source as it was kept, or else compiled, with a key if it is to be kept. Needs no
@@ -152,12 +185,15 @@ class jit_backend : public backend {
   std::map<std::string, std::shared_ptr<compiled_kernel>> kernels_;
   kernel_cache cache_;
   std::vector<std::shared_ptr<compiled_kernel>> unkept_;
+  staging_memory staging_;
   void* fault_ = nullptr;
-  bool natives_pending_ = false;
+  bool natives_pending_ = false;  // whether a native op was launched that no wait has asked about
   bool checks_launches_ = [] {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
     return set && *set && std::strcmp(set, "0") != 0;
   }();
+  void* table_ = nullptr;  // of the latest joint launch whose table is not among its parameters
+  std::size_t table_bytes_ = 0;
   std::vector<std::string> faults_;  // messages by fault number less 1
 };
 

@@ -73,7 +73,6 @@ class opencl_backend : public jit_backend {
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t) noexcept override;
-  void upload(void* to, const void* from, std::size_t bytes) override;
   void fill_zero(void* memory, std::size_t bytes) override;
 
  protected:
@@ -91,6 +90,7 @@ class opencl_backend : public jit_backend {
   void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
   void read(void* to, const void* from, std::size_t bytes) override;
+  void write(void* to, const void* from, std::size_t bytes) override;
 
  private:
   struct opencl_kernel : compiled_kernel {

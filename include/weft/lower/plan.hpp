@@ -158,31 +158,63 @@ class planner {
     return step_of;
   }
 
-  /// Orders units by their first nodes, as far as dependences allow.
+  /// Orders units by their first nodes, as far as dependences allow. One that folds columns, such as the
+  /// gradient of a bias, is put off as long as that keeps no memory longer, that is, until no other unit is
+  /// to come that reads a value of the arena which it reads. So several of them follow each other, which
+  /// devices can launch together.
   constexpr void order_units() {
     const int count = groups_.size();
     sequence<int> waits(count, 0);
-    sequence<sequence<int>> readers(count, {});
+    sequence<sequence<int>> readers(count, {}), reads(count, {});  // by unit: units, and values of the arena
+    const sequence<bool> is_output = bases_of_outputs();
     for (int u = 0; u < count; ++u)
       for (int m : groups_[u].nodes)
         for (int k = 0; k < g_[m].operands; ++k) {
-          const int from = step_of_[graph::detail::base_of(g_, g_[m].operand[k])];
+          const int base = graph::detail::base_of(g_, g_[m].operand[k]), from = step_of_[base];
           if (from < 0 || from == u) continue;
           readers[from].push_back(u);
           ++waits[u];
+          if (!is_output[base] && !reads[u].contains(base)) reads[u].push_back(base);
         }
+    sequence<int> to_come(g_.size(), 0);  // by value: units that read it and are neither placed nor put off
+    for (int u = 0; u < count; ++u)
+      for (int v : reads[u]) ++to_come[v];
+    sequence<int> put_off;
+    const auto place_those_put_off = [&] {
+      for (int u : put_off) order_.push_back(u);
+      put_off = {};
+    };
+    const auto ends_a_lifetime = [&] {
+      for (int u : put_off)
+        for (int v : reads[u])
+          if (to_come[v] == 0) return true;
+      return false;
+    };
     sequence<int> by_first(g_.size(), -1);
     for (int u = 0; u < count; ++u) by_first[groups_[u].nodes[0]] = u;
     int begin = 0;
-    while (order_.size() < count) {
+    while (order_.size() + put_off.size() < count) {
       int i = begin;
       while (by_first[i] < 0 || waits[by_first[i]] > 0) ++i;
       const int u = by_first[i];
       by_first[i] = -1;
       while (begin < g_.size() && by_first[begin] < 0) ++begin;
-      order_.push_back(u);
+      (folds_columns(u) && readers[u].empty() ? put_off : order_).push_back(u);
       for (int r : readers[u]) --waits[r];
+      for (int v : reads[u]) --to_come[v];
+      if (ends_a_lifetime()) place_those_put_off();
     }
+    place_those_put_off();
+  }
+
+  constexpr bool folds_columns(int u) const {
+    return groups_[u].group >= 0 && fused_.groups[groups_[u].group].folds_columns;
+  }
+  constexpr sequence<bool> bases_of_outputs() const {
+    sequence<bool> is_output(g_.size(), false);
+    for (int o : g_.outputs)
+      if (o >= 0) is_output[graph::detail::base_of(g_, o)] = true;
+    return is_output;
   }
 
   constexpr void describe_values() {

@@ -28,6 +28,17 @@ struct text_form {
   bool joins_blocks = false;  // the second text of folded columns
 };
 
+/// Number of the pointers of a kernel, of which the last may be scratch memory.
+constexpr int pointers_of(const text_form& form) {
+  return form.arguments + (form.scratch_rows > 0 || form.division == kernel_division::columns);
+}
+
+/// One of the texts of a kernel that computes several calls.
+struct text_part {
+  std::span<const std::uint64_t> instructions;
+  text_form form;
+};
+
 namespace detail {
 
 template <class List>
@@ -56,8 +67,9 @@ constexpr const char* memory_name(dtype t) { return t == dtype::boolean ? "boole
 
 class text_writer {
  public:
-  text_writer(std::span<const std::uint64_t> instructions, const text_form& form)
-      : instructions_(instructions), form_(form) {}
+  /// The kernel, or function number `part` of one that computes several calls.
+  text_writer(std::span<const std::uint64_t> instructions, const text_form& form, int part = -1)
+      : instructions_(instructions), form_(form), part_(part) {}
 
   [[gnu::cold]] std::string run();
 
@@ -69,7 +81,7 @@ class text_writer {
   bool by_columns() const { return form_.division == kernel_division::columns; }
   /// Number of dims that count rows of the result.
   int kept() const { return form_.order - 1 - form_.folded; }
-  int pointers() const { return form_.arguments + (form_.scratch_rows > 0 || by_columns()); }
+  int pointers() const { return pointers_of(form_); }
 
   [[gnu::cold]] void line(const std::string& text) { out_ += text + "\n"; }
 
@@ -120,6 +132,7 @@ class text_writer {
 
   std::span<const std::uint64_t> instructions_;
   text_form form_;
+  int part_;
   std::string out_;
 };
 
@@ -133,6 +146,13 @@ text_form text_form_of(const kernel_call& call);
                                              const text_form& form) {
   return detail::text_writer(instructions, form).run();
 }
+
+/// The source text of a kernel that computes several calls, each by one of `parts`, on devices whose kernels
+/// can read addresses from memory. Its only parameter besides PARAMS, which begins with its offset, is a
+/// table, or else PARAMS contains a table of `inside` values: the first group of each call and the number of
+/// groups; where the record of each call begins, and its part; and the records, pointers and then PARAMS of
+/// the part.
+[[gnu::cold]] std::string joint_text(std::span<const text_part> parts, index_t inside);
 
 /// The ops that a kernel computes, for messages: "fused kernel of exp, add, sum".
 [[gnu::cold]] std::string kernel_name(std::span<const std::uint64_t> instructions);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Optimizers: SGD, Adam and AdamW with PyTorch's formulas and defaults.
 //
-// An update is an expression, computed in place by one kernel per parameter: in f64 for f64 parameters, in
-// f32 for f32, bf16 and f16 ones and rounded at the end. State has the type of the computation. `step`
-// consumes the gradients: the next backward starts without. parameter_update.hpp shows how to write your own.
+// An update is an expression, computed in place by one kernel per parameter, or by one launch for all of them
+// on GPUs: in f64 for f64 parameters, in f32 for f32, bf16 and f16 ones and rounded at the end. State has the
+// type of the computation. `step` consumes the gradients: the next backward starts without.
+// parameter_update.hpp shows how to write your own.
 //
 //   adamw optimizer{.lr = 3e-4};
 //   optimizer.step(model);
@@ -26,6 +27,7 @@ struct sgd {
   bool nesterov = false;
   optimizer_state state{};
   std::int64_t steps = 0;
+  static constexpr bool assigns_once = true;
 
   /// update_parameters(*this, model, scale, c).
   template <class Model>
@@ -81,6 +83,7 @@ struct adamw {
   bool decoupled = true;     // false: decay is part of the gradient, as in Adam
   optimizer_state state{};
   std::int64_t steps = 0;
+  static constexpr bool assigns_once = true;
 
   /// update_parameters(*this, model, scale, c).
   template <class Model>

@@ -62,6 +62,7 @@ class optimizer_state {
     home_ = home;
     for (const slot& s : slots_) move_to(*s.tensor, home);
   }
+  bool is_kept_elsewhere() const { return home_.has_value(); }
   /// Ends an update: the tensors it used move back to the device of keep_on.
   void updated() {
     for (const auto& t : lent_) move_to(*t, *home_);

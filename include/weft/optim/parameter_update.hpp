@@ -29,9 +29,17 @@ class parameter_update {
   /// The type to compute in: f64 for f64 parameters, otherwise f32.
   using number_type = detail::update_number<T>;
 
+  /// What is assigned may be left to `together`.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
-                   double scale, optimizer_state& state, context& c)
-      : name_(name), parameter_(parameter), gradient_(gradient), scale_(scale), state_(state), context_(c) {}
+                   double scale, optimizer_state& state, context& c,
+                   runtime::joint_launch* together = nullptr)
+      : name_(name),
+        parameter_(parameter),
+        gradient_(gradient),
+        scale_(scale),
+        state_(state),
+        context_(c),
+        together_(together) {}
 
   const std::string& name() const { return name_; }
   /// Number of dims of the whole parameter.
@@ -61,14 +69,14 @@ class parameter_update {
   /// Sets the parameter to `value`, rounded to T.
   template <expression V>
   void assign(const V& value) const {
-    weft::update(context_, {parameter_}, detail::in_type<T>(value));
+    weft::update(context_, {parameter_}, detail::in_type<T>(value), together_);
   }
   /// Sets the parameter and these state tensors to `values`, made by `results`, in one kernel. All values are
   /// computed from the old elements.
   template <expression V, class... State>
     requires(sizeof...(State) > 0)
   void assign(const V& values, const State&... state) const {
-    weft::update(context_, {parameter_, state.state()...}, values);
+    weft::update(context_, {parameter_, state.state()...}, values, together_);
   }
 
  private:
@@ -78,11 +86,14 @@ class parameter_update {
   double scale_;
   optimizer_state& state_;
   context& context_;
+  runtime::joint_launch* together_;
 };
 
 /// An optimizer: `update` changes one parameter, `state` holds its state tensors, and `steps` is the number
 /// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
-/// `check()`, called before each step, throws value_error for settings out of range.
+/// `check()`, called before each step, throws value_error for settings out of range; `assigns_once`, true if
+/// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
+/// update all parameters in one launch.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
   { o.state } -> std::same_as<optimizer_state&>;
@@ -92,15 +103,25 @@ concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
 
 namespace detail {
 
+/// Whether optimizers of this type assign to each parameter once.
+template <class O>
+inline constexpr bool assigns_once = false;
+template <class O>
+  requires requires { O::assigns_once; }
+inline constexpr bool assigns_once<O> = O::assigns_once;
+
 /// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is
-/// moved to that of its gradient for the update.
+/// moved to that of its gradient for the update, and is then not left to `together`.
 template <element T, class O>
-void update_parameter(O& o, const std::string& name, state_ref p, double scale, context& c) {
+void update_parameter(O& o, const std::string& name, state_ref p, double scale, context& c,
+                      runtime::joint_launch& together) {
   const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
   if (!grad || p->extents.size() == 0) return;
   const device home = p->where;
+  const bool moves = !(home == grad->where) || o.state.is_kept_elsewhere();
   move_to(*p, grad->where);
-  o.update(parameter_update<T>(name, p, grad, scale, o.state, c));
+  o.update(
+      parameter_update<T>(name, p, grad, scale, o.state, c, assigns_once<O> && !moves ? &together : nullptr));
   move_to(*p, home);
   o.state.updated();
 }
@@ -122,13 +143,15 @@ void update_parameters(O& o, Model& model, double scale = 1, context& c = defaul
   const state_dict_t& named = o.state.to_update(model);
   ++o.steps;
   std::size_t next = 0;
+  runtime::joint_launch together(c);
   const auto visit = [&](detail::no_path, const auto& p) {
     using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
     const std::string& name = named[next++].first;
     if constexpr (is_floating(dtype_of<parameter_type>))
-      detail::update_parameter<parameter_type>(o, name, p.state(), scale, c);
+      detail::update_parameter<parameter_type>(o, name, p.state(), scale, c, together);
   };
   detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, visit);
+  together.launch();
 }
 
 /// The same for f32 parameters by name. A template, so that programs that train nothing compile nothing for
@@ -141,7 +164,9 @@ void update_parameters(O& o, const state_dict_t& parameters, double scale = 1,
     if (p->grad && p->type != dtype::f32)
       refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
   ++o.steps;
-  for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c);
+  runtime::joint_launch together(c);
+  for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
+  together.launch();
 }
 
 }  // namespace weft

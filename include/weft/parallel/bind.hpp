@@ -67,7 +67,8 @@ class bound_run : public Context {
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
     const auto before = this->communicated();
-    recycled_vector<double> losses(static_cast<std::size_t>(micro_batches * this->groups().data().size()), 0.0);
+    const index_t count = micro_batches * this->groups().data().size();
+    recycled_vector<double> losses(static_cast<std::size_t>(count), 0.0);  // of all ranks
     const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
     for (index_t j = 0; j < micro_batches; ++j) {
       const index_t number = this->micro_batch(j, micro_batches);

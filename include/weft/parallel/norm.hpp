@@ -18,10 +18,8 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// The sums of squares of the rows of `g`; each element of a vector is a row.
-std::shared_ptr<tensor_state> row_sums(context& c, const std::shared_ptr<tensor_state>& g);
-
-/// The sums of all rows. They are joined on the device and read at once, as the host waits at each reading.
+/// The sums of squares of all rows; each element of a vector is a row. They are computed by one launch and
+/// read at once, as the host waits at each reading.
 recycled_vector<double> all_row_sums(context& c, const tensor_list& gradients);
 
 /// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number.

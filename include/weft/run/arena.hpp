@@ -19,22 +19,23 @@ struct arena_plan {
 };
 
 namespace detail {
-/// The memory of a value from its first to its last step.
+/// The memory of a value from the first to the last launch that accesses it.
 struct arena_block {
   int value;
   std::size_t bytes;
-  int first_step, last_step;
+  int first, last;
   std::size_t offset = 0;
   bool placed = false;
 };
 
-constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const auto& bytes_of) {
+constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const auto& bytes_of,
+                                             const auto& launch_of) {
   sequence<arena_block> blocks;
   for (int i = 0; i < static_cast<int>(p.values.size()); ++i) {
     const lower::value_entry& v = p.values[static_cast<std::size_t>(i)];
     if (v.where == lower::storage::computed && v.first_step >= 0 && v.output < 0)
-      blocks.push_back(
-          {i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, v.first_step, v.last_step});
+      blocks.push_back({i, (std::max<std::size_t>(bytes_of(i), 1) + 63) / 64 * 64, launch_of(v.first_step),
+                        launch_of(v.last_step)});
   }
   return blocks;
 }
@@ -50,7 +51,7 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
     b->placed = true;
     for (int i = 0; i < count; ++i) {
       const arena_block& other = *placed[i];
-      const bool together = other.first_step <= b->last_step && b->first_step <= other.last_step;
+      const bool together = other.first <= b->last && b->first <= other.last;
       if (!together) continue;
       if (b->offset + b->bytes <= other.offset) break;
       b->offset = std::max(b->offset, other.offset + other.bytes);
@@ -65,11 +66,17 @@ constexpr sequence<arena_block> arena_blocks(const lower::plan_view& p, const au
 }
 }  // namespace detail
 
-/// Plans the arena of a program; bytes_of(i) is the size of value i in bytes. Quadratic in the number of
-/// values.
+/// Plans the arena of a program; bytes_of(i) is the size of value i in bytes, launch_of(s) the number of the
+/// launch of step s, which does not fall with s. Quadratic in the number of values.
+template <class BytesOf, class LaunchOf>
+constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of,
+                                const LaunchOf& launch_of) {
+  return detail::place(detail::arena_blocks(p, bytes_of, launch_of), static_cast<int>(p.values.size()));
+}
+/// The same where each step is a launch of its own.
 template <class BytesOf>
 constexpr arena_plan plan_arena(const lower::plan_view& p, const BytesOf& bytes_of) {
-  return detail::place(detail::arena_blocks(p, bytes_of), static_cast<int>(p.values.size()));
+  return plan_arena(p, bytes_of, [](int step) { return step; });
 }
 
 }  // namespace weft::runtime

@@ -16,8 +16,9 @@
 namespace weft {
 
 /// Device memory in bytes that evaluating an E takes besides its operands, as the device's allocator counts
-/// them: its value, and the arena for intermediate values, which the context keeps; without the scratch
-/// memory that kernels need on GPUs (backend::scratch_bytes). All extents must be static.
+/// them: its value, and the arena for intermediate values, which the context keeps. On the CPU: on GPUs
+/// kernels need scratch memory (backend::scratch_bytes), and those that are launched together more of the
+/// arena. All extents must be static.
 template <expression E, class Options = program_options<>>
 consteval std::size_t peak_bytes() {
   constexpr lower::plan_view p = runtime::value_program<E, Options>::plan;

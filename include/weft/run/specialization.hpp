@@ -41,6 +41,7 @@ struct frame {
   std::uint64_t random;
   const tap_handler& on_tap;
   execution_hooks* hooks;  // polled between steps; may be null
+  std::vector<kernel_call>* collected = nullptr;  // kernels are appended to it rather than launched
 };
 
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
@@ -52,7 +53,7 @@ class specialization {
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
-  /// The memory of intermediate values, and after it the scratch memory of one kernel at a time.
+  /// The memory of intermediate values, and after it the scratch memory of one launch at a time.
   std::size_t arena_bytes() const { return arena_.bytes + scratch_bytes_; }
   /// Whether the program can add this output to the contents of its memory.
   bool can_add(int output) const {
@@ -85,6 +86,11 @@ class specialization {
   /// fail.
   bool is_one_kernel_of_elements() const;
 
+  /// Whether the program is a single kernel that needs no memory of the arena, so that it can be collected.
+  bool is_one_kernel() const {
+    return steps_.size() == 1 && steps_[0].entry->kind == step_kind::kernel && arena_bytes() == 0;
+  }
+
   /// Executes the steps.
   void run(const frame& f);
 
@@ -96,9 +102,11 @@ class specialization {
   };
   struct prepared {
     const lower::step_entry* entry = nullptr;
+    int together = 1;  // how many kernels from this one on are launched together; 0 after the first
     attributes at{};
     native_code code{};
     kernel_call call{};
+    std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
   };
 
   /// The bytes [first, last) of memory.
@@ -143,6 +151,19 @@ class specialization {
   [[gnu::cold]] void lay_out();
 
   source source_of(int id) const;
+
+  bool is_kernel(int step) const { return steps_[step].entry->kind == step_kind::kernel; }
+  /// The values that a step reads, and then those that it writes.
+  std::span<const int> operands_of(const lower::step_entry& s) const {
+    return plan_.operands.subspan(static_cast<std::size_t>(s.first_operand),
+                                  static_cast<std::size_t>(s.inputs + s.outputs));
+  }
+  /// Whether neither of two steps writes a value that the other one accesses.
+  [[gnu::cold]] bool are_independent(int a, int b) const;
+  /// Finds the kernels that are launched together: neighbours that are independent.
+  [[gnu::cold]] void find_launches();
+  /// Places the scratch memory of kernels and prepares the device for them.
+  [[gnu::cold]] void prepare_launches(backend& device);
 
   /// Tells AddressSanitizer that this step may access its operands and no other part of the arena.
   [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const;
@@ -198,6 +219,7 @@ class specialization {
   sequence<source> sources_;   // by operand
   sequence<strided> tensors_;  // by operand, for steps that are not kernels
   sequence<prepared> steps_;
+  kernel_calls together_;  // of the current launch
 };
 
 }  // namespace weft::runtime

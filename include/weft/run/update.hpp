@@ -21,19 +21,21 @@ namespace detail {
                                 dtype type);
 }  // namespace detail
 
-/// Sets `targets` to the outputs of `p`. If it throws, they are unchanged.
-void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets);
+/// Sets `targets` to the outputs of `p`, whose kernel may be left to `together`. If it throws, they are
+/// unchanged.
+void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
+                  joint_launch* together = nullptr);
 }  // namespace runtime
 
 /// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
 /// have neighbouring dims of its target merged (flat_view, row_view). Targets may be operands of `e` and may
 /// overlap: all values are computed from the old elements; if targets overlap each other, the last one holds.
-/// Computed in place if each element depends on no other element of the target, else through a buffer. Throws
-/// shape_error, with nothing written, if a target does not fit.
+/// Computed in place if each element depends on no other element of the target, else through a buffer; its
+/// kernel may be left to `together`. Throws shape_error, with nothing written, if a target does not fit.
 template <expression E>
-void update(context& c, const tensor_list& targets, const E& e) {
+void update(context& c, const tensor_list& targets, const E& e, runtime::joint_launch* together = nullptr) {
   runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
-                        targets);
+                        targets, together);
 }
 
 /// The same for one tensor: update(w, w - g * 0.1f).

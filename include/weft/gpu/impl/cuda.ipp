@@ -122,11 +122,23 @@ WEFT_DEFINE void cuda_backend::deallocate(void* memory, std::size_t) noexcept {
   }
 }
 
-WEFT_DEFINE void cuda_backend::upload(void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return;
+WEFT_DEFINE void* cuda_backend::allocate_staging(std::size_t bytes) {
+  void* memory = nullptr;
   const auto current = queue_.use();
-  driver_.check(driver_.to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
-  wait();  // the host may free it
+  const CUresult result = driver_.allocate_host(&memory, bytes, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    throw out_of_memory_error("weft: cuda: the host has no " + std::to_string(bytes) +
+                              " bytes that the device can access");
+  driver_.check(result, "cuMemHostAlloc");
+  return memory;
+}
+
+WEFT_DEFINE void cuda_backend::free_staging(void* memory) noexcept {
+  try {
+    const auto current = queue_.use();
+    driver_.deallocate_host(memory);
+  } catch (const device_error&) {  // the context no longer exists, nor does the memory
+  }
 }
 
 WEFT_DEFINE void cuda_backend::fill_zero(void* memory, std::size_t bytes) {
@@ -189,7 +201,11 @@ WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<vo
 WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t bytes) {
   const auto current = queue_.use();
   driver_.check(driver_.to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
-  wait();
+}
+
+WEFT_DEFINE void cuda_backend::write(void* to, const void* from, std::size_t bytes) {
+  const auto current = queue_.use();
+  driver_.check(driver_.to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
 }
 
 WEFT_DEFINE void cuda_backend::wait() {

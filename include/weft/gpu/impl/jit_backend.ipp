@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <system_error>
 #include <thread>
 
@@ -31,14 +32,24 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
   return {first, second};
 }
 
-WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> calls) {
+WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_calls> launches) {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::string> sources;
-  for (const kernel_call* call : calls)
-    for (const part& by : parts_of(*call))
-      if (std::string key = key_of(call->instructions, by.form); by.groups > 0 && !kernels_.contains(key))
-        sources.emplace(std::move(key),
-                        source_of(lower::kernel_text(call->instructions, by.form), group_size));
+  const auto want = [&](std::string key, const auto& text) {
+    if (!kernels_.contains(key) && !sources.contains(key))
+      sources.emplace(std::move(key), source_of(text(), group_size));
+  };
+  for (const kernel_calls& calls : launches)
+    for (const auto& wave : waves_of(calls)) {
+      if (wave.size() > 1 && reads_pointers()) {
+        joint_launch joint = joint_launch_of(wave);
+        want(std::move(joint.key), [&] { return lower::joint_text(joint.parts, joint.inside); });
+        continue;
+      }
+      for (const auto& [call, by] : wave)
+        want(key_of(call->instructions, by.form),
+             [&] { return lower::kernel_text(call->instructions, by.form); });
+    }
   std::vector<std::pair<const std::string, std::string>*> wanted;
   for (auto& source : sources) wanted.push_back(&source);
   std::vector<std::shared_ptr<compiled_kernel>> made(wanted.size());
@@ -73,6 +84,76 @@ WEFT_DEFINE void jit_backend::launch(const kernel_call& call) {
   finish_launch([&] { return lower::kernel_name(call.instructions); });
 }
 
+WEFT_DEFINE void jit_backend::launch_together(std::span<const kernel_call* const> calls) {
+  if (checks_launches_ || !reads_pointers()) return backend::launch_together(calls);
+  const std::lock_guard lock(mutex_);
+  for (const auto& wave : waves_of(calls))
+    if (wave.size() == 1) queue(*wave[0].call, wave[0].by);
+    else if (wave.size() > 1) queue(wave);
+}
+
+WEFT_DEFINE std::array<std::vector<jit_backend::one_of_joint>, 2> jit_backend::waves_of(
+    std::span<const kernel_call* const> calls) {
+  std::array<std::vector<one_of_joint>, 2> waves;
+  for (const kernel_call* call : calls) {
+    const std::array<part, 2> parts = parts_of(*call);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (parts[i].groups > 0) waves[i].push_back({call, parts[i]});
+  }
+  return waves;
+}
+
+WEFT_DEFINE jit_backend::joint_launch jit_backend::joint_launch_of(const std::vector<one_of_joint>& calls) {
+  joint_launch joint;
+  std::vector<std::string> keys;
+  parameters ends, records;
+  joint.calls = static_cast<index_t>(calls.size());
+  for (const auto& [call, by] : calls) {
+    std::string key = key_of(call->instructions, by.form);
+    const auto known = std::find(keys.begin(), keys.end(), key);
+    ends.insert(ends.end(), {static_cast<index_t>(records.size()), known - keys.begin()});
+    if (known == keys.end()) {
+      joint.parts.push_back({call->instructions, by.form});
+      keys.push_back(std::move(key));
+    }
+    for (const void* pointer : pointers_of(*call, by)) records.push_back(address_of(pointer));
+    append_parameters(*call, by, records);
+    joint.table.push_back(joint.groups);
+    joint.groups += by.groups;
+  }
+  joint.table.push_back(joint.groups);
+  const auto head = static_cast<index_t>(joint.table.size() + ends.size());
+  for (std::size_t i = 0; i < ends.size(); i += 2) ends[i] += head;
+  joint.table.insert(joint.table.end(), ends.begin(), ends.end());
+  joint.table.insert(joint.table.end(), records.begin(), records.end());
+  constexpr index_t step = 64, most = 448;  // kernels take 4 KiB of parameters
+  if (const auto size = static_cast<index_t>(joint.table.size()); size <= most)
+    joint.inside = (size + step - 1) / step * step;
+  joint.key = "joint " + std::to_string(joint.inside);
+  for (const std::string& key : keys) joint.key += " " + std::to_string(key.size()) + " " + key;
+  return joint;
+}
+
+WEFT_DEFINE void jit_backend::queue(const std::vector<one_of_joint>& calls) {
+  joint_launch joint = joint_launch_of(calls);
+  auto& kernel = kernels_[joint.key];
+  if (!kernel) kernel = compiled(lower::joint_text(joint.parts, joint.inside));
+  if (joint.inside > 0) {
+    joint.table.resize(static_cast<std::size_t>(joint.inside));
+    joint.table.insert(joint.table.begin(), joint.calls);
+    return run(*kernel, {}, joint.table, joint.groups);
+  }
+  const std::size_t bytes = joint.table.size() * sizeof(index_t);
+  if (bytes > table_bytes_) {
+    if (table_) deallocate(std::exchange(table_, nullptr), std::exchange(table_bytes_, 0));
+    table_ = allocate(std::bit_ceil(bytes));
+    table_bytes_ = std::bit_ceil(bytes);
+  }
+  upload(table_, joint.table.data(), bytes);
+  parameters p{0, joint.calls};
+  run(*kernel, {table_}, p, joint.groups);
+}
+
 WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b,
                                        const strided& c) {
   std::string key = "multiply ";
@@ -99,7 +180,7 @@ WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
   const index_t bytes = size_of(to.type), size = to.size();
   const std::lock_guard lock(mutex_);
   auto& kernel = kernels_["copy " + std::to_string(bytes)];
-  if (!kernel) kernel = compiled(copy_text_of(bytes));
+  if (!kernel) kernel = compiled(copy_text_of(bytes, copy_text));
   parameters p{0, 0, size};
   append_padded(p, to.extents.extent, to.extents.order, 1, max_order);
   append_padded(p, from.stride, to.extents.order, 0, max_order);
@@ -108,33 +189,101 @@ WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
   finish_launch([] { return "copy"; });
 }
 
-WEFT_DEFINE void jit_backend::finish_wait() {
+WEFT_DEFINE void jit_backend::upload(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  {
+    const auto own = staging_.lock();
+    if (char* const part = staging_.part(bytes, [this](std::size_t n) { return allocate_staging(n); })) {
+      std::memcpy(part, from, bytes);
+      return write(to, part, bytes);
+    }
+  }
+  staging_memory::waiting now(staging_);
+  {
+    const auto own = staging_.lock();
+    now.begin();
+    write(to, from, bytes);
+  }
+  wait();  // the host may free it
+}
+
+WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::span<const strided> to) {
+  if (checks_launches_ || !reads_pointers() || from.size() == 1) return backend::copy_together(from, to);
+  const std::lock_guard lock(mutex_);
+  for (std::size_t first = 0; first < from.size(); first += most_copies) {
+    const std::size_t end = std::min(from.size(), first + most_copies);
+    const index_t bytes = size_of(to[first].type);
+    auto& kernel = kernels_["copies " + std::to_string(bytes)];
+    if (!kernel) kernel = compiled(copy_text_of(bytes, copies_text));
+    parameters p{0, static_cast<index_t>(end - first)};
+    index_t size = 0;
+    for (std::size_t i = first; i < end; ++i) {
+      p.push_back(size);
+      p.push_back(address_of(from[i].pointer));
+      p.push_back(address_of(to[i].pointer));
+      append_padded(p, to[i].extents.extent, to[i].extents.order, 1, max_order);
+      append_padded(p, from[i].stride, to[i].extents.order, 0, max_order);
+      append_padded(p, to[i].stride, to[i].extents.order, 0, max_order);
+      size += to[i].size();
+    }
+    p[0] = size;
+    p.resize(2 + most_copies * (3 + 3 * max_order));
+    if (size > 0) run(*kernel, {}, p, groups_for(size));
+  }
+}
+
+WEFT_DEFINE void jit_backend::finish(void* to, const void* from, std::size_t bytes) {
+  staging_memory::waiting now(staging_);
+  bool asks = false;
+  {
+    const std::lock_guard lock(mutex_);
+    asks = fault_ && std::exchange(natives_pending_, false);
+  }
+  constexpr std::size_t apart = 64;
+  std::int32_t code = 0;
+  char* part = nullptr;
+  {
+    const auto own = staging_.lock();
+    part = staging_.part(apart + bytes, [this](std::size_t n) { return allocate_staging(n); });
+    now.begin();
+    if (asks) read(part ? static_cast<void*>(part) : &code, fault_, sizeof code);
+    if (bytes > 0) read(part ? part + apart : to, from, bytes);
+  }
+  wait();
+  if (part && bytes > 0) std::memcpy(to, part + apart, bytes);
+  if (part && asks) std::memcpy(&code, part, sizeof code);
   const std::lock_guard lock(mutex_);
   for (const auto& kernel : std::exchange(unkept_, {}))
-    if (const std::vector<char> code = code_of(*kernel); !code.empty()) cache_.keep(*kernel->key, code);
-  if (!fault_ || !natives_pending_) return;
-  natives_pending_ = false;
-  std::int32_t code = 0;
-  read(&code, fault_, sizeof code);
+    if (const std::vector<char> machine = code_of(*kernel); !machine.empty())
+      cache_.keep(*kernel->key, machine);
   if (code == 0) return;
   fill_zero(fault_, sizeof code);
   throw value_error("weft: " + faults_[static_cast<std::size_t>(code - 1)]);
 }
 
 WEFT_DEFINE void jit_backend::queue(const kernel_call& call, const part& by) {
+  auto& kernel = kernels_[key_of(call.instructions, by.form)];
+  if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, by.form));
+  parameters p;
+  append_parameters(call, by, p);
+  run(*kernel, pointers_of(call, by), p, by.groups);
+}
+
+WEFT_DEFINE std::vector<void*> jit_backend::pointers_of(const kernel_call& call, const part& by) {
   const kernel_args& args = call.args;
-  const lower::text_form& form = by.form;
-  auto& kernel = kernels_[key_of(call.instructions, form)];
-  if (!kernel) kernel = compiled(lower::kernel_text(call.instructions, form));
   std::vector<void*> pointers(args.pointer, args.pointer + args.arguments);
-  if (form.scratch_rows > 0 || form.division == kernel_division::columns)
+  if (lower::pointers_of(by.form) > args.arguments)
     pointers.push_back(call.scratch ? call.scratch : args.pointer[0]);  // not accessed by a single block
-  parameters p(pointers.size(), 0);
+  return pointers;
+}
+
+WEFT_DEFINE void jit_backend::append_parameters(const kernel_call& call, const part& by, parameters& p) {
+  const kernel_args& args = call.args;
+  p.insert(p.end(), static_cast<std::size_t>(lower::pointers_of(by.form)), 0);
   p.insert(p.end(), {args.rows(), args.row_size(), by.folded, by.blocks});
   p.insert(p.end(), args.extent, args.extent + args.order);
   for (int a = 0; a < args.arguments; ++a) p.insert(p.end(), args.stride[a], args.stride[a] + args.order);
-  append_numbers(call, form, p);
-  run(*kernel, pointers, p, by.groups);
+  append_numbers(call, by.form, p);
 }
 
 WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions,
@@ -156,10 +305,9 @@ WEFT_DEFINE std::string jit_backend::multiply_text_of(const strided& a, const st
          multiply_text;
 }
 
-WEFT_DEFINE std::string jit_backend::copy_text_of(index_t bytes) {
+WEFT_DEFINE std::string jit_backend::copy_text_of(index_t bytes, const char* text) {
   constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
-  return std::string("#define T ") + types[bytes] +
-         "\ntypedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;\n" + copy_text;
+  return std::string("#define T ") + types[bytes] + "\n" + text;
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::string& text, int threads) {

@@ -67,13 +67,6 @@ WEFT_DEFINE void opencl_backend::deallocate(void* memory, std::size_t) noexcept 
   objects_.erase(found);
 }
 
-WEFT_DEFINE void opencl_backend::upload(void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0) return;
-  const place at = find(to);
-  check(cl_.clEnqueueWriteBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, from, 0, nullptr, nullptr),
-        "clEnqueueWriteBuffer");
-}
-
 WEFT_DEFINE void opencl_backend::fill_zero(void* memory, std::size_t bytes) {
   if (bytes == 0) return;
   const place at = find(memory);
@@ -165,8 +158,14 @@ WEFT_DEFINE index_t opencl_backend::group_memory() const {
 
 WEFT_DEFINE void opencl_backend::read(void* to, const void* from, std::size_t bytes) {
   const place at = find(from);
-  check(cl_.clEnqueueReadBuffer(queue_, at.object, CL_TRUE, at.offset, bytes, to, 0, nullptr, nullptr),
+  check(cl_.clEnqueueReadBuffer(queue_, at.object, CL_FALSE, at.offset, bytes, to, 0, nullptr, nullptr),
         "clEnqueueReadBuffer");
+}
+
+WEFT_DEFINE void opencl_backend::write(void* to, const void* from, std::size_t bytes) {
+  const place at = find(to);
+  check(cl_.clEnqueueWriteBuffer(queue_, at.object, CL_FALSE, at.offset, bytes, from, 0, nullptr, nullptr),
+        "clEnqueueWriteBuffer");
 }
 
 WEFT_DEFINE void opencl_backend::refuse(cl_int code, const char* function) {

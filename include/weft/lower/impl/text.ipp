@@ -37,13 +37,14 @@ WEFT_DEFINE void text_writer::write_parameters() {
   line("  long at[" + std::to_string(pointers()) + "], rows, size, folded_rows, blocks;");
   line("  long extent[" + order + "], stride[" + std::to_string(form_.arguments) + "][" + order + "];");
   if (form_.numbers > 0) line("  long number[" + std::to_string(form_.numbers) + "];");
-  line("} PARAMS;");
+  line(part_ < 0 ? "} PARAMS;" : "} PARAMS_" + std::to_string(part_) + ";");
 }
 
 WEFT_DEFINE void text_writer::write_head() {
-  out_ += "KERNEL weft_kernel(";
+  out_ += part_ < 0 ? "KERNEL weft_kernel(" : "FUNCTION void part_" + std::to_string(part_) + "(";
   for (int a = 0; a < pointers(); ++a) out_ += "GLOBAL char* p" + std::to_string(a) + ", ";
-  line("PARAMS P) {");
+  line(part_ < 0 ? "PARAMS P) {"
+                 : "GLOBAL const PARAMS_" + std::to_string(part_) + "* own, long group, long groups) {");
   if (by_rows()) {
     line("SHARED_MEMORY long shared[GROUP_SIZE];");
     if (form_.scratch_rows > 0)
@@ -248,6 +249,43 @@ WEFT_DEFINE std::string text_writer::cast(dtype from, const instruction& w) {
 }
 
 }  // namespace detail
+
+WEFT_DEFINE std::string joint_text(std::span<const text_part> parts, index_t inside) {
+  std::string out = R"(FUNCTION long group_of_launch() { return GROUP_ID; }
+#undef GROUP_ID
+#undef GROUPS
+#define GROUP_ID group
+#define GROUPS groups
+#define P (*own)
+)";
+  std::string cases;
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const std::string number = std::to_string(k);
+    out += detail::text_writer(parts[k].instructions, parts[k].form, static_cast<int>(k)).run();
+    cases += "case " + number + ": part_" + number + "(";
+    const int pointers = pointers_of(parts[k].form);
+    for (int a = 0; a < pointers; ++a) cases += "(GLOBAL char*)record[" + std::to_string(a) + "], ";
+    cases += "(GLOBAL const PARAMS_" + number + "*)(record + " + std::to_string(pointers) +
+             "), group - table[call], table[call + 1] - table[call]); break;\n";
+  }
+  const std::string length = std::to_string(inside);
+  out += "#undef P\n";
+  out += inside > 0
+             ? "typedef struct { long calls, table[" + length +
+                   "]; } PARAMS;\nKERNEL weft_kernel(CONSTANT_PARAMS P) {\nconst long* table = P.table;\n"
+             : "typedef struct { long at[1], calls; } PARAMS;\nKERNEL weft_kernel(GLOBAL char* p0, PARAMS P) "
+               "{\nGLOBAL const long* table = (GLOBAL const long*)(p0 + P.at[0]);\n";
+  return out + R"(long group = group_of_launch(), call = 0, after = P.calls;
+while (after - call > 1) {
+  long middle = (call + after) / 2;
+  if (table[middle] <= group) call = middle;
+  else after = middle;
+}
+GLOBAL const long* record = table + table[P.calls + 1 + 2 * call];
+switch (table[P.calls + 2 + 2 * call]) {
+)" + cases +
+         "}\n}\n";
+}
 
 WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
   text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};

@@ -11,30 +11,32 @@ namespace weft {
 namespace parallel {
 namespace detail {
 
-WEFT_DEFINE std::shared_ptr<tensor_state> row_sums(context& c, const std::shared_ptr<tensor_state>& g) {
-  const auto rows = alias_of(*g);
-  rows->extents = {2, {g->extents.order > 1 ? g->extents[0] : g->extents.size(), 1}};
-  rows->extents[1] = g->extents.size() / rows->extents[0];
-  return eval(sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(rows))), dims<-1>), c).state();
-}
-
 WEFT_DEFINE recycled_vector<double> all_row_sums(context& c, const tensor_list& gradients) {
-  tensor_list sums;
+  tensor_list all;
   index_t total = 0;
   for (const auto& g : gradients) {
-    if (g->extents.size() == 0) continue;
-    sums.push_back(row_sums(c, g));
-    total += sums.back()->extents.size();
+    const index_t size = g->extents.size(), count = g->extents.order > 1 ? g->extents[0] : size;
+    if (size == 0) continue;
+    all.push_back(alias_of(*g));
+    all.back()->extents = {2, {count, size / count}};
+    total += count;
   }
   recycled_vector<double> rows(static_cast<std::size_t>(total));
   if (total == 0) return rows;
-  const buffer joined = c.where().allocate(rows.size() * sizeof(double));
-  auto* to = static_cast<double*>(joined.data());
-  for (const auto& s : sums) {
-    copy_elements(*c.where(), dtype::f64, to, s->memory.data(), s->extents.size());
-    to += s->extents.size();
+  const auto joined = make_state(c.where(), {1, {total}}, dtype::f64);
+  runtime::joint_launch together(c);
+  index_t first = 0;
+  for (const auto& g : all) {
+    auto e = sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(g))), dims<-1>);
+    const runtime::executable& p = runtime::executable_of<runtime::value_program<decltype(e)>>;
+    const runtime::operands o = runtime::operands_of(e);
+    tensor_list sums{part_of(*joined, first, {1, {g->extents[0]}})};
+    runtime::execute(c, runtime::specialization_of(c, p, runtime::resolve_symbols(p.plan, o.leaves, o.sizes)),
+                     o.leaves, o.numbers, sums, {}, {}, &together);
+    first += g->extents[0];
   }
-  c.where()->download(rows.data(), joined.data(), rows.size() * sizeof(double));
+  together.launch();
+  c.where()->download(rows.data(), joined->memory.data(), rows.size() * sizeof(double));
   return rows;
 }
 

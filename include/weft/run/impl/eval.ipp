@@ -63,9 +63,24 @@ WEFT_DEFINE void copy_to_given(const context& c, tensor_list& outputs, const ten
 
 }  // namespace detail
 
+WEFT_DEFINE void joint_launch::launch() {
+  const std::vector<kernel_call> calls = std::exchange(calls_, {});
+  kernel_calls all;
+  for (const kernel_call& call : calls) all.push_back(&call);
+  if (!all.empty()) device_.launch_together(all);
+  kept_.clear();
+}
+
+WEFT_DEFINE joint_launch::~joint_launch() {
+  try {
+    launch();
+  } catch (...) {  // another error is on its way
+  }
+}
+
 WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leaves,
                          const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
-                         const tensor_list& sums) {
+                         const tensor_list& sums, joint_launch* together) {
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);
@@ -73,7 +88,12 @@ WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leave
   tensor_list given;  // the given outputs, if the program writes to buffers
   if (!outputs.empty() && !detail::can_write_to(i, outputs)) given.swap(outputs);
   detail::set_outputs(c, i, outputs, sums);
-  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks});
+  std::vector<kernel_call>* const collected = together && given.empty() ? together->collects(i) : nullptr;
+  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks, collected});
+  if (collected) {
+    together->keep(leaves);
+    together->keep(outputs);
+  }
   if (!given.empty()) detail::copy_to_given(c, outputs, given);
   if (hooks) hooks->after_program(leaves, why);
 }

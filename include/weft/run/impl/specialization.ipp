@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include <weft/base/config.hpp>
 #include <weft/run/specialization.hpp>
@@ -24,16 +25,56 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
   for (int i = 0; i < layouts_.size(); ++i)
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
-  arena_ =
-      plan_arena(p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); });
-  std::vector<const kernel_call*> launches;
+  for (int s = 0; s < steps_.size(); ++s) steps_[s].entry = &p.steps[static_cast<std::size_t>(s)];
+  if (device.launches_together()) find_launches();
+  sequence<int> launch_of(steps_.size(), 0);
+  for (int s = 1; s < steps_.size(); ++s) launch_of[s] = launch_of[s - 1] + (steps_[s].together > 0);
+  arena_ = plan_arena(
+      p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); },
+      [&](int step) { return launch_of[step]; });
+  for (int s = 0; s < steps_.size(); ++s) prepare(*steps_[s].entry, kernels, steps_[s]);
+  prepare_launches(device);
+}
+
+WEFT_DEFINE void specialization::find_launches() {
+  for (int s = 0; s < steps_.size(); s += steps_[s].together) {
+    const auto joins = [&](int next) {
+      for (int other = s; other < next; ++other)
+        if (!are_independent(other, next)) return false;
+      return true;
+    };
+    int end = s + 1;
+    if (is_kernel(s))
+      for (; end < steps_.size() && is_kernel(end) && joins(end); ++end) steps_[end].together = 0;
+    steps_[s].together = end - s;
+  }
+}
+
+WEFT_DEFINE void specialization::prepare_launches(backend& device) {
+  std::vector<kernel_calls> launches;
+  std::size_t scratch = 0;  // of the launch
   for (int s = 0; s < steps_.size(); ++s) {
-    prepare(p.steps[static_cast<std::size_t>(s)], kernels, steps_[s]);
-    if (steps_[s].entry->kind != step_kind::kernel) continue;
-    scratch_bytes_ = std::max(scratch_bytes_, device.scratch_bytes(steps_[s].call));
-    launches.push_back(&steps_[s].call);
+    if (!is_kernel(s)) continue;
+    if (steps_[s].together > 0) {
+      launches.emplace_back();
+      scratch = 0;
+    }
+    launches.back().push_back(&steps_[s].call);
+    steps_[s].scratch = scratch;
+    scratch += (device.scratch_bytes(steps_[s].call) + 63) / 64 * 64;
+    scratch_bytes_ = std::max(scratch_bytes_, scratch);
   }
   device.prepare(launches);
+}
+
+WEFT_DEFINE bool specialization::are_independent(int a, int b) const {
+  const auto writes_for = [&](const lower::step_entry& writer, const lower::step_entry& other) {
+    for (int id : operands_of(writer).last(static_cast<std::size_t>(writer.outputs)))
+      for (int accessed : operands_of(other))
+        if (base_of(id) == base_of(accessed)) return true;
+    return false;
+  };
+  return !writes_for(*steps_[a].entry, *steps_[b].entry) && !writes_for(*steps_[b].entry, *steps_[a].entry);
 }
 
 WEFT_DEFINE bool specialization::reads_extents(int number, const shape& extents) const {
@@ -72,6 +113,8 @@ WEFT_DEFINE void specialization::run(const frame& f) {
     }
     return p + s.bytes;
   };
+  int left = 0;       // kernels of the current launch that are still to come
+  together_.clear();  // an error may have left some
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
@@ -81,8 +124,12 @@ WEFT_DEFINE void specialization::run(const frame& f) {
       for (int i = 0; i < s.entry->arguments; ++i)
         s.call.args.number[i] =
             number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
-      s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes;
-      f.device.launch(s.call);
+      s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes + s.scratch;
+      if (s.together > 0) left = s.together;
+      if (f.collected) f.collected->push_back(s.call);
+      else if (s.together == 1) f.device.launch(s.call);
+      else together_.push_back(&s.call);
+      if (--left == 0 && !together_.empty()) f.device.launch_together(std::exchange(together_, {}));
       continue;
     }
     for (int i = first; i < first + count; ++i) {
@@ -185,7 +232,6 @@ WEFT_DEFINE strided specialization::tensor_of(int id) const {
 
 WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<const kernel_function> kernels,
                                          prepared& ready) {
-  ready.entry = &s;
   ready.at = resolved(s.at, s.extents);
   if (s.native) ready.code = *s.native;
   if (s.function) ready.code.cpu = s.function;
@@ -321,10 +367,12 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s, std
     const strided& out = t[inputs];
     const int dim = normalized_dim(s.at[0], out.extents.order);
     index_t start = 0;
-    for (std::size_t i = 0; i < inputs; ++i) {
-      device.copy(t[i], part_of(out, dim, start, t[i].extents[dim], 1));
-      start += t[i].extents[dim];
+    recycled_vector<strided> parts;
+    for (const strided& from : t.first(inputs)) {
+      parts.push_back(part_of(out, dim, start, from.extents[dim], 1));
+      start += from.extents[dim];
     }
+    device.copy_together(t.first(inputs), parts);
   } else {
     device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
     const int dim = static_cast<int>(s.at[0]);

@@ -31,8 +31,8 @@ WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, co
 
 }  // namespace detail
 
-WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o,
-                              const tensor_list& targets) {
+WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
+                              joint_launch* together) {
   if (targets.size() != p.plan.outputs.size())
     refuse<usage_error>(
         {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});
@@ -45,7 +45,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o
   const bool direct = i.is_one_kernel_of_elements();  // cannot fail after it has begun
   tensor_list outputs;
   if (direct) outputs = targets;
-  execute(c, i, o.leaves, o.numbers, outputs);
+  execute(c, i, o.leaves, o.numbers, outputs, {}, {}, direct ? together : nullptr);
   for (std::size_t t = 0; t < targets.size(); ++t) {
     if (!direct)
       copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),

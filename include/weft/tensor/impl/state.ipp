@@ -36,7 +36,6 @@ namespace detail {
 
 WEFT_DEFINE void download_to(const tensor_state& t, void* host) {
   require_memory(t);
-  t.where->synchronize();
   t.where->download(host, t.memory.data(), t.bytes());
 }
 
