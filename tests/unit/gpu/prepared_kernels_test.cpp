@@ -28,7 +28,6 @@ class compiler : public gpu::jit_backend {
   const char* name() const override { return "compiler"; }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void deallocate(void* memory, std::size_t) noexcept override { std::free(memory); }
-  void upload(void*, const void*, std::size_t) override {}
   void fill_zero(void*, std::size_t) override {}
   void launch(const kernel_call& call) override {
     const int before = compiled;
@@ -55,6 +54,7 @@ class compiler : public gpu::jit_backend {
   void run(gpu::compiled_kernel&, const std::vector<void*>&, gpu::parameters&, index_t) override {}
   void wait() override {}
   void read(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
+  void write(void*, const void*, std::size_t) override {}
 
  private:
   std::mutex mutex_;
