@@ -67,13 +67,13 @@ class compile_only : public gpu::jit_backend {
   const char* name() const override { return "NVRTC"; }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void deallocate(void* memory, std::size_t) noexcept override { std::free(memory); }
-  void upload(void*, const void*, std::size_t) override {}
   void download(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
   void fill_zero(void*, std::size_t) override {}
   std::atomic<int> compiled = 0;
 
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }
+  bool reads_pointers() const override { return true; }
   std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
     ++compiled;
     for (const std::string& architecture : architectures_) {
@@ -85,6 +85,7 @@ class compile_only : public gpu::jit_backend {
   void run(gpu::compiled_kernel&, const std::vector<void*>&, gpu::parameters&, index_t) override {}
   void wait() override {}
   void read(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
+  void write(void*, const void*, std::size_t) override {}
 
  private:
   gpu::nvrtc_compiler compiler_;

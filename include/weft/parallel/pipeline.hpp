@@ -51,6 +51,8 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
+    using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
+    static_assert(evaluated<statement>::static_shape.order == 0, "weft: step: the loss must be a scalar");
     parallel::statements_of<pipeline_run, Loss> statements(*this, loss, micro_batches);
     return pipeline_context::step(statements, micro_batches, o);
   }

@@ -47,7 +47,6 @@ class statements_of final : public step_statements {
   using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
   using tape_type = tape<typename Run::programs, Run::divides_backward>;
   using loss_type = variable<typename statement::value_type, extents<>>;
-  static_assert(evaluated<statement>::static_shape.order == 0, "weft: step: the loss must be a scalar");
 
  public:
   statements_of(Run& run, Loss& loss, index_t micro_batches)
