@@ -121,8 +121,12 @@ class jit_backend : public backend {
   [[gnu::cold]] virtual void* allocate_staging(std::size_t bytes) { return ::operator new(bytes); }
   [[gnu::cold]] virtual void free_staging(void* memory) noexcept { ::operator delete(memory); }
 
-  /// Frees memory and kernels; to be called while the device still exists.
+  /// Waits for what is queued, and frees memory and kernels; to be called while the device still exists.
   [[gnu::cold]] void release() noexcept {
+    try {
+      wait();  // copies from staging memory may be queued
+    } catch (const device_error&) {  // what was queued will not run
+    }
     unkept_.clear();
     kernels_.clear();
     if (fault_) deallocate(fault_, sizeof(std::int32_t));

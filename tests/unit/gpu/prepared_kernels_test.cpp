@@ -6,9 +6,12 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include <weft/gpu/jit_backend.hpp>
 #include <weft/weft.hpp>
@@ -62,6 +65,35 @@ class compiler : public gpu::jit_backend {
   int here_ = 0;
 };
 
+/// A device that executes copies when somebody waits for them.
+class late : public compiler {
+ public:
+  explicit late(int& queued_at_end) : queued_at_end_(queued_at_end) {}
+  ~late() override {
+    release();
+    for (void* memory : freed_) std::free(memory);
+  }
+  void deallocate(void* memory, std::size_t) noexcept override { freed_.push_back(memory); }
+
+ protected:
+  void write(void* to, const void* from, std::size_t bytes) override {
+    queued_.push_back([=] { std::memcpy(to, from, bytes); });
+  }
+  void wait() override {
+    for (const auto& copy : queued_) copy();
+    queued_.clear();
+  }
+  void free_staging(void* memory) noexcept override {
+    queued_at_end_ = static_cast<int>(queued_.size());
+    compiler::free_staging(memory);
+  }
+
+ private:
+  int& queued_at_end_;
+  std::vector<std::function<void()>> queued_;
+  std::vector<void*> freed_;  // which copies may still write
+};
+
 /// Kernels of rows, and of columns with partial results; the same in two places.
 void compute(const device& d, context& c, index_t rows) {
   const auto x = zeros<float>(extents<dyn, dyn>{rows, 5}, d);
@@ -99,4 +131,20 @@ TEST_CASE("what does not compile beforehand is tried again by the launch, which 
   const auto x = zeros<float>(extents<dyn>{7}, d);
   CHECK_THROWS_WITH_AS(eval(tanh(x), c), "this kernel does not compile", device_error);
   CHECK(backend->failures == 998);
+}
+
+TEST_CASE("copies to a device are not waited for, and end before the memory that they read is freed") {
+  int queued_at_end = -1;
+  {
+    const device d(std::make_shared<late>(queued_at_end));
+    std::vector<float> values(1000, 1);
+    const auto x = from(extents<dyn>{1000}, values, d);
+    values.assign(1000, 2);
+    const auto* there = static_cast<const float*>(x.state()->memory.data());
+    CHECK(there[999] != 1);
+    d->synchronize();
+    CHECK(there[999] == 1);
+    const auto y = from(extents<dyn>{1000}, values, d);
+  }
+  CHECK(queued_at_end == 0);
 }

@@ -87,7 +87,6 @@ WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
 WEFT_DEFINE cuda_backend::~cuda_backend() {
   try {
     const auto current = queue_.use();
-    driver_.wait_stream(queue_.stream);
     end();
   } catch (const device_error&) {  // the driver has ended
     end();

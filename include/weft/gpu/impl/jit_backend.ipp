@@ -193,9 +193,9 @@ WEFT_DEFINE void jit_backend::upload(void* to, const void* from, std::size_t byt
   if (bytes == 0) return;
   {
     const auto own = staging_.lock();
-    if (char* const part = staging_.part(bytes, [this](std::size_t n) { return allocate_staging(n); })) {
-      std::memcpy(part, from, bytes);
-      return write(to, part, bytes);
+    if (char* const staged = staging_.part(bytes, [this](std::size_t n) { return allocate_staging(n); })) {
+      std::memcpy(staged, from, bytes);
+      return write(to, staged, bytes);
     }
   }
   staging_memory::waiting now(staging_);
@@ -241,17 +241,17 @@ WEFT_DEFINE void jit_backend::finish(void* to, const void* from, std::size_t byt
   }
   constexpr std::size_t apart = 64;
   std::int32_t code = 0;
-  char* part = nullptr;
+  char* staged = nullptr;
   {
     const auto own = staging_.lock();
-    part = staging_.part(apart + bytes, [this](std::size_t n) { return allocate_staging(n); });
+    staged = staging_.part(apart + bytes, [this](std::size_t n) { return allocate_staging(n); });
     now.begin();
-    if (asks) read(part ? static_cast<void*>(part) : &code, fault_, sizeof code);
-    if (bytes > 0) read(part ? part + apart : to, from, bytes);
+    if (asks) read(staged ? static_cast<void*>(staged) : &code, fault_, sizeof code);
+    if (bytes > 0) read(staged ? staged + apart : to, from, bytes);
   }
   wait();
-  if (part && bytes > 0) std::memcpy(to, part + apart, bytes);
-  if (part && asks) std::memcpy(&code, part, sizeof code);
+  if (staged && bytes > 0) std::memcpy(to, staged + apart, bytes);
+  if (staged && asks) std::memcpy(&code, staged, sizeof code);
   const std::lock_guard lock(mutex_);
   for (const auto& kernel : std::exchange(unkept_, {}))
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())
