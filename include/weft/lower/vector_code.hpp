@@ -28,7 +28,9 @@ template <> struct register_of<dtype::i64> { using type = std::int64_t; };
 template <> struct register_of<dtype::i32> { using type = std::int32_t; };
 template <> struct register_of<dtype::boolean> { using type = std::int32_t; };  // a mask
 
-/// The decoded instructions of a code, and the ranges of its sweeps.
+/// The decoded instructions of a code, in parts: row instructions, sweep 0, row instructions, sweep 1, ...,
+/// row instructions. A sweep runs over the elements of a row; its folds are reductions to one value of the
+/// row.
 template <int Count>
 struct parsed_code {
   instruction instructions[std::size_t{Count}]{};
@@ -36,18 +38,32 @@ struct parsed_code {
   static constexpr std::size_t most_sweeps = Count / 2 + 1;  // a sweep has two words of its own
   int sweep_begin[most_sweeps]{}, sweep_end[most_sweeps]{};
   int sweeps = 0;
-  bool wide = false;  // computes with 64-bit lanes
+  int fold[std::size_t{Count}]{};     // the instructions that are folds
+  int fold_begin[most_sweeps + 1]{};  // the first fold of each sweep
+  int column_fold = -1;               // the instruction that folds columns, the last of its sweep
+  bool wide = false;                  // computes with 64-bit lanes
 
   constexpr explicit parsed_code(const std::array<std::uint64_t, std::size_t{Count}>& encoded) {
+    int folds = 0;
     for (int i = 0; i < Count; ++i) {
       instructions[i] = instruction::decoded(encoded[static_cast<std::size_t>(i)]);
-      if (instructions[i].op == opcode::sweep) sweep_begin[sweeps] = i + 1;
-      if (instructions[i].op == opcode::end) sweep_end[sweeps++] = i;
+      const auto op = instructions[i].op;
+      if (op == opcode::sweep) sweep_begin[sweeps] = i + 1;
+      if (op == opcode::end) {
+        sweep_end[sweeps++] = i;
+        fold_begin[sweeps] = folds;
+      }
+      if (op >= opcode::fold_sum && op <= opcode::fold_min) fold[folds++] = i;
+      if (op >= opcode::column_sum && op <= opcode::column_min) column_fold = i;
       const bool in_sweep = sweep_begin[sweeps] > 0;
       wide = wide || instructions[i].type == dtype::f64 || (in_sweep && instructions[i].type == dtype::i64);
-      if (instructions[i].op == opcode::constant) is_data[++i] = true;
+      if (op == opcode::constant) is_data[++i] = true;
     }
   }
+
+  /// The row instructions before sweep `s`, or after the last one for s = sweeps.
+  constexpr int rows_begin(int s) const { return s == 0 ? 0 : sweep_end[s - 1] + 1; }
+  constexpr int rows_end(int s) const { return s == sweeps ? Count : sweep_begin[s] - 1; }
 };
 
 /// Storage of register I.
