@@ -58,7 +58,7 @@ inline constexpr const char* usage =
     "    --schedule NAME|F.csv --microbatches M   "
     "(--accumulate; 2 x pp)\n"
     "    --stages 3,3   blocks of each chunk   --timeline F.svg   of the last step]\n"
-    "  [--experts N:K   N experts in each block, K for each token; divided by --mesh dp=2,ep=2]\n"
+    "  [--experts N:K   N experts in each block, K for each token; divided by --mesh fsdp=2,ep=2]\n"
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
     "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
@@ -150,7 +150,7 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   if (!s.mesh.empty()) {
     const weft::mesh_sizes sizes = weft::mesh_from_text(s.mesh);
     o.stages = sizes.pp;
-    o.shard_ranks = sizes.fsdp;
+    o.shard_ranks = sizes.fsdp * sizes.ep;
     o.layer_ranks = sizes.tp;
     o.context_ranks = sizes.cp;
     o.expert_ranks = sizes.ep;
@@ -191,11 +191,10 @@ inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
     throw weft::usage_error("--experts: does not go with " + flag + why);
   };
   for (const weft::mesh_axis a : weft::mesh_axes)
-    if (sizes.of(a) != 1 && a != weft::mesh_axis::dp && a != weft::mesh_axis::ep)
-      refuse("--mesh " + s.mesh, ": the axes are dp and ep");
-  const weft::parallel_options o = parallel_options_of(s);
-  if (o.divide != weft::sharding::none) refuse("--strategy " + s.strategy, "");
-  if (o.local_steps > 1) refuse("--hook " + s.hook, "");
+    if (sizes.of(a) != 1 && a != weft::mesh_axis::dp && a != weft::mesh_axis::fsdp &&
+        a != weft::mesh_axis::ep)
+      refuse("--mesh " + s.mesh, ": the axes are dp, fsdp and ep");
+  if (parallel_options_of(s).local_steps > 1) refuse("--hook " + s.hook, "");
   if (s.recompute_blocks > 0)
     refuse("--recompute block", ", which counts programs of blocks without experts");
   if (s.memory_limit > 0)

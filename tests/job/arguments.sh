@@ -53,8 +53,7 @@ done <<BAD
 --data README.md --mesh ep=2
 --data README.md --mesh tp=2 --experts 4:2
 --data README.md --mesh pp=2,ep=2 --experts 4:2
---data README.md --mesh fsdp=2,ep=2 --experts 4:2
---data README.md --experts 4:2 --ranks 2 --strategy zero2
+--data README.md --mesh dp=2,ep=2 --strategy zero2 --experts 4:2
 --data README.md --experts 4:2 --recompute block
 --data README.md --experts 4:2 --memory-limit 1G
 --data README.md --experts 4:2 --precision bf16

@@ -49,7 +49,7 @@ class bound_run : public Context {
   [[gnu::cold]] bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
                           std::shared_ptr<communicator> ranks, const parallel_options& o)
       : bound_run(Context::device_of(parameters), optimizer, std::move(ranks), o) {
-    Context::hold(parameters, buffers, Context::ranks());
+    Context::hold(parameters, buffers);
   }
 
   using Context::step;

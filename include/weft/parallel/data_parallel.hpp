@@ -79,6 +79,10 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// Tensors that every rank holds completely and that optimizers do not change.
   const state_dict_t& buffers() const { return buffers_; }
 
+  /// The ranks that divide the rows of parameter `name`.
+  communicator& shards_of(const std::string& name) const {
+    return *units_[static_cast<std::size_t>(place_of(name).unit)].shards;
+  }
   /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`.
   /// Collective.
   [[gnu::cold]] state_ptr whole_of(const std::string& name, const state_ptr& local);
@@ -138,9 +142,11 @@ class data_parallel_hooks : public runtime::execution_hooks {
   }
 
   /// Whether the rows of a rank have memory of their own.
-  bool apart() const { return options_.divide == sharding::parameters && groups_.parts() > 1; }
-  /// The number of elements of a parameter in each part.
-  rank_counts counts_of(const member& m) const;
+  bool apart(const unit& u) const { return options_.divide == sharding::parameters && u.parts() > 1; }
+  /// The units of all parameters, and after them those of experts, whose parameters follow the others.
+  [[gnu::cold]] std::vector<unit> divided_units(const state_dict_t& parameters,
+                                                const expert_parameters& experts,
+                                                const std::vector<int>& chunks) const;
 
   /// Creates the local parameters: tensors that refer to rows of the whole, or to rows in separate memory.
   [[gnu::cold]] void divide(unit& u);
@@ -151,7 +157,8 @@ class data_parallel_hooks : public runtime::execution_hooks {
   /// stay gathered.
   std::vector<std::pair<int, std::vector<int>>> by_unit(operands leaves);
 
-  const member& member_named(const std::string& name) const;
+  /// The unit and the number of a parameter. Throws value_error if there is none of this name.
+  place place_of(const std::string& name) const;
 
   parallel_options options_;
   device where_, messages_;

@@ -98,7 +98,7 @@ class distributed_context : public context {
   void reload() { parallel_->parameters_changed(); }
 
   /// What this rank holds of each parameter and buffer of the model.
-  virtual std::vector<held_tensor> held_tensors() const;
+  std::vector<held_tensor> held_tensors() const;
   /// The parameters that this rank updates.
   const state_dict_t& local() const { return local_; }
   /// All ranks of the run.
@@ -134,15 +134,30 @@ class distributed_context : public context {
 
   /// The device of a model, which must have parameters.
   [[gnu::cold]] static device device_of(const state_dict_t& parameters);
-  /// Divides these parameters and buffers among the ranks of `data`, which must outlive the run. For
-  /// pipelines, `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
+  /// Divides these parameters and buffers among the ranks of `data`, or all ranks if null. For pipelines,
+  /// `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
   /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
   /// this rank. `experts`: see data_parallel_hooks. Collective.
-  [[gnu::cold]] void hold(const state_dict_t& parameters, const state_dict_t& buffers, communicator& data,
+  [[gnu::cold]] void hold(const state_dict_t& parameters, const state_dict_t& buffers,
+                          std::shared_ptr<communicator> data = nullptr,
                           std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
                           std::shared_ptr<communicator> layers = nullptr,
                           const parallel::expert_parameters& experts = {});
   bool holds_parameters() const { return parallel_.has_value(); }
+
+  /// A parameter or buffer of the whole model.
+  struct model_tensor {
+    static constexpr int everyone = -1;
+    std::string name;
+    parallel::state_ptr tensor;
+    int owner;  // the rank that exports it; everyone: all ranks hold the same
+    bool is_buffer;
+  };
+  /// For runs that hold() some tensors of the model: all of them, in its order, of which the ranks of `among`
+  /// hold different ones.
+  void hold_some(std::vector<model_tensor> all, std::shared_ptr<communicator> among);
+  /// Frees the elements of a tensor that other ranks hold.
+  static void free_elements(const std::string& name, tensor_state& t);
 
   static void check(const step_options& o);
   /// What this rank has communicated since binding.
@@ -202,16 +217,21 @@ class distributed_context : public context {
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
-  comm_options in_step(const char* label) const { return parallel_->groups().labelled(label, true); }
+  comm_options in_step(const std::string& label) const { return parallel_->groups().labelled(label, true); }
+  /// Complete copies of the parameters and buffers, or of the optimizer state, that this rank has a part of.
+  state_dict_t whole_of_held();
+  state_dict_t whole_state_of_held();
   /// The gradients that this rank counts in norms: of the rows that it updates and no other owner updates.
   tensor_list owned_gradients() const;
 
   parallel_options options_;
-  std::shared_ptr<communicator> ranks_;
+  std::shared_ptr<communicator> ranks_, data_ranks_;
   training training_;
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_;
+  std::vector<model_tensor> model_;  // if the ranks of among_ hold different tensors
+  std::shared_ptr<communicator> among_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
   index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used

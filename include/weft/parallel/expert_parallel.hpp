@@ -7,7 +7,7 @@
 // Each rank processes its own data and has a run of the experts of every mixture (run/experts.hpp). Rows are
 // sent to the ranks that have their experts, and the results back, in forward and backward. All other
 // parameters are trained as with data parallelism among all ranks; gradients of experts are complete where
-// they are, and summed over the ranks of axis dp that have the same.
+// they are, and summed over the ranks of the axes dp and fsdp that have the same.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,6 @@
 
 #include <weft/nn/mixture_of_experts.hpp>
 #include <weft/parallel/bind.hpp>
-#include <weft/parallel/stage_messages.hpp>
 
 namespace weft {
 
@@ -97,122 +96,83 @@ class expert_finder {
 template <class Optimizer, class Options>
 class expert_parallel_run : public bound_run<Optimizer, Options> {
   using base = bound_run<Optimizer, Options>;
+  using model_tensor = typename base::model_tensor;
 
  public:
-  /// `among`: the ranks that divide experts; `replicas`: those that have the same experts.
+  /// `experts`: the groups of this rank, without parameters.
   template <class Model>
   expert_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
-                      std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> among,
-                      std::shared_ptr<communicator> replicas)
-      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o),
-        parameters_(detail::once_each(model)),
-        among_(among) {
-    const state_dict_t buffers = named_buffers(model);
-    state_dict_t all = parameters_;
+                      std::shared_ptr<communicator> ranks, parallel::expert_parameters experts)
+      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o) {
+    const state_dict_t parameters = detail::once_each(model), buffers = named_buffers(model);
+    state_dict_t all = parameters;
     all.insert(all.end(), buffers.begin(), buffers.end());
-    parallel::begin_as_first(base::ranks(), control("first values"), this->where(), all);
+    const comm_options control{.label = "first values", .timeout = o.timeout, .control = true};
+    parallel::begin_as_first(base::ranks(), control, this->where(), all);
     parallel::expert_finder finder;
     detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, finder);
+    const std::shared_ptr<communicator> among = experts.among;
+    std::vector<model_tensor> tensors;
     state_dict_t shared;
-    parallel::expert_parameters own{{}, among, std::move(replicas)};
-    for (const auto& [name, p] : parameters_) {
+    for (const auto& [name, p] : parameters) {
       const parallel::expert_place* const of = finder.find(*p);
-      owner_.push_back(of ? owner_of(*of) : everyone);
+      const int owner = of ? owner_of(*of, among->size()) : model_tensor::everyone;
+      tensors.push_back({name, p, owner, false});
       if (!of) shared.emplace_back(name, p);
-      else if (owner_.back() == among->rank()) own.parameters.emplace_back(name, p);
-      else free(name, *p);
+      else if (owner == among->rank()) experts.parameters.emplace_back(name, p), own_.push_back(p);
+      else base::free_elements(name, *p);
     }
-    base::hold(shared, buffers, base::ranks(), among, {}, nullptr, own);
+    for (const auto& [name, b] : buffers) tensors.push_back({name, b, model_tensor::everyone, true});
+    // Where parameters are not sharded, each of these ranks has the shared ones and experts of its own.
+    base::hold(shared, buffers, nullptr, o.divide == sharding::none ? among : nullptr, {}, nullptr, experts);
+    base::hold_some(std::move(tensors), among);
     if (among->size() == 1) return;
-    group_.emplace(std::move(among), this->where(), o.timeout);
+    group_.emplace(among, this->where(), o.timeout);
     base::experts_ = &*group_;
   }
 
-  /// Complete copies of all parameters, then of all buffers, by name. Collective.
-  state_dict_t full() {
-    const state_dict_t own = base::full();
-    const auto copy_of = [&](const std::string& name) {
-      const auto found = std::find_if(own.begin(), own.end(), [&](const auto& o) { return o.first == name; });
-      return found == own.end() ? nullptr : found->second;
-    };
-    state_dict_t all;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto& [name, p] = parameters_[i];
-      parallel::state_ptr whole = copy_of(name);
-      if (!whole) whole = make_state(this->where(), p->whole(), p->type);
-      if (owner_[i] != everyone) parallel::share_elements(*among_, whole, owner_[i], control(name));
-      all.emplace_back(name, std::move(whole));
-    }
-    all.insert(all.end(), own.begin() + static_cast<std::ptrdiff_t>(base::local().size()), own.end());
-    return all;
-  }
-
-  /// What this rank holds of the whole model: nothing of experts that other ranks have.
-  std::vector<held_tensor> held_tensors() const override {
-    std::vector<held_tensor> own = base::held_tensors(), all;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto& [name, p] = parameters_[i];
-      const auto here =
-          std::find_if(own.begin(), own.end(), [&, n = &name](const held_tensor& h) { return h.name == *n; });
-      all.push_back(here != own.end() ? std::move(*here)
-                                      : held_tensor{name, {p->type, p->whole()}, {}, nullptr, false, false});
-      if (owner_[i] != everyone) all.back().saves = here != own.end() && base::groups().is_first_copy();
-    }
-    for (held_tensor& h : own)
-      if (h.is_buffer) all.push_back(std::move(h));
-    return all;
-  }
-
  private:
-  static constexpr int everyone = -1;
-
-  comm_options control(const std::string& label) const {
-    return {.label = label, .timeout = base::options().timeout, .control = true};
-  }
-  int owner_of(const parallel::expert_place& p) const {
+  static int owner_of(const parallel::expert_place& p, int ranks) {
     int r = 0;
-    while (p.expert >=
-           first_of_part(p.experts, among_->size(), r) + count_of_part(p.experts, among_->size(), r))
-      ++r;
+    while (p.expert >= first_of_part(p.experts, ranks, r) + count_of_part(p.experts, ranks, r)) ++r;
     return r;
-  }
-  static void free(const std::string& name, tensor_state& t) {
-    t.memory = buffer();
-    t.divided = std::make_shared<division>(division{name, t.whole(), {}});
   }
   /// Parameters that all ranks have are counted by the first.
   bool counts(const tensor_state& p) const override {
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (parameters_[i].second.get() == &p) return owner_[i] != everyone || among_->rank() == 0;
-    return true;
+    return base::groups().parts() > 1 || base::groups().experts()->rank() == 0 ||
+           std::any_of(own_.begin(), own_.end(), [&](const auto& own) { return own.get() == &p; });
   }
 
-  state_dict_t parameters_;  // of the whole model
-  std::vector<int> owner_;   // by parameter: the rank that has it
-  std::shared_ptr<communicator> among_;
+  tensor_list own_;  // parameters of the experts of this rank
   std::optional<parallel::expert_group> group_;
 };
 
 /// Binds a model to a mesh with the axis ep: its ranks process different data and divide the experts of every
-/// mixture_of_experts, as evenly as their numbers allow; a rank may have none. Parameters are those of rank
-/// 0. Reading the elements of an expert that another rank has throws value_error; `run.full()` gives whole
-/// copies. Throws usage_error if the sizes do not multiply to the number of ranks.
+/// mixture_of_experts, as evenly as their numbers allow; a rank may have none. With the axis fsdp, ranks that
+/// have the same experts divide their rows along it, and all other parameters are divided among the ranks of
+/// fsdp and ep together. Parameters are those of rank 0. Reading the elements of an expert that another rank
+/// has throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply
+/// to the number of ranks.
 template <class Plan, class Model, class Optimizer>
   requires divides_experts<Plan>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
   check_axes(o, Plan::strategy_type::has);
-  if (o.divide != sharding::none || o.local_steps > 1)
+  if (o.local_steps > 1)
     throw usage_error(
         "weft: bind: ranks that divide experts have the same values of all other parameters in every step: "
-        "divide and local_steps do not go with the axis ep");
-  const mesh_sizes sizes{.dp = std::max(1, ranks.size() / o.expert_ranks), .ep = o.expert_ranks};
-  check_mesh(sizes, ranks.size());
+        "local_steps do not go with the axis ep");
+  const int n = ranks.size(), of_copy = o.divide == sharding::none ? o.expert_ranks
+                                        : o.shard_ranks            ? o.shard_ranks
+                                                                   : n;
+  const mesh_sizes sizes{
+      .dp = std::max(1, n / of_copy), .fsdp = std::max(1, of_copy / o.expert_ranks), .ep = o.expert_ranks};
+  check_mesh(sizes, n);
   detail::place_model<Plan>(model, ranks, where);
+  const auto along = [&](mesh_axis a) { return group_along(ranks, sizes, a, a, {}, true); };
   return expert_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, o, {std::shared_ptr<void>(), &ranks},
-      group_along(ranks, sizes, mesh_axis::ep, mesh_axis::ep, {}, true),
-      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp, {}, true));
+      {{}, along(mesh_axis::ep), along(mesh_axis::fsdp), along(mesh_axis::dp)});
 }
 template <class Plan, class Model, class Optimizer>
   requires divides_experts<Plan>

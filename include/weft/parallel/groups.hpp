@@ -44,10 +44,15 @@ class rank_groups {
   /// Attention over the positions of several ranks; null if each rank has all positions of its sequences.
   context_service* context() const { return context_.get(); }
   void divide_context(std::shared_ptr<context_service> by) { context_ = std::move(by); }
-  /// The ranks that divide experts with this one, and those that have the same; null if nobody does.
+  /// The ranks that divide experts with this one; null if nobody does. Of those that have the same experts,
+  /// the ranks that divide their rows, and those that have the same rows.
   communicator* experts() const { return experts_.get(); }
-  void divide_experts(std::shared_ptr<communicator> among, std::shared_ptr<communicator> replicas) {
+  communicator& expert_shards() const { return *expert_shards_; }
+  communicator& expert_replicas() const { return *expert_replicas_; }
+  void divide_experts(std::shared_ptr<communicator> among, std::shared_ptr<communicator> shards,
+                      std::shared_ptr<communicator> replicas) {
     experts_ = std::move(among);
+    expert_shards_ = std::move(shards);
     expert_replicas_ = std::move(replicas);
   }
   /// Whether this rank is the first of those that hold the same.
@@ -84,7 +89,7 @@ class rank_groups {
     if (layers_) f(*layers_);
     for (const auto& [units, ranks] : sharing_) f(*ranks);
     if (context_) f(context_->ranks());
-    if (experts_) f(*experts_), f(*expert_replicas_);
+    if (experts_) f(*experts_), f(*expert_shards_), f(*expert_replicas_);
   }
 
   /// `apart`: as in group_along. A new group records its operations under a name that all its ranks share.
@@ -94,7 +99,8 @@ class rank_groups {
   mesh_sizes sizes_;
   std::chrono::milliseconds timeout_;
   std::int64_t step_ = -1;
-  std::shared_ptr<communicator> shards_, replicas_, owners_, layers_, experts_, expert_replicas_;
+  std::shared_ptr<communicator> shards_, replicas_, owners_, layers_;
+  std::shared_ptr<communicator> experts_, expert_shards_, expert_replicas_;
   std::map<index_t, std::shared_ptr<communicator>> sharing_;  // by number of units
   std::shared_ptr<context_service> context_;
 };

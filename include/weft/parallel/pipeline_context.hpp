@@ -34,13 +34,6 @@ class pipeline_context : public distributed_context {
   friend class parallel::pipeline_step;
 
  public:
-  /// Complete copies of all parameters, then of all buffers, by name. Collective.
-  [[gnu::cold]] state_dict_t full();
-
-  /// What this rank holds of the whole model: nothing of tensors that other stages hold. Of tied parameters
-  /// one stage saves its copy.
-  [[gnu::cold]] std::vector<held_tensor> held_tensors() const override;
-
   /// One line for each chunk: its stage, its blocks, its part of the modelled cost.
   [[gnu::cold]] std::string to_string() const;
 
@@ -117,7 +110,6 @@ class pipeline_context : public distributed_context {
   /// Sets all tensors to those of rank 0, as stages may share some. Frees what other stages hold, and divides
   /// the rest among the data-parallel ranks.
   [[gnu::cold]] void hold_own(const std::vector<reading>& readings);
-  int owner_of(const std::string& name) const;
   /// The chunk that computes what stands after so many blocks.
   int chunk_after(index_t blocks) const;
   [[noreturn, gnu::cold]] void refuse_blocks(index_t found) const;
@@ -149,7 +141,6 @@ class pipeline_context : public distributed_context {
   index_t blocks_ = 0;
   std::vector<parallel::block_range> chunks_;
   std::vector<double> costs_;                       // modelled, by chunk
-  std::vector<std::pair<std::string, int>> owner_;  // the stage that counts and exports a tensor
   std::unique_ptr<parallel::tied_gradients> tied_;
   std::vector<pipeline::record> records_;
   std::chrono::steady_clock::time_point began_{};

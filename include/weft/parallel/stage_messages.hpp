@@ -77,9 +77,6 @@ class stage_messages {
   message_list sent_, coming_;
 };
 
-/// Sets the elements of `t` to those of stage `from`. Collective.
-void share_elements(communicator& stages, const state_ptr& t, int from, const comm_options& o);
-
 }  // namespace weft::parallel
 
 #ifndef WEFT_COMPILED

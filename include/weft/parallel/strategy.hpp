@@ -125,8 +125,8 @@ struct mesh {
                  int{has(mesh_axis::cp)} + int{has(mesh_axis::ep)} + int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
-  static_assert(!has(mesh_axis::ep) || sizeof...(Axes) == 1 || (sizeof...(Axes) == 2 && has(mesh_axis::dp)),
-                "weft: mesh: the axis ep goes with dp, and with no other axis");
+  static_assert(!has(mesh_axis::ep) || !(has(mesh_axis::pp) || has(mesh_axis::cp) || has(mesh_axis::tp)),
+                "weft: mesh: the axis ep goes with dp and fsdp, and with no other axis");
   /// The options of programs: those of the axes that change them (parallel/tensor_parallel.hpp,
   /// parallel/context_parallel.hpp).
   template <class Options>
@@ -151,7 +151,7 @@ struct mesh {
         refuse<usage_error>({"weft: bind: the mesh ", to_string(sizes), " has the axis ", name_of(a),
                              ", which the policy has not"});
     return {.divide = std::max({Axes::divide...}),
-            .shard_ranks = sizes.fsdp,
+            .shard_ranks = sizes.fsdp * sizes.ep,
             .stages = sizes.pp,
             .layer_ranks = sizes.tp,
             .context_ranks = sizes.cp,

@@ -82,10 +82,9 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
                       std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners)
-      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o),
-        data_(std::move(data)) {
+      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o) {
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
-    base::hold(named_parameters(model), named_buffers(model), *data_, std::move(owners), {},
+    base::hold(named_parameters(model), named_buffers(model), std::move(data), std::move(owners), {},
                std::move(layers));
   }
 
@@ -94,8 +93,6 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   bool counts(const tensor_state& p) const override {
     return parallel::is_first_in_layer(p, static_cast<int>(base::layer_rank().rank));
   }
-
-  std::shared_ptr<communicator> data_;
 };
 
 /// Binds a model to a mesh with the axis tp: its ranks process the same data and divide the parameters whose

@@ -77,16 +77,24 @@ void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_
 /// All of `t` in memory that messages can use: `t` itself, or a copy on `messages`.
 state_ptr reachable(const device& messages, const state_ptr& t);
 
+/// Sets the elements of `t` to those of rank `from`. Collective.
+void share_elements(communicator& ranks, const state_ptr& t, int from, const comm_options& o);
+
 /// Parameters that are sent together.
 struct unit {
   std::string name;
   std::vector<member> members;
-  std::vector<int> everything;       // 0, 1, ...: all members
-  message_layout message;            // of all members
-  communicator* replicas = nullptr;  // that reduce its gradients; null: those of all units
-  bool stays = false;                // gathered parameters are kept between forward and backward
-  int waiting = 0;                   // members whose gradient this backward pass has not completed
+  std::vector<int> everything;  // 0, 1, ...: all members
+  message_layout message;       // of all members
+  communicator* shards;         // the ranks that divide the rows of its parameters
+  communicator* replicas;       // the ranks that have the same rows as this one
+  bool stays = false;           // gathered parameters are kept between forward and backward
+  int waiting = 0;              // members whose gradient this backward pass has not completed
 
+  int part() const { return shards->rank(); }
+  int parts() const { return shards->size(); }
+  /// The number of elements that this rank updates.
+  index_t own_count() const { return message.counts[static_cast<std::size_t>(part())]; }
   member& at(int m) { return members[static_cast<std::size_t>(m)]; }
 };
 
@@ -99,21 +107,18 @@ struct unit {
                                                                const parallel_options& o,
                                                                const std::vector<int>& chunks);
 
-/// Parameters of experts: ranks that process different data divide them `among` each other. Their gradients
-/// are reduced over `replicas`, the ranks that have the same.
+/// Parameters of the experts of this rank: ranks that process different data divide the experts `among` each
+/// other. Of those that have the same experts, `shards` divide their rows and `replicas` have the same rows.
 struct expert_parameters {
   state_dict_t parameters{};
-  std::shared_ptr<communicator> among{}, replicas{};
+  std::shared_ptr<communicator> among{}, shards{}, replicas{};
 };
 
-/// The units of these parameters, divided into `parts` parts, named by block, by options.unit or by their
-/// parameters.
-[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
+/// The units of these parameters, whose rows are divided among `shards`, named by block, by options.unit or
+/// by their parameters.
+[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
+                                         communicator& shards, communicator& replicas,
                                          const std::vector<int>& chunks = {});
-/// The same, and those of experts after them, whose parameters follow the others.
-[[gnu::cold]] std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
-                                         const parallel_options& o, int parts,
-                                         const std::vector<int>& chunks);
 
 }  // namespace weft::parallel
 

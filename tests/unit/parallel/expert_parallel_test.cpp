@@ -25,6 +25,7 @@ using namespace weft;
 namespace {
 
 using plan = policy<strategy::mesh<dp, ep>>;
+using sharded_plan = policy<strategy::mesh<dp, fsdp<>, ep>>;
 constexpr index_t C = 4;
 
 struct net {
@@ -72,18 +73,33 @@ tensor<float, extents<dyn, 1>> target(const rows& x) {
 
 struct outcome {
   std::vector<double> losses, norms;
-  state_dict_t parameters;
+  state_dict_t parameters, optimizer;
+  index_t elements = 0;  // that this rank updates
+};
+
+/// The ranks, and what they divide besides experts: along fsdp and ep, or nothing.
+struct ranks_and_stage {
+  mesh_sizes sizes{};
+  sharding divide = sharding::none;
+  parallel_options options() const {
+    parallel_options o = sharded_plan::strategy_type::options(sizes);
+    o.divide = divide;
+    return o;
+  }
+  std::string text() const {
+    return to_string(sizes) + ", stage " + std::to_string(static_cast<int>(divide));
+  }
 };
 
 constexpr int batches = 12;
 
 /// Steps of the same `batches` micro-batches of all ranks, up to step `last`. With a folder, from the
 /// checkpoint there, and the last step is saved.
-outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s, std::int64_t last = 3,
+outcome trained(communicator& ranks, const ranks_and_stage& mesh, const setting& s, std::int64_t last = 3,
                 const std::string& folder = "") {
   net model = made(s);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
-  auto run = bind<plan>(model, optimizer, ranks, sizes);
+  auto run = bind<sharded_plan>(model, optimizer, ranks, mesh.options());
   outcome o;
   std::optional<checkpointer<decltype(run)>> saves;
   if (!folder.empty()) saves.emplace(folder, run, checkpoint_options{});
@@ -104,6 +120,8 @@ outcome trained(communicator& ranks, const mesh_sizes& sizes, const setting& s, 
     saves->finish();
   }
   o.parameters = run.full();
+  o.optimizer = run.full_optimizer();
+  for (const auto& [name, p] : run.local()) o.elements += p->extents.size();
   return o;
 }
 
@@ -111,17 +129,20 @@ void check_near(const std::vector<double>& a, const std::vector<double>& b, doub
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= within * (1 + std::abs(b[i])));
 }
+void check_near_tensors(const state_dict_t& a, const state_dict_t& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CHECK(a[i].first == b[i].first);
+    CAPTURE(a[i].first);
+    const std::vector<float> v = test::elements_of(*a[i].second), w = test::elements_of(*b[i].second);
+    check_near({v.begin(), v.end()}, {w.begin(), w.end()}, 1e-5);
+  }
+}
 void check_same(const outcome& a, const outcome& b) {
   check_near(a.losses, b.losses, 1e-5);
   check_near(a.norms, b.norms, 1e-5);
-  REQUIRE(a.parameters.size() == b.parameters.size());
-  for (std::size_t i = 0; i < a.parameters.size(); ++i) {
-    CHECK(a.parameters[i].first == b.parameters[i].first);
-    CAPTURE(a.parameters[i].first);
-    const std::vector<float> v = test::elements_of(*a.parameters[i].second),
-                             w = test::elements_of(*b.parameters[i].second);
-    check_near({v.begin(), v.end()}, {w.begin(), w.end()}, 1e-5);
-  }
+  check_near_tensors(a.parameters, b.parameters);
+  check_near_tensors(a.optimizer, b.optimizer);
 }
 
 /// The rank of `ranks` that has expert `e`: the first ranks have one more.
@@ -149,8 +170,31 @@ TEST_CASE("1, 2, 3 and 4 ranks: losses, norms and parameters of one rank without
                                     mesh_sizes{.dp = 2, .ep = 2}, mesh_sizes{.dp = 3}}) {
       CAPTURE(to_string(sizes));
       run_ranks(static_cast<int>(sizes.ranks()),
-                [&](communicator& ranks) { check_same(trained(ranks, sizes, s), one); });
+                [&](communicator& ranks) { check_same(trained(ranks, {sizes}, s), one); });
     }
+  }
+}
+
+TEST_CASE("ranks with the same experts divide them, and all ranks of a copy the rest, in every stage") {
+  const setting settings[] = {{}, {.experts = 3, .choice = {.per_row = 2, .capacity_factor = 0.7}}};
+  for (const setting& s : settings) {
+    CAPTURE(s.experts);
+    outcome one;
+    run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}, s); });
+    for (const mesh_sizes& sizes : {mesh_sizes{.fsdp = 2, .ep = 2}, mesh_sizes{.dp = 2, .ep = 2},
+                                    mesh_sizes{.dp = 2, .fsdp = 3, .ep = 2}, mesh_sizes{.fsdp = 2, .ep = 3},
+                                    mesh_sizes{.fsdp = 3, .ep = 4}, mesh_sizes{.dp = 3, .fsdp = 2}})
+      for (const sharding divide : {sharding::optimizer, sharding::gradients, sharding::parameters}) {
+        const ranks_and_stage mesh{sizes, divide};
+        CAPTURE(mesh.text());
+        std::atomic<index_t> elements = 0;
+        run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
+          const outcome o = trained(ranks, mesh, s);
+          check_same(o, one);
+          elements += o.elements;
+        });
+        CHECK(elements == one.elements * sizes.dp);
+      }
   }
 }
 
@@ -225,15 +269,20 @@ TEST_CASE("gradients of experts are where the experts are; what other ranks have
 TEST_CASE("a checkpoint of one number of ranks is continued by another") {
   const std::string folder = "/tmp/weft_experts_" + std::to_string(::getpid());
   outcome one;
-  run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}, {}, 4); });
+  run_ranks(1, [&](communicator& ranks) { one = trained(ranks, {}, {}, 7); });
   int step = 1;
-  for (const mesh_sizes& sizes :
-       {mesh_sizes{.ep = 2}, mesh_sizes{.dp = 2, .ep = 2}, mesh_sizes{}, mesh_sizes{.ep = 3}}) {
+  for (const ranks_and_stage& mesh : {ranks_and_stage{{.ep = 2}},
+                                      {{.fsdp = 2, .ep = 2}, sharding::parameters},
+                                      {{.dp = 2, .ep = 2}},
+                                      {{.dp = 2, .ep = 3}, sharding::gradients},
+                                      {},
+                                      {{.fsdp = 3, .ep = 2}, sharding::optimizer},
+                                      {{.ep = 3}}}) {
     CAPTURE(step);
-    run_ranks(static_cast<int>(sizes.ranks()), [&](communicator& ranks) {
-      const outcome o = trained(ranks, sizes, {}, step, folder);
+    run_ranks(static_cast<int>(mesh.sizes.ranks()), [&](communicator& ranks) {
+      const outcome o = trained(ranks, mesh, {}, step, folder);
       check_near(o.losses, {one.losses[static_cast<std::size_t>(step - 1)]}, 1e-5);
-      if (step == 4) check_same({one.losses, one.norms, o.parameters}, one);
+      if (step == 7) check_same({one.losses, one.norms, o.parameters, o.optimizer}, one);
     });
     ++step;
   }
@@ -247,16 +296,16 @@ TEST_CASE("weights of one number of ranks, in one file, are read by another") {
     net model = made({});
     initialize(model, seed);
     sgd optimizer;
-    auto run = bind<plan>(model, optimizer, ranks, sizes);
+    auto run = bind<sharded_plan>(model, optimizer, ranks, sizes);
     f(run);
   };
-  run_ranks(4, [&](communicator& ranks) {
-    bound(ranks, {.dp = 2, .ep = 2}, 3, [&](auto& run) { save_weights(path, run); });
+  run_ranks(8, [&](communicator& ranks) {
+    bound(ranks, {.dp = 2, .fsdp = 2, .ep = 2}, 3, [&](auto& run) { save_weights(path, run); });
   });
   run_ranks(3, [&](communicator& ranks) {
     bound(ranks, {.ep = 3}, 9, [&](auto& run) {
       load_weights(path, run);
-      check_same({{}, {}, run.full()}, {{}, {}, named_parameters(whole)});
+      check_near_tensors(run.full(), named_parameters(whole));
     });
   });
   std::filesystem::remove(path);
@@ -269,9 +318,11 @@ TEST_CASE("options that do not go with the axis are refused") {
     const auto refused = [&](const parallel_options& o, const char* why) {
       CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, o), doctest::Contains(why), usage_error);
     };
-    refused({.expert_ranks = 2, .local_steps = 2}, "divide and local_steps do not go with the axis ep");
-    refused({.divide = sharding::optimizer, .expert_ranks = 2}, "do not go with the axis ep");
+    refused({.expert_ranks = 2, .local_steps = 2}, "local_steps do not go with the axis ep");
     refused({.expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.divide = sharding::optimizer, .expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.divide = sharding::optimizer, .shard_ranks = 1, .expert_ranks = 2},
+            "dp 2 x ep 2 needs 4 ranks, there are 2");
     refused({.context_ranks = 2}, "2 ranks that divide positions need a policy with the axis cp");
   });
 }

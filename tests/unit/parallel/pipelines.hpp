@@ -65,6 +65,7 @@ outcome train_by(Run& run, const setting& s, Loss loss) {
     result.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);  // a step left out
   }
   result.parameters = elements_of(run.full());
+  result.optimizer = elements_of(run.full_optimizer());
   result.scale = run.loss_scale;
   return result;
 }
@@ -98,6 +99,7 @@ outcome train_staged(const setting& s, Make make, Loss loss) {
     CHECK(r.losses == of[0].losses);
     CHECK(r.norms == of[0].norms);
     CHECK(r.parameters == of[0].parameters);
+    CHECK(r.optimizer == of[0].optimizer);
     CHECK(r.scale == of[0].scale);
   }
   return of[0];
@@ -114,6 +116,7 @@ void compare_plan(const setting& s, Make make, Loss loss) {
     CHECK(staged.losses == one.losses);
     CHECK(staged.norms == one.norms);
     CHECK(staged.parameters == one.parameters);
+    CHECK(staged.optimizer == one.optimizer);
   } else {
     CHECK(largest_relative_difference(staged.losses, one.losses) < 1e-5);
     CHECK(largest_relative_difference(staged.norms, one.norms) < 1e-5);

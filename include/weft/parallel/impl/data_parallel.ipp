@@ -18,7 +18,7 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
       where_(where),
       messages_(message_device(where, &ranks)),
       groups_(ranks, o, std::move(owners)),
-      units_(units_of(parameters, experts, o, groups_.parts(), chunks)),
+      units_(divided_units(parameters, experts, chunks)),
       buffers_(std::move(buffers)),
       gatherer_(units_, groups_, o, where),
       reducer_(units_, groups_, o, where) {
@@ -27,17 +27,31 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
   state_dict_t all = parameters;
   all.insert(all.end(), buffers_.begin(), buffers_.end());
   begin_as_first(groups_.data(), groups_.labelled("", true), where_, all);
-  groups_.divide_experts(experts.among, experts.replicas);
-  if (!apart())
-    for (const auto* list : {&parameters, &experts.parameters})
-      for (const auto& p : *list) weft::detail::materialize_state<float>(*p.second);
+  groups_.divide_experts(experts.among, experts.shards, experts.replicas);
+  if (o.offload_parameters && (o.divide != sharding::parameters || groups_.parts() == 1 ||
+                               (experts.shards && experts.shards->size() == 1)))
+    throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    for (std::size_t m = 0; m < units_[u].members.size(); ++m)
+    for (std::size_t m = 0; m < units_[u].members.size(); ++m) {
+      if (!apart(units_[u])) weft::detail::materialize_state<float>(*units_[u].members[m].whole);
       places_[units_[u].members[m].whole.get()] = {static_cast<int>(u), static_cast<int>(m)};
+    }
     divide(units_[u]);
     if (o.offload_parameters) offload(units_[u], *o.offload_parameters);
     gatherer_.reshard(static_cast<int>(u));
   }
+}
+
+WEFT_DEFINE std::vector<unit> data_parallel_hooks::divided_units(const state_dict_t& parameters,
+                                                                 const expert_parameters& experts,
+                                                                 const std::vector<int>& chunks) const {
+  std::vector<unit> all = units_of(parameters, options_, groups_.shards(), groups_.replicas(), chunks);
+  if (experts.parameters.empty()) return all;
+  for (unit& u : units_of(experts.parameters, options_, *experts.shards, *experts.replicas)) {
+    for (member& m : u.members) m.number += static_cast<int>(parameters.size());
+    all.push_back(std::move(u));
+  }
+  return all;
 }
 
 WEFT_DEFINE void data_parallel_hooks::before_program(operands leaves, const runtime::purpose& why) {
@@ -128,16 +142,18 @@ WEFT_DEFINE state_dict_t data_parallel_hooks::local() const {
 }
 
 WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, const state_ptr& local) {
-  const member& m = member_named(name);
+  const place at = place_of(name);
+  const unit& of = units_[static_cast<std::size_t>(at.unit)];
+  const member& m = of.members[static_cast<std::size_t>(at.member)];
   auto copy = make_state(where_, m.whole->extents, local->type);
-  if (groups_.parts() == 1) {
+  if (of.parts() == 1) {
     copy_rows(copy, 0, local, 0, local->extents.size());
     return whole_layer(m, copy);
   }
   const state_ptr own = reachable(messages_, local), all = reachable(messages_, copy);
-  groups_.shards()
-      .all_gather(elements_of(*own), elements_of(*all), counts_of(m), groups_.labelled(name, true))
-      .wait();
+  rank_counts counts;
+  for (int p = 0; p < of.parts(); ++p) counts.push_back(m.size(p, of.parts()));
+  of.shards->all_gather(elements_of(*own), elements_of(*all), counts, groups_.labelled(name, true)).wait();
   if (all != copy) copy_rows(copy, 0, all, 0, copy->extents.size());
   return whole_layer(m, copy);
 }
@@ -147,7 +163,7 @@ WEFT_DEFINE std::vector<held_tensor> data_parallel_hooks::held_tensors() const {
   for (const unit& u : units_)
     for (const member& m : u.members) {
       const shape rows = in_rows(m.local->extents);
-      const index_t first = m.row_size() ? m.begin(groups_.part(), groups_.parts()) / m.row_size() : 0;
+      const index_t first = m.row_size() ? m.begin(u.part(), u.parts()) / m.row_size() : 0;
       const communicator* const layers = groups_.layers();
       all[static_cast<std::size_t>(m.number)] = {
           m.name,
@@ -155,7 +171,7 @@ WEFT_DEFINE std::vector<held_tensor> data_parallel_hooks::held_tensors() const {
           boxes_of_part(in_rows(m.whole->whole()), m.whole->where_in_layer(), layers ? layers->size() : 1,
                         layers ? layers->rank() : 0, first, rows),
           m.local,
-          groups_.replicas().rank() == 0 && is_first_in_layer(*m.whole),
+          u.replicas->rank() == 0 && is_first_in_layer(*m.whole),
           false};
     }
   for (const auto& [name, b] : buffers_)
@@ -199,28 +215,22 @@ WEFT_DEFINE state_ptr data_parallel_hooks::whole_layer(const member& m, const st
                                      : part;
 }
 
-WEFT_DEFINE rank_counts data_parallel_hooks::counts_of(const member& m) const {
-  rank_counts counts;
-  for (int p = 0; p < groups_.parts(); ++p) counts.push_back(m.size(p, groups_.parts()));
-  return counts;
-}
-
 WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
-  if (groups_.parts() == 1) return;
-  const state_ptr rows =
-      apart() ? flat(where_, u.message.counts[static_cast<std::size_t>(groups_.part())]) : nullptr;
-  const std::span<const piece> own = u.message.part(groups_.part());
+  if (u.parts() == 1) return;
+  const bool is_apart = apart(u);
+  const state_ptr rows = is_apart ? flat(where_, u.own_count()) : nullptr;
+  const std::span<const piece> own = u.message.part(u.part());
   for (const piece& p : own) {
     member& m = u.at(p.member);
     const bool is_deferred = m.whole->is_deferred();
-    if (apart()) weft::detail::no_longer_deferred(*m.whole);
+    if (is_apart) weft::detail::no_longer_deferred(*m.whole);
     m.local = alias_of(*m.whole);
     m.local->extents = in_rows(m.whole->extents);
     m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
-    const state_ptr& base = apart() ? rows : m.whole;
-    const index_t at = apart() ? p.in_message - own[0].in_message : p.at;
+    const state_ptr& base = is_apart ? rows : m.whole;
+    const index_t at = is_apart ? p.in_message - own[0].in_message : p.at;
     m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));
-    if (!apart()) continue;
+    if (!is_apart) continue;
     if (is_deferred) weft::detail::draw_own<float>(*m.whole, where_, m.local->memory.data(), p.at, p.count);
     else copy_rows(m.local, 0, m.whole, p.at, p.count);
     if (!m.whole->divided)
@@ -229,7 +239,6 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
 }
 
 WEFT_DEFINE void data_parallel_hooks::offload(unit& u, const device& home) {
-  if (!apart()) throw usage_error("weft: bind: parameters can be offloaded where several ranks divide them");
   for (member& m : u.members) move_to(*m.local, home);
 }
 
@@ -240,6 +249,7 @@ WEFT_DEFINE std::vector<std::pair<int, std::vector<int>>> data_parallel_hooks::b
     const auto found = leaf ? places_.find(leaf.get()) : places_.end();
     if (found == places_.end()) continue;
     const place at = found->second;
+    if (unit_at(at.unit).parts() == 1) continue;
     auto entry =
         std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.first == at.unit; });
     if (entry == result.end()) entry = result.insert(result.end(), {at.unit, {}});
@@ -252,10 +262,10 @@ WEFT_DEFINE std::vector<std::pair<int, std::vector<int>>> data_parallel_hooks::b
   return result;
 }
 
-WEFT_DEFINE const member& data_parallel_hooks::member_named(const std::string& name) const {
-  for (const unit& u : units_)
-    for (const member& m : u.members)
-      if (m.name == name) return m;
+WEFT_DEFINE data_parallel_hooks::place data_parallel_hooks::place_of(const std::string& name) const {
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    for (std::size_t m = 0; m < units_[u].members.size(); ++m)
+      if (units_[u].members[m].name == name) return {static_cast<int>(u), static_cast<int>(m)};
   refuse<value_error>({"weft: there is no parameter named ", name});
 }
 

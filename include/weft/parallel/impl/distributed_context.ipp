@@ -28,6 +28,40 @@ inline const parallel_options& checked(const parallel_options& o) {
   require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
   return o;
 }
+
+inline state_ptr find(const state_dict_t& all, const std::string& name) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
+  return found == all.end() ? nullptr : found->second;
+}
+
+/// A state tensor of an optimizer.
+struct state_key {
+  std::string kind, name;  // of the parameter
+  dtype type;
+  state_key(const std::string& key, dtype t)
+      : kind(key.substr(0, key.find('.'))), name(key.substr(key.find('.') + 1)), type(t) {}
+  std::string text() const { return kind + "." + name; }
+};
+
+/// The keys of rank `from`. Collective.
+inline std::vector<state_key> shared_keys(communicator& ranks, int from, std::vector<state_key> own,
+                                          const comm_options& o) {
+  if (ranks.size() == 1) return own;
+  std::string text;
+  for (const state_key& k : own) text += static_cast<char>(k.type) + k.text() + '\n';
+  std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
+  ranks.broadcast(size, from, o).wait();
+  std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  bytes.resize(static_cast<std::size_t>(size[0]));
+  ranks.broadcast(bytes, from, o).wait();
+  std::vector<state_key> all;
+  for (auto at = bytes.begin(); at != bytes.end();) {
+    const auto end = std::find(at, bytes.end(), '\n');
+    all.emplace_back(std::string(at + 1, end), static_cast<dtype>(*at));
+    at = end + 1;
+  }
+  return all;
+}
 }  // namespace parallel::detail
 
 WEFT_DEFINE distributed_context::distributed_context(const device& where, const training& of,
@@ -48,11 +82,13 @@ WEFT_DEFINE device distributed_context::device_of(const state_dict_t& parameters
 }
 
 WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const state_dict_t& buffers,
-                                           communicator& data, std::shared_ptr<communicator> owners,
+                                           std::shared_ptr<communicator> data,
+                                           std::shared_ptr<communicator> owners,
                                            const std::vector<int>& chunks,
                                            std::shared_ptr<communicator> layers,
                                            const parallel::expert_parameters& experts) {
-  parallel_.emplace(parameters, buffers, data, options_, where(), std::move(owners), chunks, experts);
+  data_ranks_ = data ? std::move(data) : ranks_;
+  parallel_.emplace(parameters, buffers, *data_ranks_, options_, where(), std::move(owners), chunks, experts);
   if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
   if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
   if (layers) parallel_->divide_layers(std::move(layers));
@@ -117,7 +153,31 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
   return having[0];
 }
 
+WEFT_DEFINE void distributed_context::hold_some(std::vector<model_tensor> all,
+                                                std::shared_ptr<communicator> among) {
+  model_ = std::move(all);
+  among_ = std::move(among);
+}
+
+WEFT_DEFINE void distributed_context::free_elements(const std::string& name, tensor_state& t) {
+  t.memory = buffer();
+  t.divided = std::make_shared<division>(division{name, t.whole(), {}});
+}
+
 WEFT_DEFINE state_dict_t distributed_context::full() {
+  const state_dict_t held = whole_of_held();
+  if (!among_) return held;
+  state_dict_t all;
+  for (const model_tensor& t : model_) {
+    parallel::state_ptr whole = parallel::detail::find(held, t.name);
+    if (!whole) whole = make_state(where(), t.tensor->whole(), t.tensor->type);
+    if (t.owner != model_tensor::everyone) parallel::share_elements(*among_, whole, t.owner, in_step(t.name));
+    all.emplace_back(t.name, std::move(whole));
+  }
+  return all;
+}
+
+WEFT_DEFINE state_dict_t distributed_context::whole_of_held() {
   state_dict_t all;
   for (const auto& [name, p] : local_) all.emplace_back(name, parallel_->whole_of(name, p));
   for (const auto& [name, b] : parallel_->buffers()) {
@@ -128,27 +188,65 @@ WEFT_DEFINE state_dict_t distributed_context::full() {
 }
 
 WEFT_DEFINE state_dict_t distributed_context::full_optimizer() {
-  communicator& shards = parallel_->groups().shards();
-  std::string keys;  // of the first rank, which has rows of every parameter
-  for (const auto& [key, t] : training_.state->tensors()) keys += key + '\n';
-  std::vector<std::int64_t> size{static_cast<std::int64_t>(keys.size())};
-  shards.broadcast(size, 0, in_step("optimizer")).wait();
-  std::vector<std::uint8_t> text(keys.begin(), keys.end());
-  text.resize(static_cast<std::size_t>(size[0]));
-  shards.broadcast(text, 0, in_step("optimizer")).wait();
+  const state_dict_t held = whole_state_of_held();
+  if (!among_) return held;
   state_dict_t all;
-  for (auto at = text.begin(); at != text.end(); ++at) {
-    const auto dot = std::find(at, text.end(), '.'), end = std::find(dot, text.end(), '\n');
-    const std::string kind(at, dot), name(dot + 1, end);
-    const auto rows = training_.state->find(kind, name);
-    all.emplace_back(kind + "." + name, parallel_->whole_of(name, rows ? rows : parallel::flat(where(), 0)));
-    at = end;
+  for (int r = 0; r < among_->size(); ++r) {
+    std::vector<parallel::detail::state_key> keys;  // of what rank r exports
+    for (const auto& [key, t] : held) {
+      const parallel::detail::state_key k(key, t->type);
+      const auto of =
+          std::find_if(model_.begin(), model_.end(), [&](const auto& m) { return m.name == k.name; });
+      if (of->owner == r || (of->owner == model_tensor::everyone && r == 0)) keys.push_back(k);
+    }
+    for (const auto& k : parallel::detail::shared_keys(*among_, r, std::move(keys), in_step("optimizer"))) {
+      const auto of =
+          std::find_if(model_.begin(), model_.end(), [&](const auto& m) { return m.name == k.name; });
+      parallel::state_ptr whole = r == among_->rank() ? parallel::detail::find(held, k.text()) : nullptr;
+      if (!whole) whole = make_state(where(), of->tensor->whole(), k.type);
+      parallel::share_elements(*among_, whole, r, in_step(k.name));
+      all.emplace_back(k.text(), std::move(whole));
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return all;
+}
+
+WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
+  state_dict_t all;
+  std::vector<communicator*> groups;  // that divide rows: of shared parameters, then of experts
+  for (const auto& [name, p] : local_)
+    if (communicator* const shards = &parallel_->shards_of(name);
+        std::find(groups.begin(), groups.end(), shards) == groups.end())
+      groups.push_back(shards);
+  for (communicator* const shards : groups) {
+    std::vector<parallel::detail::state_key> own;
+    for (const auto& [key, t] : training_.state->tensors())
+      if (const parallel::detail::state_key k(key, t->type); &parallel_->shards_of(k.name) == shards)
+        own.push_back(k);
+    // The first rank has rows of every parameter.
+    for (const auto& k : parallel::detail::shared_keys(*shards, 0, std::move(own), in_step("optimizer"))) {
+      const parallel::state_ptr rows = training_.state->find(k.kind, k.name);
+      all.emplace_back(k.text(),
+                       parallel_->whole_of(k.name, rows ? rows : parallel::flat(where(), 0, k.type)));
+    }
   }
   return all;
 }
 
 WEFT_DEFINE std::vector<held_tensor> distributed_context::held_tensors() const {
-  return parallel().held_tensors();
+  std::vector<held_tensor> own = parallel().held_tensors();
+  if (!among_) return own;
+  std::vector<held_tensor> all;
+  for (const model_tensor& t : model_) {
+    const auto here = std::find_if(own.begin(), own.end(), [&](const auto& h) { return h.name == t.name; });
+    all.push_back(
+        here != own.end()
+            ? std::move(*here)
+            : held_tensor{t.name, {t.tensor->type, t.tensor->whole()}, {}, nullptr, false, t.is_buffer});
+    if (t.owner != model_tensor::everyone) all.back().saves = all.back().saves && t.owner == among_->rank();
+  }
+  return all;
 }
 
 WEFT_DEFINE communicator& distributed_context::layer_ranks() const {

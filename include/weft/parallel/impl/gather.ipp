@@ -46,7 +46,9 @@ WEFT_DEFINE void parameter_gatherer::prefetch(int u, const runtime::purpose& why
   int started = 0;
   for (const read_event& e : order_.follow(why, {u, why.during, read})) {
     if (started == ahead_) return;
-    if (units_[static_cast<std::size_t>(e.unit)].stays) continue;
+    const unit &next = units_[static_cast<std::size_t>(e.unit)], &now = units_[static_cast<std::size_t>(u)];
+    // Ranks that have other experts read other units of experts: each group has an order of its own.
+    if (next.stays || next.shards != now.shards) continue;
     if (e.unit == u) return;  // is in use until then
     if (!at(e.unit).coming)
       if (const std::vector<int> missing = absent(e.unit, e.members); !missing.empty())
@@ -70,7 +72,7 @@ WEFT_DEFINE void parameter_gatherer::finish(const runtime::tape_identity& tape) 
 }
 
 WEFT_DEFINE void parameter_gatherer::reshard(int u) {
-  if (!apart_ || groups_.parts() == 1) return;
+  if (!apart_ || units_[static_cast<std::size_t>(u)].parts() == 1) return;
   for (std::size_t m = 0; m < at(u).present.size(); ++m) {
     if (!at(u).present[m]) continue;
     units_[static_cast<std::size_t>(u)].members[m].whole->memory = {};
@@ -83,6 +85,7 @@ WEFT_DEFINE void parameter_gatherer::invalidate() {
   order_.forget_tapes();
   for (int u = static_cast<int>(units_.size()); u-- > 0;) {  // in the order of the forward pass
     unit& of = units_[static_cast<std::size_t>(u)];
+    if (of.parts() == 1) continue;
     if (at(u).coming) arrive(u);
     for (const member& m : of.members) ++m.whole->version;
     reshard(u);
@@ -102,9 +105,9 @@ WEFT_DEFINE std::vector<int> parameter_gatherer::absent(int u, const std::vector
 
 WEFT_DEFINE void parameter_gatherer::start(int u, const std::vector<int>& chosen) {
   unit& of = units_[static_cast<std::size_t>(u)];
-  message_layout layout(of.members, chosen, groups_.parts());
-  const std::span<const piece> mine = layout.part(groups_.part());
-  state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(groups_.part())]);
+  message_layout layout(of.members, chosen, of.parts());
+  const std::span<const piece> mine = layout.part(of.part());
+  state_ptr own = flat(messages_, layout.counts[static_cast<std::size_t>(of.part())]);
   for (const piece& p : mine)
     copy_rows(own, p.in_message - mine[0].in_message, of.at(p.member).local, 0, p.count);
   own = in_type(type_, own);
@@ -112,8 +115,8 @@ WEFT_DEFINE void parameter_gatherer::start(int u, const std::vector<int>& chosen
   const rank_counts counts = layout.counts;
   at(u).coming.emplace(arrival{{}, std::move(layout), own, message, chosen});
   coming_.push_back(u);
-  at(u).coming->gather = groups_.shards().all_gather(elements_of(*own), elements_of(*message), counts,
-                                                     groups_.labelled(of.name));
+  at(u).coming->gather =
+      of.shards->all_gather(elements_of(*own), elements_of(*message), counts, groups_.labelled(of.name));
 }
 
 WEFT_DEFINE void parameter_gatherer::arrive(int u) {
@@ -129,8 +132,8 @@ WEFT_DEFINE void parameter_gatherer::arrive(int u) {
     if (apart_) whole.memory = where_.allocate(whole.bytes());
     at(u).present[static_cast<std::size_t>(m)] = true;
   }
-  for (int p = 0; p < groups_.parts(); ++p) {
-    if (p == groups_.part() && !apart_) continue;  // the rows of this rank are in place
+  for (int p = 0; p < of.parts(); ++p) {
+    if (p == of.part() && !apart_) continue;  // the rows of this rank are in place
     for (const piece& e : a.layout.part(p))
       copy_rows(of.at(e.member).whole, e.at, message, e.in_message, e.count);
   }

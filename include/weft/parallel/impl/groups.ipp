@@ -32,6 +32,7 @@ WEFT_DEFINE axis_bytes rank_groups::sent_by_axis() const {
   if (context_) all[static_cast<std::size_t>(mesh_axis::cp)] = payload(context_->ranks().sent());
   if (experts_) {
     all[static_cast<std::size_t>(mesh_axis::ep)] += payload(experts_->sent());
+    all[static_cast<std::size_t>(mesh_axis::fsdp)] += payload(expert_shards_->sent());
     all[static_cast<std::size_t>(mesh_axis::dp)] += payload(expert_replicas_->sent());
   }
   return all;

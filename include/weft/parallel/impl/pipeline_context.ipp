@@ -157,37 +157,6 @@ WEFT_DEFINE pipeline_context::evaluated_chunk pipeline_context::eval_chunk(const
   return evaluate(chunks_[static_cast<std::size_t>(c)], {.enter = enter, .leave = leave});
 }
 
-WEFT_DEFINE state_dict_t pipeline_context::full() {
-  state_dict_t all;
-  const state_dict_t own = distributed_context::full();
-  for (const auto* list : {&parameters_, &buffers_})
-    for (const auto& [name, p] : *list) {
-      const int owner = owner_of(name);
-      const auto found =
-          std::find_if(own.begin(), own.end(), [&, n = &name](const auto& o) { return o.first == *n; });
-      parallel::state_ptr whole = owner == stage() ? found->second : make_state(where(), p->whole(), p->type);
-      parallel::share_elements(*stages_, whole, owner, control(name));
-      all.emplace_back(name, std::move(whole));
-    }
-  return all;
-}
-
-WEFT_DEFINE std::vector<held_tensor> pipeline_context::held_tensors() const {
-  const std::vector<held_tensor> own = distributed_context::held_tensors();
-  std::vector<held_tensor> all;
-  for (const auto& [name, owner] : owner_) {  // in the order of the model
-    const bool is_buffer = all.size() >= parameters_.size();
-    const state_dict_t& list = is_buffer ? buffers_ : parameters_;
-    const tensor_state& t = *list[all.size() - (is_buffer ? parameters_.size() : 0)].second;
-    const auto here =
-        std::find_if(own.begin(), own.end(), [n = &name](const held_tensor& h) { return h.name == *n; });
-    all.push_back(here != own.end() ? *here
-                                    : held_tensor{name, {t.type, t.whole()}, {}, nullptr, false, is_buffer});
-    all.back().saves = all.back().saves && owner == stage();
-  }
-  return all;
-}
-
 WEFT_DEFINE std::string pipeline_context::to_string() const {
   double all = 0;
   for (const double c : costs_) all += c;
@@ -322,26 +291,23 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
   parallel::begin_as_first(*alike, control(""), where(), whole);
   state_dict_t own[2];
   std::vector<int> chunk_of;  // of each of these parameters, the first chunk on this stage
+  std::vector<model_tensor> model;
   const state_dict_t* const all[] = {&parameters_, &buffers_};
   for (int k = 0; k < 2; ++k)
     for (const auto& [name, t] : *all[k]) {
       const std::vector<int> chunks = chunks_that_read(readings, t.get());
-      owner_.emplace_back(name, schedule_.stage_of[static_cast<std::size_t>(chunks[0])]);
+      model.push_back({name, t, schedule_.stage_of[static_cast<std::size_t>(chunks[0])], k == 1});
       const auto here = std::find_if(chunks.begin(), chunks.end(), [&](int c) { return on_this_stage(c); });
       if (here == chunks.end()) {  // another stage has it
-        t->memory = buffer();
-        t->divided = std::make_shared<division>(division{name, t->whole(), {}});
+        free_elements(name, *t);
         continue;
       }
       own[k].emplace_back(name, t);
       if (k == 0) chunk_of.push_back(*here);
     }
-  hold(own[0], own[1], *data_, owners_, chunk_of, layers_);
+  hold(own[0], own[1], data_, owners_, chunk_of, layers_);
+  hold_some(std::move(model), stages_);
   for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
-}
-
-WEFT_DEFINE int pipeline_context::owner_of(const std::string& name) const {
-  return std::find_if(owner_.begin(), owner_.end(), [&](const auto& o) { return o.first == name; })->second;
 }
 
 WEFT_DEFINE int pipeline_context::chunk_after(index_t blocks) const {

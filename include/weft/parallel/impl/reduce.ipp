@@ -63,9 +63,7 @@ WEFT_DEFINE void gradient_reducer::deliver() {
 
 WEFT_DEFINE index_t gradient_reducer::bytes() const {
   index_t n = 0;
-  for (const unit& u : units_)
-    n += size_of(dtype::f32) *
-         (reduces_each_ ? u.message.counts[static_cast<std::size_t>(groups_.part())] : u.message.count);
+  for (const unit& u : units_) n += size_of(dtype::f32) * (reduces_each_ ? u.own_count() : u.message.count);
   return n;
 }
 
@@ -74,20 +72,19 @@ WEFT_DEFINE void gradient_reducer::start(int u, state_ptr message) {
   message = in_type(type_, message);
   under_way_.push_back({u, message, message, {}, {}});
   reduction_step& r = under_way_.back();
-  if (groups_.parts() == 1) {
+  if (of.parts() == 1) {
     // Messages of a hook start after those of the previous bucket, so that all ranks have the same order.
     if (!hook_) r.message_in_flight = send_across(r).value_or(work{});
     return;
   }
-  r.own = flat(messages_, of.message.counts[static_cast<std::size_t>(groups_.part())], type_);
-  r.message_in_flight =
-      groups_.shards().reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum,
-                                      of.message.counts, groups_.labelled(of.name));
+  r.own = flat(messages_, of.own_count(), type_);
+  r.message_in_flight = of.shards->reduce_scatter(elements_of(*message), elements_of(*r.own), reduction::sum,
+                                                  of.message.counts, groups_.labelled(of.name));
 }
 
 WEFT_DEFINE next_message gradient_reducer::messages_across(const reduction_step& r) {
   const unit& of = units_[static_cast<std::size_t>(r.unit)];
-  communicator& replicas = of.replicas ? *of.replicas : groups_.replicas();
+  communicator& replicas = *of.replicas;
   if (replicas.size() == 1 || !sends_) return [] { return std::nullopt; };
   if (!hook_)
     return [own = r.own, &replicas, options = groups_.labelled(of.name),
@@ -123,7 +120,7 @@ WEFT_DEFINE void gradient_reducer::advance() {
 
 WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced) {
   unit& of = units_[static_cast<std::size_t>(u)];
-  const std::span<const piece> own = of.message.part(groups_.part());
+  const std::span<const piece> own = of.message.part(of.part());
   for (const piece& p : own) {
     member& m = of.at(p.member);
     if (!std::exchange(m.seen, false)) continue;

@@ -60,11 +60,5 @@ WEFT_DEFINE comm_options stage_messages::labelled(const pipeline::step& e, comm_
   return o;
 }
 
-WEFT_DEFINE void share_elements(communicator& stages, const state_ptr& t, int from, const comm_options& o) {
-  const state_ptr message = reachable(message_device(t->where, &stages), t);
-  stages.broadcast(elements_of(*message), from, o).wait();
-  if (message != t && from != stages.rank()) copy_rows(t, 0, message, 0, t->extents.size());
-}
-
 }  // namespace parallel
 }  // namespace weft

@@ -92,6 +92,12 @@ WEFT_DEFINE state_ptr reachable(const device& messages, const state_ptr& t) {
   return copy;
 }
 
+WEFT_DEFINE void share_elements(communicator& ranks, const state_ptr& t, int from, const comm_options& o) {
+  const state_ptr message = reachable(message_device(t->where, &ranks), t);
+  ranks.broadcast(elements_of(*message), from, o).wait();
+  if (message != t && from != ranks.rank()) copy_rows(t, 0, message, 0, t->extents.size());
+}
+
 WEFT_DEFINE std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
     const std::size_t end = std::min(name.find('.', at), name.size());
@@ -135,7 +141,8 @@ WEFT_DEFINE std::vector<std::vector<int>> divided_into_units(const state_dict_t&
   return units;
 }
 
-WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o, int parts,
+WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const parallel_options& o,
+                                       communicator& shards, communicator& replicas,
                                        const std::vector<int>& chunks) {
   std::vector<unit> units;
   for (const std::vector<int>& numbers : divided_into_units(parameters, o, chunks)) {
@@ -149,19 +156,9 @@ WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const par
     const std::string path = o.unit ? o.unit(members[0].name) : block_of(members[0].name);
     const std::string several = members.size() > 1 ? " .. " + members.back().name : "";
     const std::string name = path.empty() ? members[0].name + several : path;
-    message_layout message(members, all, parts);
-    units.push_back({name, std::move(members), std::move(all), std::move(message), nullptr, path.empty()});
-  }
-  return units;
-}
-
-WEFT_DEFINE std::vector<unit> units_of(const state_dict_t& parameters, const expert_parameters& experts,
-                                       const parallel_options& o, int parts, const std::vector<int>& chunks) {
-  std::vector<unit> units = units_of(parameters, o, parts, chunks);
-  for (unit& u : units_of(experts.parameters, o, parts)) {
-    for (member& m : u.members) m.number += static_cast<int>(parameters.size());
-    u.replicas = experts.replicas.get();
-    units.push_back(std::move(u));
+    message_layout message(members, all, shards.size());
+    units.push_back(
+        {name, std::move(members), std::move(all), std::move(message), &shards, &replicas, path.empty()});
   }
   return units;
 }
