@@ -95,11 +95,11 @@ constexpr int batches = 12;
 
 /// Steps of the same `batches` micro-batches of all ranks, up to step `last`. With a folder, from the
 /// checkpoint there, and the last step is saved.
-outcome trained(communicator& ranks, const ranks_and_stage& mesh, const setting& s, std::int64_t last = 3,
-                const std::string& folder = "") {
-  net model = made(s);
+template <class Model>
+outcome train(Model model, communicator& ranks, const parallel_options& options, std::int64_t last = 3,
+              const std::string& folder = "") {
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
-  auto run = bind<sharded_plan>(model, optimizer, ranks, mesh.options());
+  auto run = bind<sharded_plan>(model, optimizer, ranks, options);
   outcome o;
   std::optional<checkpointer<decltype(run)>> saves;
   if (!folder.empty()) saves.emplace(folder, run, checkpoint_options{});
@@ -124,6 +124,35 @@ outcome trained(communicator& ranks, const ranks_and_stage& mesh, const setting&
   for (const auto& [name, p] : run.local()) o.elements += p->extents.size();
   return o;
 }
+
+outcome trained(communicator& ranks, const ranks_and_stage& mesh, const setting& s, std::int64_t last = 3,
+                const std::string& folder = "") {
+  return train(made(s), ranks, mesh.options(), last, folder);
+}
+
+struct deep_block {
+  layer_normalization<C> norm;
+  mixture_of_experts<C, feed_forward<C, 6>> moe;
+  auto operator()(expression auto x) const {
+    auto y = shared(x);
+    return y + moe.with_losses(norm(y), 0.1f, 0.01f);
+  }
+};
+struct deep_net {
+  linear<3, C> in;
+  repeat<deep_block> h;
+  linear<C, 1> out;
+
+  static deep_net create(index_t experts) {
+    deep_net n;
+    for (int i = 0; i < 3; ++i)
+      n.h.blocks.push_back(
+          {{}, decltype(deep_block::moe)::create(C, experts, {}, [] { return feed_forward<C, 6>(); })});
+    initialize(n, 4);
+    return n;
+  }
+  auto loss(expression auto x, expression auto y) const { return mean(square(out(h(in(x))) - y)); }
+};
 
 void check_near(const std::vector<double>& a, const std::vector<double>& b, double within) {
   REQUIRE(a.size() == b.size());
@@ -196,6 +225,22 @@ TEST_CASE("ranks with the same experts divide them, and all ranks of a copy the 
         CHECK(elements == one.elements * sizes.dp);
       }
   }
+}
+
+TEST_CASE("gathered in advance: each group of ranks has one order, whatever the experts that others have") {
+  outcome one;
+  run_ranks(1, [&](communicator& ranks) { one = train(deep_net::create(3), ranks, {}); });
+  for (const mesh_sizes& sizes : {mesh_sizes{.fsdp = 2, .ep = 2}, mesh_sizes{.fsdp = 3, .ep = 4}})
+    for (const int prefetch : {0, 1, 2, 5})
+      for (const bool reshard : {false, true}) {
+        parallel_options o = ranks_and_stage{sizes, sharding::parameters}.options();
+        o.prefetch = prefetch;
+        o.reshard_after_forward = reshard;
+        CAPTURE(to_string(sizes));
+        CAPTURE(prefetch);
+        run_ranks(static_cast<int>(sizes.ranks()),
+                  [&](communicator& ranks) { check_same(train(deep_net::create(3), ranks, o), one); });
+      }
 }
 
 TEST_CASE(
