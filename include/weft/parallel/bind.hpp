@@ -47,8 +47,10 @@ class bound_run : public Context {
   using programs = Options;
 
   [[gnu::cold]] bound_run(const state_dict_t& parameters, const state_dict_t& buffers, Optimizer& optimizer,
-                          std::shared_ptr<communicator> ranks, const parallel_options& o)
+                          std::shared_ptr<communicator> ranks, const parallel_options& o,
+                          parallel::expert_division experts = {})
       : bound_run(Context::device_of(parameters), optimizer, std::move(ranks), o) {
+    Context::divide_experts(std::move(experts));
     Context::hold(parameters, buffers);
   }
 
@@ -124,6 +126,29 @@ concept divides_context = Plan::strategy_type::has(mesh_axis::cp);
 /// Whether a policy has the axis ep: bind is then that of parallel/expert_parallel.hpp.
 template <class Plan>
 concept divides_experts = Plan::strategy_type::has(mesh_axis::ep);
+namespace detail {
+template <mesh_axis A, class Strategy>
+struct axis_of;
+template <mesh_axis A, class First, class... Rest>
+struct axis_of<A, strategy::mesh<First, Rest...>>
+    : std::conditional_t<First::axis == A, std::type_identity<First>, axis_of<A, strategy::mesh<Rest...>>> {};
+
+/// How the axis ep of a policy divides the experts of `model`; nothing without that axis. Collective.
+template <class Plan, class Model>
+parallel::expert_division divided_experts([[maybe_unused]] const Model& model,
+                                          [[maybe_unused]] communicator& ranks,
+                                          [[maybe_unused]] const parallel_options& o) {
+  if constexpr (divides_experts<Plan> && divides_layers<Plan>)
+    static_assert(
+        !Plan::programs::by_positions,
+        "weft: bind: every rank of the axis tp sends the same rows to experts: the axis ep goes with "
+        "tp<activations::whole>, not with tp<activations::by_positions>");
+  if constexpr (!divides_experts<Plan>) return {};
+  else
+    return axis_of<mesh_axis::ep, typename Plan::strategy_type>::type::divided(
+        model, ranks, parallel::parameter_mesh(o, ranks.size()), o.timeout);
+}
+}  // namespace detail
 /// Whether it has one of these axes.
 template <class Plan>
 concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides_experts<Plan>;

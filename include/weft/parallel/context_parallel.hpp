@@ -130,18 +130,20 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   detail::place_model<Plan>(model, ranks, where);
   std::shared_ptr<communicator> context = group_along(ranks, sizes, mesh_axis::cp, mesh_axis::cp, {}, true);
   // For parameters and their gradients, cp is one more axis of copies.
-  const mesh_sizes copies{.dp = sizes.dp * sizes.cp, .fsdp = sizes.fsdp, .tp = sizes.tp};
+  const mesh_sizes copies = parallel::parameter_mesh(o, ranks.size());
   const auto along = [&](mesh_axis first, mesh_axis last) { return group_along(ranks, copies, first, last); };
   if constexpr (divides_layers<Plan>) {
     static_assert(!options::by_positions, "weft: bind: positions are divided by cp or by tp, not by both");
     return context_parallel_run<tensor_parallel_run<Optimizer, options>>(
         std::move(context), model, optimizer, o,
-        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), along(mesh_axis::dp, mesh_axis::fsdp),
-        along(mesh_axis::tp, mesh_axis::tp), along(mesh_axis::fsdp, mesh_axis::tp));
+        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), along(mesh_axis::dp, mesh_axis::ep),
+        along(mesh_axis::tp, mesh_axis::tp), along(mesh_axis::fsdp, mesh_axis::tp),
+        detail::divided_experts<Plan>(model, ranks, o));
   } else {
     return context_parallel_run<bound_run<Optimizer, options>>(
         std::move(context), detail::once_each(model), named_buffers(model), optimizer,
-        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o);
+        std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
+        detail::divided_experts<Plan>(model, ranks, o));
   }
 }
 

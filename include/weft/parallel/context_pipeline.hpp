@@ -19,7 +19,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
           pipeline_options p = {}, const device_options& where = {}) {
   check_axes(o, Plan::strategy_type::has);
   detail::place_model<Plan>(model, ranks, where);
-  const mesh_sizes inner{.cp = o.context_ranks, .tp = o.layer_ranks};
+  const mesh_sizes inner{.cp = o.context_ranks, .ep = o.expert_ranks, .tp = o.layer_ranks};
   std::shared_ptr<communicator> layers;
   if constexpr (divides_layers<Plan>) {
     layers = group_along(ranks, inner, mesh_axis::tp, mesh_axis::tp);
@@ -30,7 +30,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   return context_parallel_run<pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>>(
       group_along(ranks, inner, mesh_axis::cp, mesh_axis::cp, {}, true), detail::once_each(model),
       named_buffers(model), optimizer, std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
-      std::move(p), std::move(layers));
+      std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>
   requires divides_context<Plan> && (Plan::strategy_type::has(mesh_axis::pp))

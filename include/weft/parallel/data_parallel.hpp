@@ -21,13 +21,12 @@ class data_parallel_hooks : public runtime::execution_hooks {
  public:
   /// Replaces parameters and buffers by those of rank 0, which sends only what differs. Deferred parameters
   /// are initialized; for sharded ones, each rank draws its own rows. Of divided layers, `parameters` are the
-  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`: those
-  /// of this rank, equal on all replicas. Collective.
+  /// parts of this rank. `owners` and `chunks`: see rank_groups and divided_into_units. `experts`:
+  /// how those among `parameters` are divided, equal on all replicas. Collective.
   [[gnu::cold]] data_parallel_hooks(const state_dict_t& parameters, state_dict_t buffers, communicator& ranks,
                                     const parallel_options& o, const device& where,
                                     std::shared_ptr<communicator> owners = nullptr,
-                                    const std::vector<int>& chunks = {},
-                                    const expert_parameters& experts = {});
+                                    const std::vector<int>& chunks = {}, const expert_division& experts = {});
 
   void before_program(operands leaves, const runtime::purpose& why) override;
   void after_program(operands leaves, const runtime::purpose& why) override;
@@ -143,9 +142,9 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// Whether the rows of a rank have memory of their own.
   bool apart(const unit& u) const { return options_.divide == sharding::parameters && u.parts() > 1; }
-  /// The units of all parameters, and after them those of experts, whose parameters follow the others.
+  /// The units of all parameters, those of experts last.
   [[gnu::cold]] std::vector<unit> divided_units(const state_dict_t& parameters,
-                                                const expert_parameters& experts,
+                                                const expert_division& experts,
                                                 const std::vector<int>& chunks) const;
 
   /// Creates the local parameters: tensors that refer to rows of the whole, or to rows in separate memory.

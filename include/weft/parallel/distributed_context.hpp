@@ -137,12 +137,13 @@ class distributed_context : public context {
   /// Divides these parameters and buffers among the ranks of `data`, or all ranks if null. For pipelines,
   /// `owners` are the ranks that hold a copy of the model together, and `chunks` says by parameter
   /// which chunk reads it. `layers`: the ranks that divide layers, of which these parameters are the parts of
-  /// this rank. `experts`: see data_parallel_hooks. Collective.
+  /// this rank. Of experts that other ranks have, the elements are freed. Collective.
   [[gnu::cold]] void hold(const state_dict_t& parameters, const state_dict_t& buffers,
                           std::shared_ptr<communicator> data = nullptr,
                           std::shared_ptr<communicator> owners = nullptr, const std::vector<int>& chunks = {},
-                          std::shared_ptr<communicator> layers = nullptr,
-                          const parallel::expert_parameters& experts = {});
+                          std::shared_ptr<communicator> layers = nullptr);
+  /// Says which ranks have which experts, before hold(). Throws usage_error for local steps.
+  void divide_experts(parallel::expert_division by);
   bool holds_parameters() const { return parallel_.has_value(); }
 
   /// A parameter or buffer of the whole model.
@@ -155,7 +156,9 @@ class distributed_context : public context {
   };
   /// For runs that hold() some tensors of the model: all of them, in its order, of which the ranks of `among`
   /// hold different ones.
-  void hold_some(std::vector<model_tensor> all, std::shared_ptr<communicator> among);
+  void hold_some(std::vector<model_tensor> all, std::shared_ptr<communicator> among) {
+    distributed_.push_back({std::move(all), std::move(among)});
+  }
   /// Frees the elements of a tensor that other ranks hold.
   static void free_elements(const std::string& name, tensor_state& t);
 
@@ -218,9 +221,20 @@ class distributed_context : public context {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
   comm_options in_step(const std::string& label) const { return parallel_->groups().labelled(label, true); }
+  /// Tensors of which the ranks of `among` hold different ones.
+  struct distributed_tensors {
+    std::vector<model_tensor> all;
+    std::shared_ptr<communicator> among;
+    const model_tensor& named(const std::string& name) const;
+  };
   /// Complete copies of the parameters and buffers, or of the optimizer state, that this rank has a part of.
   state_dict_t whole_of_held();
   state_dict_t whole_state_of_held();
+  /// The same of all of these tensors. Collective.
+  state_dict_t shared_among(const distributed_tensors& of, const state_dict_t& held) const;
+  state_dict_t state_shared_among(const distributed_tensors& of, const state_dict_t& held) const;
+  /// Where parameters are not sharded, what all ranks that divide experts have is counted by the first.
+  bool counts_beside_experts(const tensor_state& p) const;
   /// The gradients that this rank counts in norms: of the rows that it updates and no other owner updates.
   tensor_list owned_gradients() const;
 
@@ -230,8 +244,8 @@ class distributed_context : public context {
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
   state_dict_t local_;
-  std::vector<model_tensor> model_;  // if the ranks of among_ hold different tensors
-  std::shared_ptr<communicator> among_;
+  std::vector<distributed_tensors> distributed_;  // experts, then stages of a pipeline
+  parallel::expert_division experts_divided_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
   index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used

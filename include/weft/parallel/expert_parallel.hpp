@@ -10,19 +10,14 @@
 // they are, and summed over the ranks of the axes dp and fsdp that have the same.
 #pragma once
 
-#include <algorithm>
-#include <optional>
+#include <chrono>
+#include <memory>
+#include <vector>
 
 #include <weft/nn/mixture_of_experts.hpp>
 #include <weft/parallel/bind.hpp>
 
 namespace weft {
-
-/// The axis of a mesh along which experts are divided.
-struct ep {
-  static constexpr mesh_axis axis = mesh_axis::ep;
-  static constexpr sharding divide = sharding::none;
-};
 
 namespace parallel {
 
@@ -62,89 +57,53 @@ class expert_group final : public runtime::expert_ranks {
   std::chrono::milliseconds timeout_;
 };
 
-/// A parameter of an expert, which is number `expert` of `experts`.
-struct expert_place {
-  const tensor_state* parameter;
-  index_t expert, experts;
-};
-
 /// Finds the parameters of experts in a walk over a model.
 class expert_finder {
  public:
+  explicit expert_finder(int ranks) : ranks_(ranks) {}
+
   template <index_t C, class Expert, bool Renormalise>
   void enter(const mixture_of_experts<C, Expert, Renormalise>& m) {
-    for (std::size_t e = 0; e < m.experts.size(); ++e)
-      for (const state_ptr& p : parameters_of(m.experts[e]))
-        found_.push_back({p.get(), static_cast<index_t>(e), static_cast<index_t>(m.experts.size())});
+    const auto experts = static_cast<index_t>(m.experts.size());
+    for (int r = 0; r < ranks_; ++r) {
+      const index_t first = first_of_part(experts, ranks_, r), count = count_of_part(experts, ranks_, r);
+      for (index_t e = first; e < first + count; ++e)
+        for (const state_ptr& p : parameters_of(m.experts[static_cast<std::size_t>(e)]))
+          found_.push_back({p, r});
+    }
   }
   template <class Path, class Tensor>
   void operator()(const Path&, const Tensor&) {}
-  /// The expert that `t` belongs to; null if it is shared by all tokens.
-  const expert_place* find(const tensor_state& t) const {
-    for (const expert_place& p : found_)
-      if (p.parameter == &t) return &p;
-    return nullptr;
-  }
+
+  /// The parameters of all experts, and the rank that has each.
+  const std::vector<expert_division::place>& found() const { return found_; }
 
  private:
-  std::vector<expert_place> found_;
+  int ranks_;
+  std::vector<expert_division::place> found_;
 };
 
 }  // namespace parallel
 
-/// A run in which the ranks along axis ep divide experts. See bind.
-template <class Optimizer, class Options>
-class expert_parallel_run : public bound_run<Optimizer, Options> {
-  using base = bound_run<Optimizer, Options>;
-  using model_tensor = typename base::model_tensor;
+/// The axis of a mesh along which experts are divided.
+struct ep {
+  static constexpr mesh_axis axis = mesh_axis::ep;
+  static constexpr sharding divide = sharding::none;
 
- public:
-  /// `experts`: the groups of this rank, without parameters.
+  /// How the experts of `model` are divided among ranks that form the mesh `sizes`. Collective.
   template <class Model>
-  expert_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
-                      std::shared_ptr<communicator> ranks, parallel::expert_parameters experts)
-      : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o) {
-    const state_dict_t parameters = detail::once_each(model), buffers = named_buffers(model);
-    state_dict_t all = parameters;
-    all.insert(all.end(), buffers.begin(), buffers.end());
-    const comm_options control{.label = "first values", .timeout = o.timeout, .control = true};
-    parallel::begin_as_first(base::ranks(), control, this->where(), all);
-    parallel::expert_finder finder;
+  static parallel::expert_division divided(const Model& model, communicator& ranks, const mesh_sizes& sizes,
+                                           std::chrono::milliseconds timeout) {
+    const auto along = [&](mesh_axis a) { return group_along(ranks, sizes, a, a, {}, true); };
+    parallel::expert_finder finder(sizes.ep);
     detail::walk<detail::tensors_of::parameters>(model, detail::no_path{}, finder);
-    const std::shared_ptr<communicator> among = experts.among;
-    std::vector<model_tensor> tensors;
-    state_dict_t shared;
-    for (const auto& [name, p] : parameters) {
-      const parallel::expert_place* const of = finder.find(*p);
-      const int owner = of ? owner_of(*of, among->size()) : model_tensor::everyone;
-      tensors.push_back({name, p, owner, false});
-      if (!of) shared.emplace_back(name, p);
-      else if (owner == among->rank()) experts.parameters.emplace_back(name, p), own_.push_back(p);
-      else base::free_elements(name, *p);
-    }
-    for (const auto& [name, b] : buffers) tensors.push_back({name, b, model_tensor::everyone, true});
-    // Where parameters are not sharded, each of these ranks has the shared ones and experts of its own.
-    base::hold(shared, buffers, nullptr, o.divide == sharding::none ? among : nullptr, {}, nullptr, experts);
-    base::hold_some(std::move(tensors), among);
-    if (among->size() == 1) return;
-    group_.emplace(among, this->where(), o.timeout);
-    base::experts_ = &*group_;
+    parallel::expert_division all{finder.found(), along(mesh_axis::ep), along(mesh_axis::fsdp),
+                                  along(mesh_axis::dp)};
+    if (sizes.ep > 1)
+      all.exchange = std::make_shared<parallel::expert_group>(
+          all.among, named_parameters(model).front().second->where, timeout);
+    return all;
   }
-
- private:
-  static int owner_of(const parallel::expert_place& p, int ranks) {
-    int r = 0;
-    while (p.expert >= first_of_part(p.experts, ranks, r) + count_of_part(p.experts, ranks, r)) ++r;
-    return r;
-  }
-  /// Parameters that all ranks have are counted by the first.
-  bool counts(const tensor_state& p) const override {
-    return base::groups().parts() > 1 || base::groups().experts()->rank() == 0 ||
-           std::any_of(own_.begin(), own_.end(), [&](const auto& own) { return own.get() == &p; });
-  }
-
-  tensor_list own_;  // parameters of the experts of this rank
-  std::optional<parallel::expert_group> group_;
 };
 
 /// Binds a model to a mesh with the axis ep: its ranks process different data and divide the experts of every
@@ -154,28 +113,21 @@ class expert_parallel_run : public bound_run<Optimizer, Options> {
 /// has throws value_error; `run.full()` gives whole copies. Throws usage_error if the sizes do not multiply
 /// to the number of ranks.
 template <class Plan, class Model, class Optimizer>
-  requires divides_experts<Plan>
+  requires(divides_experts<Plan> && !divides_layers<Plan> && !divides_context<Plan> &&
+           !Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           const device_options& where = {}) {
   check_axes(o, Plan::strategy_type::has);
-  if (o.local_steps > 1)
-    throw usage_error(
-        "weft: bind: ranks that divide experts have the same values of all other parameters in every step: "
-        "local_steps do not go with the axis ep");
-  const int n = ranks.size(), of_copy = o.divide == sharding::none ? o.expert_ranks
-                                        : o.shard_ranks            ? o.shard_ranks
-                                                                   : n;
-  const mesh_sizes sizes{
-      .dp = std::max(1, n / of_copy), .fsdp = std::max(1, of_copy / o.expert_ranks), .ep = o.expert_ranks};
-  check_mesh(sizes, n);
+  parallel::parameter_mesh(o, ranks.size());
   detail::place_model<Plan>(model, ranks, where);
-  const auto along = [&](mesh_axis a) { return group_along(ranks, sizes, a, a, {}, true); };
-  return expert_parallel_run<Optimizer, typename Plan::programs>(
-      model, optimizer, o, {std::shared_ptr<void>(), &ranks},
-      {{}, along(mesh_axis::ep), along(mesh_axis::fsdp), along(mesh_axis::dp)});
+  return bound_run<Optimizer, typename Plan::programs>(
+      detail::once_each(model), named_buffers(model), optimizer,
+      std::shared_ptr<communicator>(std::shared_ptr<void>(), &ranks), o,
+      detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>
-  requires divides_experts<Plan>
+  requires(divides_experts<Plan> && !divides_layers<Plan> && !divides_context<Plan> &&
+           !Plan::strategy_type::has(mesh_axis::pp))
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_sizes& sizes,
           const device_options& where = {}) {
   return bind<Plan>(model, optimizer, ranks, Plan::strategy_type::options(check_mesh(sizes, ranks.size())),

@@ -10,6 +10,11 @@
 
 namespace weft::parallel {
 
+/// The mesh of the ranks as parameters are distributed over them: ranks along cp, which process other
+/// positions of the same sequences, have copies and count along dp and fsdp. Throws usage_error if it does
+/// not have `ranks` ranks.
+[[gnu::cold]] mesh_sizes parameter_mesh(const parallel_options& o, int ranks);
+
 /// The groups of ranks that share one copy of the parameters and that hold equal shards of different copies.
 class rank_groups {
  public:

@@ -28,9 +28,11 @@ class pipeline_run : public bound_run<Optimizer, Options, pipeline_context> {
   [[gnu::cold]] pipeline_run(const state_dict_t& parameters, const state_dict_t& buffers,
                              Optimizer& optimizer, std::shared_ptr<communicator> ranks,
                              const parallel_options& o, pipeline_options p,
-                             std::shared_ptr<communicator> layers)
+                             std::shared_ptr<communicator> layers, parallel::expert_division experts = {})
       : base(base::device_of(parameters), optimizer, std::move(ranks), o, parameters, buffers, std::move(p),
-             std::move(layers), DividesBackward) {}
+             std::move(layers), DividesBackward) {
+    base::divide_experts(std::move(experts));
+  }
 
   /// Divides the model among the stages, as the first step does: `statement` is a loss of the model, of which
   /// nothing is computed. Call it before reading a checkpoint or exporting a model that has not been trained.
@@ -98,7 +100,7 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const paralle
   if (!p.schedule) p.schedule = axis::make;
   return pipeline_run<Optimizer, typename Plan::programs, axis::divides_backward>(
       detail::once_each(model), named_buffers(model), optimizer, {std::shared_ptr<void>(), &ranks}, o,
-      std::move(p), std::move(layers));
+      std::move(p), std::move(layers), detail::divided_experts<Plan>(model, ranks, o));
 }
 template <class Plan, class Model, class Optimizer>
   requires(Plan::strategy_type::has(mesh_axis::pp) && !divides_context<Plan>)

@@ -64,18 +64,22 @@ struct parallel_options {
   bool reduces_each() const { return divide >= sharding::gradients; }
 };
 
-/// Throws usage_error if several ranks are to divide what a policy with the axes `has` does not.
+/// Throws usage_error if a number of ranks is not positive, or several are to divide what a policy with the
+/// axes `has` does not.
 inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
-  const std::pair<mesh_axis, index_t> asked[] = {{mesh_axis::pp, o.stages},
-                                                 {mesh_axis::cp, o.context_ranks},
-                                                 {mesh_axis::ep, o.expert_ranks},
-                                                 {mesh_axis::tp, o.layer_ranks}};
-  const char* const what[] = {" stages need", " ranks that divide positions need",
-                              " ranks that divide experts need", " ranks that divide layers need"};
-  for (std::size_t i = 0; i < std::size(asked); ++i)
-    if (asked[i].second > 1 && !has(asked[i].first))
-      throw usage_error("weft: bind: " + std::to_string(asked[i].second) + what[i] +
-                        " a policy with the axis " + name_of(asked[i].first));
+  const struct {
+    mesh_axis axis;
+    int ranks;
+    const char *field, *what;
+  } asked[] = {{mesh_axis::pp, o.stages, "stages", " stages need"},
+               {mesh_axis::cp, o.context_ranks, "context_ranks", " ranks that divide positions need"},
+               {mesh_axis::ep, o.expert_ranks, "expert_ranks", " ranks that divide experts need"},
+               {mesh_axis::tp, o.layer_ranks, "layer_ranks", " ranks that divide layers need"}};
+  for (const auto& a : asked) {
+    if (a.ranks < 1) refuse<usage_error>({"weft: bind: ", a.field, " is ", a.ranks});
+    if (a.ranks > 1 && !has(a.axis))
+      refuse<usage_error>({"weft: bind: ", a.ranks, a.what, " a policy with the axis ", name_of(a.axis)});
+  }
 }
 
 // Axes of `strategy::mesh`.
@@ -125,8 +129,6 @@ struct mesh {
                  int{has(mesh_axis::cp)} + int{has(mesh_axis::ep)} + int{has(mesh_axis::tp)}) ==
                     int{sizeof...(Axes)},
                 "weft: mesh: an axis is given once");
-  static_assert(!has(mesh_axis::ep) || !(has(mesh_axis::pp) || has(mesh_axis::cp) || has(mesh_axis::tp)),
-                "weft: mesh: the axis ep goes with dp and fsdp, and with no other axis");
   /// The options of programs: those of the axes that change them (parallel/tensor_parallel.hpp,
   /// parallel/context_parallel.hpp).
   template <class Options>

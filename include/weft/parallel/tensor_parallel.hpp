@@ -81,8 +81,10 @@ class tensor_parallel_run : public bound_run<Optimizer, Options> {
   template <class Model>
   tensor_parallel_run(Model& model, Optimizer& optimizer, const parallel_options& o,
                       std::shared_ptr<communicator> ranks, std::shared_ptr<communicator> data,
-                      std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners)
+                      std::shared_ptr<communicator> layers, std::shared_ptr<communicator> owners,
+                      parallel::expert_division experts = {})
       : base(base::device_of(named_parameters(model)), optimizer, std::move(ranks), o) {
+    base::divide_experts(std::move(experts));
     parallel::divide_layers(model, *layers, {.timeout = o.timeout, .control = true});
     base::hold(named_parameters(model), named_buffers(model), std::move(data), std::move(owners), {},
                std::move(layers));
@@ -107,9 +109,10 @@ auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const mesh_si
   detail::place_model<Plan>(model, ranks, where);
   return tensor_parallel_run<Optimizer, typename Plan::programs>(
       model, optimizer, options, {std::shared_ptr<void>(), &ranks},
-      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::cp),
+      group_along(ranks, sizes, mesh_axis::dp, mesh_axis::ep),
       group_along(ranks, sizes, mesh_axis::tp, mesh_axis::tp),
-      group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp));
+      group_along(ranks, sizes, mesh_axis::fsdp, mesh_axis::tp),
+      detail::divided_experts<Plan>(model, ranks, options));
 }
 
 }  // namespace weft

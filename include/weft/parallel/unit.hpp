@@ -16,6 +16,10 @@
 #include <weft/nn/module.hpp>
 #include <weft/run/convert.hpp>
 
+namespace weft::runtime {
+class expert_ranks;
+}
+
 namespace weft::parallel {
 
 /// A shared tensor.
@@ -107,11 +111,20 @@ struct unit {
                                                                const parallel_options& o,
                                                                const std::vector<int>& chunks);
 
-/// Parameters of the experts of this rank: ranks that process different data divide the experts `among` each
-/// other. Of those that have the same experts, `shards` divide their rows and `replicas` have the same rows.
-struct expert_parameters {
-  state_dict_t parameters{};
+/// How ranks that process different data divide the experts of a model `among` each other. Of those that have
+/// the same experts, `shards` divide their rows and `replicas` have the same rows.
+struct expert_division {
+  static constexpr int everyone = -1;
+  struct place {
+    state_ptr parameter;
+    int owner;
+  };
+  std::vector<place> places{};  // the parameters of all experts, and the rank of `among` that has each
   std::shared_ptr<communicator> among{}, shards{}, replicas{};
+  std::shared_ptr<runtime::expert_ranks> exchange{};  // of rows; null if one rank has all experts
+
+  /// The rank of `among` that has `p`; everyone, if it is no parameter of an expert.
+  int owner_of(const tensor_state& p) const;
 };
 
 /// The units of these parameters, whose rows are divided among `shards`, named by block, by options.unit or

@@ -36,15 +36,17 @@ inline tokens batch(index_t number, index_t shift) {
   });
 }
 
-/// Three steps of two batches. Where positions are divided, the ranks along cp take the same batches.
-template <class Plan>
-outcome trained(communicator& ranks, const mesh_sizes& n) {
-  auto model = gpt2::model<>::create(small);
+/// Three steps of `batches` batches. Where positions are divided, the ranks along cp take the same batches.
+template <class Plan, class Model = gpt2::model<>>
+outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c = small, int batches = 2) {
+  auto model = Model::create(c);
   initialize(model, 3);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
   auto run = bind<Plan>(model, optimizer, ranks, n);
-  const int copies = n.dp * n.fsdp, micro = 2 / copies;
-  const int data = ranks.rank() % (copies * n.cp * n.tp) / (n.cp * n.tp);
+  const int copies = n.dp * n.fsdp * n.ep, micro = batches / copies;
+  const int coordinate =
+      n.coordinate(ranks.rank(), mesh_axis::dp) * n.fsdp + n.coordinate(ranks.rank(), mesh_axis::fsdp);
+  const int data = coordinate * n.ep + n.coordinate(ranks.rank(), mesh_axis::ep);
   outcome o;
   const auto loss_of = [&](index_t number) {
     const tokens x = batch(number, 0), y = batch(number, 1);
@@ -57,7 +59,7 @@ outcome trained(communicator& ranks, const mesh_sizes& n) {
   };
   for (int step = 0; step < 3; ++step) {
     const step_result r =
-        run.step(micro, [&](index_t j) { return loss_of(2 * step + data * micro + j); }, {.clip = 0.5});
+        run.step(micro, [&](index_t j) { return loss_of(batches * step + data * micro + j); }, {.clip = 0.5});
     o.losses.push_back(r.loss);
     o.norms.push_back(r.norm);
   }
@@ -69,11 +71,12 @@ outcome trained(communicator& ranks, const mesh_sizes& n) {
   return o;
 }
 
-template <class Plan>
-void trains_as_one_rank(const outcome& one, const mesh_sizes& n) {
+template <class Plan, class Model = gpt2::model<>>
+void trains_as_one_rank(const outcome& one, const mesh_sizes& n, const gpt2::config& c = small,
+                        int batches = 2) {
   CAPTURE(to_string(n));
   run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
-    const outcome o = trained<Plan>(ranks, n);
+    const outcome o = trained<Plan, Model>(ranks, n, c, batches);
     CHECK(largest_difference(o.losses, one.losses) < 1e-5);
     CHECK(largest_difference(o.norms, one.norms) < 1e-4);
     CHECK(largest_difference(o.parameters, one.parameters) < 1e-4);

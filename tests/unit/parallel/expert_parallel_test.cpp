@@ -365,6 +365,8 @@ TEST_CASE("options that do not go with the axis are refused") {
     };
     refused({.expert_ranks = 2, .local_steps = 2}, "local_steps do not go with the axis ep");
     refused({.expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
+    refused({.expert_ranks = 0}, "weft: bind: expert_ranks is 0");
+    refused({.divide = sharding::gradients, .shard_ranks = -1}, "weft: bind: shard_ranks is -1");
     refused({.divide = sharding::optimizer, .expert_ranks = 4}, "ep 4 needs 4 ranks, there are 2");
     refused({.divide = sharding::optimizer, .shard_ranks = 1, .expert_ranks = 2},
             "dp 2 x ep 2 needs 4 ranks, there are 2");

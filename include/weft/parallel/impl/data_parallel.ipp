@@ -13,7 +13,7 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
                                                      const device& where,
                                                      std::shared_ptr<communicator> owners,
                                                      const std::vector<int>& chunks,
-                                                     const expert_parameters& experts)
+                                                     const expert_division& experts)
     : options_(o),
       where_(where),
       messages_(message_device(where, &ranks)),
@@ -22,11 +22,12 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
       buffers_(std::move(buffers)),
       gatherer_(units_, groups_, o, where),
       reducer_(units_, groups_, o, where) {
-  for (const auto* list : {&parameters, &experts.parameters})
-    for (const auto& p : *list) check(p.first, *p.second);
-  state_dict_t all = parameters;
-  all.insert(all.end(), buffers_.begin(), buffers_.end());
-  begin_as_first(groups_.data(), groups_.labelled("", true), where_, all);
+  state_dict_t shared = buffers_;
+  for (const auto& [name, p] : parameters) {
+    check(name, *p);
+    if (experts.owner_of(*p) == expert_division::everyone) shared.emplace_back(name, p);
+  }
+  begin_as_first(groups_.data(), groups_.labelled("", true), where_, shared);
   groups_.divide_experts(experts.among, experts.shards, experts.replicas);
   if (o.offload_parameters && (o.divide != sharding::parameters || groups_.parts() == 1 ||
                                (experts.shards && experts.shards->size() == 1)))
@@ -43,13 +44,25 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
 }
 
 WEFT_DEFINE std::vector<unit> data_parallel_hooks::divided_units(const state_dict_t& parameters,
-                                                                 const expert_parameters& experts,
+                                                                 const expert_division& experts,
                                                                  const std::vector<int>& chunks) const {
-  std::vector<unit> all = units_of(parameters, options_, groups_.shards(), groups_.replicas(), chunks);
-  if (experts.parameters.empty()) return all;
-  for (unit& u : units_of(experts.parameters, options_, *experts.shards, *experts.replicas)) {
-    for (member& m : u.members) m.number += static_cast<int>(parameters.size());
-    all.push_back(std::move(u));
+  std::vector<unit> all;
+  for (const bool of_experts : {false, true}) {
+    state_dict_t chosen;
+    std::vector<int> numbers, chosen_chunks;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if ((experts.owner_of(*parameters[i].second) != expert_division::everyone) != of_experts) continue;
+      chosen.push_back(parameters[i]);
+      numbers.push_back(static_cast<int>(i));
+      if (!chunks.empty()) chosen_chunks.push_back(chunks[i]);
+    }
+    if (chosen.empty()) continue;
+    communicator& shards = of_experts ? *experts.shards : groups_.shards();
+    communicator& replicas = of_experts ? *experts.replicas : groups_.replicas();
+    for (unit& u : units_of(chosen, options_, shards, replicas, chosen_chunks)) {
+      for (member& m : u.members) m.number = numbers[static_cast<std::size_t>(m.number)];
+      all.push_back(std::move(u));
+    }
   }
   return all;
 }

@@ -18,10 +18,6 @@ inline const parallel_options& checked(const parallel_options& o) {
     if (!holds) refuse<usage_error>({"weft: bind: ", field, " is ", value});
   };
   require(o.local_steps >= 1, "local_steps", o.local_steps);
-  require(o.stages >= 1, "stages", o.stages);
-  require(o.layer_ranks >= 1, "layer_ranks", o.layer_ranks);
-  require(o.context_ranks >= 1, "context_ranks", o.context_ranks);
-  require(o.expert_ranks >= 1, "expert_ranks", o.expert_ranks);
   require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
   require(o.prefetch >= 0, "prefetch", o.prefetch);
   require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
@@ -85,10 +81,32 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
                                            std::shared_ptr<communicator> data,
                                            std::shared_ptr<communicator> owners,
                                            const std::vector<int>& chunks,
-                                           std::shared_ptr<communicator> layers,
-                                           const parallel::expert_parameters& experts) {
+                                           std::shared_ptr<communicator> layers) {
   data_ranks_ = data ? std::move(data) : ranks_;
-  parallel_.emplace(parameters, buffers, *data_ranks_, options_, where(), std::move(owners), chunks, experts);
+  state_dict_t held = parameters;
+  std::vector<int> held_chunks = chunks;
+  if (const auto& among = experts_divided_.among) {
+    held.clear();
+    held_chunks.clear();
+    parallel::begin_as_first(*data_ranks_, control("first values"), where(), parameters);
+    std::vector<model_tensor> all;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto& [name, p] = parameters[i];
+      const int owner = experts_divided_.owner_of(*p);
+      all.push_back({name, p, owner, false});
+      if (owner != model_tensor::everyone && owner != among->rank()) {
+        free_elements(name, *p);
+        continue;
+      }
+      held.push_back(parameters[i]);
+      if (!chunks.empty()) held_chunks.push_back(chunks[i]);
+    }
+    for (const auto& [name, b] : buffers) all.push_back({name, b, model_tensor::everyone, true});
+    hold_some(std::move(all), among);
+    if (!owners && options_.divide == sharding::none) owners = among;
+  }
+  parallel_.emplace(held, buffers, *data_ranks_, options_, where(), std::move(owners), held_chunks,
+                    experts_divided_);
   if (layers) layer_rank_.divides_layers(layers->size(), layers->rank());
   if (groups().data().size() > 1 || options_.deterministic || layers) hooks_ = &*parallel_;
   if (layers) parallel_->divide_layers(std::move(layers));
@@ -153,10 +171,13 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
   return having[0];
 }
 
-WEFT_DEFINE void distributed_context::hold_some(std::vector<model_tensor> all,
-                                                std::shared_ptr<communicator> among) {
-  model_ = std::move(all);
-  among_ = std::move(among);
+WEFT_DEFINE void distributed_context::divide_experts(parallel::expert_division by) {
+  if (by.among && options_.local_steps > 1)
+    throw usage_error(
+        "weft: bind: ranks that divide experts have the same values of all other parameters in every step: "
+        "local_steps do not go with the axis ep");
+  experts_divided_ = std::move(by);
+  experts_ = experts_divided_.exchange.get();
 }
 
 WEFT_DEFINE void distributed_context::free_elements(const std::string& name, tensor_state& t) {
@@ -164,14 +185,25 @@ WEFT_DEFINE void distributed_context::free_elements(const std::string& name, ten
   t.divided = std::make_shared<division>(division{name, t.whole(), {}});
 }
 
+WEFT_DEFINE const distributed_context::model_tensor& distributed_context::distributed_tensors::named(
+    const std::string& name) const {
+  return *std::find_if(all.begin(), all.end(), [&](const model_tensor& t) { return t.name == name; });
+}
+
 WEFT_DEFINE state_dict_t distributed_context::full() {
-  const state_dict_t held = whole_of_held();
-  if (!among_) return held;
+  state_dict_t all = whole_of_held();
+  for (const distributed_tensors& d : distributed_) all = shared_among(d, all);
+  return all;
+}
+
+WEFT_DEFINE state_dict_t distributed_context::shared_among(const distributed_tensors& of,
+                                                           const state_dict_t& held) const {
   state_dict_t all;
-  for (const model_tensor& t : model_) {
+  for (const model_tensor& t : of.all) {
     parallel::state_ptr whole = parallel::detail::find(held, t.name);
     if (!whole) whole = make_state(where(), t.tensor->whole(), t.tensor->type);
-    if (t.owner != model_tensor::everyone) parallel::share_elements(*among_, whole, t.owner, in_step(t.name));
+    if (t.owner != model_tensor::everyone)
+      parallel::share_elements(*of.among, whole, t.owner, in_step(t.name));
     all.emplace_back(t.name, std::move(whole));
   }
   return all;
@@ -188,23 +220,25 @@ WEFT_DEFINE state_dict_t distributed_context::whole_of_held() {
 }
 
 WEFT_DEFINE state_dict_t distributed_context::full_optimizer() {
-  const state_dict_t held = whole_state_of_held();
-  if (!among_) return held;
+  state_dict_t all = whole_state_of_held();
+  for (const distributed_tensors& d : distributed_) all = state_shared_among(d, all);
+  return all;
+}
+
+WEFT_DEFINE state_dict_t distributed_context::state_shared_among(const distributed_tensors& of,
+                                                                 const state_dict_t& held) const {
   state_dict_t all;
-  for (int r = 0; r < among_->size(); ++r) {
+  for (int r = 0; r < of.among->size(); ++r) {
     std::vector<parallel::detail::state_key> keys;  // of what rank r exports
     for (const auto& [key, t] : held) {
       const parallel::detail::state_key k(key, t->type);
-      const auto of =
-          std::find_if(model_.begin(), model_.end(), [&](const auto& m) { return m.name == k.name; });
-      if (of->owner == r || (of->owner == model_tensor::everyone && r == 0)) keys.push_back(k);
+      const int owner = of.named(k.name).owner;
+      if (owner == r || (owner == model_tensor::everyone && r == 0)) keys.push_back(k);
     }
-    for (const auto& k : parallel::detail::shared_keys(*among_, r, std::move(keys), in_step("optimizer"))) {
-      const auto of =
-          std::find_if(model_.begin(), model_.end(), [&](const auto& m) { return m.name == k.name; });
-      parallel::state_ptr whole = r == among_->rank() ? parallel::detail::find(held, k.text()) : nullptr;
-      if (!whole) whole = make_state(where(), of->tensor->whole(), k.type);
-      parallel::share_elements(*among_, whole, r, in_step(k.name));
+    for (const auto& k : parallel::detail::shared_keys(*of.among, r, std::move(keys), in_step("optimizer"))) {
+      parallel::state_ptr whole = r == of.among->rank() ? parallel::detail::find(held, k.text()) : nullptr;
+      if (!whole) whole = make_state(where(), of.named(k.name).tensor->whole(), k.type);
+      parallel::share_elements(*of.among, whole, r, in_step(k.name));
       all.emplace_back(k.text(), std::move(whole));
     }
   }
@@ -235,18 +269,21 @@ WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
 }
 
 WEFT_DEFINE std::vector<held_tensor> distributed_context::held_tensors() const {
-  std::vector<held_tensor> own = parallel().held_tensors();
-  if (!among_) return own;
-  std::vector<held_tensor> all;
-  for (const model_tensor& t : model_) {
-    const auto here = std::find_if(own.begin(), own.end(), [&](const auto& h) { return h.name == t.name; });
-    all.push_back(
-        here != own.end()
-            ? std::move(*here)
-            : held_tensor{t.name, {t.tensor->type, t.tensor->whole()}, {}, nullptr, false, t.is_buffer});
-    if (t.owner != model_tensor::everyone) all.back().saves = all.back().saves && t.owner == among_->rank();
+  std::vector<held_tensor> held = parallel().held_tensors();
+  for (const distributed_tensors& d : distributed_) {
+    std::vector<held_tensor> all;
+    for (const model_tensor& t : d.all) {
+      const auto here =
+          std::find_if(held.begin(), held.end(), [&](const auto& h) { return h.name == t.name; });
+      const tensor_spec whole{t.tensor->type, t.tensor->whole()};
+      all.push_back(here != held.end() ? std::move(*here)
+                                       : held_tensor{t.name, whole, {}, nullptr, false, t.is_buffer});
+      if (t.owner != model_tensor::everyone)
+        all.back().saves = all.back().saves && t.owner == d.among->rank();
+    }
+    held = std::move(all);
   }
-  return all;
+  return held;
 }
 
 WEFT_DEFINE communicator& distributed_context::layer_ranks() const {
@@ -304,8 +341,14 @@ WEFT_DEFINE void distributed_context::refuse_unprepared() {
 WEFT_DEFINE tensor_list distributed_context::owned_gradients() const {
   tensor_list all;
   for (const auto& [name, p] : local_)
-    if (p->grad && counts(*p)) all.push_back(p->grad);
+    if (p->grad && counts(*p) && counts_beside_experts(*p)) all.push_back(p->grad);
   return all;
+}
+
+WEFT_DEFINE bool distributed_context::counts_beside_experts(const tensor_state& p) const {
+  const communicator* const among = experts_divided_.among.get();
+  return !among || among->rank() == 0 || groups().parts() > 1 ||
+         experts_divided_.owner_of(p) != parallel::expert_division::everyone;
 }
 
 }  // namespace weft

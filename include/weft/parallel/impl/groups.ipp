@@ -8,6 +8,15 @@
 namespace weft {
 namespace parallel {
 
+WEFT_DEFINE mesh_sizes parameter_mesh(const parallel_options& o, int ranks) {
+  mesh_sizes sizes{.pp = o.stages, .ep = o.expert_ranks, .tp = o.layer_ranks};
+  const int data = std::max(1, ranks / o.stages / o.layer_ranks);
+  const int of_copy = o.divide == sharding::none ? o.expert_ranks : o.shard_ranks ? o.shard_ranks : data;
+  sizes.fsdp = std::max(1, of_copy / o.expert_ranks);
+  sizes.dp = std::max(1, data / of_copy);
+  return check_mesh(sizes, ranks);
+}
+
 WEFT_DEFINE rank_groups::rank_groups(communicator& data, const parallel_options& o,
                                      std::shared_ptr<communicator> owners)
     : data_(&data), timeout_(o.timeout) {

@@ -3,22 +3,20 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/parallel/groups.hpp>
 #include <weft/parallel/pipeline_axis.hpp>
 
 namespace weft {
 namespace parallel {
 
 WEFT_DEFINE mesh_sizes pipeline_mesh(const parallel_options& o, int ranks) {
-  mesh_sizes sizes{.pp = o.stages, .tp = o.layer_ranks};
   if (ranks % o.stages)
     weft::refuse<usage_error>({"weft: pipeline: ", o.stages, " stages for ", ranks, " ranks"});
   const int data = std::max(1, ranks / o.stages / o.layer_ranks);
   if (data % o.context_ranks)
     weft::refuse<usage_error>({"weft: pipeline: ", o.context_ranks, " ranks that divide positions for ", data,
                                " ranks of each stage"});
-  sizes.fsdp = o.divide == sharding::none ? 1 : o.shard_ranks ? o.shard_ranks : data;
-  sizes.dp = std::max(1, data / sizes.fsdp);
-  return check_mesh(sizes, ranks);
+  return parameter_mesh(o, ranks);
 }
 
 WEFT_DEFINE pipeline::schedule usable_schedule(pipeline::schedule s, int stages, index_t micro_batches,

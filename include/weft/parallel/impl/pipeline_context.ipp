@@ -61,7 +61,7 @@ WEFT_DEFINE pipeline_context::pipeline_context(const device& where, const traini
   const comm_options control{.timeout = o.timeout, .control = true};
   communicator& all = distributed_context::ranks();
   stages_ = group_along(all, sizes_, mesh_axis::pp, mesh_axis::pp, control);
-  data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::cp, control);
+  data_ = group_along(all, sizes_, mesh_axis::dp, mesh_axis::ep, control);
   if (layers_) layer_rank_.divides_layers(layers_->size(), layers_->rank());
   owners_ = sizes_.dp == 1
                 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all)

@@ -98,6 +98,12 @@ WEFT_DEFINE void share_elements(communicator& ranks, const state_ptr& t, int fro
   if (message != t && from != ranks.rank()) copy_rows(t, 0, message, 0, t->extents.size());
 }
 
+WEFT_DEFINE int expert_division::owner_of(const tensor_state& p) const {
+  const auto at =
+      std::find_if(places.begin(), places.end(), [&](const place& e) { return e.parameter.get() == &p; });
+  return at == places.end() ? everyone : at->owner;
+}
+
 WEFT_DEFINE std::string block_of(const std::string& name) {
   for (std::size_t at = 0; at < name.size();) {
     const std::size_t end = std::min(name.find('.', at), name.size());
