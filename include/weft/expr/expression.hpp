@@ -96,6 +96,15 @@ constexpr long sum_of_counts(std::initializer_list<long> counts) {
 }
 }  // namespace detail
 
+namespace detail {
+template <class E>
+void refuse_assignment() {
+  static_assert(unsupported<E>,
+                "weft: nothing is assigned to a part of a tensor: choose by position, "
+                "update(t, where(c, y, t))");
+}
+}  // namespace detail
+
 /// A number in an expression, converted to the element type of the tensor beside it.
 template <element T>
 struct scalar : expression_base {
@@ -126,6 +135,14 @@ struct node : expression_base {
   operand_list<Operands...> operands;
 
   constexpr explicit node(Operands... o) : operands(std::move(o)...) {}
+  node(const node&) = default;
+  node(node&&) = default;
+  node& operator=(const node&) & = default;  // of a variable: t[0] = t[1] would do nothing
+  node& operator=(node&&) & = default;
+  template <class E>
+  void operator=(const E&) && {
+    detail::refuse_assignment<E>();
+  }
 
   /// The expression select<0>(*this, i): without the first dim.
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
@@ -139,6 +156,14 @@ struct sized_node : node<Op, Attr, Operands...> {
   constexpr sized_node(const given_size (&s)[std::size_t{Sizes}], Operands... o)
       : node<Op, Attr, Operands...>(std::move(o)...) {
     for (int i = 0; i < Sizes; ++i) sizes[i] = s[i];
+  }
+  sized_node(const sized_node&) = default;
+  sized_node(sized_node&&) = default;
+  sized_node& operator=(const sized_node&) & = default;
+  sized_node& operator=(sized_node&&) & = default;
+  template <class E>
+  void operator=(const E&) && {
+    detail::refuse_assignment<E>();
   }
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }  // with the sizes
 };

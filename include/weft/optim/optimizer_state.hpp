@@ -70,7 +70,8 @@ class optimizer_state {
   }
 
   /// The parameters of `m` with their names, which are cached while the parameters are the same. Throws
-  /// usage_error if there are none, or none has a gradient: a step would change nothing.
+  /// usage_error if there are none, or none has a gradient: a step would change nothing; or if another model
+  /// that has been updated is alive and has parameters of these names, whose state would be mixed.
   template <class M>
   const state_dict_t& to_update(const M& m) {
     (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
@@ -78,7 +79,7 @@ class optimizer_state {
     detail::require_gradients(now);
     bool known = now.size() == named_.size();
     for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
-    if (!known) named_ = named_parameters(m);
+    if (!known) set_named(named_parameters(m));
     return named_;
   }
 
@@ -87,6 +88,8 @@ class optimizer_state {
     std::string kind, name;
     std::shared_ptr<tensor_state> tensor;
   };
+
+  [[gnu::cold]] void set_named(state_dict_t now);
 
   /// Index of a slot, or where it would be inserted.
   std::size_t place_of(std::string_view kind, std::string_view name) const;

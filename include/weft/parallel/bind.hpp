@@ -115,6 +115,21 @@ state_dict_t once_each(const Model& model) {
 template <class Plan>
 using strategy_of = std::conditional_t<std::is_void_v<typename Plan::strategy_type>, strategy::single,
                                        typename Plan::strategy_type>;
+template <class Strategy>
+inline constexpr bool has_one_axis = true;
+template <class... Axes>
+inline constexpr bool has_one_axis<strategy::mesh<Axes...>> =
+    sizeof...(Axes) == 1 && !strategy::mesh<Axes...>::has(mesh_axis::pp);
+
+template <class Plan, class Model, class Optimizer>
+auto bound(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
+           const device_options& where) {
+  if (std::is_same_v<strategy_of<Plan>, strategy::single> && ranks.size() > 1)
+    refuse<usage_error>({"weft: bind: strategy::single is for one rank, there are ", ranks.size()});
+  place_model<Plan>(model, ranks, where);
+  return bound_run<Optimizer, typename Plan::programs>(once_each(model), named_buffers(model), optimizer,
+                                                       {std::shared_ptr<void>(), &ranks}, o);
+}
 }  // namespace detail
 
 /// Whether a policy has the axis tp: bind is then that of parallel/tensor_parallel.hpp.
@@ -165,14 +180,23 @@ bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optim
 template <class Plan, class Model, class Optimizer>
   requires requires { typename Plan::strategy_type; } && (!divides_model<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const device_options& where = {}) {
-  using chosen = detail::strategy_of<Plan>;
-  if (std::is_same_v<chosen, strategy::single> && ranks.size() > 1)
-    throw usage_error("weft: bind: strategy::single is for one rank, there are " +
-                      std::to_string(ranks.size()));
-  detail::place_model<Plan>(model, ranks, where);
-  return bound_run<Optimizer, typename Plan::programs>(detail::once_each(model), named_buffers(model),
-                                                       optimizer, {std::shared_ptr<void>(), &ranks},
-                                                       chosen::options());
+  return detail::bound<Plan>(model, optimizer, ranks, detail::strategy_of<Plan>::options(), where);
+}
+/// The same with options, for a strategy of one axis, which says what is divided. Throws usage_error if the
+/// options say something else.
+///   auto run = bind<plan>(model, optimizer, ranks, {.deterministic = true});
+template <class Plan, class Model, class Optimizer>
+  requires detail::has_one_axis<detail::strategy_of<Plan>> && (!divides_model<Plan>)
+auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_options o,
+          const device_options& where = {}) {
+  check_axes(o, strategy::mesh<dp>::has);
+  const parallel_options of_plan = detail::strategy_of<Plan>::options();
+  if ((o.divide != sharding::none && o.divide != of_plan.divide) ||
+      (o.shard_ranks != 0 && of_plan.shard_ranks != 0 && o.shard_ranks != of_plan.shard_ranks))
+    throw usage_error("weft: bind: divide and shard_ranks of the options differ from what the policy says");
+  o.divide = of_plan.divide;
+  if (of_plan.shard_ranks != 0) o.shard_ranks = of_plan.shard_ranks;
+  return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.
 /// Throws usage_error if they do not multiply to the number of ranks, or the policy has no such axis.

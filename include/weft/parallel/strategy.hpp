@@ -75,6 +75,7 @@ inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
                {mesh_axis::cp, o.context_ranks, "context_ranks", " ranks that divide positions need"},
                {mesh_axis::ep, o.expert_ranks, "expert_ranks", " ranks that divide experts need"},
                {mesh_axis::tp, o.layer_ranks, "layer_ranks", " ranks that divide layers need"}};
+  if (o.shard_ranks < 0) refuse<usage_error>({"weft: bind: shard_ranks is ", o.shard_ranks});
   for (const auto& a : asked) {
     if (a.ranks < 1) refuse<usage_error>({"weft: bind: ", a.field, " is ", a.ranks});
     if (a.ranks > 1 && !has(a.axis))

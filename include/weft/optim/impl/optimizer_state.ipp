@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include <weft/base/config.hpp>
 #include <weft/optim/optimizer_state.hpp>
@@ -55,6 +56,19 @@ WEFT_DEFINE void optimizer_state::set(std::string_view kind, std::string_view na
   const std::size_t place = place_of(kind, name);
   if (is_at(place, kind, name)) slots_[place].tensor = std::move(t);
   else insert(place, kind, name, std::move(t));
+}
+
+WEFT_DEFINE void optimizer_state::set_named(state_dict_t now) {
+  // `now` and named_ hold one reference each; a model that is alive holds another.
+  for (const auto& [name, p] : std::exchange(named_, {})) {
+    const auto same = std::find_if(now.begin(), now.end(), [&](const auto& n) { return n.first == name; });
+    if (same != now.end() && same->second != p && p.use_count() > 1)
+      refuse<usage_error>(
+          {"weft: optimizer: step: parameter ", name,
+           " is not the one of the steps before, of a model that is alive: make an optimizer for "
+           "each model"});
+  }
+  named_ = std::move(now);
 }
 
 WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::string_view name) const {

@@ -18,7 +18,6 @@ inline const parallel_options& checked(const parallel_options& o) {
     if (!holds) refuse<usage_error>({"weft: bind: ", field, " is ", value});
   };
   require(o.local_steps >= 1, "local_steps", o.local_steps);
-  require(o.shard_ranks >= 0, "shard_ranks", o.shard_ranks);
   require(o.prefetch >= 0, "prefetch", o.prefetch);
   require(o.bucket_bytes >= 0, "bucket_bytes", o.bucket_bytes);
   require(o.first_bucket_bytes >= 0, "first_bucket_bytes", o.first_bucket_bytes);
