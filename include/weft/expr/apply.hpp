@@ -83,6 +83,14 @@ template <class First, class... Rest>
 constexpr auto& graph_of(const First&, const Rest&... rest) {
   return graph_of(rest...);
 }
+template <class... A>
+struct first_graph_value {};  // without type: clang asks before it checks that there is one
+template <class First, class... Rest>
+struct first_graph_value<First, Rest...> : first_graph_value<Rest...> {};
+template <graph_value First, class... Rest>
+struct first_graph_value<First, Rest...> {
+  using type = First;
+};
 
 /// The law of `Op` as a class template that fails to compile when instantiated with operands that violate it.
 /// Aliases, so that compilers print no steps between the op and the message.
@@ -117,20 +125,22 @@ concept accepts = (expression<Operands> && ...) &&
 
 /// Applies `Op` with attributes `Attr` to `a...`. Operands that violate its laws do not compile.
 template <class Op, class Attr = attr<>, operand... A>
-  requires operands<A...>
+  requires(operands<A...> && !(graph_value<A> || ...))
 constexpr auto apply(A... a) {
-  if constexpr ((graph_value<A> || ...)) {
-    return detail::graph_of(a...).template apply<Op>(Attr::value, a...);
-  } else {
-    using beside = typename detail::last_expression<A...>::type;
-    static_assert(sizeof...(A) == std::size_t{Op::arity},
-                  "weft: apply: the op has another number of operands: op::elementwise<N> says how many");
-    using result = node<Op, Attr, detail::expression_for<beside, A>...>;
-    (void)sizeof(detail::law_of<Op, result, detail::expression_for<beside, A>...>);
-    if constexpr (result::law.holds && result::law.types_fit)
-      return result(detail::as_expression<beside>(std::move(a))...);
-    else return detail::not_computed<result>();
-  }
+  using beside = typename detail::last_expression<A...>::type;
+  static_assert(sizeof...(A) == std::size_t{Op::arity},
+                "weft: apply: the op has another number of operands: op::elementwise<N> says how many");
+  using result = node<Op, Attr, detail::expression_for<beside, A>...>;
+  (void)sizeof(detail::law_of<Op, result, detail::expression_for<beside, A>...>);
+  if constexpr (result::law.holds && result::law.types_fit)
+    return result(detail::as_expression<beside>(std::move(a))...);
+  else return detail::not_computed<result>();
+}
+/// The same in the formulas of derivatives. Its type is declared, as ops may be derivatives of each other.
+template <class Op, class Attr = attr<>, operand... A>
+  requires(operands<A...> && (graph_value<A> || ...))
+constexpr typename detail::first_graph_value<A...>::type apply(A... a) {
+  return detail::graph_of(a...).template apply<Op>(Attr::value, a...);
 }
 
 namespace detail {

@@ -18,13 +18,14 @@
 
 namespace weft {
 
-/// The first op whose value is not finite though its operands are.
+/// The first op whose value is not finite though its operands are, or that reads data that are not finite.
 struct non_finite {
   std::string op;
   std::string module;  // of the parameter read last; empty before the first
   shape extents;       // over which the kernel or op ran
   double value = 0;
   double operand = 0;  // the first operand, if the op is an instruction
+  bool is_read = false;  // `value` is an operand, which nothing has computed
 
   std::string text() const;
 };
@@ -36,7 +37,7 @@ namespace detail {
 class inspecting_backend : public lower::reference_backend {
  public:
   explicit inspecting_backend(const state_dict_t& names);
-  std::optional<non_finite> found;
+  std::optional<non_finite> found, read;  // `read`: the first non-finite value that is read and passed on
 
   /// The first element that is not finite; 0 if all are finite.
   static double first_odd(const strided& t);
@@ -81,7 +82,8 @@ class inspecting_backend : public lower::reference_backend {
 }  // namespace detail
 
 /// Runs f(debug_context) on the reference backend with the current random numbers of `c`, and returns the
-/// first op whose value is not finite though its operands are; none if there is none. A parameter that is not
+/// first op whose value is not finite though its operands are; if there is none, the first op that reads a
+/// value that is not finite and passes it on, which must be in the data; else none. A parameter that is not
 /// finite is reported first. Throws device_error unless the host can access the device's memory. Slow: for
 /// debugging.
 template <std::derived_from<context> Context, class F>
@@ -99,7 +101,7 @@ std::optional<non_finite> find_non_finite(const state_dict_t& names, const Conte
   debug.set_randomness(c.randomness());
   debug.set_backend(&inspector);
   f(debug);
-  return inspector.found;
+  return inspector.found ? inspector.found : inspector.read;
 }
 
 }  // namespace weft

@@ -148,6 +148,44 @@ TEST_CASE("an optimizer of one's own: bound, its state is part of what is saved"
   CHECK(optimizer.steps == 1);
 }
 
+TEST_CASE("one optimizer does not train two models whose state would be mixed") {
+  sgd optimizer{.momentum = 0.9};
+  const auto train = [&](line& model) {
+    tape steps;
+    steps.backward(steps.eval(sum(model(full<float>(extents<2, 5>{}, 1.0f)))));
+    optimizer.step(model);
+  };
+  line first;
+  {
+    line second;
+    train(first);
+    const auto before = second.layer.bias.to_vector();
+    CHECK_THROWS_WITH_AS(
+        train(second),
+        "weft: optimizer: step: parameter layer.weight is not the one of the steps before, of a "
+        "model that is alive: make an optimizer for each model",
+        usage_error);
+    CHECK(second.layer.bias.to_vector() == before);
+  }
+  train(first);
+  line moved = std::move(first);  // the same parameters
+  train(moved);
+  moved = line{};  // in the place of the model before
+  train(moved);
+  struct two {
+    line a, b;
+  } both;
+  sgd whole{.momentum = 0.9};
+  const auto backward = [&] {
+    tape steps;
+    steps.backward(steps.eval(sum(both.a(full<float>(extents<2, 5>{}, 1.0f)))));
+  };
+  backward();
+  whole.step(both);
+  backward();
+  whole.step(both.a);  // under other names
+}
+
 TEST_CASE("clip_grad_norm: gradients of mixed types have one norm") {
   mixed m = make();
   const double norm = norm_of_gradients();

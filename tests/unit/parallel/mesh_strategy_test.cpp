@@ -74,6 +74,20 @@ TEST_CASE("meshes: one program for all sizes, with the training of one rank") {
   }
 }
 
+TEST_CASE("bind takes options beside a strategy, which says what is divided") {
+  run_ranks(2, [](communicator& ranks) {
+    net model = net::create(one_thread());
+    adamw optimizer;
+    using plan = policy<strategy::fully_sharded<2>>;
+    const auto o = bind<plan>(model, optimizer, ranks, {.deterministic = true, .prefetch = 3}).options();
+    CHECK((o.deterministic && o.prefetch == 3 && o.divide == sharding::gradients));
+    CHECK_THROWS_WITH_AS(bind<plan>(model, optimizer, ranks, {.divide = sharding::optimizer}),
+                         "weft: bind: divide and shard_ranks of the options differ from what the policy says",
+                         usage_error);
+    CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.layer_ranks = 2}), usage_error);
+  });
+}
+
 TEST_CASE("meshes: sizes that do not fit are refused in one line, before anything is sent") {
   run_ranks(4, [](communicator& ranks) {
     net model = net::create(one_thread());

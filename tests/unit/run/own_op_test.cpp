@@ -77,6 +77,22 @@ struct running_sum : weft::op::rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return weft::apply<running_sum<!Backwards>>(g); }
 };
 
+/// Opaque; its derivative is another opaque op, whose derivative is the first.
+struct doubled_sum : weft::op::rule<1> {
+  static constexpr auto kind = weft::op::op_kind::native;
+  static constexpr auto name = "doubled_sum";
+  static void on_cpu(const weft::native_call& call) {
+    running_sum<false>::on_cpu(call);
+    for (weft::index_t i = 0; i < call.out[0].size(); ++i) call.out[0].data<double>()[i] *= 2;
+  }
+  static constexpr weft::native_code code{&on_cpu};
+  template <class Dims>
+  static constexpr weft::inferred infer(Dims&, const weft::attributes&, const weft::tensor_spec* operands) {
+    return {true, operands[0]};
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return 2 * weft::apply<running_sum<true>>(g); }
+};
+
 /// Opaque, with a number of any sign and an extent among its attributes.
 struct noted : weft::op::rule<1> {
   static constexpr auto kind = weft::op::op_kind::native;
@@ -151,6 +167,12 @@ TEST_CASE("an opaque op has a loop of its own and a derivative") {
   variable<double, extents<5>> x(from(extents<5>{}, std::vector<double>{-2, -0.5, 0.25, 1, 3}));
   CHECK(eval(apply<running_sum<false>>(x)).to_vector() == std::vector<double>{-2, -2.5, -2.25, -1.25, 1.75});
   CHECK(gradcheck([&] { return sum(sin(apply<running_sum<false>>(x * 2.0)) * x); }, x));
+}
+
+TEST_CASE("an op's derivative is an op whose derivative is the first, and part of that of a third") {
+  variable<double, extents<4>> x(from(extents<4>{}, std::vector<double>{1, 2, -3, 5}));
+  CHECK(eval(apply<doubled_sum>(x)).to_vector() == std::vector<double>{2, 6, 0, 10});
+  CHECK(gradcheck([&] { return sum(sin(apply<doubled_sum>(x))); }, x));
 }
 
 TEST_CASE("attributes are numbers of any sign, but for those that the op says are extents") {

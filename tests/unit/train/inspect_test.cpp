@@ -80,6 +80,30 @@ TEST_CASE("the first op that leaves the finite numbers is found, with its module
   CHECK(find_non_finite(state_dict(model), c, replay)->op == "parameter second.weight");
 }
 
+TEST_CASE(
+    "data that are not finite are found where they are read, unless an op makes such values of finite ones") {
+  two_layers model;
+  initialize(model, 1);
+  const context c;
+  for (const double odd : {static_cast<double>(NAN), HUGE_VAL}) {
+    std::vector<float> rows(20, 0.5f);
+    rows[6] = static_cast<float>(odd);
+    const auto x = from(extents<dyn, 4>{5, 4}, rows);
+    const auto found = [&](auto e) {
+      return find_non_finite(state_dict(model), c, [&](context& d) { eval(e, d); });
+    };
+    const auto in_product = found(model(x)), in_kernel = found(sum(x * 2.0f + 1.0f)),
+               later = found(sum(x) + log(-square(x) - 1.0f));
+    REQUIRE((in_product && in_kernel && later));
+    CHECK((in_product->is_read && in_product->op == "matmul"));
+    CHECK((in_kernel->is_read && in_kernel->op == "multiply"));
+    CHECK(in_kernel->text().find("reads") != std::string::npos);
+    CHECK(std::isnan(in_kernel->value) == std::isnan(odd));
+    CHECK((!later->is_read && later->op == "log"));
+    CHECK_FALSE(found(sum(where(x < 1.0f, x, 0.0f))));  // is not passed on
+  }
+}
+
 TEST_CASE("a replay draws the same random numbers") {
   context c;
   c.seed = 11;

@@ -11,6 +11,8 @@ namespace weft {
 
 WEFT_DEFINE std::string non_finite::text() const {
   std::string t = module.empty() ? "" : module + ": ";
+  if (is_read)
+    return t + op + " over " + to_string(extents) + " reads " + std::to_string(value) + " in the data";
   return t + op + " over " + to_string(extents) + " gives " + std::to_string(value) +
          (std::isnan(operand) ? "" : " from " + std::to_string(operand));
 }
@@ -67,11 +69,14 @@ WEFT_DEFINE void inspecting_backend::computed(const kernel_call& call, const low
   if (std::isfinite(y)) return;
   const int arity = arities[w.op];
   const int first = w.op == op::number_of_op<op::where> ? 1 : 0;
-  if (is_floating(operand) || first)
-    for (int k = first; k < arity; ++k)
-      if (!std::isfinite(number(r[k], first ? w.type : operand))) return;
   shape space{call.args.order, {}};
   for (int d = 0; d < space.order; ++d) space[d] = call.args.extent[d];
+  if (is_floating(operand) || first)
+    for (int k = first; k < arity; ++k)
+      if (const double x = number(r[k], first ? w.type : operand); !std::isfinite(x)) {
+        if (!read && !first) read = non_finite{op_names[w.op], module_, space, x, NAN, true};
+        return;
+      }
   found = non_finite{op_names[w.op], module_, space, y, is_floating(operand) ? number(r[0], operand) : NAN};
 }
 
@@ -89,7 +94,10 @@ WEFT_DEFINE void inspecting_backend::check(const char* op, const std::vector<str
   const double y = first_odd(out);
   if (y == 0) return;
   for (const strided& t : in)
-    if (first_odd(t) != 0) return;
+    if (const double x = first_odd(t); x != 0) {
+      if (!read) read = non_finite{op, module_, t.extents, x, NAN, true};
+      return;
+    }
   found = non_finite{op, module_, out.extents, y, NAN};
 }
 
