@@ -377,6 +377,14 @@ constexpr auto slice(X x, index_t start, index_t stop) {
   return detail::apply_sized<op::slice, attr<dim, dyn, dyn, Step>>({start, stop}, std::move(x));
 }
 
+/// Not a function: the step is a template argument.
+template <index_t Dim, expression X>
+constexpr X slice(X x, index_t, index_t, index_t) {
+  static_assert(detail::unsupported<X>,
+                "weft: slice: the step is a template argument: slice<0, 2>(x, start, stop)");
+  return x;
+}
+
 /// `x` with the order of the elements along dim Dim reversed. A view.
 template <index_t Dim, expression X>
 constexpr auto flip(X x) {

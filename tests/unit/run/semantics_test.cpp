@@ -373,10 +373,11 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
                        "weft: matmul: operands of shapes [2, 3] and [4, 5]: extents 3 and 4 must be equal",
                        shape_error);
   tensor<float, extents<784, dyn>> nothing;
-  CHECK_THROWS_WITH_AS(
-      nothing + 1.0f,
-      "weft: a tensor of type f32 [784, ?] is used before it has elements, or after it was moved",
-      value_error);
+  CHECK_THROWS_WITH_AS(nothing + 1.0f,
+                       "weft: a tensor of type f32 [784, ?] is used before it has elements, or after it was "
+                       "moved; layers with a dyn "
+                       "size are made by create",
+                       value_error);
   CHECK_THROWS_WITH_AS(of(2, 3).extent(2), "weft: dim 2 of a tensor of shape [2, 3]", value_error);
   CHECK(of(2, 3).extent(-1) == 3);
 }

@@ -78,7 +78,8 @@ WEFT_DEFINE void require_memory(const tensor_state& t) {
 
 WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index_t count) {
   if (t.whole().size() != count)
-    refuse<shape_error>({"weft: ", what, ": ", count, " elements for a tensor of shape ", t.whole()});
+    refuse<shape_error>({"weft: ", what, ": a tensor of shape ", t.whole(), " has ", t.whole().size(),
+                         " elements, not ", count});
 }
 
 WEFT_DEFINE void refuse_host(const tensor_state& t) {
@@ -86,8 +87,11 @@ WEFT_DEFINE void refuse_host(const tensor_state& t) {
 }
 
 WEFT_DEFINE void refuse_undefined(dtype type, const shape& extents) {
+  bool is_open = false;
+  for (int d = 0; d < extents.order; ++d) is_open = is_open || extents[d] == dyn;
   refuse<value_error>({"weft: a tensor of type ", name_of(type), " ", extents,
-                       " is used before it has elements, or after it was moved"});
+                       " is used before it has elements, or after it was moved",
+                       is_open ? "; layers with a dyn size are made by create" : ""});
 }
 
 WEFT_DEFINE int checked_dim(const shape& s, int dim) {
