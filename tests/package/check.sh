@@ -24,6 +24,10 @@ if [ "$way" = find_package ]; then
 fi
 run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compiler" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
   "-DCMAKE_PREFIX_PATH=$at/prefix"
+if [ "$way" = fetch_content ]; then  # then it is add_subdirectory, which has all targets
+  run cmake --build "$at/build" --target consumer_weft
+  exec "$at/build/consumer_weft"
+fi
 run cmake --build "$at/build"
 "$at/build/consumer_weft"
 "$at/build/consumer_precompiled"
