@@ -7,6 +7,7 @@ set -euo pipefail
 way=$1 source=$2 at=$3/$1 compiler=${4:-c++}
 rm -rf "$at" && mkdir -p "$at"
 run() { "$@" >"$at/log" 2>&1 || { cat "$at/log"; return 1; }; }
+quick=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0 "-DCMAKE_CXX_COMPILER=$compiler")
 
 if [ "$way" = plain ]; then
   flags=(-std=c++20 "-I$source/include" -Wno-psabi "$source/tests/package/consumer.cpp")
@@ -17,12 +18,12 @@ if [ "$way" = plain ]; then
   exit
 fi
 if [ "$way" = find_package ]; then
-  run cmake -S "$source" -B "$at/installing" -DCMAKE_CXX_COMPILER="$compiler" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF \
+  run cmake -S "$source" -B "$at/installing" "${quick[@]}" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF \
     -DCMAKE_INSTALL_PREFIX="$at/prefix" -DWEFT_BUILD_COMPILED=ON
   run cmake --build "$at/installing" --target weft_compiled
   run cmake --install "$at/installing"
 fi
-run cmake -S "$source/tests/package" -B "$at/build" -DCMAKE_CXX_COMPILER="$compiler" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
+run cmake -S "$source/tests/package" -B "$at/build" "${quick[@]}" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
   "-DCMAKE_PREFIX_PATH=$at/prefix"
 if [ "$way" = fetch_content ]; then  # then it is add_subdirectory, which has all targets
   run cmake --build "$at/build" --target consumer_weft
