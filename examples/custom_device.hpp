@@ -97,7 +97,7 @@ class worker_backend : public weft::backend {
   }
 
   void copy(const weft::strided& from, const weft::strided& to) override {
-    queue([this, source = mine(from), target = mine(to)] {
+    queue([source = mine(from), target = mine(to)] {
       const auto bytes = static_cast<std::size_t>(weft::size_of(target.type));
       const auto at = [&](const weft::strided& s, weft::index_t i) {
         return s.data<char>() + weft::element_offset(target.extents, s.stride, 0, target.extents.order, i) *

@@ -129,8 +129,9 @@ WEFT_DEFINE jit_backend::joint_launch jit_backend::joint_launch_of(const std::ve
   constexpr index_t step = 64, most = 448;  // kernels take 4 KiB of parameters
   if (const auto size = static_cast<index_t>(joint.table.size()); size <= most)
     joint.inside = (size + step - 1) / step * step;
-  joint.key = "joint " + std::to_string(joint.inside);
-  for (const std::string& key : keys) joint.key += " " + std::to_string(key.size()) + " " + key;
+  joint.key = weft::detail::joined({"joint ", joint.inside});
+  for (const std::string& key : keys)
+    joint.key += weft::detail::joined({" ", static_cast<index_t>(key.size()), " ", key});
   return joint;
 }
 

@@ -2,6 +2,7 @@
 // Definitions of <weft/gpu/open.hpp>.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 
 #include <weft/base/config.hpp>
@@ -37,7 +38,8 @@ WEFT_DEFINE device open_device(const std::string& name, const device_options& o,
       return open_device("cpu", o);
     }
   }
-  const std::size_t colon = std::min(name.find(':'), name.size());
+  // Not name.find: at -O3, g++ 12 warns that it might read too much.
+  const auto colon = static_cast<std::size_t>(std::find(name.begin(), name.end(), ':') - name.begin());
   device_options chosen = o;
   bool known = colon == name.size();
   if (!known) {

@@ -26,12 +26,12 @@ WEFT_DEFINE std::string to_text(const compute_graph& g) {
   std::string text;
   for (int i = 0; i < g.size(); ++i) {
     const node& n = g[i];
-    text += "%" + std::to_string(i) + " = ";
+    text += weft::detail::joined({"%", i, " = "});
     if (n.op == &info_of<op::constant>) {
       text += detail::text_of_constant(n);
     } else {
       text += std::string(n.op->name) + "(";
-      for (int k = 0; k < n.operands; ++k) text += (k ? ", %" : "%") + std::to_string(n.operand[k]);
+      for (int k = 0; k < n.operands; ++k) text += weft::detail::joined({k ? ", %" : "%", n.operand[k]});
       text += std::string(")  ") + name_of(n.result.type) + " " + to_string(n.result.extents);
     }
     text += detail::is_output(g, i) ? "  -> output\n" : "\n";
@@ -42,8 +42,8 @@ WEFT_DEFINE std::string to_text(const compute_graph& g) {
 namespace detail {
 
 WEFT_DEFINE std::string dot_of_node(const compute_graph& g, int i) {
-  return "n" + std::to_string(i) + " [label=\"" + described(g, i) + "\"" +
-         (is_output(g, i) ? ", style=bold" : "") + "];\n";
+  return weft::detail::joined(
+      {"n", i, " [label=\"", described(g, i), is_output(g, i) ? "\", style=bold];\n" : "\"];\n"});
 }
 
 }  // namespace detail
@@ -51,8 +51,7 @@ WEFT_DEFINE std::string dot_of_node(const compute_graph& g, int i) {
 WEFT_DEFINE std::string to_dot(const compute_graph& g, const fusion& f) {
   std::string text = "digraph {\n  node [shape=box, fontname=monospace];\n";
   for (int k = 0; k < f.groups.size(); ++k) {
-    text +=
-        "  subgraph cluster" + std::to_string(k) + " {\n    label=\"kernel " + std::to_string(k) + "\";\n";
+    text += weft::detail::joined({"  subgraph cluster", k, " {\n    label=\"kernel ", k, "\";\n"});
     for (const int i : f.groups[k].nodes) text += "    " + detail::dot_of_node(g, i);
     text += "  }\n";
   }
