@@ -66,7 +66,8 @@ settings resolved(settings s, int ranks) {
   if (s.mesh.empty() && s.strategy.empty()) s.strategy = ranks > 1 ? "ddp" : "single";
   if (s.strategy == "single" && ranks > 1)
     throw usage_error("--strategy single: is for one rank, there are " + std::to_string(ranks));
-  if ((sizes.pp > 1 || sizes.tp > 1 || sizes.cp > 1) && s.schedule.empty()) s.schedule = "1f1b";
+  const bool has_stages = sizes.pp > 1 || sizes.tp > 1 || sizes.cp > 1 || s.model.experts > 0;
+  if (has_stages && s.schedule.empty()) s.schedule = "1f1b";
   if (s.accumulate == 0) s.accumulate = usual_micro_batches(s, sizes.pp);
   return s;
 }

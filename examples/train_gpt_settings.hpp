@@ -190,10 +190,9 @@ inline void check_experts(const settings& s, const weft::mesh_sizes& sizes) {
   const auto refuse = [](const std::string& flag, const std::string& why) {
     throw weft::usage_error("--experts: does not go with " + flag + why);
   };
-  for (const weft::mesh_axis a : weft::mesh_axes)
-    if (sizes.of(a) != 1 && a != weft::mesh_axis::dp && a != weft::mesh_axis::fsdp &&
-        a != weft::mesh_axis::ep)
-      refuse("--mesh " + s.mesh, ": the axes are dp, fsdp and ep");
+  if (s.sequence_parallel)
+    refuse("--sequence-parallel", ": every rank along tp sends the same rows to experts");
+  if (s.context_parallel == "ulysses") refuse("--context-parallel ulysses", ", but with ring");
   if (parallel_options_of(s).local_steps > 1) refuse("--hook " + s.hook, "");
   if (s.recompute_blocks > 0)
     refuse("--recompute block", ", which counts programs of blocks without experts");

@@ -12,16 +12,17 @@
 #include <weft/comm/environment.hpp>
 #include <weft/device/cpu/file.hpp>
 #include <weft/io/safetensors.hpp>
-#if WEFT_STAGES == 7
-#include <weft/parallel/expert_parallel.hpp>
-#elif WEFT_STAGES
+#if WEFT_STAGES
 #include <weft/parallel/pipeline.hpp>
 #include <weft/parallel/stage_timing.hpp>
 #endif
 #if WEFT_STAGES == 3 || WEFT_STAGES == 4
 #include <weft/parallel/tensor_parallel.hpp>
-#elif WEFT_STAGES == 5 || WEFT_STAGES == 6
+#elif WEFT_STAGES >= 5
 #include <weft/parallel/context_pipeline.hpp>
+#endif
+#if WEFT_STAGES == 7
+#include <weft/parallel/expert_parallel.hpp>
 #endif
 #include <weft/train/checkpoint.hpp>
 #include <weft/train/line_log.hpp>
@@ -150,15 +151,14 @@ step_result train_step(const gpt& model, Run& run, const settings& s, step_batch
 template <class... Choices, class Optimizer>
 auto bind_to_mesh(gpt& model, Optimizer& optimizer, communicator& ranks, const settings& s,
                   const parallel_options& o) {
-#if WEFT_STAGES == 7
-  (void)s;
-  return bind<policy<Choices..., strategy::mesh<dp, ep>>>(model, optimizer, ranks, o);
-#elif WEFT_STAGES
+#if WEFT_STAGES
   using depth = pp<pipeline::one_f_one_b, divides == model_division::stages_and_backward>;
 #if WEFT_STAGES == 3 || WEFT_STAGES == 4
   using layers =
       tp<divides == model_division::layers_and_positions ? activations::by_positions : activations::whole>;
   using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, layers>>;
+#elif WEFT_STAGES == 7
+  using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, cp<ring>, ep, tp<>>>;
 #elif WEFT_STAGES >= 5
   using positions = cp<std::conditional_t<divides == model_division::ulysses, ulysses, ring>>;
   using plan = policy<Choices..., strategy::mesh<depth, dp, fsdp<>, positions, tp<>>>;
@@ -349,7 +349,9 @@ int train(const settings& s, communicator& host) {
     for (const std::string& name : ignored_variables())
       std::fprintf(stderr, "train_gpt: note: %s is set, and has no effect here\n", name.c_str());
   const int data_ranks = sizes.dp * sizes.fsdp * sizes.ep;
-  const int data_rank = ranks.rank() / (sizes.cp * sizes.tp) % data_ranks;  // either cp, tp or ep are 1
+  const auto along = [&](mesh_axis a) { return sizes.coordinate(ranks.rank(), a); };
+  const int data_rank =
+      (along(mesh_axis::dp) * sizes.fsdp + along(mesh_axis::fsdp)) * sizes.ep + along(mesh_axis::ep);
   const bool adds_otherwise = sizes.tp > 1 || sizes.cp > 1 || sizes.ep > 1;
   if (first && s.deterministic && (adds_otherwise || !strategy.keeps_bits(data_ranks, s.accumulate)))
     std::fprintf(stderr,

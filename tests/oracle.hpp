@@ -161,7 +161,7 @@ template <class Op, class Attr, class... O>
 array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment& e) {
   call c{Op::name, at, dtype_of<typename node<Op, Attr, O...>::value_type>, e.given->rounding, {}};
   const bool detached = e.detached;
-  e.detached = detached || c.op == "detach";
+  e.detached = detached || c.op == "detach" || c.op == "sum_over_positions";
   n.operands.apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); });
   e.detached = detached;
   if (e.given->disturb_operand)

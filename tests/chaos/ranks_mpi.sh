@@ -9,7 +9,7 @@ set -uo pipefail
 unit=$1 program=$2
 at=$(mktemp -d)
 trap 'rm -rf "$at"' EXIT
-failures=0 crashes=0 rounds=${WEFT_CHAOS_ROUNDS:-3} faults=${WEFT_CHAOS_FAULTS:-throws hangs stopped killed}
+failures=0 crashes=0 rounds=${WEFT_CHAOS_ROUNDS:-1} faults=${WEFT_CHAOS_FAULTS:-throws hangs stopped killed}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 fail() {

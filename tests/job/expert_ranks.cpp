@@ -6,8 +6,11 @@
 #include <cstdio>
 
 #include <weft/comm/run_world.hpp>
+#include <weft/parallel/context_pipeline.hpp>
 #include <weft/parallel/expert_parallel.hpp>
 #include <weft/weft.hpp>
+
+#include "../../examples/gpt2_experts.hpp"
 
 using namespace weft;
 
@@ -52,6 +55,48 @@ void train(communicator& ranks, const mesh_sizes& sizes, double capacity_factor)
   }
 }
 
+/// A GPT of which ranks divide experts beside stages, positions and layers.
+void train_gpt(communicator& ranks, const mesh_sizes& sizes) {
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  auto model = gpt2::model_of_experts::create({.layers = 2,
+                                               .heads = 4,
+                                               .width = 16,
+                                               .context = 13,
+                                               .vocabulary = 11,
+                                               .experts = 3,
+                                               .experts_per_token = 2},
+                                              where);
+  initialize(model, 1);
+  adamw optimizer{.lr = 1e-3};
+  using plan = policy<strategy::mesh<pp<>, dp, fsdp<3>, cp<>, ep, tp<>>>;
+  auto run = bind<plan>(model, optimizer, ranks, sizes);
+  const context_part own = run.part_of_context(11);
+  const auto along = [&](mesh_axis a) { return sizes.coordinate(ranks.rank(), a); };
+  const index_t data_ranks = sizes.fsdp * sizes.ep;
+  const index_t data_rank = along(mesh_axis::fsdp) * sizes.ep + along(mesh_axis::ep);
+  for (int step = 0; step < 3; ++step) {
+    const step_result r = run.step(
+        2,
+        [&](index_t j) {
+          const index_t number = 2 * (step * data_ranks + data_rank) + j;
+          const auto tokens = [&](index_t shift) {
+            return generate<std::int32_t>(
+                extents<dyn, dyn>{2, 11},
+                [=](index_t i) {
+                  return static_cast<std::int32_t>((number * 5 + (i + shift) * (i + shift) * 3) % 11);
+                },
+                where);
+          };
+          return model.loss(own.of(tokens(0)), own.of(tokens(1)), own.positions());
+        },
+        {.clip = 1});
+    if (ranks.rank() > 0) continue;
+    std::printf("%s, step %d: %a %a, bytes", to_string(sizes).c_str(), step, r.loss, r.norm);
+    for (const std::int64_t bytes : r.sent_by_axis) std::printf(" %lld", static_cast<long long>(bytes));
+    std::puts("");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,5 +106,9 @@ int main(int argc, char** argv) {
       train(ranks, {.ep = n}, capacity_factor);  // 3 experts: of four ranks one has none
       train(ranks, {.dp = n / 2, .ep = 2}, capacity_factor);
     }
+    train_gpt(ranks, {.fsdp = n / 2, .ep = 2});
+    if (n == 4)
+      for (const mesh_sizes& sizes : {mesh_sizes{.pp = 2, .ep = 2}, {.cp = 2, .ep = 2}, {.ep = 2, .tp = 2}})
+        train_gpt(ranks, sizes);
   });
 }

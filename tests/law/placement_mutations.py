@@ -113,6 +113,7 @@ MUTATIONS = {
     "along": ("dims along which indices count may be divided", DIMS, "const bool marked = group && (mark == '!' || mark == '-') && node_.at[0] == k;",
               "const bool marked = group && mark == '-' && node_.at[0] == k;"),
     "tap": ("tap states no dims", "weft/op/tap.hpp", '"A -> A"', '""'),
+    "sum_over_positions": ("sum_over_positions states no dims", "weft/op/positions.hpp", '"A -> A"', '""'),
 }
 
 

@@ -275,8 +275,9 @@ TEST_CASE("ops of users: what they state, or nothing but whole operands") {
   on<var<4, 3>>("rows", {4, 12, 0}, [](auto x) { return apply<own_exp<states_rows>>(x); });
 }
 
-TEST_CASE("tap") {
+TEST_CASE("values that are passed on") {
   on<var<4, 3>>("tap", {5, 15, 0}, [](auto x) { return tap(x, "x") * 2.0f; });
+  on<var<4, 3>>("sum_over_positions", {7, 19, 0}, [](auto x) { return sum_over_positions(x) * x; });
 }
 
 TEST_CASE("attention by batch elements and heads") {

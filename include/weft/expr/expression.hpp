@@ -94,9 +94,7 @@ constexpr long sum_of_counts(std::initializer_list<long> counts) {
   for (long c : counts) n += c;
   return n < 1'000'000 ? n : 1'000'000;
 }
-}  // namespace detail
 
-namespace detail {
 template <class E>
 void refuse_assignment() {
   static_assert(unsupported<E>,

@@ -54,16 +54,18 @@ struct mixture_of_experts {
   /// The auxiliary loss that keeps experts equally used (Fedus et al., "Switch Transformers", 2021): the
   /// number of experts times the sum over experts of the fraction of choices and the mean probability; 1 if
   /// all are equal. To be added to the loss with a factor, for example 0.01. A scalar; differentiable through
-  /// the probabilities.
+  /// the probabilities. Choices are counted over whole sequences, also where ranks divide their positions.
   auto balance_loss(expression auto x) const {
     const index_t count = static_cast<index_t>(experts.size());
     return let(softmax(router(std::move(x))), [count, k = choice.per_row](auto p) {
       auto chosen = reshape<dyn>(topk<-1>(p, k).indices);
       return let(std::move(chosen), [count, p](auto e) {
         using T = typename decltype(p)::value_type;
-        auto times = runtime::detail::added_rows(e, cast<T>(e == e), count);
+        auto times = sum_over_positions(runtime::detail::added_rows(e, cast<T>(e == e), count));
         auto mean_of = mean(flatten<0, decltype(p)::static_shape.order - 2>(p), dims<0>);
-        return sum(std::move(times) * std::move(mean_of)) * static_cast<float>(count) / sum(cast<T>(e == e));
+        return let(std::move(times), [count, m = std::move(mean_of)](auto n) {
+          return sum(n * m) * static_cast<float>(count) / sum(n);
+        });
       });
     });
   }

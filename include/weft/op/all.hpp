@@ -16,6 +16,7 @@
 #include <weft/op/sort.hpp>
 #include <weft/op/random.hpp>
 #include <weft/op/select.hpp>
+#include <weft/op/positions.hpp>
 #include <weft/op/tap.hpp>
 #include <weft/op/source.hpp>
 #include <weft/op/guidance.hpp>
@@ -32,21 +33,22 @@ struct op_list {
 /// instructions of fused kernels.
 struct all {
   using list = op_list<add, subtract, multiply, divide, negate, maximum, minimum, pow, exp, log, log1p, expm1,
-            sqrt, rsqrt, sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less,
-            less_equal, logical_and, logical_or, logical_not, where, contiguous, coordinate,
-            reduce_sum, reduce_max, reduce_min,                                 // instructions
-            leaf, argument, constant, extent_value, result,                     // sources
-            reshape, permute, expand, slice, flip, detach, pad, concat,
-            unflatten, flatten, unsqueeze, chunk, select,                       // movement
-            contract, matmul, sum, mean, amax, amin, logsumexp,                 // folds
-            relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,             // activations
-            checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum, one_hot,
-            argsort, argtopk, sort, topk, cumsum,                               // orders
-            attention, attention_backward,                                      // by index, attention
-            softmax, log_softmax, standardize, rms_standardize,                 // rows
-            clamp, cross_entropy, count_labels, bce_with_logits,                // losses
-            checked_probability, uniform_like, dropout, bernoulli,              // random
-            tap>;
+                       sqrt, rsqrt, sin, cos, tanh, erf, abs, sign, floor, round, cast, equal, less,
+                       less_equal, logical_and, logical_or, logical_not, where, contiguous, coordinate,
+                       reduce_sum, reduce_max, reduce_min,              // instructions
+                       leaf, argument, constant, extent_value, result,  // sources
+                       reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten,
+                       unsqueeze, chunk, select,                                // movement
+                       contract, matmul, sum, mean, amax, amin, logsumexp,      // folds
+                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,  // activations
+                       checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum,
+                       one_hot, argsort, argtopk, sort, topk, cumsum,          // orders
+                       attention, attention_backward,                          // by index, attention
+                       softmax, log_softmax, standardize, rms_standardize,     // rows
+                       clamp, cross_entropy, count_labels, bce_with_logits,    // losses
+                       checked_probability, uniform_like, dropout, bernoulli,  // random
+                       sum_over_positions,                                     // over ranks
+                       tap>;
 };
 
 /// Position of `Op` in an op_list, -1 if it is not in the list.

@@ -148,10 +148,9 @@ class distributed_context : public context {
 
   /// A parameter or buffer of the whole model.
   struct model_tensor {
-    static constexpr int everyone = -1;
     std::string name;
     parallel::state_ptr tensor;
-    int owner;  // the rank that exports it; everyone: all ranks hold the same
+    int owner;  // the rank that exports it; parallel::every_rank: all hold the same
     bool is_buffer;
   };
   /// For runs that hold() some tensors of the model: all of them, in its order, of which the ranks of `among`

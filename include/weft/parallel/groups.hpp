@@ -49,11 +49,8 @@ class rank_groups {
   /// Attention over the positions of several ranks; null if each rank has all positions of its sequences.
   context_service* context() const { return context_.get(); }
   void divide_context(std::shared_ptr<context_service> by) { context_ = std::move(by); }
-  /// The ranks that divide experts with this one; null if nobody does. Of those that have the same experts,
-  /// the ranks that divide their rows, and those that have the same rows.
-  communicator* experts() const { return experts_.get(); }
-  communicator& expert_shards() const { return *expert_shards_; }
-  communicator& expert_replicas() const { return *expert_replicas_; }
+  /// `among`: the ranks that divide experts with this one. Of those that have the same experts, `shards`
+  /// divide their rows, and `replicas` have the same rows.
   void divide_experts(std::shared_ptr<communicator> among, std::shared_ptr<communicator> shards,
                       std::shared_ptr<communicator> replicas) {
     experts_ = std::move(among);

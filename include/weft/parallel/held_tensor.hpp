@@ -14,6 +14,9 @@
 namespace weft {
 
 namespace parallel {
+/// In the place of the rank that holds a tensor, for one that all ranks hold.
+inline constexpr int every_rank = -1;
+
 /// The shape of a tensor as divided into rows: a scalar is one row of one element.
 inline shape in_rows(const shape& whole) { return whole.order > 0 ? whole : shape{1, {1}}; }
 

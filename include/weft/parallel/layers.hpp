@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <weft/nn/module.hpp>
+#include <weft/op/positions.hpp>
 #include <weft/parallel/first_values.hpp>
 #include <weft/parallel/groups.hpp>
 #include <weft/parallel/parts.hpp>
@@ -56,9 +57,10 @@ inline index_t units_of(const division& d) { return d.whole[d.where.dim] / (d.wh
 /// counts them in norms and saves them.
 bool is_first_in_layer(const tensor_state& t, int layer_rank);
 
-/// Executes a collective of a divided program among the ranks that divide layers, and waits for it.
-void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
-                       const strided& in, const strided& out);
+/// Executes a collective of a program, and waits for it: op::sum_over_positions among the ranks that divide
+/// positions, others among those that divide layers. One rank copies.
+void execute_collective(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
+                        const strided& in, const strided& out);
 
 }  // namespace weft::parallel
 

@@ -114,7 +114,6 @@ struct unit {
 /// How ranks that process different data divide the experts of a model `among` each other. Of those that have
 /// the same experts, `shards` divide their rows and `replicas` have the same rows.
 struct expert_division {
-  static constexpr int everyone = -1;
   struct place {
     state_ptr parameter;
     int owner;
@@ -123,7 +122,7 @@ struct expert_division {
   std::shared_ptr<communicator> among{}, shards{}, replicas{};
   std::shared_ptr<runtime::expert_ranks> exchange{};  // of rows; null if one rank has all experts
 
-  /// The rank of `among` that has `p`; everyone, if it is no parameter of an expert.
+  /// The rank of `among` that has `p`; every_rank, if it is no parameter of an expert.
   int owner_of(const tensor_state& p) const;
 };
 

@@ -53,7 +53,7 @@ class execution_hooks {
   /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
 
-  /// Executes the collective `op` of a program whose layers are divided (placement/collective.hpp). `in` is
+  /// Executes the collective `op` of a program (placement/collective.hpp, op/positions.hpp). `in` is
   /// contiguous.
   virtual void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) = 0;
   /// `value`, which this rank has in one placement, in another one. Collective among the ranks that divide

@@ -141,6 +141,7 @@ inline const std::map<std::string_view, formula>& formulas() {
       {"floor", [](const double* x) { return std::floor(x[0]); }},
       {"round", [](const double* x) { return std::nearbyint(x[0]); }},
       {"tap", [](const double* x) { return x[0]; }},
+      {"sum_over_positions", [](const double* x) { return x[0]; }},
       {"checked_probability", [](const double* x) { return x[0]; }},
       {"sin", [](const double* x) { return std::sin(x[0]); }},
       {"cos", [](const double* x) { return std::cos(x[0]); }},

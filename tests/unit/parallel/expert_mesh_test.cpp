@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Experts divided among ranks beside every other axis of a mesh: losses, norms and parameters of one rank.
+// Experts divided among ranks beside every other axis of a mesh: losses, norms and parameters of one rank,
+// with the gradients of auxiliary losses.
 #include <doctest/doctest.h>
 
 #include <weft/parallel/context_pipeline.hpp>
@@ -15,17 +16,7 @@ using namespace divided_positions;
 
 namespace {
 
-/// Without auxiliary losses, which are of the tokens of a rank.
-template <index_t C>
-struct expert_layer {
-  mixture_of_experts<C, gpt2::mlp<C>> moe;
-
-  static expert_layer create(const gpt2::config& c, double deviation, double residual, const device& where) {
-    return {gpt2::expert_mlp<C>::create(c, deviation, residual, where).moe};
-  }
-  auto operator()(expression auto x) const { return moe(std::move(x)); }
-};
-using gpt = gpt2::model<dyn, dyn, dyn, dyn, expert_layer<dyn>>;
+using gpt = gpt2::model_of_experts;
 
 gpt2::config sparse() {
   gpt2::config c = small;

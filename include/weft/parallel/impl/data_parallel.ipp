@@ -25,7 +25,7 @@ WEFT_DEFINE data_parallel_hooks::data_parallel_hooks(const state_dict_t& paramet
   state_dict_t shared = buffers_;
   for (const auto& [name, p] : parameters) {
     check(name, *p);
-    if (experts.owner_of(*p) == expert_division::everyone) shared.emplace_back(name, p);
+    if (experts.owner_of(*p) == every_rank) shared.emplace_back(name, p);
   }
   begin_as_first(groups_.data(), groups_.labelled("", true), where_, shared);
   groups_.divide_experts(experts.among, experts.shards, experts.replicas);
@@ -51,7 +51,7 @@ WEFT_DEFINE std::vector<unit> data_parallel_hooks::divided_units(const state_dic
     state_dict_t chosen;
     std::vector<int> numbers, chosen_chunks;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if ((experts.owner_of(*parameters[i].second) != expert_division::everyone) != of_experts) continue;
+      if ((experts.owner_of(*parameters[i].second) != every_rank) != of_experts) continue;
       chosen.push_back(parameters[i]);
       numbers.push_back(static_cast<int>(i));
       if (!chunks.empty()) chosen_chunks.push_back(chunks[i]);
@@ -106,7 +106,7 @@ WEFT_DEFINE void data_parallel_hooks::exchange(std::string_view op, const attrib
                                                const strided& out) {
   context_service* const all = groups_.context();
   if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return;
-  exchange_in_layer(*where_, groups_, op, at, in, out);
+  execute_collective(*where_, groups_, op, at, in, out);
 }
 
 WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_operands& o) {

@@ -93,14 +93,14 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
       const auto& [name, p] = parameters[i];
       const int owner = experts_divided_.owner_of(*p);
       all.push_back({name, p, owner, false});
-      if (owner != model_tensor::everyone && owner != among->rank()) {
+      if (owner != parallel::every_rank && owner != among->rank()) {
         free_elements(name, *p);
         continue;
       }
       held.push_back(parameters[i]);
       if (!chunks.empty()) held_chunks.push_back(chunks[i]);
     }
-    for (const auto& [name, b] : buffers) all.push_back({name, b, model_tensor::everyone, true});
+    for (const auto& [name, b] : buffers) all.push_back({name, b, parallel::every_rank, true});
     hold_some(std::move(all), among);
     if (!owners && options_.divide == sharding::none) owners = among;
   }
@@ -201,8 +201,7 @@ WEFT_DEFINE state_dict_t distributed_context::shared_among(const distributed_ten
   for (const model_tensor& t : of.all) {
     parallel::state_ptr whole = parallel::detail::find(held, t.name);
     if (!whole) whole = make_state(where(), t.tensor->whole(), t.tensor->type);
-    if (t.owner != model_tensor::everyone)
-      parallel::share_elements(*of.among, whole, t.owner, in_step(t.name));
+    if (t.owner != parallel::every_rank) parallel::share_elements(*of.among, whole, t.owner, in_step(t.name));
     all.emplace_back(t.name, std::move(whole));
   }
   return all;
@@ -232,7 +231,7 @@ WEFT_DEFINE state_dict_t distributed_context::state_shared_among(const distribut
     for (const auto& [key, t] : held) {
       const parallel::detail::state_key k(key, t->type);
       const int owner = of.named(k.name).owner;
-      if (owner == r || (owner == model_tensor::everyone && r == 0)) keys.push_back(k);
+      if (owner == r || (owner == parallel::every_rank && r == 0)) keys.push_back(k);
     }
     for (const auto& k : parallel::detail::shared_keys(*of.among, r, std::move(keys), in_step("optimizer"))) {
       parallel::state_ptr whole = r == of.among->rank() ? parallel::detail::find(held, k.text()) : nullptr;
@@ -277,8 +276,7 @@ WEFT_DEFINE std::vector<held_tensor> distributed_context::held_tensors() const {
       const tensor_spec whole{t.tensor->type, t.tensor->whole()};
       all.push_back(here != held.end() ? std::move(*here)
                                        : held_tensor{t.name, whole, {}, nullptr, false, t.is_buffer});
-      if (t.owner != model_tensor::everyone)
-        all.back().saves = all.back().saves && t.owner == d.among->rank();
+      if (t.owner != parallel::every_rank) all.back().saves = all.back().saves && t.owner == d.among->rank();
     }
     held = std::move(all);
   }
@@ -347,7 +345,7 @@ WEFT_DEFINE tensor_list distributed_context::owned_gradients() const {
 WEFT_DEFINE bool distributed_context::counts_beside_experts(const tensor_state& p) const {
   const communicator* const among = experts_divided_.among.get();
   return !among || among->rank() == 0 || groups().parts() > 1 ||
-         experts_divided_.owner_of(p) != parallel::expert_division::everyone;
+         experts_divided_.owner_of(p) != parallel::every_rank;
 }
 
 }  // namespace weft

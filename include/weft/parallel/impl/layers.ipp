@@ -38,27 +38,30 @@ WEFT_DEFINE bool is_first_in_layer(const tensor_state& t, int layer_rank) {
   return unit_of_rank(units, d.ranks, d.rank - 1) != unit_of_rank(units, d.ranks, d.rank);
 }
 
-WEFT_DEFINE void exchange_in_layer(backend& where, const rank_groups& groups, std::string_view op,
-                                   const attributes& at, const strided& in, const strided& out) {
-  communicator* const layers = groups.layers();
-  if (!layers || layers->size() == 1) return where.copy(in, out);
+WEFT_DEFINE void execute_collective(backend& where, const rank_groups& groups, std::string_view op,
+                                    const attributes& at, const strided& in, const strided& out) {
+  const bool over_positions = op == op::sum_over_positions::name;
+  communicator* const positions = groups.context() ? &groups.context()->ranks() : nullptr;
+  communicator* const ranks = over_positions ? positions : groups.layers();
+  if (!ranks || ranks->size() == 1) return where.copy(in, out);
   const comm_options o = groups.labelled(std::string(op));
   const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
   const elements mine{in.pointer, in.size(), in.type, space},
       result{out.pointer, out.size(), out.type, space};
-  if (op == "all_reduce") {
+  if (over_positions || op == "all_reduce") {
     where.copy(in, out);
-    return layers->all_reduce(result, at[0] ? reduction::maximum : reduction::sum, o).wait();
+    const bool of_largest = !over_positions && at[0] != 0;
+    return ranks->all_reduce(result, of_largest ? reduction::maximum : reduction::sum, o).wait();
   }
   const bool gathers = op == "all_gather";
   const strided& all = gathers ? out : in;
   const index_t rows = all.extents[0], row = rows ? all.size() / rows : 0;
   const placement parts = divided_along(0, 1, at[1], at[2]);
   rank_counts counts;
-  for (int r = 0; r < layers->size(); ++r)
-    counts.push_back(indices_in_group(parts, rows, layers->size(), r).count * row);
-  if (gathers) layers->all_gather(mine, result, counts, o).wait();
-  else layers->reduce_scatter(mine, result, reduction::sum, counts, o).wait();
+  for (int r = 0; r < ranks->size(); ++r)
+    counts.push_back(indices_in_group(parts, rows, ranks->size(), r).count * row);
+  if (gathers) ranks->all_gather(mine, result, counts, o).wait();
+  else ranks->reduce_scatter(mine, result, reduction::sum, counts, o).wait();
 }
 
 }  // namespace parallel

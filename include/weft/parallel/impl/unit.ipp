@@ -101,7 +101,7 @@ WEFT_DEFINE void share_elements(communicator& ranks, const state_ptr& t, int fro
 WEFT_DEFINE int expert_division::owner_of(const tensor_state& p) const {
   const auto at =
       std::find_if(places.begin(), places.end(), [&](const place& e) { return e.parameter.get() == &p; });
-  return at == places.end() ? everyone : at->owner;
+  return at == places.end() ? every_rank : at->owner;
 }
 
 WEFT_DEFINE std::string block_of(const std::string& name) {
