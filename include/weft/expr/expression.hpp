@@ -12,6 +12,7 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +28,13 @@ namespace detail {
 /// Always false, for static_asserts in templates that explain what to write instead.
 template <class...>
 inline constexpr bool unsupported = false;
+
+/// A number, or several in braces, where a type or template arguments are wanted.
+struct numbers_at_run_time {
+  template <std::integral N>
+  constexpr numbers_at_run_time(N) {}
+  constexpr numbers_at_run_time(std::initializer_list<index_t>) {}
+};
 }  // namespace detail
 
 /// Base of all expressions. Its members are compile-time errors that say what to write instead; tensors have
