@@ -113,6 +113,13 @@ void refuse_assignment() {
 }
 }  // namespace detail
 
+namespace detail {
+/// Whether `M` can be applied to an X, but not if it is const.
+template <class M, class X>
+inline constexpr bool applies_if_not_const =
+    !requires(const M& module, X x) { module(x); } && requires(M& module, X x) { module(x); };
+}  // namespace detail
+
 /// A number in an expression, converted to the element type of the tensor beside it.
 template <element T>
 struct scalar : expression_base {
