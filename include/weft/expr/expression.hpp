@@ -114,10 +114,12 @@ void refuse_assignment() {
 }  // namespace detail
 
 namespace detail {
-/// Whether `M` can be applied to an X, but not if it is const.
+/// A module or function that can be called with an X.
 template <class M, class X>
-inline constexpr bool applies_if_not_const =
-    !requires(const M& module, X x) { module(x); } && requires(M& module, X x) { module(x); };
+concept applies_to = requires(M& module, X x) { module(x); };
+/// Whether `M` can be called with an X, but not if it is const.
+template <class M, class X>
+inline constexpr bool applies_if_not_const = !applies_to<const M, X> && applies_to<M, X>;
 }  // namespace detail
 
 /// A number in an expression, converted to the element type of the tensor beside it.

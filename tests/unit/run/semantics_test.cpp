@@ -362,8 +362,11 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
                        shape_error);
   CHECK_THROWS_WITH_AS(eval(of(1, 3) + of(2, 3)),
                        "weft: add: operands of shapes [1, 3] and [2, 3]: extents 1 and 2 must be equal: an "
-                       "extent that broadcasts must be 1 in the type, as in extents<1, dyn>; reshape or "
-                       "expand the operand",
+                       "extent that broadcasts must be 1 in the type, as reshape<1, dyn>(x) makes it",
+                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(expand(of(1, 3), extents<dyn, 3>{2})),
+                       "weft: expand: an operand of shape [1, 3]: extents 1 and 2 must be equal: an extent "
+                       "that broadcasts must be 1 in the type, as reshape<1, dyn>(x) makes it",
                        shape_error);
   CHECK(eval(reshape<1, dyn>(of(1, 3)) + of(2, 3)).to_vector() == std::vector<float>(6, 2.0f));
   CHECK_THROWS_WITH_AS(

@@ -33,8 +33,8 @@ WEFT_DEFINE void refuse_check(const plan_view& p, const extent_check& c, const s
       if (a == 1 || b == 1)
         refuse_extents(p, c.law, numbers,
                        {"extents ", a, " and ", b,
-                        " must be equal: an extent that broadcasts must be 1 in the type, as in "
-                        "extents<1, dyn>; reshape or expand the operand"});
+                        " must be equal: an extent that broadcasts must be 1 in the type, as "
+                        "reshape<1, dyn>(x) makes it"});
       [[fallthrough]];
     case check_kind::equal: refuse_extents(p, c.law, numbers, {"extents ", a, " and ", b, " must be equal"});
     case check_kind::at_most: refuse_extents(p, c.law, numbers, {a, " must be at most ", b});
