@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: zeros: extents are a type: zeros<float>(extents<dyn, 3>{n})
+// within 10: zeros: extents are a type: zeros<float>(extents<2, 3>{}), zeros<float>(extents<dyn, 3>{n})
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

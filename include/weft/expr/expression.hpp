@@ -12,6 +12,7 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +28,13 @@ namespace detail {
 /// Always false, for static_asserts in templates that explain what to write instead.
 template <class...>
 inline constexpr bool unsupported = false;
+
+/// A number, or several in braces, where a type or template arguments are wanted.
+struct numbers_at_run_time {
+  template <std::integral N>
+  constexpr numbers_at_run_time(N) {}
+  constexpr numbers_at_run_time(std::initializer_list<index_t>) {}
+};
 }  // namespace detail
 
 /// Base of all expressions. Its members are compile-time errors that say what to write instead; tensors have
@@ -101,6 +109,15 @@ void refuse_assignment() {
                 "weft: nothing is assigned to a part of a tensor: choose by position, "
                 "update(t, where(c, y, t))");
 }
+}  // namespace detail
+
+namespace detail {
+/// A module or function that can be called with an X.
+template <class M, class X>
+concept applies_to = requires(M& module, X x) { module(x); };
+/// Whether `M` can be called with an X, but not if it is const.
+template <class M, class X>
+inline constexpr bool applies_if_not_const = !applies_to<const M, X> && applies_to<M, X>;
 }  // namespace detail
 
 /// A number in an expression, converted to the element type of the tensor beside it.

@@ -50,6 +50,20 @@ constexpr auto grad(F f, X x) {
   return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
 }
 
+/// Compile-time errors: the gradient of a function, with respect to its one argument.
+template <class F, expression X, expression Y, expression... Rest>
+constexpr void grad(F, X, Y, Rest...) {
+  static_assert(detail::unsupported<F>,
+                "weft: grad: one argument at a time, grad([&](auto x) { return f(x, y); }, x); "
+                "or all on a tape: steps.backward(loss), then x.grad(), y.grad()");
+}
+template <expression E, expression X>
+constexpr void grad(E, X) {
+  static_assert(detail::unsupported<E>,
+                "weft: grad: the first argument is a function of the second: "
+                "grad([](auto x) { return sum(x * x); }, x)");
+}
+
 /// Vector-Jacobian product v^T (df/dx), of the shape of x, for f(x) and v of one shape.
 template <class F, expression X, expression V>
 constexpr auto vjp(F f, X x, V v) {

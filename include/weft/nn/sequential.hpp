@@ -26,7 +26,13 @@ struct sequential {
   template <std::size_t I>
   auto from(expression auto x) const {
     if constexpr (I == sizeof...(Modules)) return x;
-    else return from<I + 1>(std::get<I>(modules)(std::move(x)));
+    else {
+      using module = std::tuple_element_t<I, std::tuple<Modules...>>;
+      static_assert(!detail::applies_if_not_const<module, decltype(x)>,
+                    "weft: sequential: operator() of a module must be const: "
+                    "auto operator()(expression auto x) const");
+      return from<I + 1>(std::get<I>(modules)(std::move(x)));
+    }
   }
 };
 

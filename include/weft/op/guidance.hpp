@@ -6,61 +6,51 @@
 #pragma once
 
 #include <concepts>
-#include <initializer_list>
 
 #include <weft/expr/apply.hpp>
 
 namespace weft {
 
-namespace detail {
-/// A dim, or several, given as function arguments.
-struct dims_at_run_time {
-  template <std::integral D>
-  constexpr dims_at_run_time(D) {}
-  constexpr dims_at_run_time(std::initializer_list<index_t>) {}
-};
-}  // namespace detail
-
 /// Compile-time errors: the dims of a reduction are template arguments, sum(x, dims<0>) or argmax<0>(x).
 template <expression X, class... Rest>
-constexpr void sum(X, detail::dims_at_run_time, Rest...) {
+constexpr void sum(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: sum(x, dims<0>), sum(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
-constexpr void mean(X, detail::dims_at_run_time, Rest...) {
+constexpr void mean(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: mean(x, dims<0>), mean(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
-constexpr void amax(X, detail::dims_at_run_time, Rest...) {
+constexpr void amax(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: amax(x, dims<0>), amax(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
-constexpr void amin(X, detail::dims_at_run_time, Rest...) {
+constexpr void amin(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: amin(x, dims<0>), amin(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
-constexpr void logsumexp(X, detail::dims_at_run_time, Rest...) {
+constexpr void logsumexp(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: logsumexp(x, dims<0>), logsumexp(x, dims<0>, keepdim)");
 }
 template <expression X>
-constexpr void argmax(X, detail::dims_at_run_time) {
+constexpr void argmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: argmax<0>(x)");
 }
 template <expression X>
-constexpr void argmin(X, detail::dims_at_run_time) {
+constexpr void argmin(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: argmin<0>(x)");
 }
 template <expression X>
-constexpr void softmax(X, detail::dims_at_run_time) {
+constexpr void softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: softmax<0>(x)");
 }
 template <expression X>
-constexpr void log_softmax(X, detail::dims_at_run_time) {
+constexpr void log_softmax(X, detail::numbers_at_run_time) {
   static_assert(detail::unsupported<X>, "weft: the dim is a template argument: log_softmax<0>(x)");
 }
 

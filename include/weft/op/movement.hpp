@@ -99,7 +99,7 @@ struct expand : view<1> {
     for (int i = 0; i < from.order; ++i)
       if (from.from_right(i) != 1) {
         index_t& e = to[to.order - 1 - i];
-        result.holds &= dims.unify(from.from_right(i), e, e);
+        result.holds &= dims.unify(from.from_right(i), e, e, check_kind::equal_in_broadcast);
       }
     return result;
   }

@@ -34,6 +34,13 @@ struct sgd {
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
   }
+  /// Compile-time error: no model.
+  template <class Model = void>
+  void step() {
+    static_assert(detail::unsupported<Model>,
+                  "weft: optimizer: step takes the model: optimizer.step(model); "
+                  "it clears the gradients");
+  }
 
   template <element T>
   void update(const parameter_update<T>& u) const;
@@ -89,6 +96,13 @@ struct adamw {
   template <class Model>
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
+  }
+  /// Compile-time error: no model.
+  template <class Model = void>
+  void step() {
+    static_assert(detail::unsupported<Model>,
+                  "weft: optimizer: step takes the model: optimizer.step(model); "
+                  "it clears the gradients");
   }
 
   template <element T>

@@ -173,6 +173,9 @@ auto eval_block(Evaluator& evaluator, const E& e) {
 template <class Evaluator, class Variables, class Block, class X>
 auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_node<Block, X>& n) {
   auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
+  static_assert(
+      !weft::detail::applies_if_not_const<Block, decltype(x)>,
+      "weft: repeat: operator() of a block must be const: auto operator()(expression auto x) const");
   for (const Block& block : *n.blocks) {
     using result = decltype(eval_block(to.evaluator, block(x)));
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||

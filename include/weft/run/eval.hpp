@@ -172,6 +172,14 @@ auto eval(const E& e, Context& c = default_context()) {
   return runtime::forgetful_evaluator<typename Context::programs>{c}.eval(e);
 }
 
+/// Compile-time error: several expressions.
+template <expression A, expression B, expression... Rest>
+void eval(const A&, const B&, const Rest&...) {
+  static_assert(detail::unsupported<A>,
+                "weft: eval: one expression at a time: auto y = eval(a); auto z = eval(b); "
+                "evaluate first what both read");
+}
+
 /// An expression to be evaluated repeatedly: each call computes it from the values that its tensors have at
 /// that time.
 ///

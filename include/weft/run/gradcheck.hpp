@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,40 +14,63 @@
 
 namespace weft {
 
-/// Step of the differences and tolerances of gradcheck; the defaults are for f64.
+/// Step of the differences and tolerances of gradcheck. Negative ones stand for what the element type allows:
+/// the first number for f64, the second for f32.
 struct gradcheck_options {
-  double step = 1e-6;
-  double tolerance = 1e-5;  // of |difference| / (|gradient| + floor)
-  double floor = 1e-3;
+  double step = -1;       // 1e-6, 1e-2
+  double tolerance = -1;  // of |difference| / (|gradient| + floor): 1e-5, 1e-2
+  double floor = -1;      // 1e-3, 1e-1
 };
 
-/// Compares the gradient of the scalar f() with respect to every element of `x` with a central difference, as
-/// torch.autograd.gradcheck. Throws value_error with the element and both numbers if they disagree. Use f64.
-/// Restores elements and gradient of `x`, also if f throws. Evaluates f 2 n + 1 times.
+namespace detail {
+/// `o` with what is allowed for f64 or f32 in the place of negative numbers.
+constexpr gradcheck_options chosen(gradcheck_options o, bool is_f64) {
+  if (o.step < 0) o.step = is_f64 ? 1e-6 : 1e-2;
+  if (o.tolerance < 0) o.tolerance = is_f64 ? 1e-5 : 1e-2;
+  if (o.floor < 0) o.floor = is_f64 ? 1e-3 : 1e-1;
+  return o;
+}
+}  // namespace detail
+
+/// Compares the gradient of the scalar f() or f(x) with respect to every element of `x` with a central
+/// difference, as torch.autograd.gradcheck. Throws value_error with the element and both numbers if they
+/// disagree. Use f64: differences of f32 show mistakes of a hundredth and more only. Restores elements and
+/// gradient of `x`, also if f throws. Evaluates f 2 n + 1 times.
 template <class F, class T, class Extents>
 bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& c = default_context()) {
+  static_assert(dtype_of<T> == dtype::f64 || dtype_of<T> == dtype::f32,
+                "weft: gradcheck: differences of this element type are too coarse: variable<double, ...>");
+  o = detail::chosen(o, dtype_of<T> == dtype::f64);
+  const auto value = [&] {
+    if constexpr (std::is_invocable_v<F&>) return f();
+    else return f(x);
+  };
   const std::vector<T> elements = x.to_vector();
   const auto held = std::exchange(x.state()->grad, nullptr);
-  const auto value_with = [&](std::size_t i, double replaced) {
+  const auto value_with = [&](std::size_t i, T replaced) {
     std::vector<T> moved = elements;
-    moved[i] = static_cast<T>(replaced);
+    moved[i] = replaced;
     x.copy_from(moved);
-    return static_cast<double>(eval(f(), c).item());
+    return static_cast<double>(eval(value(), c).item());
   };
   const auto compare = [&] {
     tape steps(c);
-    steps.backward(steps.eval(f()));
+    steps.backward(steps.eval(value()));
     const std::vector<T> gradient =
         x.grad().defined() ? x.grad().to_vector() : std::vector<T>(elements.size());
     x.zero_grad();
     for (std::size_t i = 0; i < elements.size(); ++i) {
       const double at = static_cast<double>(elements[i]);
-      const double difference = (value_with(i, at + o.step) - value_with(i, at - o.step)) / (2 * o.step);
-      const double error = std::abs(difference - gradient[i]) / (std::abs(difference) + o.floor);
+      const T above = static_cast<T>(at + o.step), below = static_cast<T>(at - o.step);
+      const double apart = static_cast<double>(above) - static_cast<double>(below);
+      const double difference = (value_with(i, above) - value_with(i, below)) / apart;
+      const double error =
+          std::abs(difference - static_cast<double>(gradient[i])) / (std::abs(difference) + o.floor);
       if (!(error <= o.tolerance))
         throw value_error("weft: gradcheck: element " + std::to_string(i) + ": gradient " +
                           std::to_string(gradient[i]) + ", difference quotient " +
-                          std::to_string(difference));
+                          std::to_string(difference) +
+                          (dtype_of<T> == dtype::f32 ? "; f32 is coarse: check in f64" : ""));
     }
   };
   const auto restore = [&] {
@@ -61,6 +85,15 @@ bool gradcheck(F f, variable<T, Extents>& x, gradcheck_options o = {}, context& 
   }
   restore();
   return true;
+}
+
+/// Compile-time error: no gradients are computed of a tensor that is no variable.
+template <class F, class T, class Extents>
+bool gradcheck(F, const tensor<T, Extents, false>&, gradcheck_options = {}) {
+  static_assert(detail::unsupported<F>,
+                "weft: gradcheck: x must be a variable: "
+                "variable<double, extents<3>> x(t); gradcheck(f, x)");
+  return false;
 }
 
 }  // namespace weft

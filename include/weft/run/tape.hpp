@@ -37,6 +37,14 @@ class tape : public tape_entries {
     else return eval_program(e);
   }
 
+  /// Compile-time error: several expressions.
+  template <expression A, expression B, expression... Rest>
+  void eval(const A&, const B&, const Rest&...) {
+    static_assert(detail::unsupported<A>,
+                  "weft: eval: one expression at a time: auto y = steps.eval(a); auto z = steps.eval(b); "
+                  "evaluate first what both read");
+  }
+
   /// Evaluates an expression that is a single program.
   template <expression E>
   evaluated<E, true> eval_program(const E& e) {

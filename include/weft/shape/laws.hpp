@@ -30,7 +30,7 @@ constexpr inferred broadcast(Dims& dims, const shape& a, const shape& b) {
     index_t& out = s[s.order - 1 - i];
     if (x == 1) out = y;
     else if (y == 1) out = x;
-    else if (!dims.unify(x, y, out)) result.holds = false;
+    else if (!dims.unify(x, y, out, check_kind::equal_in_broadcast)) result.holds = false;
   }
   return result;
 }

@@ -17,11 +17,19 @@ constexpr index_t wrapping_product(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
 
+/// Conditions on extents that are checked at run time.
+enum class check_kind : std::uint8_t {
+  equal,               // a == b
+  equal_in_broadcast,  // a == b, where an extent that is 1 in the type would be repeated
+  at_most,             // a <= b
+  has_elements         // a != 0
+};
+
 /// Extents in the type system: a number, or dyn.
 struct static_dims {
   static constexpr bool is_static = true;
   /// Sets `out` to the common extent; false if both are known and differ.
-  constexpr bool unify(index_t a, index_t b, index_t& out) {
+  constexpr bool unify(index_t a, index_t b, index_t& out, check_kind = check_kind::equal) {
     out = a == dyn ? b : a;
     return a == b || a == dyn || b == dyn;
   }
@@ -61,13 +69,6 @@ struct symbol {
   symbol_kind kind{};
   index_t a = 0, b = 0;  // leaf and dim; number of the given size; or one or two extents
   int law = -1;          // of a quotient: the applied op, for messages
-};
-
-/// Conditions on extents that are checked at run time.
-enum class check_kind : std::uint8_t {
-  equal,        // a == b
-  at_most,      // a <= b
-  has_elements  // a != 0
 };
 
 /// A condition that extents must satisfy at run time.
@@ -161,10 +162,11 @@ class symbol_table {
     return {e, 1};
   }
 
-  [[gnu::cold]] constexpr bool unify(index_t a, index_t b, index_t& out) {
+  [[gnu::cold]] constexpr bool unify(index_t a, index_t b, index_t& out,
+                                     check_kind how = check_kind::equal) {
     a = canonical(a);
     b = canonical(b);
-    if (a != b && (is_symbol(a) || is_symbol(b))) checks.push_back({check_kind::equal, a, b, current_law()});
+    if (a != b && (is_symbol(a) || is_symbol(b))) checks.push_back({how, a, b, current_law()});
     const bool holds = identify(a, b);
     out = canonical(a);
     return holds;

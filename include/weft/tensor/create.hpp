@@ -82,6 +82,27 @@ template <element T, class Extents>
 tensor<T, Extents> from(Extents e, const std::vector<T>& values,
                         const device& where = default_device()) {
   tensor<T, Extents> t(static_cast<shape>(e), where);
+  detail::require_elements(*t.state(), "from", static_cast<index_t>(values.size()));
+  t.copy_from(values.data());
+  return t;
+}
+
+namespace detail {
+/// The compile-time error for another number of elements than that of the extents.
+template <bool Holds, class Extents, std::size_t Given>
+struct element_count_law {
+  static_assert(Holds, "weft: from: give as many elements as the extents have, in row-major order");
+};
+}  // namespace detail
+
+/// The same for elements in braces, or an array: from(extents<2, 2>{}, {1.0f, 2.0f, 3.0f, 4.0f}). Static
+/// extents of another number of elements do not compile.
+template <element T, class Extents, std::size_t N>
+tensor<T, Extents> from(Extents e, const T (&values)[N], const device& where = default_device()) {
+  constexpr bool fits = Extents::dynamic_count != 0 || Extents::static_shape.size() == index_t{N};
+  (void)sizeof(detail::element_count_law<fits, Extents, N>);
+  tensor<T, Extents> t(static_cast<shape>(e), where);
+  detail::require_elements(*t.state(), "from", index_t{N});
   t.copy_from(values);
   return t;
 }
@@ -149,17 +170,68 @@ tensor<T, Extents> randn_like(const tensor<T, Extents, Tracked>& x, random_key r
 }
 
 /// Compile-time errors: extents are part of a tensor's type.
-template <element T, std::integral... N>
-void zeros(N...) {
-  static_assert(detail::unsupported<T>, "weft: zeros: extents are a type: zeros<float>(extents<dyn, 3>{n})");
+template <element T, class... Rest>
+void zeros(detail::numbers_at_run_time, Rest...) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: zeros: extents are a type: zeros<float>(extents<2, 3>{}), zeros<float>(extents<dyn, 3>{n})");
 }
-template <element T, std::integral... N>
-void ones(N...) {
-  static_assert(detail::unsupported<T>, "weft: ones: extents are a type: ones<float>(extents<dyn, 3>{n})");
+template <element T, class... Rest>
+void ones(detail::numbers_at_run_time, Rest...) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: ones: extents are a type: ones<float>(extents<2, 3>{}), ones<float>(extents<dyn, 3>{n})");
 }
-template <element T, std::integral... N>
-void randn(N...) {
-  static_assert(detail::unsupported<T>, "weft: randn: extents are a type: randn<float>(extents<dyn, 3>{n})");
+template <element T, class... Rest>
+void empty(detail::numbers_at_run_time, Rest...) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: empty: extents are a type: empty<float>(extents<2, 3>{}), empty<float>(extents<dyn, 3>{n})");
+}
+template <element T>
+void full(detail::numbers_at_run_time, T, const device& = default_device()) {
+  static_assert(detail::unsupported<T>,
+                "weft: full: extents are a type: full<float>(extents<2, 3>{}, 2.5f), "
+                "full<float>(extents<dyn, 3>{n}, 2.5f)");
+}
+template <element T, class... Rest>
+void rand(detail::numbers_at_run_time, Rest...) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: rand: extents are a type: rand<float>(extents<2, 3>{}), rand<float>(extents<dyn, 3>{n})");
+}
+template <element T>
+void rand(detail::numbers_at_run_time, random_key, const device& = default_device()) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: rand: extents are a type: rand<float>(extents<2, 3>{}), rand<float>(extents<dyn, 3>{n})");
+}
+template <element T, class... Rest>
+void randn(detail::numbers_at_run_time, Rest...) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: randn: extents are a type: randn<float>(extents<2, 3>{}), randn<float>(extents<dyn, 3>{n})");
+}
+template <element T>
+void randn(detail::numbers_at_run_time, random_key, const device& = default_device()) {
+  static_assert(
+      detail::unsupported<T>,
+      "weft: randn: extents are a type: randn<float>(extents<2, 3>{}), randn<float>(extents<dyn, 3>{n})");
+}
+template <element T, std::size_t N>
+void from(const T (&)[N]) {
+  static_assert(detail::unsupported<T>,
+                "weft: from: extents come first: from(extents<3>{}, {1.0f, 2.0f, 3.0f})");
+}
+template <element T>
+void from(const std::vector<T>&) {
+  static_assert(detail::unsupported<T>, "weft: from: extents come first: from(extents<dyn, 3>{n}, values)");
+}
+template <element T, class Extents, std::size_t M, std::size_t N>
+void from(Extents, const T (&)[M][N]) {
+  static_assert(detail::unsupported<T>,
+                "weft: from: elements are one list, row by row: "
+                "from(extents<2, 2>{}, {1.0f, 2.0f, 3.0f, 4.0f})");
 }
 
 }  // namespace weft

@@ -80,7 +80,7 @@ class divided_program {
   bool fits() const {
     for (const given_values& v : ranks_)
       for (const extent_check& c : of_.graph.dims.checks)
-        if (c.kind == check_kind::equal &&
+        if ((c.kind == check_kind::equal || c.kind == check_kind::equal_in_broadcast) &&
             resolved(of_.graph.dims, c.a, v) != resolved(of_.graph.dims, c.b, v))
           return false;
     return true;

@@ -32,6 +32,23 @@ TEST_CASE("t(i, j) is an element; indices count from both ends and are checked")
   CHECK(u(2, 0, 1) == 7);
 }
 
+TEST_CASE("from: elements in braces have their own type, or the one that is named; their number is checked") {
+  auto t = from(extents<2, 2>{}, {1.5f, 2.0f, 3.0f, 4.0f});
+  static_assert(std::is_same_v<decltype(t), tensor<float, extents<2, 2>>>);
+  CHECK(t.to_vector() == std::vector<float>{1.5f, 2, 3, 4});
+  static_assert(std::is_same_v<decltype(from(extents<1>{}, {7})), tensor<std::int32_t, extents<1>>>);
+  CHECK(from<float>(extents<dyn>{3}, {1, 2, 3}).to_vector() == std::vector<float>{1, 2, 3});
+  CHECK(from<float>(extents<0>{}, {}).size() == 0);
+  const double array[] = {0.5, 0.25};
+  CHECK(from(extents<dyn, 2>{1}, array)(0, 1) == 0.25);
+  auto flags = from(extents<2>{}, {false, true});
+  CHECK(flags(1));
+  CHECK_THROWS_WITH_AS(from(extents<dyn, 2>{2}, {1.0f, 2.0f, 3.0f}),
+                       "weft: from: a tensor of shape [2, 2] has 4 elements, not 3", shape_error);
+  CHECK_THROWS_WITH_AS(from(extents<dyn, 2>{2}, std::vector<float>{1, 2, 3}),
+                       "weft: from: a tensor of shape [2, 2] has 4 elements, not 3", shape_error);
+}
+
 TEST_CASE("x[i] and select take indices from the right, of tensors and of expressions") {
   auto t = counted();
   CHECK(eval((t + 1)[-1]).to_vector() == std::vector<float>{4, 5, 6});

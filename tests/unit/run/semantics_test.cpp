@@ -360,6 +360,15 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
   CHECK_THROWS_WITH_AS(eval(exp(of(2, 3) + of(3, 3))),
                        "weft: add: operands of shapes [2, 3] and [3, 3]: extents 2 and 3 must be equal",
                        shape_error);
+  CHECK_THROWS_WITH_AS(eval(of(1, 3) + of(2, 3)),
+                       "weft: add: operands of shapes [1, 3] and [2, 3]: extents 1 and 2 must be equal: an "
+                       "extent that broadcasts must be 1 in the type, as reshape<1, dyn>(x) makes it",
+                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(expand(of(1, 3), extents<dyn, 3>{2})),
+                       "weft: expand: an operand of shape [1, 3]: extents 1 and 2 must be equal: an extent "
+                       "that broadcasts must be 1 in the type, as reshape<1, dyn>(x) makes it",
+                       shape_error);
+  CHECK(eval(reshape<1, dyn>(of(1, 3)) + of(2, 3)).to_vector() == std::vector<float>(6, 2.0f));
   CHECK_THROWS_WITH_AS(
       eval(unflatten<1>(of(2, 3), 2)),
       "weft: unflatten: an operand of shape [2, 3]: an extent of 3 cannot be divided into parts of 2",
@@ -371,6 +380,9 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
   auto w = variable<float, extents<dyn, dyn>>(of(4, 5));
   CHECK_THROWS_WITH_AS(steps.eval(sum(matmul(of(2, 3), w))),
                        "weft: matmul: operands of shapes [2, 3] and [4, 5]: extents 3 and 4 must be equal",
+                       shape_error);
+  CHECK_THROWS_WITH_AS(eval(matmul(of(2, 1), of(4, 5))),  // the inner extents do not broadcast
+                       "weft: matmul: operands of shapes [2, 1] and [4, 5]: extents 1 and 4 must be equal",
                        shape_error);
   tensor<float, extents<784, dyn>> nothing;
   CHECK_THROWS_WITH_AS(nothing + 1.0f,

@@ -247,6 +247,19 @@ TEST_CASE("gradcheck leaves its operand as it was, whatever happens") {
   CHECK(untouched());
 }
 
+TEST_CASE("gradcheck takes f() and f(x), and tolerates what f32 rounds") {
+  auto x = variable<float, extents<3>>(from(extents<3>{}, {0.5f, -20.0f, 3.0f}));
+  CHECK(gradcheck([&] { return sum(x * x); }, x));
+  CHECK(gradcheck([](auto at) { return mean(exp(at * 0.5f) + sin(at)); }, x));
+  CHECK_THROWS_WITH_AS(gradcheck([](auto at) { return sum(at * detach(at)); }, x),
+                       doctest::Contains("element 0: gradient 0.5"), value_error);
+  CHECK_THROWS_WITH_AS(gradcheck([](auto at) { return sum(at * detach(at)); }, x),
+                       doctest::Contains("; f32 is coarse: check in f64"), value_error);
+  auto y = variable<double, extents<2>>(from(extents<2>{}, {0.5, -2.0}));
+  CHECK(gradcheck([](auto at) { return sum(exp(at) * at); }, y));
+  CHECK_THROWS_AS(gradcheck([](auto at) { return sum(exp(at) * at); }, y, {.tolerance = 0}), value_error);
+}
+
 TEST_CASE("writes through mutable_data are changes in place; data() is to read") {
   auto x = from(extents<2>{}, std::vector<float>{1, 2});
   static_assert(std::is_same_v<decltype(x.data()), const float*>);

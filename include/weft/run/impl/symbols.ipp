@@ -29,6 +29,13 @@ WEFT_DEFINE void refuse_extents(const plan_view& p, int law, const symbol_values
 WEFT_DEFINE void refuse_check(const plan_view& p, const extent_check& c, const symbol_values& numbers) {
   const index_t a = number_of(numbers, c.a), b = number_of(numbers, c.b);
   switch (c.kind) {
+    case check_kind::equal_in_broadcast:
+      if (a == 1 || b == 1)
+        refuse_extents(p, c.law, numbers,
+                       {"extents ", a, " and ", b,
+                        " must be equal: an extent that broadcasts must be 1 in the type, as "
+                        "reshape<1, dyn>(x) makes it"});
+      [[fallthrough]];
     case check_kind::equal: refuse_extents(p, c.law, numbers, {"extents ", a, " and ", b, " must be equal"});
     case check_kind::at_most: refuse_extents(p, c.law, numbers, {a, " must be at most ", b});
     default: refuse_extents(p, c.law, numbers, {"the dim has no elements"});
@@ -94,9 +101,10 @@ WEFT_DEFINE symbol_values symbols_of_rank(const plan_view& p, const tensor_list&
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = value(p.symbols[i]);
   for (const extent_check& c : p.checks) {
     const index_t a = number(c.a), b = number(c.b);
-    const bool holds = c.kind == check_kind::equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
+    const bool equal = c.kind == check_kind::equal || c.kind == check_kind::equal_in_broadcast;
+    const bool holds = equal ? a == b : c.kind == check_kind::at_most ? a <= b : a != 0;
     if (holds) continue;
-    if (c.kind == check_kind::equal)
+    if (equal)
       detail::check_slices(p, numbers);  // a bound out of range is the more specific error
     detail::refuse_check(p, c, numbers);
   }
