@@ -109,9 +109,7 @@ void refuse_assignment() {
                 "weft: nothing is assigned to a part of a tensor: choose by position, "
                 "update(t, where(c, y, t))");
 }
-}  // namespace detail
 
-namespace detail {
 /// A module or function that can be called with an X.
 template <class M, class X>
 concept applies_to = requires(M& module, X x) { module(x); };
