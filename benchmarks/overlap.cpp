@@ -2,11 +2,12 @@
 // How much of the time that messages take is hidden behind the computation: a GPT on ranks between
 // which a link is slow. Alone it runs on two threads; under mpirun, on MPI.
 //
-//   mpirun -n 2 build/benchmarks/weft_benchmark_overlap [LINK]
+//   mpirun -n 2 build/benchmarks/weft_benchmark_overlap [LINK [LAYERS]]
 //
 // The link is made up: a message is over when it is, and when a wire of a given speed would have
 // carried this rank's bytes, one message after the other. LINK is the time on the wire of data
-// parallelism as a part of the time of a step (0.5).
+// parallelism as a part of the time of a step (0.5). In the table of divided layers, what a backward pass
+// sends with whole activations takes LAYERS of its time (0.2).
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include <weft/comm/threads.hpp>
 #include <weft/parallel/bind.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
 #if WEFT_WITH_MPI
 #include <weft/comm/mpi.hpp>
@@ -77,6 +79,11 @@ struct figures {
   double step_ms, wire_ms;
 };
 
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
 /// Medians of steps.
 figures measure(communicator& ranks, wire& link, double bytes_per_ms, const parallel_options& o) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
@@ -104,11 +111,58 @@ figures measure(communicator& ranks, wire& link, double bytes_per_ms, const para
     wired.push_back(link.busy_ms - busy);
   }
   link.bytes_per_ms = 0;
-  const auto median = [](std::vector<double> v) {
-    std::sort(v.begin(), v.end());
-    return v[v.size() / 2];
-  };
   return {median(step), median(wired)};
+}
+
+/// Medians of backward passes through blocks whose layers are divided, on a wire and without one, in turns.
+template <activations Between>
+std::pair<figures, figures> measure_layers(communicator& ranks, wire& link, double bytes_per_ms) {
+  constexpr index_t batch = 4, positions = 256, width = 512, heads = 8, blocks = 4;
+  const device where(std::make_shared<cpu::cpu_backend>(1));
+  auto model = gpt2::model<width>::create(
+      {.layers = blocks, .heads = heads, .width = width, .context = positions, .vocabulary = 256}, where);
+  initialize(model, 1);
+  sgd optimizer;
+  auto run = bind<policy<strategy::mesh<tp<Between>>>>(model, optimizer, ranks, {.tp = ranks.size()});
+  variable<float, extents<batch, positions, width>> x(
+      randn<float>(extents<batch, positions, width>{}, {.seed = 1}, where));
+  std::vector<double> time[2], wired[2];
+  for (int s = 0; s < 24; ++s) {
+    tape steps(run);
+    auto loss = steps.eval(mean(square(model.h(x))));
+    link.bytes_per_ms = s % 2 ? bytes_per_ms : 0;
+    ranks.barrier().wait();
+    const auto start = steady::now();
+    const double busy = link.busy_ms;
+    steps.backward(loss);
+    if (s > 3) {
+      time[s % 2].push_back(milliseconds(steady::now() - start));
+      wired[s % 2].push_back(link.busy_ms - busy);
+    }
+    link.bytes_per_ms = 0;
+    run.step();
+  }
+  return {{median(time[0]), 0}, {median(time[1]), median(wired[1])}};
+}
+
+void print_layers(communicator& ranks, wire& link, double share) {
+  const figures fast = measure_layers<activations::whole>(ranks, link, 0).first;
+  const double bytes = 4.0 * 4 * 4 * 256 * 512 * 4;  // of four blocks on two ranks: 4 S each
+  std::vector<double> speed{bytes / 2 / (share * fast.step_ms)};
+  ranks.broadcast(speed, 0).wait();
+  const auto print = [&](const char* name, const std::pair<figures, figures>& f) {
+    const double exposed = f.second.step_ms - f.first.step_ms;
+    if (ranks.rank() == 0)
+      std::printf("| %s | %.1f | %.1f | %.1f | %.1f | %.0f%% |\n", name, f.first.step_ms, f.second.step_ms,
+                  f.second.wire_ms, exposed, 100 * exposed / f.second.wire_ms);
+  };
+  if (ranks.rank() == 0)
+    std::printf("\nbackward of divided layers, a wire of %.0f MB/s\n\n"
+                "| activations | backward, no wire, ms | backward, ms | on the wire, ms | more than without, ms "
+                "| exposed |\n|---|---|---|---|---|---|\n",
+                speed[0] / 1e3);
+  print("whole", measure_layers<activations::whole>(ranks, link, speed[0]));
+  print("by positions", measure_layers<activations::by_positions>(ranks, link, speed[0]));
 }
 
 void print_table(communicator& ranks, wire& link, double share) {
@@ -150,11 +204,12 @@ void print_table(communicator& ranks, wire& link, double share) {
 }  // namespace
 
 int main(int count, char** values) {
-  const double share = count > 1 ? std::atof(values[1]) : 0.5;
+  const double share = count > 1 ? std::atof(values[1]) : 0.5, layers = count > 2 ? std::atof(values[2]) : 0.2;
 #if WEFT_WITH_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE")) {
     boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);
     slow<mpi_communicator> ranks{boost::mpi::communicator{}};
+    print_layers(ranks, ranks.link, layers);
     print_table(ranks, ranks.link, share);
     return 0;
   }
@@ -164,6 +219,7 @@ int main(int count, char** values) {
   for (int r = 0; r < 2; ++r)
     threads.emplace_back([&, r] {
       slow<threads_communicator> ranks(group, r);
+      print_layers(ranks, ranks.link, layers);
       print_table(ranks, ranks.link, share);
     });
   for (auto& t : threads) t.join();

@@ -67,7 +67,9 @@ class compile_only : public gpu::jit_backend {
   const char* name() const override { return "NVRTC"; }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void deallocate(void* memory, std::size_t) noexcept override { std::free(memory); }
-  void download(void* to, const void*, std::size_t bytes) override { std::memset(to, 0, bytes); }
+  void download(void* to, const void*, std::size_t bytes) override {
+    if (bytes > 0) std::memset(to, 0, bytes);
+  }
   void fill_zero(void*, std::size_t) override {}
   std::atomic<int> compiled = 0;
 

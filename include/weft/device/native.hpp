@@ -87,6 +87,16 @@ enum class native_op : std::uint8_t {
   checked_probability
 };
 
+/// How an op exchanges messages with other ranks. Other steps of a program run between the start of an
+/// exchange and the first one that reads its result.
+enum class exchange : std::uint8_t {
+  none,
+  waits,     // the op waits for its result
+  in_place,  // started; until it is over, nothing may access its result
+  apart      // started; until it is over, nothing may access its result or overwrite its operand
+};
+constexpr bool is_started(exchange e) { return e == exchange::in_place || e == exchange::apart; }
+
 /// The ops that select rows or check indices, as users call them; an attribute of native ops, for messages.
 enum class index_reader : index_t { embedding, index_select, one_hot, cross_entropy };
 inline constexpr const char* index_readers[] = {"embedding", "index_select", "one_hot", "cross_entropy"};
@@ -110,9 +120,9 @@ struct native_code {
 
   /// The reason for fault(), for messages; null: an index is out of range.
   const char* fault = nullptr;
-  /// Whether it exchanges messages with other ranks: executed by the strategy's hooks
-  /// (run/execution_hooks.hpp), or, where there is one rank, by `cpu` and `text`; without these it is a copy.
-  bool exchanges = false;
+  /// Messages with other ranks: executed by the strategy's hooks (run/execution_hooks.hpp), or, where there
+  /// is one rank, by `cpu` and `text`; without these it is a copy.
+  exchange messages = exchange::none;
   /// Whether backward programs compute the result again rather than keep it: it is larger than the operand.
   bool repeats = false;
   /// Threads of a group, if the threads of a group cooperate, by SHARED_MEMORY and BARRIER: then the text is

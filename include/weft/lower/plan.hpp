@@ -14,6 +14,7 @@
 #include <weft/graph/freeze.hpp>
 #include <weft/graph/verify.hpp>
 #include <weft/lower/encode.hpp>
+#include <weft/lower/step_order.hpp>
 
 namespace weft::lower {
 
@@ -37,9 +38,10 @@ struct value_entry {
 };
 
 /// How the engine executes a step.
-enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap, exchange };
+enum class step_kind : std::uint8_t { kernel, contraction, concat, pad, native, tap, exchange, arrival };
 
-/// One step of a program: a fused kernel, a product, a copy, a native op, a tap or messages to other ranks.
+/// One step of a program: a fused kernel, a product, a copy, a native op, a tap, messages to other ranks, or
+/// their arrival.
 struct step_entry {
   step_kind kind{};
   int kernel = -1;
@@ -96,14 +98,16 @@ class planner {
       : g_(g),
         fused_(verified(graph::fuse(g), [&](const graph::fusion& f) { return graph::verify_fusion(g, f); })),
         layouts_(graph::layouts_of(g)),
-        step_of_(g.size(), -1) {}
+        steps_(g_, fused_) {}
 
   constexpr plan run() {
-    find_units();
-    order_units();
     describe_values();
     find_outside_readers();
-    for (int u : order_) emit_step(u);
+    for (int u : steps_.order()) {
+      emit_arrivals([&](int n) { return steps_.reads(u, steps_.step_of(n)); });
+      emit_step(u);
+    }
+    emit_arrivals([](int) { return true; });
     find_lifetimes();
     find_sums();
     plan_.symbols = g_.dims.symbols;
@@ -115,108 +119,6 @@ class planner {
   }
 
  private:
-  /// The nodes of one step: a group of fused nodes, or a single node.
-  struct step_group {
-    int group = -1;
-    sequence<int> nodes;
-  };
-
-  static constexpr bool has_step(const node& n) {
-    return n.op->kind == op::op_kind::contraction || n.op->kind == op::op_kind::copy ||
-           n.op->kind == op::op_kind::native;
-  }
-
-  constexpr void find_units() {
-    for (int i = 0; i < fused_.groups.size(); ++i) {
-      for (int m : fused_.groups[i].nodes) step_of_[m] = groups_.size();
-      groups_.push_back({i, fused_.groups[i].nodes});
-    }
-    const sequence<int> step_of = steps_of_concats();
-    for (int i = 0; i < g_.size(); ++i)
-      if (has_step(g_[i])) {
-        int& of_step = step_of_[step_of[i]];
-        if (of_step < 0) {
-          of_step = groups_.size();
-          groups_.push_back({});
-        }
-        step_of_[i] = of_step;
-        groups_[of_step].nodes.push_back(i);
-      } else if (g_[i].op->kind == op::op_kind::result) {
-        step_of_[i] = step_of_[g_[i].operand[0]];
-      }
-  }
-
-  /// By node: the node itself, or the concat whose step copies its parts.
-  constexpr sequence<int> steps_of_concats() const {
-    const sequence<int> uses = graph::detail::uses_in(g_);
-    sequence<int> step_of;
-    for (int i = 0; i < g_.size(); ++i) step_of.push_back(i);
-    for (int i = g_.size(); i-- > 0;)
-      for (int k = 0; k < g_[i].operands; ++k)
-        if (const int o = g_[i].operand[k]; graph::detail::is_part_of_concat(g_, uses, g_[i], o))
-          step_of[o] = step_of[i];
-    return step_of;
-  }
-
-  /// Orders units by their first nodes, as far as dependences allow. One that folds columns, such as the
-  /// gradient of a bias, is put off as long as that keeps no memory longer, that is, until no other unit is
-  /// to come that reads a value of the arena which it reads. So several of them follow each other, which
-  /// devices can launch together.
-  constexpr void order_units() {
-    const int count = groups_.size();
-    sequence<int> waits(count, 0);
-    sequence<sequence<int>> readers(count, {}), reads(count, {});  // by unit: units, and values of the arena
-    const sequence<bool> is_output = bases_of_outputs();
-    for (int u = 0; u < count; ++u)
-      for (int m : groups_[u].nodes)
-        for (int k = 0; k < g_[m].operands; ++k) {
-          const int base = graph::detail::base_of(g_, g_[m].operand[k]), from = step_of_[base];
-          if (from < 0 || from == u) continue;
-          readers[from].push_back(u);
-          ++waits[u];
-          if (!is_output[base] && !reads[u].contains(base)) reads[u].push_back(base);
-        }
-    sequence<int> to_come(g_.size(), 0);  // by value: units that read it and are neither placed nor put off
-    for (int u = 0; u < count; ++u)
-      for (int v : reads[u]) ++to_come[v];
-    sequence<int> put_off;
-    const auto place_those_put_off = [&] {
-      for (int u : put_off) order_.push_back(u);
-      put_off = {};
-    };
-    const auto ends_a_lifetime = [&] {
-      for (int u : put_off)
-        for (int v : reads[u])
-          if (to_come[v] == 0) return true;
-      return false;
-    };
-    sequence<int> by_first(g_.size(), -1);
-    for (int u = 0; u < count; ++u) by_first[groups_[u].nodes[0]] = u;
-    int begin = 0;
-    while (order_.size() + put_off.size() < count) {
-      int i = begin;
-      while (by_first[i] < 0 || waits[by_first[i]] > 0) ++i;
-      const int u = by_first[i];
-      by_first[i] = -1;
-      while (begin < g_.size() && by_first[begin] < 0) ++begin;
-      (folds_columns(u) && readers[u].empty() ? put_off : order_).push_back(u);
-      for (int r : readers[u]) --waits[r];
-      for (int v : reads[u]) --to_come[v];
-      if (ends_a_lifetime()) place_those_put_off();
-    }
-    place_those_put_off();
-  }
-
-  constexpr bool folds_columns(int u) const {
-    return groups_[u].group >= 0 && fused_.groups[groups_[u].group].folds_columns;
-  }
-  constexpr sequence<bool> bases_of_outputs() const {
-    sequence<bool> is_output(g_.size(), false);
-    for (int o : g_.outputs)
-      if (o >= 0) is_output[graph::detail::base_of(g_, o)] = true;
-    return is_output;
-  }
-
   constexpr void describe_values() {
     for (int i = 0; i < g_.size(); ++i) {
       const node& n = g_[i];
@@ -257,8 +159,8 @@ class planner {
   constexpr void emit_step(int u) {
     step_entry s;
     s.first_operand = plan_.operands.size();
-    if (groups_[u].group >= 0) {
-      const graph::kernel_group& group = fused_.groups[groups_[u].group];
+    if (steps_[u].group >= 0) {
+      const graph::kernel_group& group = fused_.groups[steps_[u].group];
       const kernel_code code = make_code(g_, layouts_, group, read_outside_);
       s.kind = step_kind::kernel;
       s.kernel = kernel_number(code);
@@ -271,14 +173,14 @@ class planner {
       if (s.inputs + s.outputs > max_arguments || s.arguments > max_numbers)
         throw error("weft: fusion: a kernel has more arguments than a call can take");
     } else {
-      const int i = groups_[u].nodes.back();
+      const int i = steps_[u].nodes.back();
       const node& n = g_[i];
       s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
                : n.op == &info_of<op::concat>         ? step_kind::concat
                : n.op == &info_of<op::pad>            ? step_kind::pad
                : n.op == &info_of<op::tap>            ? step_kind::tap
-               : n.op->native->exchanges              ? step_kind::exchange
-                                                      : step_kind::native;
+               : n.op->native->messages != exchange::none ? step_kind::exchange
+                                                          : step_kind::native;
       s.op = n.op->name;
       s.native = n.op->native;
       s.at = n.at;
@@ -293,6 +195,22 @@ class planner {
         }
     }
     plan_.steps.push_back(s);
+    if (steps_.starts_exchange(u)) under_way_.push_back(steps_[u].nodes.back());
+  }
+
+  /// Emits the arrivals of the exchanges under way of which `is_needed`. One accesses what its messages do.
+  constexpr void emit_arrivals(const auto& is_needed) {
+    for (int n : std::exchange(under_way_, {})) {
+      if (!is_needed(n)) {
+        under_way_.push_back(n);
+        continue;
+      }
+      step_entry s{.kind = step_kind::arrival, .op = g_[n].op->name, .first_operand = plan_.operands.size()};
+      if (g_[n].op->native->messages == exchange::apart) plan_.operands.push_back(g_[n].operand[0]);
+      plan_.operands.push_back(n);
+      s.inputs = plan_.operands.size() - s.first_operand;
+      plan_.steps.push_back(s);
+    }
   }
 
   /// Appends the operands of a step; those of concats that it computes as well replace their results.
@@ -301,7 +219,7 @@ class planner {
     int count = 0;
     for (int k = 0; k < n.operands; ++k) {
       const int id = n.operand[k];
-      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && step_of_[id] == step_of_[of];
+      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && steps_.step_of(id) == steps_.step_of(of);
       if (parts) {
         count += append_operands(id);
       } else {
@@ -347,6 +265,7 @@ class planner {
   /// Finds outputs into which steps can accumulate: nothing else reads them or shares their memory.
   constexpr void find_sums() {
     for (const step_entry& s : plan_.steps) {
+      if (s.outputs == 0) continue;
       value_entry& made = plan_.values[plan_.operands[s.first_operand + s.inputs]];
       const bool can = s.kind == step_kind::contraction || (s.kind == step_kind::native && s.native->adds);
       made.adds = can && made.output >= 0 && made.first_step == made.last_step && is_one_output(made.output);
@@ -363,9 +282,8 @@ class planner {
   const compute_graph& g_;
   graph::fusion fused_;
   graph::view_layouts layouts_;
-  sequence<int> step_of_;
-  sequence<step_group> groups_;
-  sequence<int> order_;
+  step_order steps_;
+  sequence<int> under_way_;  // exchanges that are started and not over
   sequence<bool> read_outside_;
   plan plan_;
 };

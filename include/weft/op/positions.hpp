@@ -15,7 +15,7 @@ struct sum_over_positions : rule<1> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "sum_over_positions";
   static constexpr auto divides = "A -> A";
-  static constexpr native_code code{.exchanges = true};
+  static constexpr native_code code{.messages = exchange::in_place};
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, operands[0]};

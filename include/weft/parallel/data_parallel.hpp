@@ -43,7 +43,8 @@ class data_parallel_hooks : public runtime::execution_hooks {
     gatherer_.poll();
     reducer_.poll();
   }
-  void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) override;
+  std::unique_ptr<runtime::pending_exchange> exchange(std::string_view op, const attributes& at,
+                                                      const strided& in, const strided& out) override;
   state_ptr placed(const state_ptr& value, const placement& to) override {
     return parallel::placed(value, to, *groups_.layers(), groups_.labelled("activations"));
   }

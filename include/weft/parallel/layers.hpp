@@ -57,10 +57,11 @@ inline index_t units_of(const division& d) { return d.whole[d.where.dim] / (d.wh
 /// counts them in norms and saves them.
 bool is_first_in_layer(const tensor_state& t, int layer_rank);
 
-/// Executes a collective of a program, and waits for it: op::sum_over_positions among the ranks that divide
-/// positions, others among those that divide layers. One rank copies.
-void execute_collective(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
-                        const strided& in, const strided& out);
+/// Starts a collective of a program: op::sum_over_positions among the ranks that divide positions, others
+/// among those that divide layers. One rank copies, and returns null.
+std::unique_ptr<runtime::pending_exchange> start_collective(backend& where, const rank_groups& groups,
+                                                            std::string_view op, const attributes& at,
+                                                            const strided& in, const strided& out);
 
 }  // namespace weft::parallel
 

@@ -12,7 +12,7 @@ namespace weft::op {
 /// graphs that are differentiated already and have no derivative.
 struct collective_rule : rule<1> {
   static constexpr auto kind = op_kind::native;
-  static constexpr native_code code{.exchanges = true};
+  static constexpr native_code code{.messages = exchange::in_place};
 };
 
 /// The sum over the ranks (v0 = 0), or the maximum (v0 = 1), on every rank.
@@ -38,11 +38,12 @@ struct rows_collective : collective_rule {
 /// The rows of all ranks, in the order of ranks, on every rank.
 struct all_gather : rows_collective {
   static constexpr auto name = "all_gather";
-  static constexpr native_code code{.exchanges = true, .repeats = true};
+  static constexpr native_code code{.messages = exchange::apart, .repeats = true};
 };
 /// Of the sum over the ranks the rows of this rank.
 struct reduce_scatter : rows_collective {
   static constexpr auto name = "reduce_scatter";
+  static constexpr native_code code{.messages = exchange::apart};
 };
 
 }  // namespace weft::op

@@ -19,12 +19,12 @@ namespace weft::op {
 /// differentiated already and has no derivative.
 struct context_attention : attention {
   static constexpr auto name = "context_attention";
-  static constexpr native_code code{.exchanges = true, .op = native_op::attention};
+  static constexpr native_code code{.messages = exchange::waits, .op = native_op::attention};
 };
 /// The derivative of attention over the positions of all ranks.
 struct context_attention_backward : attention_backward {
   static constexpr auto name = "context_attention_backward";
-  static constexpr native_code code{.exchanges = true, .op = native_op::attention_backward};
+  static constexpr native_code code{.messages = exchange::waits, .op = native_op::attention_backward};
 };
 
 /// Base of exchanges of positions for heads, executed by the hooks of the strategy; on one rank a copy.
@@ -32,7 +32,7 @@ struct context_attention_backward : attention_backward {
 /// heads that stay together.
 struct positions_exchange : rule<1> {
   static constexpr auto kind = op_kind::native;
-  static constexpr native_code code{.exchanges = true};
+  static constexpr native_code code{.messages = exchange::waits};
   static constexpr unsigned extents = 0b111;
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {

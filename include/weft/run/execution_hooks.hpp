@@ -28,6 +28,17 @@ struct purpose {
   const tape_identity* tape = nullptr;
 };
 
+/// Messages of a program that are under way. The destructor waits until they use no memory of the program,
+/// ignoring errors.
+class pending_exchange {
+ public:
+  virtual ~pending_exchange() = default;
+  /// Makes progress, without waiting.
+  virtual void poll() = 0;
+  /// Waits for the result; throws the failure.
+  virtual void wait() = 0;
+};
+
 /// Interface of such a strategy; context::hooks holds at most one.
 class execution_hooks {
  public:
@@ -53,9 +64,10 @@ class execution_hooks {
   /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
 
-  /// Executes the collective `op` of a program (placement/collective.hpp, op/positions.hpp). `in` is
-  /// contiguous.
-  virtual void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out) = 0;
+  /// Starts the collective `op` of a program (placement/collective.hpp, op/positions.hpp). `in` is
+  /// contiguous. Null if it is over.
+  virtual std::unique_ptr<pending_exchange> exchange(std::string_view op, const attributes& at,
+                                                     const strided& in, const strided& out) = 0;
   /// `value`, which this rank has in one placement, in another one. Collective among the ranks that divide
   /// layers.
   virtual std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value,

@@ -109,6 +109,13 @@ class specialization {
     std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
   };
 
+  /// Messages under way, and the value that they are about to complete.
+  struct started_exchange {
+    const lower::step_entry* step;
+    int result;
+    std::unique_ptr<pending_exchange> pending;
+  };
+
   /// The bytes [first, last) of memory.
   struct memory_range {
     std::uintptr_t first = 0, last = 0;
@@ -165,8 +172,9 @@ class specialization {
   /// Places the scratch memory of kernels and prepares the device for them.
   [[gnu::cold]] void prepare_launches(backend& device);
 
-  /// Tells AddressSanitizer that this step may access its operands and no other part of the arena.
-  [[gnu::cold]] void allow_operands(const frame& f, int first, int count) const;
+  /// Tells AddressSanitizer that nothing may access the arena, and that this step may access its operands.
+  [[gnu::cold]] void forbid_arena(const frame& f) const;
+  [[gnu::cold]] void allow_operands(const frame& f, const lower::step_entry& s) const;
 
   strided tensor_of(int id) const;
 

@@ -38,12 +38,32 @@ WEFT_DEFINE bool is_first_in_layer(const tensor_state& t, int layer_rank) {
   return unit_of_rank(units, d.ranks, d.rank - 1) != unit_of_rank(units, d.ranks, d.rank);
 }
 
-WEFT_DEFINE void execute_collective(backend& where, const rank_groups& groups, std::string_view op,
-                                    const attributes& at, const strided& in, const strided& out) {
+namespace detail {
+class pending_collective : public runtime::pending_exchange {
+ public:
+  explicit pending_collective(work w) : work_(std::move(w)) {}
+  void poll() override { work_.is_completed(); }
+  void wait() override { work_.wait(); }
+
+ private:
+  work work_;
+};
+}  // namespace detail
+
+WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(backend& where,
+                                                                        const rank_groups& groups,
+                                                                        std::string_view op,
+                                                                        const attributes& at,
+                                                                        const strided& in,
+                                                                        const strided& out) {
   const bool over_positions = op == op::sum_over_positions::name;
   communicator* const positions = groups.context() ? &groups.context()->ranks() : nullptr;
   communicator* const ranks = over_positions ? positions : groups.layers();
-  if (!ranks || ranks->size() == 1) return where.copy(in, out);
+  if (!ranks || ranks->size() == 1) {
+    where.copy(in, out);
+    return nullptr;
+  }
+  const auto pending = [](work w) { return std::make_unique<detail::pending_collective>(std::move(w)); };
   const comm_options o = groups.labelled(std::string(op));
   const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
   const elements mine{in.pointer, in.size(), in.type, space},
@@ -51,7 +71,7 @@ WEFT_DEFINE void execute_collective(backend& where, const rank_groups& groups, s
   if (over_positions || op == "all_reduce") {
     where.copy(in, out);
     const bool of_largest = !over_positions && at[0] != 0;
-    return ranks->all_reduce(result, of_largest ? reduction::maximum : reduction::sum, o).wait();
+    return pending(ranks->all_reduce(result, of_largest ? reduction::maximum : reduction::sum, o));
   }
   const bool gathers = op == "all_gather";
   const strided& all = gathers ? out : in;
@@ -60,8 +80,8 @@ WEFT_DEFINE void execute_collective(backend& where, const rank_groups& groups, s
   rank_counts counts;
   for (int r = 0; r < ranks->size(); ++r)
     counts.push_back(indices_in_group(parts, rows, ranks->size(), r).count * row);
-  if (gathers) ranks->all_gather(mine, result, counts, o).wait();
-  else ranks->reduce_scatter(mine, result, reduction::sum, counts, o).wait();
+  return pending(gathers ? ranks->all_gather(mine, result, counts, o)
+                         : ranks->reduce_scatter(mine, result, reduction::sum, counts, o));
 }
 
 }  // namespace parallel

@@ -113,12 +113,18 @@ WEFT_DEFINE void specialization::run(const frame& f) {
     }
     return p + s.bytes;
   };
-  int left = 0;       // kernels of the current launch that are still to come
+  std::vector<started_exchange> under_way;  // an error waits for them: they use memory of the program
+  int left = 0;                             // kernels of the current launch that are still to come
   together_.clear();  // an error may have left some
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
+    for (const started_exchange& e : under_way) e.pending->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
-    if (weft::detail::poisons) allow_operands(f, first, count);
+    if (weft::detail::poisons) {
+      forbid_arena(f);
+      for (const started_exchange& e : under_way) allow_operands(f, *e.step);
+      allow_operands(f, *s.entry);
+    }
     if (s.entry->kind == step_kind::kernel) {
       for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
       for (int i = 0; i < s.entry->arguments; ++i)
@@ -136,7 +142,18 @@ WEFT_DEFINE void specialization::run(const frame& f) {
       tensors_[i].pointer = base(sources_[i]);
       tensors_[i].adds = sources_[i].from == source::output && outputs_[sources_[i].index].adds;
     }
-    run_step(f, s, {tensors_.begin() + first, static_cast<std::size_t>(count)});
+    const std::span<const strided> t{tensors_.begin() + first, static_cast<std::size_t>(count)};
+    if (s.entry->kind == step_kind::arrival) {
+      const auto e = std::ranges::find(under_way, operands_of(*s.entry).back(), &started_exchange::result);
+      if (e == under_way.end()) continue;  // it was over at once
+      e->pending->wait();
+      under_way.erase(e);
+    } else if (s.entry->kind == step_kind::exchange && !s.code.cpu && f.hooks) {
+      if (auto pending = f.hooks->exchange(s.entry->op, s.at, t[0], t[1]))
+        under_way.push_back({s.entry, operands_of(*s.entry).back(), std::move(pending)});
+    } else {
+      run_step(f, s, t);
+    }
   }
 }
 
@@ -210,10 +227,13 @@ WEFT_DEFINE specialization::source specialization::source_of(int id) const {
   return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
 }
 
-WEFT_DEFINE void specialization::allow_operands(const frame& f, int first, int count) const {
+WEFT_DEFINE void specialization::forbid_arena(const frame& f) const {
+  if (f.device.host_accessible()) weft::detail::poison(f.arena, arena_.bytes);
+}
+
+WEFT_DEFINE void specialization::allow_operands(const frame& f, const lower::step_entry& s) const {
   if (!f.device.host_accessible()) return;
-  weft::detail::poison(f.arena, arena_.bytes);
-  for (int i = first; i < first + count; ++i) {
+  for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
     if (sources_[i].from != source::arena) continue;
     const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
     weft::detail::unpoison(
@@ -357,9 +377,8 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s, std
   } else if (e.kind == step_kind::exchange && s.code.cpu) {  // one rank can compute it
     const native_operands o{t.first(inputs), t.subspan(inputs), s.at, f.random};
     if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, s.code, o);
-  } else if (e.kind == step_kind::exchange) {
-    if (f.hooks) f.hooks->exchange(e.op, s.at, t[0], t[1]);
-    else device.copy(t[0], t[1]);  // one rank
+  } else if (e.kind == step_kind::exchange) {  // one rank
+    device.copy(t[0], t[1]);
   } else if (e.kind == step_kind::tap) {
     device.copy(t[0], t[1]);
     show(f, reinterpret_cast<const char*>(s.at[0]), t[1]);

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// Messages of divided layers that are under way while other steps run: where they start and arrive, the same
+// bits however late they are, and errors in between.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <weft/comm/threads.hpp>
+#include <weft/parallel/tensor_parallel.hpp>
+#include <weft/weft.hpp>
+
+#include "../../../examples/gpt2.hpp"
+#include "../../elements.hpp"
+#include "../../late_communicator.hpp"
+#include "divided_net.hpp"
+
+using namespace weft;
+
+namespace {
+
+template <activations Between>
+using plan = policy<strategy::mesh<tp<Between>>>;
+
+/// The products between the start and the arrival of each exchange of a program, in the order of arrivals.
+std::vector<std::string> covers(const lower::plan& p) {
+  std::vector<std::string> found;
+  for (int t = 0; t < p.steps.size(); ++t) {
+    const lower::step_entry& arrival = p.steps[t];
+    if (arrival.kind != lower::step_kind::arrival) continue;
+    const int value = p.operands[arrival.first_operand + arrival.inputs - 1];
+    int products = 0, start = t;
+    for (bool is_start = false; !is_start;) {
+      const lower::step_entry& s = p.steps[--start];
+      is_start = s.kind == lower::step_kind::exchange && p.operands[s.first_operand + s.inputs] == value;
+      products += s.kind == lower::step_kind::contraction || s.kind == lower::step_kind::native;
+    }
+    found.push_back(std::string(arrival.op) + " " + std::to_string(products));
+  }
+  return found;
+}
+template <class E, activations Between>
+std::vector<std::string> backward_covers() {
+  return covers(runtime::detail::backward_plan<E, typename plan<Between>::programs>::make());
+}
+
+using activation = variable<float, extents<dyn, dyn, 48>>;
+
+/// Three layers divided by columns that read the same activation.
+struct apart {
+  linear<48, 48, divided::columns<>> q, k, v;
+  linear<48, 48, divided::rows<>> out;
+  auto operator()(expression auto x) const {
+    return let(x, [this](auto h) { return out(relu(q(h)) * k(h) + v(h)); });
+  }
+};
+
+/// Layers of columns of x, whose weights are the first operands of products: their gradients come first.
+struct weights_first {
+  parameter<extents<96, 48>, float, divided::along<0>> in;
+  parameter<extents<48, 96>, float, divided::along<1>> out;
+  auto operator()(expression auto x) const { return matmul(out, relu(matmul(in, x))); }
+};
+
+using words = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("products of weights' gradients stand between the start and the arrival of messages") {
+  using block = decltype(std::declval<const gpt2::block<48, 12>&>()(std::declval<activation>()));
+  CHECK(backward_covers<block, activations::whole>() == words{"all_reduce 1", "all_reduce 1"});
+  // Activations that are gathered again: behind the product before theirs. Results of rows are needed at once.
+  const words by_positions = backward_covers<block, activations::by_positions>();
+  int gathers = 0, scatters = 0, sums = 0;
+  for (const std::string& w : by_positions) {
+    gathers += w == "all_gather 1";
+    scatters += w == "reduce_scatter 1";
+    sums += w.starts_with("all_reduce");  // of vectors, which arrive at the end
+  }
+  CHECK(gathers == 2);
+  CHECK(scatters == 2);
+  CHECK(sums == 6);
+  CHECK(by_positions.size() == 12);
+  for (std::size_t i = 6; i < by_positions.size(); ++i) CHECK(by_positions[i].starts_with("all_reduce"));
+}
+
+TEST_CASE("the gradients of three layers of one activation: one message, behind the last weights' gradient") {
+  using E = decltype(std::declval<const apart&>()(std::declval<activation>()));
+  const words found = backward_covers<E, activations::whole>();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0] == "all_reduce 1");
+}
+
+TEST_CASE("a weight's gradient that comes before the message is computed behind it") {
+  using E = decltype(std::declval<const weights_first&>()(std::declval<variable<float, extents<48, dyn>>>()));
+  CHECK(backward_covers<E, activations::whole>() == words{"all_reduce 1"});
+}
+
+namespace {
+
+using divided_model::B, divided_model::C, divided_model::T, divided_model::V;
+
+/// Losses and parameters of three steps.
+template <activations Between>
+std::vector<double> trained(communicator& ranks) {
+  auto model = divided_model::net::create(2);
+  initialize(model, 3);
+  sgd optimizer{.lr = 0.1, .momentum = 0.9};
+  auto run = bind<plan<Between>>(model, optimizer, ranks, {.tp = ranks.size()});
+  std::vector<double> all;
+  for (int step = 0; step < 3; ++step)
+    all.push_back(run.step(2,
+                           [&](index_t j) {
+                             const index_t n = 2 * step + j;
+                             return cross_entropy(model(divided_model::batch(n, 0)), divided_model::batch(n, 1));
+                           })
+                      .loss);
+  for (double x : test::elements_of(run.full())) all.push_back(x);
+  return all;
+}
+
+template <activations Between>
+void same_bits_late() {
+  for (int n : {2, 3})
+    run_ranks(n, [](communicator& ranks) {
+      const std::vector<double> prompt = trained<Between>(ranks);
+      test::late_communicator late(ranks);
+      CHECK(trained<Between>(late) == prompt);
+      CHECK(late.most_under_way() > 1);
+    });
+}
+
+}  // namespace
+
+TEST_CASE("the same bits, however late messages are") {
+  same_bits_late<activations::by_positions>();
+  run_ranks(3, [](communicator& ranks) {
+    const std::vector<double> prompt = trained<activations::whole>(ranks);
+    test::late_communicator late(ranks);
+    CHECK(trained<activations::whole>(late) == prompt);
+  });
+}
+
+namespace {
+/// A layer whose result is summed over ranks, plus rows that an index may not reach.
+struct with_rows {
+  linear<C, 4, divided::columns<>> in;
+  linear<4, C, divided::rows<>> out;
+  embedding_table<V, C> table;
+  auto operator()(expression auto x, expression auto index) const { return out(relu(in(x))) + table(index); }
+};
+}  // namespace
+
+TEST_CASE("an error while messages are under way waits for them, and the next program runs") {
+  run_ranks(2, [](communicator& ranks) {
+    test::late_communicator late(ranks);
+    with_rows model;
+    initialize(model, 5);
+    sgd optimizer;
+    auto run = bind<plan<activations::whole>>(model, optimizer, late, {.tp = 2});
+    const auto x = generate<float>(extents<2, C>{}, [](index_t i) { return 0.1f * static_cast<float>(i); });
+    const auto good = from<std::int32_t>(extents<2>{}, {1, 2}), bad = from<std::int32_t>(extents<2>{}, {1, V});
+    const std::vector<float> before = eval(model(x, good), run).to_vector();
+    CHECK_THROWS_WITH_AS(eval(model(x, bad), run), doctest::Contains("embedding"), value_error);
+    CHECK(eval(model(x, good), run).to_vector() == before);
+  });
+}
+
+TEST_CASE("a rank that fails while messages are under way: the others are told by the arrival") {
+  CHECK_THROWS_WITH(run_ranks(2,
+                              [](communicator& ranks) {
+                                test::late_communicator late(ranks);
+                                with_rows model;
+                                initialize(model, 5);
+                                sgd optimizer;
+                                auto run = bind<plan<activations::whole>>(model, optimizer, late, {.tp = 2});
+                                if (ranks.rank() == 1) throw value_error("rank 1 has no batch");
+                                const auto x = full<float>(extents<2, C>{}, 1.0f);
+                                const auto index = from<std::int32_t>(extents<2>{}, {1, 2});
+                                CHECK_THROWS_AS(eval(model(x, index), run), comm_error);
+                              }),
+                    doctest::Contains("rank 1 has no batch"));
+}
