@@ -157,10 +157,11 @@ void print_layers(communicator& ranks, wire& link, double share) {
                   f.second.wire_ms, exposed, 100 * exposed / f.second.wire_ms);
   };
   if (ranks.rank() == 0)
-    std::printf("\nbackward of divided layers, a wire of %.0f MB/s\n\n"
-                "| activations | backward, no wire, ms | backward, ms | on the wire, ms | more than without, ms "
-                "| exposed |\n|---|---|---|---|---|---|\n",
-                speed[0] / 1e3);
+    std::printf(
+        "\nbackward of divided layers, a wire of %.0f MB/s\n\n"
+        "| activations | backward, no wire, ms | backward, ms | on the wire, ms | more than without, ms "
+        "| exposed |\n|---|---|---|---|---|---|\n",
+        speed[0] / 1e3);
   print("whole", measure_layers<activations::whole>(ranks, link, speed[0]));
   print("by positions", measure_layers<activations::by_positions>(ranks, link, speed[0]));
 }
@@ -204,7 +205,8 @@ void print_table(communicator& ranks, wire& link, double share) {
 }  // namespace
 
 int main(int count, char** values) {
-  const double share = count > 1 ? std::atof(values[1]) : 0.5, layers = count > 2 ? std::atof(values[2]) : 0.2;
+  const double share = count > 1 ? std::atof(values[1]) : 0.5,
+               layers = count > 2 ? std::atof(values[2]) : 0.2;
 #if WEFT_WITH_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE")) {
     boost::mpi::environment mpi(count, values, boost::mpi::threading::funneled);

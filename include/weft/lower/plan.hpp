@@ -104,10 +104,10 @@ class planner {
     describe_values();
     find_outside_readers();
     for (int u : steps_.order()) {
-      emit_arrivals([&](int n) { return steps_.reads(u, steps_.step_of(n)); });
+      emit_arrivals(u);
       emit_step(u);
     }
-    emit_arrivals([](int) { return true; });
+    emit_arrivals(every_step);
     find_lifetimes();
     find_sums();
     plan_.symbols = g_.dims.symbols;
@@ -175,10 +175,10 @@ class planner {
     } else {
       const int i = steps_[u].nodes.back();
       const node& n = g_[i];
-      s.kind = n.op->kind == op::op_kind::contraction ? step_kind::contraction
-               : n.op == &info_of<op::concat>         ? step_kind::concat
-               : n.op == &info_of<op::pad>            ? step_kind::pad
-               : n.op == &info_of<op::tap>            ? step_kind::tap
+      s.kind = n.op->kind == op::op_kind::contraction     ? step_kind::contraction
+               : n.op == &info_of<op::concat>             ? step_kind::concat
+               : n.op == &info_of<op::pad>                ? step_kind::pad
+               : n.op == &info_of<op::tap>                ? step_kind::tap
                : n.op->native->messages != exchange::none ? step_kind::exchange
                                                           : step_kind::native;
       s.op = n.op->name;
@@ -198,19 +198,26 @@ class planner {
     if (steps_.starts_exchange(u)) under_way_.push_back(steps_[u].nodes.back());
   }
 
-  /// Emits the arrivals of the exchanges under way of which `is_needed`. One accesses what its messages do.
-  constexpr void emit_arrivals(const auto& is_needed) {
-    for (int n : std::exchange(under_way_, {})) {
-      if (!is_needed(n)) {
+  static constexpr int every_step = -1;
+
+  /// Emits the arrivals of the exchanges under way whose results step u reads.
+  constexpr void emit_arrivals(int u) {
+    for (int n : std::exchange(under_way_, {}))
+      if (u == every_step || steps_.reads(u, steps_.step_of(n))) {
+        emit_arrival_of(n);
+      } else {
         under_way_.push_back(n);
-        continue;
       }
-      step_entry s{.kind = step_kind::arrival, .op = g_[n].op->name, .first_operand = plan_.operands.size()};
-      if (g_[n].op->native->messages == exchange::apart) plan_.operands.push_back(g_[n].operand[0]);
-      plan_.operands.push_back(n);
-      s.inputs = plan_.operands.size() - s.first_operand;
-      plan_.steps.push_back(s);
-    }
+  }
+
+  /// An arrival accesses what the messages of the exchange do.
+  constexpr void emit_arrival_of(int exchange_node) {
+    const node& n = g_[exchange_node];
+    step_entry s{.kind = step_kind::arrival, .op = n.op->name, .first_operand = plan_.operands.size()};
+    if (n.op->native->messages == exchange::apart) plan_.operands.push_back(n.operand[0]);
+    plan_.operands.push_back(exchange_node);
+    s.inputs = plan_.operands.size() - s.first_operand;
+    plan_.steps.push_back(s);
   }
 
   /// Appends the operands of a step; those of concats that it computes as well replace their results.
@@ -219,7 +226,8 @@ class planner {
     int count = 0;
     for (int k = 0; k < n.operands; ++k) {
       const int id = n.operand[k];
-      const bool parts = n.op == &info_of<op::concat> && g_[id].op == n.op && steps_.step_of(id) == steps_.step_of(of);
+      const bool parts =
+          n.op == &info_of<op::concat> && g_[id].op == n.op && steps_.step_of(id) == steps_.step_of(of);
       if (parts) {
         count += append_operands(id);
       } else {

@@ -19,6 +19,7 @@ struct step_group {
   sequence<int> nodes;
 };
 
+/// The steps of a graph whose nodes are fused.
 class step_order {
  public:
   constexpr step_order(const compute_graph& g, const graph::fusion& fused)
@@ -43,8 +44,8 @@ class step_order {
   }
   /// Whether step u starts messages that other steps do not wait for.
   constexpr bool starts_exchange(int u) const {
-    const native_code* const code = g_[groups_[u].nodes.back()].op->native;
-    return code && is_started(code->messages);
+    const graph::op_info& op = *g_[groups_[u].nodes.back()].op;
+    return op.kind == op::op_kind::native && is_started(op.native->messages);
   }
 
  private:

@@ -69,7 +69,8 @@ using words = std::vector<std::string>;
 TEST_CASE("products of weights' gradients stand between the start and the arrival of messages") {
   using block = decltype(std::declval<const gpt2::block<48, 12>&>()(std::declval<activation>()));
   CHECK(backward_covers<block, activations::whole>() == words{"all_reduce 1", "all_reduce 1"});
-  // Activations that are gathered again: behind the product before theirs. Results of rows are needed at once.
+  // Activations that are gathered again: behind the product before theirs. Results of rows are needed at
+  // once.
   const words by_positions = backward_covers<block, activations::by_positions>();
   int gathers = 0, scatters = 0, sums = 0;
   for (const std::string& w : by_positions) {
@@ -112,7 +113,8 @@ std::vector<double> trained(communicator& ranks) {
     all.push_back(run.step(2,
                            [&](index_t j) {
                              const index_t n = 2 * step + j;
-                             return cross_entropy(model(divided_model::batch(n, 0)), divided_model::batch(n, 1));
+                             return cross_entropy(model(divided_model::batch(n, 0)),
+                                                  divided_model::batch(n, 1));
                            })
                       .loss);
   for (double x : test::elements_of(run.full())) all.push_back(x);
@@ -159,7 +161,8 @@ TEST_CASE("an error while messages are under way waits for them, and the next pr
     sgd optimizer;
     auto run = bind<plan<activations::whole>>(model, optimizer, late, {.tp = 2});
     const auto x = generate<float>(extents<2, C>{}, [](index_t i) { return 0.1f * static_cast<float>(i); });
-    const auto good = from<std::int32_t>(extents<2>{}, {1, 2}), bad = from<std::int32_t>(extents<2>{}, {1, V});
+    const auto good = from<std::int32_t>(extents<2>{}, {1, 2}),
+               bad = from<std::int32_t>(extents<2>{}, {1, V});
     const std::vector<float> before = eval(model(x, good), run).to_vector();
     CHECK_THROWS_WITH_AS(eval(model(x, bad), run), doctest::Contains("embedding"), value_error);
     CHECK(eval(model(x, good), run).to_vector() == before);

@@ -50,12 +50,9 @@ class pending_collective : public runtime::pending_exchange {
 };
 }  // namespace detail
 
-WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(backend& where,
-                                                                        const rank_groups& groups,
-                                                                        std::string_view op,
-                                                                        const attributes& at,
-                                                                        const strided& in,
-                                                                        const strided& out) {
+WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(
+    backend& where, const rank_groups& groups, std::string_view op, const attributes& at, const strided& in,
+    const strided& out) {
   const bool over_positions = op == op::sum_over_positions::name;
   communicator* const positions = groups.context() ? &groups.context()->ranks() : nullptr;
   communicator* const ranks = over_positions ? positions : groups.layers();
