@@ -172,9 +172,13 @@ class specialization {
   /// Places the scratch memory of kernels and prepares the device for them.
   [[gnu::cold]] void prepare_launches(backend& device);
 
-  /// Tells AddressSanitizer that nothing may access the arena, and that this step may access its operands.
-  [[gnu::cold]] void forbid_arena(const frame& f) const;
+  /// The memory of a value of the arena.
+  [[gnu::cold]] memory_range arena_range(const frame& f, int base) const;
+  // Tell AddressSanitizer what may be accessed: the operands of a step, and no more of them once it is over,
+  // except by exchanges under way, which other threads may complete.
   [[gnu::cold]] void allow_operands(const frame& f, const lower::step_entry& s) const;
+  [[gnu::cold]] void forbid_operands(const frame& f, const lower::step_entry& s,
+                                     const std::vector<started_exchange>& under_way) const;
 
   strided tensor_of(int id) const;
 

@@ -120,9 +120,9 @@ WEFT_DEFINE void specialization::run(const frame& f) {
     if (f.hooks) f.hooks->poll();
     for (const started_exchange& e : under_way) e.pending->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
-    if (weft::detail::poisons) {
-      forbid_arena(f);
-      for (const started_exchange& e : under_way) allow_operands(f, *e.step);
+    if (weft::detail::poisons && f.device.host_accessible()) {
+      if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
+      else forbid_operands(f, *(&s)[-1].entry, under_way);
       allow_operands(f, *s.entry);
     }
     if (s.entry->kind == step_kind::kernel) {
@@ -227,18 +227,34 @@ WEFT_DEFINE specialization::source specialization::source_of(int id) const {
   return {source::arena, 0, static_cast<std::ptrdiff_t>(arena_.offsets[base]) + bytes};
 }
 
-WEFT_DEFINE void specialization::forbid_arena(const frame& f) const {
-  if (f.device.host_accessible()) weft::detail::poison(f.arena, arena_.bytes);
+WEFT_DEFINE specialization::memory_range specialization::arena_range(const frame& f, int base) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(f.arena) + arena_.offsets[base];
+  const index_t bytes = layout_of(base).extents.size() * size_of(value(base).result.type);
+  return {first, first + static_cast<std::uintptr_t>(bytes)};
+}
+
+WEFT_DEFINE void specialization::forbid_operands(const frame& f, const lower::step_entry& s,
+                                                 const std::vector<started_exchange>& under_way) const {
+  const auto is_used = [&](const lower::step_entry& exchange, int base) {
+    const bool is_apart = exchange.native->messages == weft::exchange::apart;
+    return std::ranges::any_of(operands_of(exchange).last(is_apart ? 2 : 1),
+                               [&](int id) { return base_of(id) == base; });
+  };
+  for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
+    const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
+    if (sources_[i].from != source::arena ||
+        std::ranges::any_of(under_way, [&](const auto& e) { return is_used(*e.step, base); }))
+      continue;
+    const memory_range m = arena_range(f, base);
+    weft::detail::poison(reinterpret_cast<const void*>(m.first), m.last - m.first);
+  }
 }
 
 WEFT_DEFINE void specialization::allow_operands(const frame& f, const lower::step_entry& s) const {
-  if (!f.device.host_accessible()) return;
   for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
     if (sources_[i].from != source::arena) continue;
-    const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
-    weft::detail::unpoison(
-        static_cast<const char*>(f.arena) + arena_.offsets[base],
-        static_cast<std::size_t>(layout_of(base).extents.size() * size_of(value(base).result.type)));
+    const memory_range m = arena_range(f, base_of(plan_.operands[static_cast<std::size_t>(i)]));
+    weft::detail::unpoison(reinterpret_cast<const void*>(m.first), m.last - m.first);
   }
 }
 
