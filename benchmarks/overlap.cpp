@@ -114,9 +114,17 @@ figures measure(communicator& ranks, wire& link, double bytes_per_ms, const para
   return {median(step), median(wired)};
 }
 
-/// Medians of backward passes through blocks whose layers are divided, on a wire and without one, in turns.
+/// Of a pass through blocks whose layers are divided: without a wire, and on one.
+struct pass_figures {
+  figures free, wired;
+};
+struct layer_figures {
+  pass_figures forward, backward;
+};
+
+/// Medians of passes, on a wire and without one, in turns.
 template <activations Between>
-std::pair<figures, figures> measure_layers(communicator& ranks, wire& link, double bytes_per_ms) {
+layer_figures measure_layers(communicator& ranks, wire& link, double bytes_per_ms) {
   constexpr index_t batch = 4, positions = 256, width = 512, heads = 8, blocks = 4;
   const device where(std::make_shared<cpu::cpu_backend>(1));
   auto model = gpt2::model<width>::create(
@@ -126,44 +134,56 @@ std::pair<figures, figures> measure_layers(communicator& ranks, wire& link, doub
   auto run = bind<policy<strategy::mesh<tp<Between>>>>(model, optimizer, ranks, {.tp = ranks.size()});
   variable<float, extents<batch, positions, width>> x(
       randn<float>(extents<batch, positions, width>{}, {.seed = 1}, where));
-  std::vector<double> time[2], wired[2];
+  struct series {
+    std::vector<double> step, wire;
+    figures medians() const { return {median(step), median(wire)}; }
+  };
+  series forward[2], backward[2];
   for (int s = 0; s < 24; ++s) {
+    const auto timed = [&](series& to, auto f) {
+      link.bytes_per_ms = s % 2 ? bytes_per_ms : 0;
+      ranks.barrier().wait();
+      const auto start = steady::now();
+      const double busy = link.busy_ms;
+      f();
+      if (s > 3) {
+        to.step.push_back(milliseconds(steady::now() - start));
+        to.wire.push_back(link.busy_ms - busy);
+      }
+      link.bytes_per_ms = 0;
+    };
     tape steps(run);
-    auto loss = steps.eval(mean(square(model.h(x))));
-    link.bytes_per_ms = s % 2 ? bytes_per_ms : 0;
-    ranks.barrier().wait();
-    const auto start = steady::now();
-    const double busy = link.busy_ms;
-    steps.backward(loss);
-    if (s > 3) {
-      time[s % 2].push_back(milliseconds(steady::now() - start));
-      wired[s % 2].push_back(link.busy_ms - busy);
-    }
-    link.bytes_per_ms = 0;
+    variable<float, extents<>> loss;
+    timed(forward[s % 2], [&] { loss = steps.eval(mean(square(model.h(x)))); });
+    timed(backward[s % 2], [&] { steps.backward(loss); });
     run.step();
   }
-  return {{median(time[0]), 0}, {median(time[1]), median(wired[1])}};
+  return {{forward[0].medians(), forward[1].medians()}, {backward[0].medians(), backward[1].medians()}};
 }
 
 void print_layers(communicator& ranks, wire& link, double share) {
-  const figures fast = measure_layers<activations::whole>(ranks, link, 0).first;
+  const figures fast = measure_layers<activations::whole>(ranks, link, 0).backward.free;
   const double bytes = 4.0 * 4 * 4 * 256 * 512 * 4;  // of four blocks on two ranks: 4 S each
   std::vector<double> speed{bytes / 2 / (share * fast.step_ms)};
   ranks.broadcast(speed, 0).wait();
-  const auto print = [&](const char* name, const std::pair<figures, figures>& f) {
-    const double exposed = f.second.step_ms - f.first.step_ms;
+  const auto print = [&](const char* name, const pass_figures& f) {
+    const double exposed = f.wired.step_ms - f.free.step_ms;
     if (ranks.rank() == 0)
-      std::printf("| %s | %.1f | %.1f | %.1f | %.1f | %.0f%% |\n", name, f.first.step_ms, f.second.step_ms,
-                  f.second.wire_ms, exposed, 100 * exposed / f.second.wire_ms);
+      std::printf("| %s | %.1f | %.1f | %.1f | %.1f | %.0f%% |\n", name, f.free.step_ms, f.wired.step_ms,
+                  f.wired.wire_ms, exposed, 100 * exposed / f.wired.wire_ms);
   };
   if (ranks.rank() == 0)
     std::printf(
-        "\nbackward of divided layers, a wire of %.0f MB/s\n\n"
-        "| activations | backward, no wire, ms | backward, ms | on the wire, ms | more than without, ms "
-        "| exposed |\n|---|---|---|---|---|---|\n",
+        "\ndivided layers, a wire of %.0f MB/s\n\n"
+        "| activations, pass | no wire, ms | with it, ms | on the wire, ms | more than without, ms | exposed |\n"
+        "|---|---|---|---|---|---|\n",
         speed[0] / 1e3);
-  print("whole", measure_layers<activations::whole>(ranks, link, speed[0]));
-  print("by positions", measure_layers<activations::by_positions>(ranks, link, speed[0]));
+  const layer_figures whole = measure_layers<activations::whole>(ranks, link, speed[0]),
+                      parts = measure_layers<activations::by_positions>(ranks, link, speed[0]);
+  print("whole, forward", whole.forward);
+  print("whole, backward", whole.backward);
+  print("by positions, forward", parts.forward);
+  print("by positions, backward", parts.backward);
 }
 
 void print_table(communicator& ranks, wire& link, double share) {

@@ -25,12 +25,15 @@ class late_communicator : public communicator {
   void abort(const std::string& reason) override { ranks_->abort(reason); }
   std::exception_ptr failure() const override { return ranks_->failure(); }
 
+  /// How many operations have been started, not counting those of parts.
+  int started() const { return started_; }
   /// How many operations were under way together, at most.
   int most_under_way() const { return *most_; }
 
  protected:
   work start(operation o) override {
     const auto limit = o.timeout;
+    ++started_;
     *most_ = std::max(*most_, ++*under_way_);
     return work(std::make_shared<pending>(ranks_, std::move(o), under_way_), limit);
   }
@@ -63,6 +66,7 @@ class late_communicator : public communicator {
   };
 
   std::shared_ptr<communicator> ranks_;
+  int started_ = 0;
   std::shared_ptr<int> under_way_ = std::make_shared<int>(0), most_ = std::make_shared<int>(0);
 };
 

@@ -52,6 +52,7 @@ struct step_entry {
   unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // of kernels: the space over which they run
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
+  bool in_slices = false;  // a product whose result is sent by the next step, and may be in several messages
 };
 
 /// One distinct kernel of a program.
@@ -109,6 +110,7 @@ class planner {
     }
     emit_arrivals(every_step);
     find_lifetimes();
+    find_slices();
     find_sums();
     plan_.symbols = g_.dims.symbols;
     plan_.checks = g_.dims.checks;
@@ -267,6 +269,22 @@ class planner {
         if (v.first_step < 0) v.first_step = t;
         v.last_step = t;
       }
+    }
+  }
+
+  /// Finds products of which nothing overlaps the messages that follow. In slices, one overlaps those of the
+  /// one before; so the result of the messages is live from the product on.
+  constexpr void find_slices() {
+    for (int t = 0; t + 2 < plan_.steps.size(); ++t) {
+      step_entry& product = plan_.steps[t];
+      const step_entry &sent = plan_.steps[t + 1], &arrival = plan_.steps[t + 2];
+      if (product.kind != step_kind::contraction || sent.kind != step_kind::exchange ||
+          sent.native->messages != exchange::in_place || arrival.kind != step_kind::arrival)
+        continue;
+      const int result = plan_.operands[sent.first_operand + sent.inputs];
+      product.in_slices = plan_.operands[sent.first_operand] == plan_.operands[product.first_operand + 2] &&
+                          plan_.operands[arrival.first_operand] == result;
+      if (product.in_slices) plan_.values[result].first_step = t;
     }
   }
 

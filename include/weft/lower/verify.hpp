@@ -35,7 +35,8 @@ constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int
 }  // namespace detail
 
 /// Every value is computed once, before it is read, is live as long as it is read, and every output is
-/// computed. Until an exchange arrives, nothing reads its result, and what its messages use is live.
+/// computed. Until an exchange arrives, nothing reads its result, and what its messages use is live; the
+/// result of one in slices is live from the product on.
 constexpr broken_promise verify_plan(const plan& p) {
   sequence<int> computed_at(p.values.size(), -1);
   sequence<int> under_way;  // steps
@@ -74,6 +75,8 @@ constexpr broken_promise verify_plan(const plan& p) {
       computed_at[id] = t;
       if (s.kind == step_kind::exchange && is_started(s.native->messages)) under_way.push_back(t);
     }
+    if (s.in_slices && p.values[detail::result_of(p, t + 1)].first_step > t)
+      return {"messages in slices use a value that does not live", t};
     if (s.kind == step_kind::kernel)
       if (const broken_promise b = detail::verify_kernel(p, p.kernels[s.kernel], s.inputs + s.outputs))
         return b;

@@ -103,6 +103,7 @@ class specialization {
   struct prepared {
     const lower::step_entry* entry = nullptr;
     int together = 1;  // how many kernels from this one on are launched together; 0 after the first
+    int slices = 1;    // of a product and the exchange that follows: executed slice by slice, by the product
     attributes at{};
     native_code code{};
     kernel_call call{};
@@ -115,6 +116,7 @@ class specialization {
     int result;
     std::unique_ptr<pending_exchange> pending;
   };
+  using exchanges = std::vector<started_exchange>;
 
   /// The bytes [first, last) of memory.
   struct memory_range {
@@ -169,6 +171,8 @@ class specialization {
   [[gnu::cold]] bool are_independent(int a, int b) const;
   /// Finds the kernels that are launched together: neighbours that are independent.
   [[gnu::cold]] void find_launches();
+  /// In how many slices a product is computed whose result is sent.
+  [[gnu::cold]] int slices_of(const lower::step_entry& product, const backend& device) const;
   /// Places the scratch memory of kernels and prepares the device for them.
   [[gnu::cold]] void prepare_launches(backend& device);
 
@@ -178,7 +182,7 @@ class specialization {
   // except by exchanges under way, which other threads may complete.
   [[gnu::cold]] void allow_operands(const frame& f, const lower::step_entry& s) const;
   [[gnu::cold]] void forbid_operands(const frame& f, const lower::step_entry& s,
-                                     const std::vector<started_exchange>& under_way) const;
+                                     const exchanges& under_way) const;
 
   strided tensor_of(int id) const;
 
@@ -214,10 +218,25 @@ class specialization {
   /// Moves dims [first, last) to just before the last dim.
   [[gnu::cold]] static void move_before_last(kernel_args& args, int first, int last);
 
+  /// Sets the pointers of the operands of a step that is not a kernel.
+  std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
+  void* memory_of(const frame& f, const source& s) const;
+
+  void start_exchange(const frame& f, const prepared& s, const strided& in, const strided& out,
+                      exchanges& under_way) const;
+  /// Computes a product in slices and starts the exchange of each.
+  void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent,
+                          exchanges& under_way);
+  /// Waits for the exchanges of the value that step `arrival` names last.
+  void wait_for(const lower::step_entry& arrival, exchanges& under_way) const;
+
   static void run_step(const frame& f, const prepared& s, std::span<const strided> t);
 
   [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t);
 
+  /// The dim of a product's result that is sliced: the first with several indices, so that slices of
+  /// contiguous memory are contiguous.
+  [[gnu::cold]] static int sliced_dim(const shape& extents);
   static strided part_of(strided t, int dim, index_t start, index_t count, index_t step);
 
   plan_view plan_;

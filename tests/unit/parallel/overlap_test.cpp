@@ -153,6 +153,72 @@ struct with_rows {
 };
 }  // namespace
 
+TEST_CASE("products of which nothing overlaps the messages are marked, and send while they compute") {
+  using block = decltype(std::declval<const gpt2::block<48, 12>&>()(std::declval<activation>()));
+  const auto marked = [](const lower::plan& p) {
+    int count = 0;
+    for (const lower::step_entry& s : p.steps) count += s.in_slices;
+    return count;
+  };
+  CHECK(marked(runtime::detail::forward_plan<block, plan<activations::whole>::programs>::make()) == 2);
+  CHECK(marked(runtime::detail::forward_plan<block, program_options<>>::make()) == 0);
+}
+
+namespace {
+/// Whole numbers, so that sums are exact in any order.
+float whole_number(index_t i, index_t modulus) { return static_cast<float>(i * 7 % modulus - modulus / 2); }
+template <index_t... E>
+auto whole_numbers(extents<E...> e) {
+  return generate<float>(e, [](index_t i) { return whole_number(i, 11); });
+}
+
+/// The result of rows has the size of their operand, whose memory is free after the product.
+struct wide {
+  linear<5, 128, divided::columns<>> in;
+  linear<128, 64, divided::rows<>> out;
+  auto operator()(expression auto x) const { return out(relu(in(x))); }
+};
+/// A product for each index of the first dims.
+struct batched {
+  parameter<extents<1, 3, 5, 8>, float, divided::along<3>> in{zeros<float>(extents<1, 3, 5, 8>{})};
+  parameter<extents<1, 3, 8, 64>, float, divided::along<2>> out{zeros<float>(extents<1, 3, 8, 64>{})};
+  auto operator()(expression auto x) const { return matmul(relu(matmul(x, in)), out); }
+};
+
+/// Checks the result, which is sent in `messages`, against that of one rank.
+template <class Model, class X>
+void check_slices(const X& x, int messages) {
+  Model alone;
+  const auto set = [](auto& model) {
+    for_each_parameter(model, [](const std::string&, auto& p) {
+      std::vector<float> all(static_cast<std::size_t>(p.extents().size()));
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] = whole_number(static_cast<index_t>(i), 5);
+      p.copy_from(all);
+    });
+  };
+  set(alone);
+  const std::vector<float> expected = eval(alone(x)).to_vector();
+  for (int n : {1, 2, 3})
+    run_ranks(n, [&](communicator& ranks) {
+      test::late_communicator late(ranks);
+      Model model;
+      set(model);
+      sgd optimizer;
+      auto run = bind<plan<activations::whole>>(model, optimizer, late, {.tp = n});
+      const int before = late.started();
+      CHECK(eval(model(x), run).to_vector() == expected);
+      CHECK(late.started() - before == (n == 1 ? 0 : messages));
+    });
+}
+}  // namespace
+
+TEST_CASE("results that are sent in slices are those of one rank") {
+  check_slices<wide>(whole_numbers(extents<8195, 5>{}), 4);
+  check_slices<wide>(whole_numbers(extents<3, 1367, 5>{}), 2);
+  check_slices<wide>(whole_numbers(extents<67, 5>{}), 1);
+  check_slices<batched>(whole_numbers(extents<1, 3, 2731, 5>{}), 3);
+}
+
 TEST_CASE("an error while messages are under way waits for them, and the next program runs") {
   run_ranks(2, [](communicator& ranks) {
     test::late_communicator late(ranks);

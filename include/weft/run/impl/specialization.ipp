@@ -33,7 +33,20 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
       p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); },
       [&](int step) { return launch_of[step]; });
   for (int s = 0; s < steps_.size(); ++s) prepare(*steps_[s].entry, kernels, steps_[s]);
+  for (int s = 0; s < steps_.size(); ++s)
+    if (steps_[s].entry->in_slices)
+      steps_[s].slices = steps_[s + 1].slices = slices_of(*steps_[s].entry, device);
   prepare_launches(device);
+}
+
+WEFT_DEFINE int specialization::slices_of(const lower::step_entry& product, const backend& device) const {
+  constexpr index_t shortest = index_t{1} << 19, most = 4;  // bytes; messages
+  if (!device.host_accessible()) return 1;
+  const int result = operands_of(product).back();
+  const shape& extents = layout_of(result).extents;
+  const index_t bytes = extents.size() * size_of(value(result).result.type);
+  return static_cast<int>(
+      std::clamp<index_t>(std::min(bytes / shortest, extents[sliced_dim(extents)]), 1, most));
 }
 
 WEFT_DEFINE void specialization::find_launches() {
@@ -103,30 +116,43 @@ WEFT_DEFINE bool specialization::is_one_kernel_of_elements() const {
          steps_[0].call.division == kernel_division::elements;
 }
 
+WEFT_DEFINE void* specialization::memory_of(const frame& f, const source& s) const {
+  char* p = nullptr;
+  switch (s.from) {
+    case source::leaf: p = static_cast<char*>(leaves_[s.index]); break;
+    case source::output: p = static_cast<char*>(outputs_[s.index].data); break;
+    case source::arena: p = static_cast<char*>(f.arena); break;
+  }
+  return p + s.bytes;
+}
+
+WEFT_DEFINE std::span<const strided> specialization::placed_operands(const frame& f,
+                                                                     const lower::step_entry& s) {
+  const int first = s.first_operand, count = s.inputs + s.outputs;
+  for (int i = first; i < first + count; ++i) {
+    tensors_[i].pointer = memory_of(f, sources_[i]);
+    tensors_[i].adds = sources_[i].from == source::output && outputs_[sources_[i].index].adds;
+  }
+  return {tensors_.begin() + first, static_cast<std::size_t>(count)};
+}
+
 WEFT_DEFINE void specialization::run(const frame& f) {
-  const auto base = [&](const source& s) -> void* {
-    char* p = nullptr;
-    switch (s.from) {
-      case source::leaf: p = static_cast<char*>(leaves_[s.index]); break;
-      case source::output: p = static_cast<char*>(outputs_[s.index].data); break;
-      case source::arena: p = static_cast<char*>(f.arena); break;
-    }
-    return p + s.bytes;
-  };
-  std::vector<started_exchange> under_way;  // an error waits for them: they use memory of the program
-  int left = 0;                             // kernels of the current launch that are still to come
-  together_.clear();  // an error may have left some
+  exchanges under_way;  // an error waits for them: they use memory of the program
+  int left = 0;         // kernels of the current launch that are still to come
+  together_.clear();    // an error may have left some
+  const lower::step_entry* previous = nullptr;
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
     for (const started_exchange& e : under_way) e.pending->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
     if (weft::detail::poisons && f.device.host_accessible()) {
-      if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
-      else forbid_operands(f, *(&s)[-1].entry, under_way);
+      if (previous) forbid_operands(f, *previous, under_way);
+      else weft::detail::poison(f.arena, arena_.bytes);
       allow_operands(f, *s.entry);
+      previous = s.entry;
     }
     if (s.entry->kind == step_kind::kernel) {
-      for (int i = 0; i < count; ++i) s.call.args.pointer[i] = base(sources_[first + i]);
+      for (int i = 0; i < count; ++i) s.call.args.pointer[i] = memory_of(f, sources_[first + i]);
       for (int i = 0; i < s.entry->arguments; ++i)
         s.call.args.number[i] =
             number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
@@ -138,23 +164,47 @@ WEFT_DEFINE void specialization::run(const frame& f) {
       if (--left == 0 && !together_.empty()) f.device.launch_together(std::exchange(together_, {}));
       continue;
     }
-    for (int i = first; i < first + count; ++i) {
-      tensors_[i].pointer = base(sources_[i]);
-      tensors_[i].adds = sources_[i].from == source::output && outputs_[sources_[i].index].adds;
-    }
-    const std::span<const strided> t{tensors_.begin() + first, static_cast<std::size_t>(count)};
+    const std::span<const strided> t = placed_operands(f, *s.entry);
     if (s.entry->kind == step_kind::arrival) {
-      const auto e = std::ranges::find(under_way, operands_of(*s.entry).back(), &started_exchange::result);
-      if (e == under_way.end()) continue;  // it was over at once
-      e->pending->wait();
-      under_way.erase(e);
+      wait_for(*s.entry, under_way);
+    } else if (s.slices > 1 && f.hooks) {
+      if (s.entry->kind == step_kind::contraction) multiply_in_slices(f, s, (&s)[1], under_way);
     } else if (s.entry->kind == step_kind::exchange && !s.code.cpu && f.hooks) {
-      if (auto pending = f.hooks->exchange(s.entry->op, s.at, t[0], t[1]))
-        under_way.push_back({s.entry, operands_of(*s.entry).back(), std::move(pending)});
+      start_exchange(f, s, t[0], t[1], under_way);
     } else {
       run_step(f, s, t);
     }
   }
+}
+
+WEFT_DEFINE void specialization::start_exchange(const frame& f, const prepared& s, const strided& in,
+                                                const strided& out, exchanges& under_way) const {
+  if (auto pending = f.hooks->exchange(s.entry->op, s.at, in, out))
+    under_way.push_back({s.entry, operands_of(*s.entry).back(), std::move(pending)});
+}
+
+WEFT_DEFINE void specialization::multiply_in_slices(const frame& f, const prepared& product,
+                                                    const prepared& sent, exchanges& under_way) {
+  const std::span<const strided> t = placed_operands(f, *product.entry);
+  const strided& out = placed_operands(f, *sent.entry)[1];
+  if (weft::detail::poisons) allow_operands(f, *sent.entry);
+  const int dim = sliced_dim(t[2].extents);
+  const bool of_rows = dim == t[2].extents.order - 2;
+  for (int k = 0; k < product.slices; ++k) {
+    const index_t all = t[2].extents[dim], start = all * k / product.slices,
+                  rows = all * (k + 1) / product.slices - start;
+    const auto slice = [&](const strided& of) { return part_of(of, dim, start, rows, 1); };
+    f.device.multiply(product.code, slice(t[0]), of_rows ? t[1] : slice(t[1]), slice(t[2]));
+    for (const started_exchange& e : under_way) e.pending->poll();
+    start_exchange(f, sent, slice(t[2]), slice(out), under_way);
+  }
+}
+
+WEFT_DEFINE void specialization::wait_for(const lower::step_entry& arrival, exchanges& under_way) const {
+  const auto arrives = [&](const started_exchange& e) { return e.result == operands_of(arrival).back(); };
+  for (const started_exchange& e : under_way)
+    if (arrives(e)) e.pending->wait();
+  std::erase_if(under_way, arrives);
 }
 
 WEFT_DEFINE specialization::memory_range specialization::reached_bytes::from(const void* data) const {
@@ -234,7 +284,7 @@ WEFT_DEFINE specialization::memory_range specialization::arena_range(const frame
 }
 
 WEFT_DEFINE void specialization::forbid_operands(const frame& f, const lower::step_entry& s,
-                                                 const std::vector<started_exchange>& under_way) const {
+                                                 const exchanges& under_way) const {
   const auto is_used = [&](const lower::step_entry& exchange, int base) {
     const bool is_apart = exchange.native->messages == weft::exchange::apart;
     return std::ranges::any_of(operands_of(exchange).last(is_apart ? 2 : 1),
@@ -419,6 +469,12 @@ WEFT_DEFINE void specialization::show(const frame& f, const char* name, const st
   std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
   f.device.download(host.data(), t.pointer, host.size());
   f.on_tap({name, t.type, t.extents, host.data()});
+}
+
+WEFT_DEFINE int specialization::sliced_dim(const shape& extents) {
+  int d = 0;
+  while (d < extents.order - 2 && extents[d] == 1) ++d;
+  return d;
 }
 
 WEFT_DEFINE strided specialization::part_of(strided t, int dim, index_t start, index_t count, index_t step) {
