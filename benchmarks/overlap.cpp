@@ -175,7 +175,8 @@ void print_layers(communicator& ranks, wire& link, double share) {
   if (ranks.rank() == 0)
     std::printf(
         "\ndivided layers, a wire of %.0f MB/s\n\n"
-        "| activations, pass | no wire, ms | with it, ms | on the wire, ms | more than without, ms | exposed |\n"
+        "| activations, pass | no wire, ms | with it, ms | on the wire, ms "
+        "| more than without, ms | exposed |\n"
         "|---|---|---|---|---|---|\n",
         speed[0] / 1e3);
   const layer_figures whole = measure_layers<activations::whole>(ranks, link, speed[0]),

@@ -222,13 +222,13 @@ class specialization {
   std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
   void* memory_of(const frame& f, const source& s) const;
 
-  void start_exchange(const frame& f, const prepared& s, const strided& in, const strided& out,
-                      exchanges& under_way) const;
+  [[gnu::cold]] void start_exchange(const frame& f, const prepared& s, const strided& in, const strided& out,
+                                    exchanges& under_way) const;
   /// Computes a product in slices and starts the exchange of each.
-  void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent,
-                          exchanges& under_way);
+  [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent,
+                                        exchanges& under_way);
   /// Waits for the exchanges of the value that step `arrival` names last.
-  void wait_for(const lower::step_entry& arrival, exchanges& under_way) const;
+  [[gnu::cold]] void wait_for(const lower::step_entry& arrival, exchanges& under_way) const;
 
   static void run_step(const frame& f, const prepared& s, std::span<const strided> t);
 

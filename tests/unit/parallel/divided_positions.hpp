@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,12 @@ using test::largest_difference;
 struct outcome {
   std::vector<double> losses, norms;  // the last of the losses is one that was evaluated without a tape
   std::vector<float> parameters;
+  double scale = 1;  // of the loss, at the end
+};
+
+struct options {
+  int steps = 3, recompute = 0;  // programs
+  double scale = 65536;          // of the loss, to begin with
 };
 
 inline constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
@@ -36,13 +43,18 @@ inline tokens batch(index_t number, index_t shift) {
   });
 }
 
-/// Three steps of `batches` batches. Where positions are divided, the ranks along cp take the same batches.
+/// Steps of `batches` batches; the norm of one that is left out is -1. Where positions are divided, the ranks along cp take the same batches.
 template <class Plan, class Model = gpt2::model<>>
-outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c = small, int batches = 2) {
+outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c = small, int batches = 2,
+                const options& with = {}) {
   auto model = Model::create(c);
   initialize(model, 3);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
   auto run = bind<Plan>(model, optimizer, ranks, n);
+  loss_scaler scaler = run.scaler();
+  scaler.scale = with.scale;
+  run.set_scaler(scaler);
+  run.recompute_programs = with.recompute;
   const int copies = n.dp * n.fsdp * n.ep, micro = batches / copies;
   const int coordinate =
       n.coordinate(ranks.rank(), mesh_axis::dp) * n.fsdp + n.coordinate(ranks.rank(), mesh_axis::fsdp);
@@ -57,17 +69,18 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
       return model.loss(x, y, length);
     }
   };
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < with.steps; ++step) {
     const step_result r =
         run.step(micro, [&](index_t j) { return loss_of(batches * step + data * micro + j); }, {.clip = 0.5});
     o.losses.push_back(r.loss);
-    o.norms.push_back(r.norm);
+    o.norms.push_back(std::isfinite(r.norm) ? r.norm : -1);
   }
   const auto last = loss_of(0);
   std::vector<double> evaluated{run.loss_weight * static_cast<double>(eval(last, run).item())};
   ranks.all_reduce(evaluated, reduction::sum).wait();
   o.losses.push_back(evaluated[0] / ranks.size());
   o.parameters = test::elements_of(run.full());
+  o.scale = run.loss_scale;
   return o;
 }
 

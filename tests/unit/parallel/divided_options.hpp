@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// A GPT-2 with everything in it, on ranks that divide layers, positions or experts, beside each precision and
+// way to recompute: losses, norms, parameters and loss scale of one rank. Its head is the embedding's weight;
+// blocks have a buffer, which no optimizer changes, and a parameter that no one reads; each rank accumulates
+// micro-batches, and gradients are clipped.
+#pragma once
+
+#include <cmath>
+
+#include <weft/nn/mixture_of_experts.hpp>
+
+#include "divided_positions.hpp"
+
+namespace divided_options {
+
+using namespace divided_positions;
+
+/// The feed-forward layer of a block: gpt2::mlp, or a mixture of them.
+template <bool Experts>
+struct rich_feed;
+template <>
+struct rich_feed<false> {
+  gpt2::mlp<dyn> mlp;
+  tensor<float, extents<dyn>> gain;
+  linear<> unused;
+
+  static rich_feed create(const gpt2::config& c, double deviation, double residual, const device& where) {
+    return {gpt2::mlp<dyn>::create(c, deviation, residual, where),
+            full<float>(extents<dyn>{c.width}, 0.75f, where), linear<>::create(3, 2, where)};
+  }
+  auto operator()(expression auto x) const { return mlp(x) * gain; }
+};
+template <>
+struct rich_feed<true> {
+  mixture_of_experts<dyn, gpt2::mlp<dyn>> moe;
+  tensor<float, extents<dyn>> gain;
+  linear<> unused;
+
+  static rich_feed create(const gpt2::config& c, double deviation, double residual, const device& where) {
+    const auto make = [&] { return gpt2::mlp<dyn>::create(c, deviation, residual, where); };
+    return {mixture_of_experts<dyn, gpt2::mlp<dyn>>::create(c.width, 3, {.per_row = 2}, make, where),
+            full<float>(extents<dyn>{c.width}, 0.75f, where), linear<>::create(3, 2, where)};
+  }
+  auto operator()(expression auto x) const { return moe.with_losses(x, 0.01f, 0.001f) * gain; }
+};
+
+template <bool Experts>
+using rich_net = gpt2::model<dyn, dyn, dyn, dyn, rich_feed<Experts>>;
+
+/// What is divided and how, in one type: Axes are those beside dp and fsdp.
+template <bool Experts, class... Axes>
+struct dividing {
+  template <class... Choices>
+  using alone = policy<Choices..., strategy::mesh<dp>>;
+  template <class... Choices>
+  using divided = policy<Choices..., strategy::mesh<dp, fsdp<3>, Axes...>>;
+  using net = rich_net<Experts>;
+};
+
+template <class Plan, class Net>
+outcome trained_alone(const options& o) {
+  outcome one;
+  run_ranks(1, [&](communicator& ranks) { one = trained<Plan, Net>(ranks, {}, small, 4, o); });
+  return one;
+}
+
+/// `near`: how far what is computed may be from that of one rank.
+template <class Plan, class Net>
+void trains_as(const outcome& one, const mesh_sizes& n, const options& o, double near) {
+  INFO(to_string(n) << ", recompute " << o.recompute);
+  run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
+    const outcome some = trained<Plan, Net>(ranks, n, small, 4, o);
+    CHECK(largest_difference(some.losses, one.losses) < near);
+    CHECK(largest_difference(some.norms, one.norms) < 10 * near);
+    CHECK(largest_difference(some.parameters, one.parameters) < 10 * near);
+    CHECK(some.scale == one.scale);
+  });
+}
+
+/// Norms and activations are recomputed; so are whole programs, where `recompute` says so.
+template <class Dividing, class Meshes>
+void recomputes(const Meshes& meshes) {
+  const outcome one =
+      trained_alone<typename Dividing::template alone<>, typename Dividing::net>({.recompute = 0});
+  for (const mesh_sizes& n : meshes)
+    for (const int blocks : {0, 1, context::every_program})
+      trains_as<typename Dividing::template divided<recompute::selective>, typename Dividing::net>(
+          one, n, {.recompute = blocks}, 1e-5);
+}
+
+/// Products in halves: a product that ranks divide is rounded once more on each of them.
+template <class Dividing, class Meshes>
+void mixes_precision(const Meshes& meshes) {
+  using net = typename Dividing::net;
+  const options o{.recompute = 1};
+  const outcome exact = trained_alone<typename Dividing::template alone<>, net>({});
+  const outcome one = trained_alone<typename Dividing::template alone<precision::bf16>, net>(o);
+  CHECK(largest_difference(one.losses, exact.losses) > 1e-6);
+  for (const mesh_sizes& n : meshes)
+    trains_as<typename Dividing::template divided<precision::bf16>, net>(one, n, o, 2e-5);
+}
+
+/// The first steps are left out, by all ranks, until the scale of the loss fits.
+template <class Dividing, class Meshes>
+void scales_losses(const Meshes& meshes) {
+  using net = typename Dividing::net;
+  const options o{.steps = 8, .scale = 0x1p24};
+  const outcome one = trained_alone<typename Dividing::template alone<precision::f16>, net>(o);
+  CHECK(one.norms.front() == -1);
+  CHECK(one.norms.back() > 0);
+  for (const mesh_sizes& n : meshes)
+    trains_as<typename Dividing::template divided<precision::f16>, net>(one, n, o, 2e-6);
+}
+
+}  // namespace divided_options
