@@ -85,16 +85,28 @@ std::size_t zeros_of(const std::vector<float>& y) {
   return count;
 }
 
-/// The bytes that this rank sends along cp to evaluate a mixture; f(run, model, own) evaluates it.
+/// The bytes that this rank sends along each axis to evaluate a mixture; f(run, model, own) evaluates it.
 template <class Plan, class F>
-index_t sent_along_cp(communicator& ranks, const mesh_sizes& n, const expert_choice& choice, index_t length,
-                      const device& where, F f) {
+axis_bytes sent(communicator& ranks, const mesh_sizes& n, const expert_choice& choice, index_t length,
+                const device& where, F f) {
   net model = made(choice);
   to(model, where);
   sgd optimizer;
   auto run = bind<Plan>(model, optimizer, ranks, n);
   f(run, model, run.part_of_context(length));
-  return run.sent_by_axis()[static_cast<std::size_t>(mesh_axis::cp)];
+  return run.sent_by_axis();
+}
+index_t of(mesh_axis a, const axis_bytes& sent) { return sent[static_cast<std::size_t>(a)]; }
+
+/// What is predicted of rank `rank` on a device that only counts.
+template <class Plan, class E>
+axis_bytes predicted(int rank, const mesh_sizes& n, const expert_choice& choice, const E& extents_of_x) {
+  counting_communicator nowhere(rank, static_cast<int>(n.ranks()));
+  const device counts(std::make_shared<counting_backend>());
+  return sent<Plan>(nowhere, n, choice, extents_of_x[1], counts,
+                    [&](auto& run, const net& model, const context_part& own) {
+                      eval(model.moe(own.of(zeros<float>(extents_of_x, counts))), run);
+                    });
 }
 
 /// Whether the ranks of a mesh compute of x [batch, positions, ..., C] what loops do, each at its positions,
@@ -107,7 +119,7 @@ void same_as_loops(const mesh_sizes& n, const E& extents_of_x, const expert_choi
   CAPTURE(choice.capacity_factor);
   const index_t length = extents_of_x[1], tokens = shape(extents_of_x).size() / C;
   std::atomic<std::size_t> without = 0, expected = 0, dropped = 0;
-  std::atomic<index_t> sent = 0;
+  std::atomic<index_t> sent_by_all = 0;
   run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
     const int data = n.coordinate(ranks.rank(), mesh_axis::ep);
     const auto x = randn<float>(extents_of_x, {.seed = static_cast<std::uint64_t>(data) + 7});
@@ -118,21 +130,16 @@ void same_as_loops(const mesh_sizes& n, const E& extents_of_x, const expert_choi
       CHECK(test::largest_difference(y, own.of(from(extents_of_x, all.y)).to_vector()) < 1e-5);
       without += zeros_of(y);
     };
-    const index_t bytes = sent_along_cp<Plan>(ranks, n, choice, length, default_device(), evaluate);
-    sent += bytes;
+    const index_t bytes = of(mesh_axis::cp, sent<Plan>(ranks, n, choice, length, default_device(), evaluate));
+    CHECK(bytes == of(mesh_axis::cp, predicted<Plan>(ranks.rank(), n, choice, extents_of_x)));
+    sent_by_all += bytes;
     if (n.coordinate(ranks.rank(), mesh_axis::cp) == 0) expected += all.zeros, dropped += all.dropped;
-    counting_communicator nowhere(ranks.rank(), ranks.size());
-    const device counts(std::make_shared<counting_backend>());
-    const auto forecast = [&](auto& run, const net& model, const context_part& own) {
-      eval(model.moe(own.of(zeros<float>(extents_of_x, counts))), run);
-    };
-    CHECK(bytes == sent_along_cp<Plan>(nowhere, n, choice, length, counts, forecast));
   });
   CHECK(without.load() == expected.load());
   if (choice.capacity_factor > 0)
     CHECK(4 * dropped > static_cast<std::size_t>(tokens * choice.per_row * n.ep));
   const index_t numbers = choice.capacity_factor > 0 ? tokens * choice.per_row : 0;
-  CHECK(sent.load() == n.ep * (n.cp - 1) * numbers * static_cast<index_t>(sizeof(std::int64_t)));
+  CHECK(sent_by_all.load() == n.ep * (n.cp - 1) * numbers * static_cast<index_t>(sizeof(std::int64_t)));
 }
 
 using plan = policy<strategy::mesh<cp<>>>;
@@ -150,21 +157,33 @@ TEST_CASE("the tokens that one rank drops, of sequences of any length, and one m
   same_as_loops<plan>({.cp = 3}, extents<dyn, dyn, dyn, C>{2, 7, 3}, {2, 0.6});
 }
 
+TEST_CASE("predictions are for experts that are equally used: of the mean none is dropped") {
+  const mesh_sizes n{.cp = 3, .ep = 2};
+  for (int r = 0; r < n.ranks(); ++r) {
+    const sequences x{2, 11};
+    const auto along_ep = [&](double factor) {
+      return of(mesh_axis::ep, predicted<with_experts>(r, n, {2, factor}, x));
+    };
+    CHECK(along_ep(0) > 0);
+    CHECK(along_ep(1) == along_ep(0));
+    CHECK(along_ep(0.5) < along_ep(0));
+  }
+}
+
 TEST_CASE("a sequence without a batch; no sequences") {
   const expert_choice choice{1, 0.5};
   const auto x = randn<float>(sequences{1, 11});
   const net whole = made(choice);
   const loops all = by_loops(whole.moe, eval(reshape(x, extents<dyn, C>{11})));
   run_ranks(3, [&](communicator& ranks) {
-    sent_along_cp<plan>(
-        ranks, {.cp = 3}, choice, 11, default_device(),
-        [&](auto& run, const net& model, const context_part& own) {
-          const auto here = eval(reshape(own.of(x), extents<dyn, C>{own.count()}));
-          const auto expected = own.of(from(sequences{1, 11}, all.y)).to_vector();
-          CHECK(test::largest_difference(eval(model.moe(here), run).to_vector(), expected) < 1e-5);
-          const tensor<float, sequences> none(sequences{0, own.count()});
-          CHECK(eval(model.moe(none), run).to_vector().empty());
-        });
+    sent<plan>(ranks, {.cp = 3}, choice, 11, default_device(),
+               [&](auto& run, const net& model, const context_part& own) {
+                 const auto here = eval(reshape(own.of(x), extents<dyn, C>{own.count()}));
+                 const auto expected = own.of(from(sequences{1, 11}, all.y)).to_vector();
+                 CHECK(test::largest_difference(eval(model.moe(here), run).to_vector(), expected) < 1e-5);
+                 const tensor<float, sequences> none(sequences{0, own.count()});
+                 CHECK(eval(model.moe(none), run).to_vector().empty());
+               });
   });
 }
 
