@@ -25,6 +25,7 @@ namespace divided = weft::divided;
 struct config {
   index_t layers = 4, heads = 4, width = 128, context = 64, vocabulary = 256;
   index_t experts = 0, experts_per_token = 0;  // of gpt2_experts.hpp
+  double capacity_factor = 0;                  // of an expert; 0: no token is dropped
 };
 
 /// x W + b with W [In, Out], the layout that GPT-2's files have. `Division`: how ranks may divide it.

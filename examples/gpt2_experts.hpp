@@ -8,15 +8,15 @@
 
 namespace gpt2 {
 
-/// Of config::experts feed-forward layers each token takes config::experts_per_token; none is dropped. The
-/// auxiliary losses have the factors of their papers.
+/// Of config::experts feed-forward layers each token takes config::experts_per_token. The auxiliary losses
+/// have the factors of their papers.
 template <index_t C>
 struct expert_mlp {
   weft::mixture_of_experts<C, mlp<C>> moe;
 
   static expert_mlp create(const config& c, double deviation, double residual, const device& where) {
     return {decltype(moe)::create(
-        c.width, c.experts, {.per_row = c.experts_per_token},
+        c.width, c.experts, {.per_row = c.experts_per_token, .capacity_factor = c.capacity_factor},
         [&] { return mlp<C>::create(c, deviation, residual, where); }, where)};
   }
   auto operator()(expression auto x) const { return moe.with_losses(std::move(x), 0.01f, 0.001f); }

@@ -55,7 +55,7 @@ void train(communicator& ranks, const mesh_sizes& sizes, double capacity_factor)
   }
 }
 
-/// A GPT of which ranks divide experts beside stages, positions and layers.
+/// A GPT of which ranks divide experts, which drop tokens, beside stages, positions and layers.
 void train_gpt(communicator& ranks, const mesh_sizes& sizes) {
   const device where(std::make_shared<cpu::cpu_backend>(1));
   auto model = gpt2::model_of_experts::create({.layers = 2,
@@ -64,7 +64,8 @@ void train_gpt(communicator& ranks, const mesh_sizes& sizes) {
                                                .context = 13,
                                                .vocabulary = 11,
                                                .experts = 3,
-                                               .experts_per_token = 2},
+                                               .experts_per_token = 2,
+                                               .capacity_factor = 0.75},
                                               where);
   initialize(model, 1);
   adamw optimizer{.lr = 1e-3};

@@ -7,10 +7,12 @@
 #include <weft/comm/communicator.hpp>
 #include <weft/device/device.hpp>
 #include <weft/device/native.hpp>
+#include <weft/run/execution_hooks.hpp>
 
 namespace weft::parallel {
 
-/// Executes what reads positions of other ranks (placement/context_graph.hpp): one of the two functions.
+/// Executes what reads positions of other ranks. Of attention (placement/context_graph.hpp) that is one of
+/// the two functions.
 class context_service {
  public:
   virtual ~context_service() = default;
@@ -27,6 +29,9 @@ class context_service {
                         const strided& /*out*/, const comm_options&) {
     return false;
   }
+  /// See execution_hooks.
+  virtual void extend(const device&, runtime::row_choices& rows, const shape& operand,
+                      const comm_options&) = 0;
 };
 
 }  // namespace weft::parallel

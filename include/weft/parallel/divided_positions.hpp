@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The ranks that divide the positions of sequences, and how: what ring attention and Ulysses share.
+// The ranks that divide the positions of sequences, and how: what ring attention and Ulysses share, with the
+// choices of experts by all rows.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <weft/parallel/context_division.hpp>
@@ -23,17 +25,24 @@ class divided_positions : public context_service {
   void divide(const context_division& d) { division_ = d; }
   const context_division& division() const { return *division_; }
 
+  void extend(const device& where, runtime::row_choices& rows, const shape& operand,
+              const comm_options& o) override;
+
  protected:
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
 
   /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
-  /// messages cannot be kept on the device.
-  void check(const device& where, const shape& extents, index_t positions) const;
+  /// messages cannot be kept on the device. `reader`: what reads them.
+  void check(const char* reader, const device& where, const shape& extents, index_t positions) const;
   /// Memory for messages, which is kept.
   char* memory(const device& where, index_t bytes);
 
  private:
+  /// Puts the choices of all ranks, one after the other, in the order of rows; of each position so many rows.
+  void arrange(runtime::row_choices& rows, std::span<const std::int64_t> by_rank, index_t batch,
+               index_t of_position) const;
+
   std::shared_ptr<communicator> ranks_;
   std::optional<context_division> division_;
   buffer memory_;

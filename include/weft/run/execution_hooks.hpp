@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include <weft/base/recycled.hpp>
 #include <weft/device/native.hpp>
@@ -37,6 +38,13 @@ class pending_exchange {
   virtual void poll() = 0;
   /// Waits for the result; throws the failure.
   virtual void wait() = 0;
+};
+
+/// The experts that rows [batch, positions, ...] choose.
+struct row_choices {
+  index_t per_row = 0;
+  std::vector<std::int64_t> chosen;  // of one row after the other, as many of each
+  std::vector<index_t> here;         // of each row its number on this rank; -1: it is on another one
 };
 
 /// Interface of such a strategy; context::hooks holds at most one.
@@ -76,6 +84,10 @@ class execution_hooks {
   /// Executes attention over the positions of several ranks (placement/context_graph.hpp), or its derivative;
   /// false if this rank has all of them.
   virtual bool attend(std::string_view op, const native_operands&) = 0;
+
+  /// Extends `rows`, those of this rank's `operand` [batch, positions, ..., features], by the rows of all
+  /// ranks that divide positions, in the order in which one rank has them. Collective among these ranks.
+  virtual void extend(row_choices& rows, const shape& operand) = 0;
 };
 
 }  // namespace runtime

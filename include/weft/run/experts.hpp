@@ -161,7 +161,8 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
   context& c = evaluator.run_context();
   if (static_cast<index_t>(experts.size()) != p.extents().last()) refuse_experts(experts.size(), p.extents());
   const auto chosen = evaluator.unrecorded(topk<-1>(as_rows(p), choice.per_row).indices);
-  const auto way = std::make_shared<routing>(c, *chosen.state(), p.extents().last(), choice.capacity_factor);
+  const auto way =
+      std::make_shared<routing>(c, *chosen.state(), x.extents(), p.extents().last(), choice.capacity_factor);
   const auto numbers = indices_on(c.where(), way->rows());
   const auto rows = evaluator.eval_program(index_select<0>(as_rows(x), numbers));
   tensor_list parts, results;

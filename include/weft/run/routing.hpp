@@ -20,7 +20,9 @@ struct expert_choice {
   index_t per_row = 2;  // experts of each row: those with the largest probabilities
   /// An expert computes at most this many times the mean number of rows of an expert, rounded up; 0: all that
   /// choose it. Further rows are dropped, which is decided among the rows of one evaluation: first choices of
-  /// all rows come before second ones, earlier rows before later ones. So it does not depend on ranks.
+  /// all rows come before second ones, earlier rows before later ones. Where ranks divide the positions of
+  /// sequences, these are the rows of whole sequences, [batch, positions, ...]. So it does not depend on
+  /// ranks.
   double capacity_factor = 0;
 };
 
@@ -31,9 +33,10 @@ class routing {
  public:
   using state_ptr = std::shared_ptr<tensor_state>;
 
-  /// `chosen`: the experts of each row, i64 [rows, choices]. Waits for it. Collective if ranks divide the
-  /// experts.
-  routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor);
+  /// `chosen`: the experts of each row of `operand`, i64 [rows, choices]. Waits for it. Collective if ranks
+  /// divide the experts, or if there is a capacity and they divide positions.
+  routing(context& c, const tensor_state& chosen, const shape& operand, index_t experts,
+          double capacity_factor);
 
   /// Of the rows sorted by expert: their numbers, and those of their choices among all.
   const std::vector<std::int64_t>& rows() const { return rows_; }
@@ -63,7 +66,8 @@ class routing {
   /// The number of rows of rank `r` for `n` experts from `first` on.
   index_t rows_from(int r, index_t first, index_t n) const;
 
-  void sort(const std::vector<std::int64_t>& expert_of, index_t choices, index_t most);
+  /// Sorts the rows of this rank by expert, of which each computes at most so many of all rows.
+  void sort(const row_choices& all, index_t most);
 
   expert_ranks::counts sent(index_t width) const;
   expert_ranks::counts received_counts(index_t width) const;

@@ -18,22 +18,25 @@ namespace {
 
 using gpt = gpt2::model_of_experts;
 
-gpt2::config sparse() {
+gpt2::config sparse(double capacity_factor = 0) {
   gpt2::config c = small;
   c.experts = 3;
   c.experts_per_token = 2;
+  c.capacity_factor = capacity_factor;
   return c;
 }
 
-/// Four batches, which 1, 2 or 4 ranks divide.
+/// Four batches, which 1, 2 or 4 ranks divide. With a capacity, more than a third of choices are dropped.
 template <class... Axes>
 void trains(std::initializer_list<mesh_sizes> meshes) {
-  outcome one;
-  run_ranks(1, [&](communicator& ranks) {
-    one = trained<policy<strategy::mesh<dp>>, gpt>(ranks, {}, sparse(), 4);
-  });
-  for (const mesh_sizes& n : meshes)
-    trains_as_one_rank<policy<strategy::mesh<Axes...>>, gpt>(one, n, sparse(), 4);
+  for (const double capacity_factor : {0.0, 0.6}) {
+    CAPTURE(capacity_factor);
+    const gpt2::config c = sparse(capacity_factor);
+    outcome one;
+    run_ranks(1,
+              [&](communicator& ranks) { one = trained<policy<strategy::mesh<dp>>, gpt>(ranks, {}, c, 4); });
+    for (const mesh_sizes& n : meshes) trains_as_one_rank<policy<strategy::mesh<Axes...>>, gpt>(one, n, c, 4);
+  }
 }
 
 using staged = policy<strategy::mesh<pp<>, dp, fsdp<3>, ep>>;
@@ -98,8 +101,11 @@ TEST_CASE("experts and layers divided") {
 }
 
 TEST_CASE("experts and positions divided") {
-  trains<dp, fsdp<3>, cp<>, ep>(
-      {{.cp = 2, .ep = 2}, {.dp = 2, .cp = 2, .ep = 2}, {.fsdp = 2, .cp = 3, .ep = 2}, {.cp = 2, .ep = 4}});
+  trains<dp, fsdp<3>, cp<>, ep>({{.cp = 3},
+                                 {.cp = 2, .ep = 2},
+                                 {.dp = 2, .cp = 2, .ep = 2},
+                                 {.fsdp = 2, .cp = 3, .ep = 2},
+                                 {.cp = 2, .ep = 4}});
 }
 
 TEST_CASE("experts divided on the stages of a pipeline") {

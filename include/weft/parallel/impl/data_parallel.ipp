@@ -116,6 +116,11 @@ WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_o
   return all && all->attend(where_, op, o, groups_.labelled(""));
 }
 
+WEFT_DEFINE void data_parallel_hooks::extend(runtime::row_choices& rows, const shape& operand) {
+  if (context_service* const all = groups_.context())
+    all->extend(where_, rows, operand, groups_.labelled("experts chosen"));
+}
+
 WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator> among) {
   groups_.divide_layers(std::move(among));
   for (const auto& [name, p] : local())

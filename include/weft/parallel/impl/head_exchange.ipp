@@ -17,7 +17,7 @@ WEFT_DEFINE bool head_exchange::exchange(const device& where, std::string_view o
     return true;
   }
   const strided &own = to_heads ? in : out, &all = to_heads ? out : in;
-  check(where, own.extents, own.extents[1]);
+  check("attention", where, own.extents, own.extents[1]);
   char* const buffers = memory(where, (in.size() + out.size()) * size_of(in.type));
   char* const other = buffers + own.size() * size_of(in.type);
   comm_options labelled = o;

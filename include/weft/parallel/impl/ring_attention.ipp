@@ -26,8 +26,8 @@ WEFT_DEFINE bool ring_attention::attend(const device& where, std::string_view op
                                         const comm_options& with) {
   if (size() == 1) return false;
   const strided &q = o.in[0], &k = o.in[1];
-  check(where, q.extents, q.extents[1]);
-  check(where, k.extents, k.extents[1]);
+  check("attention", where, q.extents, q.extents[1]);
+  check("attention", where, k.extents, k.extents[1]);
   if (o.at[1] != 0) throw usage_error("weft: attention: over the positions of several ranks, with an offset");
   if (is_narrow(q.type))
     throw usage_error(std::string("weft: attention: over the positions of several ranks, of ") +

@@ -12,17 +12,20 @@
 namespace weft {
 namespace runtime {
 
-WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, index_t experts, double capacity_factor)
+WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, const shape& operand, index_t experts,
+                             double capacity_factor)
     : context_(&c), ranks_(c.experts()), experts_(experts) {
-  const index_t count = chosen.extents.size(), choices = chosen.extents[1];
-  std::vector<std::int64_t> expert_of(static_cast<std::size_t>(count), 0);
-  if (c.where()->computes()) weft::detail::download_to(chosen, expert_of.data());
-  else  // what is predicted of a step is for experts that are equally used
-    for (std::size_t i = 0; i < expert_of.size(); ++i)
-      expert_of[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
+  row_choices all{chosen.extents[1], {}, std::vector<index_t>(static_cast<std::size_t>(chosen.extents[0]))};
+  all.chosen.resize(static_cast<std::size_t>(chosen.extents.size()));
+  std::iota(all.here.begin(), all.here.end(), index_t{0});
+  if (c.where()->computes()) weft::detail::download_to(chosen, all.chosen.data());
+  if (capacity_factor > 0 && c.hooks()) c.hooks()->extend(all, operand);
+  if (!c.where()->computes())  // what is predicted of a step is for experts that are equally used
+    for (std::size_t i = 0; i < all.chosen.size(); ++i)
+      all.chosen[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
+  const auto count = static_cast<index_t>(all.chosen.size());
   const double mean = static_cast<double>(count) / static_cast<double>(experts);
-  const index_t most = capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count;
-  sort(expert_of, choices, most);
+  sort(all, capacity_factor > 0 ? static_cast<index_t>(std::ceil(capacity_factor * mean)) : count);
   all_ = ranks_ ? ranks_->gather(mine_) : mine_;
 }
 
@@ -73,23 +76,25 @@ WEFT_DEFINE index_t routing::rows_from(int r, index_t first, index_t n) const {
   return std::accumulate(begin, begin + n, index_t{0});
 }
 
-WEFT_DEFINE void routing::sort(const std::vector<std::int64_t>& expert_of, index_t choices, index_t most) {
-  const auto count = static_cast<index_t>(expert_of.size()), rows = choices ? count / choices : 0;
-  const auto by_priority = [&](auto f) {
-    for (index_t j = 0; j < choices; ++j)
-      for (index_t n = 0; n < rows; ++n)
-        f(n, n * choices + j, static_cast<std::size_t>(expert_of[static_cast<std::size_t>(n * choices + j)]));
+WEFT_DEFINE void routing::sort(const row_choices& all, index_t most) {
+  const auto each_of_this_rank = [&](auto f) {  // that is not dropped
+    expert_ranks::counts taken(static_cast<std::size_t>(experts_), 0);
+    for (index_t j = 0; j < all.per_row; ++j)
+      for (std::size_t n = 0; n < all.here.size(); ++n) {
+        const std::size_t at = n * static_cast<std::size_t>(all.per_row) + static_cast<std::size_t>(j);
+        const auto e = static_cast<std::size_t>(all.chosen[at]);
+        if (taken[e] == most) continue;
+        ++taken[e];
+        if (all.here[n] >= 0) f(e, all.here[n], all.here[n] * all.per_row + j);
+      }
   };
   mine_.assign(static_cast<std::size_t>(experts_), 0);
-  by_priority([&](index_t, index_t, std::size_t e) { mine_[e] += mine_[e] < most; });
-  expert_ranks::counts next(mine_.size(), 0), end(mine_.size(), 0);
-  std::inclusive_scan(mine_.begin(), mine_.end(), end.begin());
-  for (std::size_t e = 0; e < next.size(); ++e) next[e] = end[e] - mine_[e];
-  const auto kept = static_cast<std::size_t>(end.empty() ? 0 : end.back());
-  rows_.resize(kept);
-  choices_.resize(kept);
-  by_priority([&](index_t row, index_t choice, std::size_t e) {
-    if (next[e] == end[e]) return;
+  each_of_this_rank([&](std::size_t e, index_t, index_t) { ++mine_[e]; });
+  expert_ranks::counts next(mine_.size(), 0);
+  std::exclusive_scan(mine_.begin(), mine_.end(), next.begin(), index_t{0});
+  rows_.resize(static_cast<std::size_t>(std::accumulate(mine_.begin(), mine_.end(), index_t{0})));
+  choices_.resize(rows_.size());
+  each_of_this_rank([&](std::size_t e, index_t row, index_t choice) {
     const auto at = static_cast<std::size_t>(next[e]++);
     rows_[at] = row;
     choices_[at] = choice;
