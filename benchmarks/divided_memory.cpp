@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Memory of activations over the number of ranks that divide layers or positions, predicted for one sequence on
-// a device that only counts, as tables for docs/benchmarks.md.
+// Memory of activations over the number of ranks that divide layers or positions, predicted for one sequence,
+// as tables for docs/benchmarks.md.
 //
 //   weft_benchmark_divided_memory [LAYERS HEADS WIDTH VOCABULARY]      by default GPT-2 medium's
 #include <algorithm>
@@ -33,12 +33,12 @@ void print_columns(const step_memory& of, const step_memory& one, double theory)
               megabytes(of.peak) / megabytes(one.peak));
 }
 
-/// A row for each number of ranks along `axis`, with columns for two ways to divide. `First` on one rank is a
-/// step that nobody divides.
+/// A row for each number of ranks, with columns for two ways to divide. `First` on one rank is a step that is
+/// not divided.
 template <class First, class Second, class Theory>
-void print_table(const char* axis, const char* first, const char* second, const gpt2::config& c,
-                 Theory theory_of_first) {
-  std::printf("\n%td positions:\n\n| %s |", c.context, axis);
+void print_table(const char* divided, const char* axis, const char* first, const char* second,
+                 const gpt2::config& c, Theory theory_of_first) {
+  std::printf("\n%td positions, %s divided among %s ranks:\n\n| %s |", c.context, divided, axis, axis);
   for (const char* name : {first, second})
     std::printf(" %s, MB | of one rank | theory | peak, MB | of one rank |", name);
   std::puts("\n|---|---|---|---|---|---|---|---|---|---|---|");
@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
                  .vocabulary = argument(4, 50304)};
   // Of the 16 activations of a block, ranks that divide layers have 4 whole: what norms read and write.
   print_table<plan<tp<activations::whole>>, plan<tp<activations::by_positions>>>(
-      "t", "whole", "by positions", c, [](int t) { return (4 + 12.0 / t) / 16; });
+      "layers", "t", "whole", "by positions", c, [](int t) { return (4 + 12.0 / t) / 16; });
   c.context = 16384;
-  print_table<plan<cp<ring>>, plan<cp<ulysses>>>("c", "ring", "Ulysses", c, [](int n) { return 1.0 / n; });
+  print_table<plan<cp<ring>>, plan<cp<ulysses>>>("positions", "c", "ring", "Ulysses", c,
+                                                 [](int n) { return 1.0 / n; });
 }

@@ -12,7 +12,7 @@ import sys
 
 lines = open(sys.argv[1]).read().splitlines()
 AXES = {"t": "ranks that divide layers, t", "c": "ranks that divide positions, c"}
-LEFT, TOP, WIDTH, HEIGHT, STEP = 46, 66, 230, 200, 370
+LEFT, TOP, WIDTH, HEIGHT, STEP = 46, 66, 230, 200, 400
 
 
 def cells(line):
@@ -54,7 +54,7 @@ def drawn(left, axis, title, curves):
         out += [f'<circle class="d{k}" cx="{x(n):.1f}" cy="{y(part):.1f}" r="3"/>' for n, part, _ in points]
         n, part, _ = points[-1]
         below = max(y(part) + 4, below + 16)
-        out.append(f'<text class="d{k}" x="{x(n) + 10:.0f}" y="{below:.0f}">{name} {part:.2f}</text>')
+        out.append(f'<text class="d{k}" x="{x(n) + 10:.0f}" y="{below:.0f}">{name} {part:.3f}</text>')
     return out
 
 

@@ -50,7 +50,8 @@ step_memory memory_of_step(weft::communicator& ranks, const weft::device& where,
   };
   const auto in_use = [&] { return where.memory().figures().in_use; };
   const std::size_t parameters = in_use();
-  run.step(1, [&](index_t) { return loss_of(); });  // what a run keeps from step to step is there from here on
+  // From here on, what a run keeps from step to step is there.
+  run.step(1, [&](index_t) { return loss_of(); });
   const std::size_t gradients = make_gradients(model, where);
   where.memory().reset_peak();
   step_memory found;

@@ -48,8 +48,8 @@ std::size_t peak_of_ranks(int ranks) {
 
 constexpr std::size_t gradients = 4 * (12 * width * width + 9 * width), keys = 4 * length * width;
 
-/// `travelling`: by number of ranks, what attention holds at most besides its operands and results, in units of
-/// the keys of one rank.
+/// `travelling`: by number of ranks, what attention holds at most besides its operands and results, in units
+/// of the keys of one rank.
 template <class Plan>
 void falls_with_ranks(std::map<int, std::size_t> travelling) {
   const std::size_t one = peak_of_ranks<Plan>(1);
@@ -64,8 +64,8 @@ void falls_with_ranks(std::map<int, std::size_t> travelling) {
 }  // namespace
 
 TEST_CASE("activations of a rank fall with the number of ranks") {
-  // At most, in backward: keys and values that are here and that arrive, their cotangents that are computed, sent
-  // and arrive, and those of queries. Of two ranks nothing arrives while there is something to compute.
+  // At most, in backward: keys and values that are here and that arrive, their cotangents that are computed,
+  // sent and arrive, and those of queries. Of two ranks nothing arrives while there is something to compute.
   falls_with_ranks<policy<strategy::mesh<cp<ring>>>>({{2, 2 + 2 + 1}, {4, 2 * 2 + 3 * 2 + 1}});
   falls_with_ranks<policy<strategy::mesh<cp<ulysses>>>>({{2, 2}, {4, 2}});  // a tensor sent and received
 }
