@@ -35,8 +35,6 @@ class divided_positions : public context_service {
   /// Throws usage_error if tensors of `positions` positions are not those that this rank has, device_error if
   /// messages cannot be kept on the device. `reader`: what reads them.
   void check(const char* reader, const device& where, const shape& extents, index_t positions) const;
-  /// Memory for messages, which is kept.
-  char* memory(const device& where, index_t bytes);
 
  private:
   /// Puts the choices of all ranks, one after the other, in the order of rows; of each position so many rows.
@@ -45,8 +43,6 @@ class divided_positions : public context_service {
 
   std::shared_ptr<communicator> ranks_;
   std::optional<context_division> division_;
-  buffer memory_;
-  index_t bytes_ = 0;
 };
 
 }  // namespace weft::parallel

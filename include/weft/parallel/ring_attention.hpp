@@ -19,15 +19,18 @@ namespace weft::parallel {
 
 namespace detail {
 
-/// A contiguous tensor like `like` with `positions` positions, at `memory`.
-strided tensor_at(void* memory, const strided& like, index_t positions);
-inline index_t bytes_of(const strided& like, index_t positions) {
-  return like.size() / (like.extents[1] ? like.extents[1] : 1) * positions * size_of(like.type);
-}
-/// Keys and values, or their cotangents, in one message.
+/// A contiguous tensor like `like` with `count` elements of dim `dim`, in memory that it holds.
+struct scratch_tensor {
+  strided elements;
+  buffer memory;
+  scratch_tensor(const device& where, const strided& like, int dim, index_t count);
+};
+/// Keys and values of `positions` positions, or their cotangents, in one message.
 struct key_block {
   strided k, v;
-  key_block(char* memory, const strided& like, index_t positions);
+  buffer memory;
+  key_block() = default;
+  key_block(const device& where, const strided& like, index_t positions);
   elements message() const { return {k.pointer, 2 * k.size(), k.type}; }
 };
 
@@ -58,51 +61,54 @@ class ring_attention : public divided_positions {
   };
   met met_with(int from, bool causal) const;
 
+  /// Memory for the block that is here after `hop` hops.
+  detail::key_block block(const strided& like, int hop) const {
+    return {*device_, like, division().count(source(hop))};
+  }
+
   /// Keys and values of one rank after the other: `visit` is called with those of hop 1, 2, ..., while the
   /// next ones arrive; `own` is called while the first ones do.
   template <class Own, class Visit>
-  void around(const strided& k, const strided& v, index_t block, Own own, Visit visit) {
-    const auto block_of = [&](int hop) {
-      return detail::key_block(memory_ + hop % 2 * block, k, division().count(source(hop)));
-    };
-    const detail::key_block first = block_of(0);
-    device_->copy(k, first.k);
-    device_->copy(v, first.v);
+  void around(const strided& k, const strided& v, Own own, Visit visit) {
+    detail::key_block here = block(k, 0), other;
+    (*device_)->copy(k, here.k);
+    (*device_)->copy(v, here.v);
     work sent, arrives;
     const auto start = [&](int hop) {
-      sent = ranks().send(block_of(hop - 1).message(), next(), 0, labelled("keys and values"));
-      arrives = ranks().receive(block_of(hop).message(), previous(), 0, labelled("keys and values"));
+      other = block(k, hop);
+      sent = ranks().send(here.message(), next(), 0, labelled("keys and values"));
+      arrives = ranks().receive(other.message(), previous(), 0, labelled("keys and values"));
     };
     start(1);
     own();
     for (int hop = 1; hop < size(); ++hop) {
       arrives.wait();
       sent.wait();
+      here = std::move(other);
       if (hop + 1 < size()) start(hop + 1);
-      visit(hop, block_of(hop));
+      visit(hop, here);
     }
   }
   template <native_op Op>
   void call(const char* name, std::span<const strided> in, std::span<const strided> out, bool causal) const {
     const native_code code{.cpu = lower::native_function_of<Op>({Op, in[0].type}), .op = Op};
     const attributes at{{causal, 0}, 2};
-    device_->call_native(name, code, {in, out, at});
+    (*device_)->call_native(name, code, {in, out, at});
   }
 
-  void attend_forward(const native_operands& o, index_t block);
+  void attend_forward(const native_operands& o);
 
-  void attend_backward(const native_operands& o, index_t block);
+  void attend_backward(const native_operands& o);
 
   /// Adds the cotangents of this rank's queries by the keys `other`, and sets `sum` to those of the keys.
   void add_block(const native_operands& o, const met& m, const detail::key_block& other,
-                 const detail::key_block& sum, const strided& dq) const;
+                 const detail::key_block& sum) const;
   void add(const strided& x, const strided& to) const {
     call<native_op::add_positions>("add_positions", {&x, 1}, {&to, 1}, false);
   }
 
   comm_options options_;
-  backend* device_ = nullptr;
-  char* memory_ = nullptr;
+  const device* device_ = nullptr;
 };
 
 }  // namespace weft::parallel

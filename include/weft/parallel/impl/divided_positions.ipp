@@ -71,14 +71,5 @@ WEFT_DEFINE void divided_positions::arrange(runtime::row_choices& rows, std::spa
   }
 }
 
-WEFT_DEFINE char* divided_positions::memory(const device& where, index_t bytes) {
-  if (bytes > bytes_) {
-    memory_ = {};
-    memory_ = where.allocate(static_cast<std::size_t>(bytes));
-    bytes_ = bytes;
-  }
-  return static_cast<char*>(memory_.data());
-}
-
 }  // namespace parallel
 }  // namespace weft

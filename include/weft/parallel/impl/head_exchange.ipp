@@ -18,8 +18,10 @@ WEFT_DEFINE bool head_exchange::exchange(const device& where, std::string_view o
   }
   const strided &own = to_heads ? in : out, &all = to_heads ? out : in;
   check("attention", where, own.extents, own.extents[1]);
-  char* const buffers = memory(where, (in.size() + out.size()) * size_of(in.type));
-  char* const other = buffers + own.size() * size_of(in.type);
+  const std::size_t own_bytes = bytes_of(own.extents, own.type), all_bytes = bytes_of(all.extents, all.type);
+  const buffer memory = where.allocate(own_bytes + all_bytes);
+  char* const buffers = static_cast<char*>(memory.data());
+  char* const other = buffers + own_bytes;
   comm_options labelled = o;
   labelled.label = std::string(op);
   const elements of_own{buffers, own.size(), in.type}, of_all{other, all.size(), in.type};

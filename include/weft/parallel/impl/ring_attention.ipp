@@ -9,16 +9,24 @@ namespace weft {
 namespace parallel {
 namespace detail {
 
-WEFT_DEFINE strided tensor_at(void* memory, const strided& like, index_t positions) {
-  strided t{memory, like.type, like.extents};
-  t.extents[1] = positions;
-  set_contiguous(t);
-  return t;
+WEFT_DEFINE scratch_tensor::scratch_tensor(const device& where, const strided& like, int dim, index_t count)
+    : elements{nullptr, like.type, like.extents} {
+  elements.extents[dim] = count;
+  set_contiguous(elements);
+  memory = where.allocate(bytes_of(elements.extents, elements.type));
+  elements.pointer = memory.data();
 }
 
-WEFT_DEFINE key_block::key_block(char* memory, const strided& like, index_t positions)
-    : k(tensor_at(memory, like, positions)),
-      v(tensor_at(memory + bytes_of(like, positions), like, positions)) {}
+WEFT_DEFINE key_block::key_block(const device& where, const strided& like, index_t positions)
+    : k{nullptr, like.type, like.extents} {
+  k.extents[1] = positions;
+  set_contiguous(k);
+  v = k;
+  const std::size_t bytes = bytes_of(k.extents, k.type);
+  memory = where.allocate(2 * bytes);
+  k.pointer = memory.data();
+  v.pointer = memory.part(bytes).data();
+}
 
 }  // namespace detail
 
@@ -33,13 +41,8 @@ WEFT_DEFINE bool ring_attention::attend(const device& where, std::string_view op
     throw usage_error(std::string("weft: attention: over the positions of several ranks, of ") +
                       name_of(q.type) + ": it would be rounded once for each of them");
   options_ = with;
-  device_ = &*where;
-  const bool backward = op == "context_attention_backward";
-  const index_t most = division().most(), block = 2 * detail::bytes_of(k, most);
-  // Two blocks, one being sent, one arriving; in backward as many of cotangents, and those that arrive.
-  const index_t own = detail::bytes_of(q, most) + q.size() * size_of(q.type);
-  memory_ = memory(where, (backward ? 5 : 2) * block + own);
-  backward ? attend_backward(o, block) : attend_forward(o, block);
+  device_ = &where;
+  op == "context_attention_backward" ? attend_backward(o) : attend_forward(o);
   return true;
 }
 
@@ -50,73 +53,65 @@ WEFT_DEFINE ring_attention::met ring_attention::met_with(int from, bool causal) 
   return {{0, own}, {0, division().count(from)}};
 }
 
-WEFT_DEFINE void ring_attention::attend_forward(const native_operands& o, index_t block) {
+WEFT_DEFINE void ring_attention::attend_forward(const native_operands& o) {
   const strided &q = o.in[0], &y = o.out[0], &log_sum = o.out[1];
   const bool causal = o.at[0] != 0;
-  char* const part = memory_ + 2 * block;
   const auto own = [&] { call<native_op::attention>("attention", o.in, o.out, causal); };
-  around(o.in[1], o.in[2], block, own, [&](int hop, const detail::key_block& other) {
+  around(o.in[1], o.in[2], own, [&](int hop, const detail::key_block& other) {
     const met m = met_with(source(hop), causal);
     if (m.queries.count == 0 || m.keys.count == 0) return;
     const std::array in{range_of(q, m.queries), range_of(other.k, m.keys), range_of(other.v, m.keys)};
-    const strided result = detail::tensor_at(part, q, m.queries.count);
-    strided sums{part + detail::bytes_of(q, m.queries.count), log_sum.type, log_sum.extents};
-    sums.extents[2] = m.queries.count;
-    set_contiguous(sums);
-    const std::array out{result, sums};
+    const detail::scratch_tensor part(*device_, q, 1, m.queries.count),
+        sums(*device_, log_sum, 2, m.queries.count);
+    const std::array out{part.elements, sums.elements};
     call<native_op::attention>("attention", in, out, false);
     const std::array whole{range_of(y, m.queries), range_of(log_sum, m.queries, 2)};
     call<native_op::merge_attention>("merge_attention", out, whole, false);
   });
 }
 
-WEFT_DEFINE void ring_attention::attend_backward(const native_operands& o, index_t block) {
-  const strided &q = o.in[0], &k = o.in[1];
+WEFT_DEFINE void ring_attention::attend_backward(const native_operands& o) {
+  const strided& k = o.in[1];
   const bool causal = o.at[0] != 0;
-  const int last = size() - 1;
-  char* const part = memory_ + 5 * block;
-  const auto sum_of = [&](int hop) {  // cotangents of the block that is here
-    return detail::key_block(memory_ + (2 + hop % 2) * block, k, division().count(source(hop)));
+  const auto receive = [&](const detail::key_block& to) {
+    return ranks().receive(to.message(), previous(), 1, labelled("cotangents of keys"));
   };
-  const auto arriving = [&](int hop) {
-    return detail::key_block(memory_ + 4 * block, k, division().count(source(hop)));
+  const auto add_arrived = [&](const detail::key_block& from, const strided& dk, const strided& dv) {
+    add(from.k, dk);
+    add(from.v, dv);
   };
-  work sent, arrives;
-  const auto receive = [&](int hop) {
-    arrives = ranks().receive(arriving(hop).message(), previous(), 1, labelled("cotangents of keys"));
-  };
+  detail::key_block leaving;
+  work sent;
   const auto own = [&] { call<native_op::attention_backward>("attention_backward", o.in, o.out, causal); };
-  around(k, o.in[2], block, own, [&](int hop, const detail::key_block& other) {
-    if (hop > 1) receive(hop);
-    const detail::key_block sum = sum_of(hop);
-    const met m = met_with(source(hop), causal);
-    add_block(o, m, other, sum, detail::tensor_at(part, q, m.queries.count));
-    if (hop > 1) {
-      arrives.wait();
-      add(arriving(hop).k, sum.k);
-      add(arriving(hop).v, sum.v);
-      sent.wait();
-    }
-    sent = ranks().send(sum.message(), next(), 1, labelled("cotangents of keys"));
+  around(k, o.in[2], own, [&](int hop, const detail::key_block& other) {
+    detail::key_block sum = block(k, hop), arriving;
+    work arrives;
+    if (hop > 1) arrives = receive(arriving = block(k, hop));
+    add_block(o, met_with(source(hop), causal), other, sum);
+    arrives.wait();
+    if (hop > 1) add_arrived(arriving, sum.k, sum.v);
+    sent.wait();
+    leaving = std::move(sum);
+    sent = ranks().send(leaving.message(), next(), 1, labelled("cotangents of keys"));
   });
-  receive(last + 1);
-  arrives.wait();
-  add(arriving(last + 1).k, o.out[1]);
-  add(arriving(last + 1).v, o.out[2]);
+  const detail::key_block arriving = block(k, size());  // this rank's own
+  receive(arriving).wait();
+  add_arrived(arriving, o.out[1], o.out[2]);
   sent.wait();
 }
 
 WEFT_DEFINE void ring_attention::add_block(const native_operands& o, const met& m,
-                                           const detail::key_block& other, const detail::key_block& sum,
-                                           const strided& dq) const {
-  device_->fill_zero(sum.k.pointer, static_cast<std::size_t>(2 * sum.k.size() * size_of(sum.k.type)));
+                                           const detail::key_block& other,
+                                           const detail::key_block& sum) const {
+  (*device_)->fill_zero(sum.k.pointer, 2 * bytes_of(sum.k.extents, sum.k.type));
   if (m.queries.count == 0 || m.keys.count == 0) return;
   const std::array in{range_of(o.in[0], m.queries),    range_of(other.k, m.keys),
                       range_of(other.v, m.keys),       range_of(o.in[3], m.queries),
                       range_of(o.in[4], m.queries, 2), range_of(o.in[5], m.queries)};
-  const std::array out{dq, range_of(sum.k, m.keys), range_of(sum.v, m.keys)};
+  const detail::scratch_tensor dq(*device_, o.in[0], 1, m.queries.count);
+  const std::array out{dq.elements, range_of(sum.k, m.keys), range_of(sum.v, m.keys)};
   call<native_op::attention_backward>("attention_backward", in, out, false);
-  add(dq, range_of(o.out[0], m.queries));
+  add(dq.elements, range_of(o.out[0], m.queries));
 }
 
 }  // namespace parallel
