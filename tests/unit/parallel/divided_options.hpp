@@ -109,7 +109,7 @@ void scales_losses(const Meshes& meshes, double scale = 0x1p24) {
   CHECK((one.norms.front() == -1) == (scale > 65536));
   CHECK(one.norms.back() > 0);
   for (const mesh_sizes& n : meshes)
-    trains_as<typename Dividing::template divided<precision::f16>, net>(one, n, o, 2e-6);
+    trains_as<typename Dividing::template divided<precision::f16>, net>(one, n, o, 1e-5);
 }
 
 }  // namespace divided_options

@@ -178,7 +178,7 @@ TEST_CASE("a sequence without a batch; no sequences") {
   run_ranks(3, [&](communicator& ranks) {
     sent<plan>(ranks, {.cp = 3}, choice, 11, default_device(),
                [&](auto& run, const net& model, const context_part& own) {
-                 const auto here = eval(reshape(own.of(x), extents<dyn, C>{own.count()}));
+                 const auto here = eval(reshape(own.of(x), extents<dyn, C>{own.count()}), run);
                  const auto expected = own.of(from(sequences{1, 11}, all.y)).to_vector();
                  CHECK(test::largest_difference(eval(model.moe(here), run).to_vector(), expected) < 1e-5);
                  const tensor<float, sequences> none(sequences{0, own.count()});
