@@ -7,6 +7,7 @@
 #include <weft/parallel/tensor_parallel.hpp>
 #include <weft/weft.hpp>
 
+#include "../gpt2.hpp"
 #include "../section.hpp"
 using namespace weft;
 
@@ -27,6 +28,13 @@ auto doubled(const tensor<float, extents<5, 3>>& x, communicator& ranks, context
   return gather(as_part(eval(own * 2.0f, c), 1, ranks), ranks);
 }
 // [/by_hand]
+
+// [sent]
+// A block of GPT-2 with its derivative sends 8 activations of [8, 1024, 768] floats per further rank.
+using activation = variable<float, extents<8, 1024, 768>>;
+using block = decltype(std::declval<const gpt2::block<768, 12>&>()(std::declval<activation>()));
+static_assert(sent<block, policy<strategy::mesh<tp<>>>>(4) == 8 * (8 * 1024 * 768) * sizeof(float) * (4 - 1));
+// [/sent]
 
 struct net {
   gate<4, 6> hidden{make_parameter(extents<4, 6>{}, init::uniform(0.5))};
