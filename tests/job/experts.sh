@@ -4,7 +4,7 @@
 # and weights go through one file.
 . "$(dirname "$0")/common.sh"
 
-few=("${small[@]}" --steps 12 --experts 4:2 --seed 3)  # no token is near a tie between two experts
+few=("${small[@]}" --steps 20 --experts 4:2 --seed 3)  # no token is near a tie between two experts
 whole=("${few[@]}" --accumulate 4)
 train one "${whole[@]}" --eval-every 6 --sample 20
 train first "${whole[@]}" --steps 1 --lr 1e-300 --mesh ep=2 --accumulate 2 --save "$at/first.safetensors"  # parameters as they were drawn
@@ -47,3 +47,13 @@ figure() { grep -o "\"$2\": [0-9.e+-]*" "$at/$1.jsonl" | tail -n 1 | cut -d ' ' 
 awk -v a="$(figure one eval_loss)" -v b="$(figure ep2 eval_loss)" 'BEGIN { exit !(a - b < 1e-4 && b - a < 1e-4) }' ||
   { echo "another loss of evaluation"; exit 1; }
 [ "$(tail -n 1 "$at/one.out")" = "$(tail -n 1 "$at/ep2.out")" ] || { echo "another sample"; exit 1; }
+
+[ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
+few=("${small[@]}" --steps 200 --lr 5e-4 --experts 4:2 --seed 3)
+train long "${few[@]}" --accumulate 4
+logs=()
+divided long_ep2 --mesh ep=2 --accumulate 2
+divided long_ep4 --mesh ep=4 --accumulate 1
+divided long_shards --mesh fsdp=2,ep=2 --accumulate 1
+divided long_positions --mesh cp=2,ep=2 --accumulate 2
+same_bits --within 1e-3 long "${logs[@]}"

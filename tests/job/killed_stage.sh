@@ -1,30 +1,43 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # A stage of a pipeline is killed: the job goes on from its checkpoint with the ranks that make whole copies of the model, to the
-# losses of a run that was left alone.
+# losses of a run that was left alone. In the long form so does a job whose ranks divide layers, positions or experts.
 . "$(dirname "$0")/common.sh"
 
-long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3 --deterministic)
-mesh=(--mesh "pp=2,dp=auto")
+long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3)
 code=0
-"$launch" -n 3 "$job" "${long[@]}" --comm gloo "${mesh[@]}" >"$at/odd.out" 2>&1 || code=$?
+"$launch" -n 3 "$job" "${long[@]}" --comm gloo --mesh pp=2,dp=auto >"$at/odd.out" 2>&1 || code=$?
 [ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, there are 3" "$at/odd.out" ||
   { echo "three ranks: exit code $code"; tail -n 5 "$at/odd.out"; exit 1; }
 
-train undisturbed "${long[@]}" --accumulate 8
-"$launch" -n 4 -r 1 -m 8 -p 2 "$job" "${long[@]}" "${mesh[@]}" --checkpoint "$at/supervised" --checkpoint-every 10 \
-  --log "$at/supervised.jsonl" >"$at/supervised.out" 2>&1 &
-supervisor=$!
-trap 'kill $supervisor 2>/dev/null || true' EXIT
-until [ -e "$at/supervised.jsonl" ] && [ "$(grep -c loss_hex "$at/supervised.jsonl")" -ge 15 ]; do
-  kill -0 $supervisor || { echo "the run ended before a rank was killed"; tail -n 20 "$at/supervised.out"; exit 1; }
-  sleep 0.05
-done
-kill -9 "$(pgrep -n -P $supervisor -x "$(basename "$job")")"  # the youngest rank: a last stage
-wait $supervisor || { echo "exit code $?"; tail -n 20 "$at/supervised.out"; exit 1; }
-grep "the job of 4 ranks ended with code .* going on from the last checkpoint with 2$" "$at/supervised.out"
-for ranks in 4 2; do  # of each part of the run, in its first line
-  grep -q "\"mesh\": {\"pp\": 2$([ $ranks -eq 2 ] || echo ', "dp": 2')}" "$at/supervised.jsonl" ||
-    { echo "no run of $ranks ranks"; grep -o '"mesh": [^}]*}' "$at/supervised.jsonl"; exit 1; }
-done
-same_bits undisturbed supervised
+# killed AXIS [FLAGS...]: four ranks, of which two together hold the model; one of them is killed. The log is that of all parts of the run.
+killed() {
+  local axis=$1 log="$at/$1.jsonl" out="$at/$1.out"
+  "$launch" -n 4 -r 1 -m 8 -p 2 "$job" "${long[@]}" "${@:2}" --mesh "$axis=2,dp=auto" --checkpoint "$at/$axis" --checkpoint-every 10 \
+    --log "$log" >"$out" 2>&1 &
+  supervisor=$!
+  trap 'kill $supervisor 2>/dev/null || true' EXIT
+  until [ -e "$log" ] && [ "$(grep -c loss_hex "$log")" -ge 15 ]; do
+    kill -0 $supervisor || { echo "the run ended before a rank was killed"; tail -n 20 "$out"; exit 1; }
+    sleep 0.05
+  done
+  kill -9 "$(pgrep -n -P $supervisor -x "$(basename "$job")")"  # the youngest rank: of a pipeline a last stage
+  wait $supervisor || { echo "exit code $?"; tail -n 20 "$out"; exit 1; }
+  grep "the job of 4 ranks ended with code .* going on from the last checkpoint with 2$" "$out"
+  local meshes  # of each part of the run, in its first line
+  meshes=$(grep -o '"mesh": [^}]*}' "$log")
+  [ "$(grep -c "\"$axis\": 2" <<<"$meshes")" -eq 2 ] && [ "$(grep -c '"dp": 2' <<<"$meshes")" -eq 1 ] ||
+    { echo "not a run of four ranks, then of two: $meshes"; exit 1; }
+}
+
+train undisturbed "${long[@]}" --accumulate 8 --deterministic
+killed pp --deterministic
+same_bits undisturbed pp
+
+[ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
+killed tp --sequence-parallel
+killed cp
+same_bits --within 1e-4 undisturbed tp cp
+train undisturbed_experts "${long[@]}" --experts 4:2 --accumulate 16  # ranks that divide experts have micro-batches of their own
+killed ep --experts 4:2
+same_bits --within 1e-4 undisturbed_experts ep

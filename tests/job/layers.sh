@@ -31,7 +31,7 @@ for comm in ${WEFT_TEST_COMM:-}; do
   run "$comm" "${start[@]}" "$job" "${whole[@]}" --comm "$comm" --mesh tp=2 --sequence-parallel --log "$at/$comm.jsonl"
   logs+=("$comm")
 done
-same_bits --within 1e-4 one before "${logs[@]}"
+same_bits --within 1e-5 one before "${logs[@]}"
 
 figure() { grep -o "\"$2\": [0-9.e+-]*" "$at/$1.jsonl" | tail -n 1 | cut -d ' ' -f 2; }
 for name in tp2 positions stages; do
@@ -40,3 +40,13 @@ done
 [ "$(figure positions predicted_peak_bytes)" -lt "$(figure tp2 predicted_peak_bytes)" ] || { echo "positions save no memory"; exit 1; }
 awk -v a="$(figure one eval_loss)" -v b="$(figure positions eval_loss)" 'BEGIN { exit !(a - b < 1e-4 && b - a < 1e-4) }' ||
   { echo "another loss of evaluation"; exit 1; }
+
+[ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
+few=("${small[@]}" --heads 4 --context 17 --steps 200 --lr 5e-4)
+train long "${few[@]}" --accumulate 2
+logs=()
+divided long_tp2 --mesh tp=2 --accumulate 2
+divided long_tp4 --mesh tp=4 --sequence-parallel --accumulate 2
+divided long_stages --mesh pp=2,tp=2 --sequence-parallel --microbatches 2
+divided long_shards --mesh fsdp=2,tp=2 --accumulate 1
+same_bits --within 1e-3 long "${logs[@]}"

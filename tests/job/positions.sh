@@ -4,7 +4,7 @@
 # threads, over TCP and under mpirun; the memory that was predicted; a checkpoint is resumed by other ranks.
 . "$(dirname "$0")/common.sh"
 
-few=("${small[@]}" --heads 4 --context 17 --steps 12)
+few=("${small[@]}" --heads 4 --context 17 --steps 20)
 whole=("${few[@]}" --accumulate 2)
 train one "${whole[@]}" --eval-every 6 --sample 20
 logs=()
@@ -46,3 +46,13 @@ for name in ring ulysses stages; do
     { echo "$name: another loss of evaluation"; exit 1; }
 done
 [ "$(tail -n 1 "$at/one.out")" = "$(tail -n 1 "$at/ring.out")" ] || { echo "another sample"; exit 1; }
+
+[ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
+few=("${small[@]}" --heads 4 --context 17 --steps 200 --lr 5e-4)
+train long "${few[@]}" --accumulate 2
+logs=()
+divided long_ring --mesh cp=3 --accumulate 2
+divided long_ulysses --mesh cp=2 --context-parallel ulysses --accumulate 2
+divided long_layers --mesh cp=2,tp=2 --accumulate 2
+divided long_stages --mesh pp=2,cp=2 --microbatches 2
+same_bits --within 1e-3 long "${logs[@]}"
