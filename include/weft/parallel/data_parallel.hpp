@@ -42,9 +42,12 @@ class data_parallel_hooks : public runtime::execution_hooks {
   void poll() override {
     gatherer_.poll();
     reducer_.poll();
+    collectives_.poll();
   }
-  std::unique_ptr<runtime::pending_exchange> exchange(std::string_view op, const attributes& at,
-                                                      const strided& in, const strided& out) override;
+  void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out,
+                int result) override;
+  void wait_for(int result) override { collectives_.wait_for(result); }
+  void abandon() noexcept override { collectives_.abandon(); }
   state_ptr placed(const state_ptr& value, const placement& to) override {
     return parallel::placed(value, to, *groups_.layers(), groups_.labelled("activations"));
   }
@@ -170,6 +173,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
   std::unordered_map<tensor_state*, int> uses_;
   parameter_gatherer gatherer_;
   gradient_reducer reducer_;
+  parallel::started_collectives collectives_;
   tensor_list withheld_;
   bool synchronizes_ = true;
   bool delivered_ = false;  // the gradients of this step have been stored in the local parameters

@@ -58,10 +58,30 @@ inline index_t units_of(const division& d) { return d.whole[d.where.dim] / (d.wh
 bool is_first_in_layer(const tensor_state& t, int layer_rank);
 
 /// Starts a collective of a program: op::sum_over_positions among the ranks that divide positions, others
-/// among those that divide layers. One rank copies, and returns null.
-std::unique_ptr<runtime::pending_exchange> start_collective(backend& where, const rank_groups& groups,
-                                                            std::string_view op, const attributes& at,
-                                                            const strided& in, const strided& out);
+/// among those that divide layers. One rank copies, and returns work that is over.
+work start_collective(backend& where, const rank_groups& groups, std::string_view op, const attributes& at,
+                      const strided& in, const strided& out);
+
+/// The collectives of a program that are under way, by the value that is their result.
+class started_collectives {
+ public:
+  void add(int result, work w) { all_.push_back({result, std::move(w)}); }
+  /// Makes progress, without waiting.
+  void poll() {
+    for (started& s : all_) s.messages.is_completed();
+  }
+  /// Waits for those of value `result`; throws their failure.
+  void wait_for(int result);
+  /// Waits for all, ignoring errors.
+  void abandon() noexcept { all_.clear(); }
+
+ private:
+  struct started {
+    int result;
+    work messages;
+  };
+  std::vector<started> all_;
+};
 
 }  // namespace weft::parallel
 

@@ -29,17 +29,6 @@ struct purpose {
   const tape_identity* tape = nullptr;
 };
 
-/// Messages of a program that are under way. The destructor waits until they use no memory of the program,
-/// ignoring errors.
-class pending_exchange {
- public:
-  virtual ~pending_exchange() = default;
-  /// Makes progress, without waiting.
-  virtual void poll() = 0;
-  /// Waits for the result; throws the failure.
-  virtual void wait() = 0;
-};
-
 /// The experts that rows [batch, positions, ...] choose.
 struct row_choices {
   index_t per_row = 0;
@@ -72,10 +61,14 @@ class execution_hooks {
   /// Makes progress on pending messages, without waiting.
   virtual void poll() = 0;
 
-  /// Starts the collective `op` of a program (placement/collective.hpp, op/positions.hpp). `in` is
-  /// contiguous. Null if it is over.
-  virtual std::unique_ptr<pending_exchange> exchange(std::string_view op, const attributes& at,
-                                                     const strided& in, const strided& out) = 0;
+  /// Starts the collective `op` of a program (placement/collective.hpp, op/positions.hpp), whose result is
+  /// value `result`, or a slice of it. `in` is contiguous. Both must live until wait_for or abandon.
+  virtual void exchange(std::string_view op, const attributes& at, const strided& in, const strided& out,
+                        int result) = 0;
+  /// Waits for all collectives whose result is value `result`; throws their failure.
+  virtual void wait_for(int result) = 0;
+  /// Waits for all collectives of a program that has failed, ignoring errors.
+  virtual void abandon() noexcept = 0;
   /// `value`, which this rank has in one placement, in another one. Collective among the ranks that divide
   /// layers.
   virtual std::shared_ptr<tensor_state> placed(const std::shared_ptr<tensor_state>& value,

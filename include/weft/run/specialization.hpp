@@ -44,6 +44,19 @@ struct frame {
   std::vector<kernel_call>* collected = nullptr;  // kernels are appended to it rather than launched
 };
 
+namespace detail {
+/// The end of a program, or an error in it, waits for its collectives, which use memory of the program.
+struct exchange_guard {
+  execution_hooks* hooks;
+  explicit exchange_guard(execution_hooks* h) : hooks(h) {}
+  exchange_guard(const exchange_guard&) = delete;
+  exchange_guard& operator=(const exchange_guard&) = delete;
+  ~exchange_guard() {
+    if (hooks) hooks->abandon();
+  }
+};
+}  // namespace detail
+
 /// A plan for specific values of its symbolic extents, ready to be executed repeatedly.
 class specialization {
  public:
@@ -110,14 +123,6 @@ class specialization {
     std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
   };
 
-  /// Messages under way, and the value that they are about to complete.
-  struct started_exchange {
-    const lower::step_entry* step;
-    int result;
-    std::unique_ptr<pending_exchange> pending;
-  };
-  using exchanges = std::vector<started_exchange>;
-
   /// The bytes [first, last) of memory.
   struct memory_range {
     std::uintptr_t first = 0, last = 0;
@@ -181,8 +186,9 @@ class specialization {
   // Tell AddressSanitizer what may be accessed: the operands of a step, and no more of them once it is over,
   // except by exchanges under way, which other threads may complete.
   [[gnu::cold]] void allow_operands(const frame& f, const lower::step_entry& s) const;
-  [[gnu::cold]] void forbid_operands(const frame& f, const lower::step_entry& s,
-                                     const exchanges& under_way) const;
+  [[gnu::cold]] void forbid_operands(const frame& f, int step) const;
+  /// Whether an exchange that is under way after step `step` accesses the value `base` of the arena.
+  [[gnu::cold]] bool is_exchanged(int base, int step) const;
 
   strided tensor_of(int id) const;
 
@@ -222,13 +228,8 @@ class specialization {
   std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
   void* memory_of(const frame& f, const source& s) const;
 
-  [[gnu::cold]] void start_exchange(const frame& f, const prepared& s, const strided& in, const strided& out,
-                                    exchanges& under_way) const;
   /// Computes a product in slices and starts the exchange of each.
-  [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent,
-                                        exchanges& under_way);
-  /// Waits for the exchanges of the value that step `arrival` names last.
-  [[gnu::cold]] void wait_for(const lower::step_entry& arrival, exchanges& under_way) const;
+  [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent);
 
   static void run_step(const frame& f, const prepared& s, std::span<const strided> t);
 

@@ -102,13 +102,11 @@ WEFT_DEFINE void data_parallel_hooks::after_entry(uses leaves) {
   }
 }
 
-WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> data_parallel_hooks::exchange(std::string_view op,
-                                                                                     const attributes& at,
-                                                                                     const strided& in,
-                                                                                     const strided& out) {
+WEFT_DEFINE void data_parallel_hooks::exchange(std::string_view op, const attributes& at, const strided& in,
+                                               const strided& out, int result) {
   context_service* const all = groups_.context();
-  if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return nullptr;
-  return start_collective(*where_, groups_, op, at, in, out);
+  if (all && all->exchange(where_, op, at, in, out, groups_.labelled(""))) return;
+  collectives_.add(result, start_collective(*where_, groups_, op, at, in, out));
 }
 
 WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_operands& o) {

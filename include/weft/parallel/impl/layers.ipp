@@ -38,29 +38,21 @@ WEFT_DEFINE bool is_first_in_layer(const tensor_state& t, int layer_rank) {
   return unit_of_rank(units, d.ranks, d.rank - 1) != unit_of_rank(units, d.ranks, d.rank);
 }
 
-namespace detail {
-class pending_collective : public runtime::pending_exchange {
- public:
-  explicit pending_collective(work w) : work_(std::move(w)) {}
-  void poll() override { work_.is_completed(); }
-  void wait() override { work_.wait(); }
+WEFT_DEFINE void started_collectives::wait_for(int result) {
+  for (started& s : all_)
+    if (s.result == result) s.messages.wait();
+  std::erase_if(all_, [&](const started& s) { return s.result == result; });
+}
 
- private:
-  work work_;
-};
-}  // namespace detail
-
-WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(
-    backend& where, const rank_groups& groups, std::string_view op, const attributes& at, const strided& in,
-    const strided& out) {
+WEFT_DEFINE work start_collective(backend& where, const rank_groups& groups, std::string_view op,
+                                  const attributes& at, const strided& in, const strided& out) {
   const bool over_positions = op == op::sum_over_positions::name;
   communicator* const positions = groups.context() ? &groups.context()->ranks() : nullptr;
   communicator* const ranks = over_positions ? positions : groups.layers();
   if (!ranks || ranks->size() == 1) {
     where.copy(in, out);
-    return nullptr;
+    return {};
   }
-  const auto pending = [](work w) { return std::make_unique<detail::pending_collective>(std::move(w)); };
   const comm_options o = groups.labelled(std::string(op));
   const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
   const elements mine{in.pointer, in.size(), in.type, space},
@@ -68,7 +60,7 @@ WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(
   if (over_positions || op == "all_reduce") {
     where.copy(in, out);
     const bool of_largest = !over_positions && at[0] != 0;
-    return pending(ranks->all_reduce(result, of_largest ? reduction::maximum : reduction::sum, o));
+    return ranks->all_reduce(result, of_largest ? reduction::maximum : reduction::sum, o);
   }
   const bool gathers = op == "all_gather";
   const strided& all = gathers ? out : in;
@@ -77,8 +69,8 @@ WEFT_DEFINE std::unique_ptr<runtime::pending_exchange> start_collective(
   rank_counts counts;
   for (int r = 0; r < ranks->size(); ++r)
     counts.push_back(indices_in_group(parts, rows, ranks->size(), r).count * row);
-  return pending(gathers ? ranks->all_gather(mine, result, counts, o)
-                         : ranks->reduce_scatter(mine, result, reduction::sum, counts, o));
+  return gathers ? ranks->all_gather(mine, result, counts, o)
+                 : ranks->reduce_scatter(mine, result, reduction::sum, counts, o);
 }
 
 }  // namespace parallel

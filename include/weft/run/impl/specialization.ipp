@@ -137,19 +137,16 @@ WEFT_DEFINE std::span<const strided> specialization::placed_operands(const frame
 }
 
 WEFT_DEFINE void specialization::run(const frame& f) {
-  exchanges under_way;  // an error waits for them: they use memory of the program
-  int left = 0;         // kernels of the current launch that are still to come
-  together_.clear();    // an error may have left some
-  const lower::step_entry* previous = nullptr;
+  const detail::exchange_guard guard(f.hooks);
+  int left = 0;       // kernels of the current launch that are still to come
+  together_.clear();  // an error may have left some
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
-    for (const started_exchange& e : under_way) e.pending->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
     if (weft::detail::poisons && f.device.host_accessible()) {
-      if (previous) forbid_operands(f, *previous, under_way);
-      else weft::detail::poison(f.arena, arena_.bytes);
+      if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
+      else forbid_operands(f, static_cast<int>(&s - steps_.begin()) - 1);
       allow_operands(f, *s.entry);
-      previous = s.entry;
     }
     if (s.entry->kind == step_kind::kernel) {
       for (int i = 0; i < count; ++i) s.call.args.pointer[i] = memory_of(f, sources_[first + i]);
@@ -166,25 +163,19 @@ WEFT_DEFINE void specialization::run(const frame& f) {
     }
     const std::span<const strided> t = placed_operands(f, *s.entry);
     if (s.entry->kind == step_kind::arrival) {
-      wait_for(*s.entry, under_way);
+      if (f.hooks) f.hooks->wait_for(operands_of(*s.entry).back());
     } else if (s.slices > 1 && f.hooks) {
-      if (s.entry->kind == step_kind::contraction) multiply_in_slices(f, s, (&s)[1], under_way);
+      if (s.entry->kind == step_kind::contraction) multiply_in_slices(f, s, (&s)[1]);
     } else if (s.entry->kind == step_kind::exchange && !s.code.cpu && f.hooks) {
-      start_exchange(f, s, t[0], t[1], under_way);
+      f.hooks->exchange(s.entry->op, s.at, t[0], t[1], operands_of(*s.entry).back());
     } else {
       run_step(f, s, t);
     }
   }
 }
 
-WEFT_DEFINE void specialization::start_exchange(const frame& f, const prepared& s, const strided& in,
-                                                const strided& out, exchanges& under_way) const {
-  if (auto pending = f.hooks->exchange(s.entry->op, s.at, in, out))
-    under_way.push_back({s.entry, operands_of(*s.entry).back(), std::move(pending)});
-}
-
 WEFT_DEFINE void specialization::multiply_in_slices(const frame& f, const prepared& product,
-                                                    const prepared& sent, exchanges& under_way) {
+                                                    const prepared& sent) {
   const std::span<const strided> t = placed_operands(f, *product.entry);
   const strided& out = placed_operands(f, *sent.entry)[1];
   if (weft::detail::poisons) allow_operands(f, *sent.entry);
@@ -195,16 +186,9 @@ WEFT_DEFINE void specialization::multiply_in_slices(const frame& f, const prepar
                   rows = all * (k + 1) / product.slices - start;
     const auto slice = [&](const strided& of) { return part_of(of, dim, start, rows, 1); };
     f.device.multiply(product.code, slice(t[0]), of_rows ? t[1] : slice(t[1]), slice(t[2]));
-    for (const started_exchange& e : under_way) e.pending->poll();
-    start_exchange(f, sent, slice(t[2]), slice(out), under_way);
+    f.hooks->poll();
+    f.hooks->exchange(sent.entry->op, sent.at, slice(t[2]), slice(out), operands_of(*sent.entry).back());
   }
-}
-
-WEFT_DEFINE void specialization::wait_for(const lower::step_entry& arrival, exchanges& under_way) const {
-  const auto arrives = [&](const started_exchange& e) { return e.result == operands_of(arrival).back(); };
-  for (const started_exchange& e : under_way)
-    if (arrives(e)) e.pending->wait();
-  std::erase_if(under_way, arrives);
 }
 
 WEFT_DEFINE specialization::memory_range specialization::reached_bytes::from(const void* data) const {
@@ -283,18 +267,28 @@ WEFT_DEFINE specialization::memory_range specialization::arena_range(const frame
   return {first, first + static_cast<std::uintptr_t>(bytes)};
 }
 
-WEFT_DEFINE void specialization::forbid_operands(const frame& f, const lower::step_entry& s,
-                                                 const exchanges& under_way) const {
-  const auto is_used = [&](const lower::step_entry& exchange, int base) {
-    const bool is_apart = exchange.native->messages == weft::exchange::apart;
-    return std::ranges::any_of(operands_of(exchange).last(is_apart ? 2 : 1),
-                               [&](int id) { return base_of(id) == base; });
-  };
+WEFT_DEFINE bool specialization::is_exchanged(int base, int step) const {
+  for (int from = 0; from <= step; ++from) {
+    const lower::step_entry& e = *steps_[from].entry;
+    if (e.kind != step_kind::exchange || !is_started(e.native->messages)) continue;
+    const bool is_apart = e.native->messages == weft::exchange::apart;
+    bool is_used = false, is_over = false;
+    for (int id : operands_of(e).last(is_apart ? 2 : 1)) is_used = is_used || base_of(id) == base;
+    for (int at = from + 1; at <= step; ++at) {
+      const lower::step_entry& other = *steps_[at].entry;
+      is_over = is_over ||
+                (other.kind == step_kind::arrival && operands_of(other).back() == operands_of(e).back());
+    }
+    if (is_used && !is_over) return true;
+  }
+  return false;
+}
+
+WEFT_DEFINE void specialization::forbid_operands(const frame& f, int step) const {
+  const lower::step_entry& s = *steps_[step].entry;
   for (int i = s.first_operand; i < s.first_operand + s.inputs + s.outputs; ++i) {
     const int base = base_of(plan_.operands[static_cast<std::size_t>(i)]);
-    if (sources_[i].from != source::arena ||
-        std::ranges::any_of(under_way, [&](const auto& e) { return is_used(*e.step, base); }))
-      continue;
+    if (sources_[i].from != source::arena || is_exchanged(base, step)) continue;
     const memory_range m = arena_range(f, base);
     weft::detail::poison(reinterpret_cast<const void*>(m.first), m.last - m.first);
   }
