@@ -21,6 +21,7 @@ inline constexpr const char* attention_tensor_core_text = R"(
 #define LD (DEPTH % 64 == 0 ? DEPTH : DEPTH + 8)
 #define CHUNKS (DEPTH / 8)
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 #define LOWEST FLOAT_OF_BITS(0xff7fffffu)
@@ -28,7 +29,7 @@ inline constexpr const char* attention_tensor_core_text = R"(
 
 /* Element `feature` of a row of a tile. */
 FUNCTION int place(int row, int feature) {
-  return row * LD + (DEPTH % 64 == 0 ? feature ^ row % 8 * 8 : feature);
+  return row * LD + (DEPTH % 64 == 0 ? feature / 64 * 64 + (feature % 64 ^ row % 8 * 8) : feature);
 }
 
 /* The rows of one head in device memory, and whether 16 bytes of them can be accessed at once. */
@@ -50,24 +51,24 @@ FUNCTION int features_at(const head_rows& x, int row, int feature) {
 
 /* Begins to copy `size` rows from `first` on to a tile, with zeros where there are no rows or features. */
 FUNCTION void begin_tile(ushort* tile, int size, const head_rows& x, int first) {
-  UNROLL for (int e = (int)LOCAL_ID; e < size * CHUNKS; e += GROUP_SIZE) {
+  ROLLED for (int e = (int)LOCAL_ID; e < size * CHUNKS; e += GROUP_SIZE) {
     int r = e / CHUNKS, d = e % CHUNKS * 8, there = features_at(x, first + r, d);
     const ushort* from = there > 0 ? x.at + (first + r) * x.row + d * x.feature : x.at;
     ushort* to = tile + place(r, d);
     if (x.in_vectors) begin_copy(to, from, 2 * there);
     else
-      for (int i = 0; i < 8; ++i) to[i] = i < there ? from[i * x.feature] : 0;
+      ROLLED for (int i = 0; i < 8; ++i) to[i] = i < there ? from[i * x.feature] : 0;
   }
 }
 /* Copies a tile of results to rows from `first` on. */
 FUNCTION void write_tile(const head_rows& x, int first, const ushort* tile) {
-  for (int e = (int)LOCAL_ID; e < ROWS * CHUNKS; e += GROUP_SIZE) {
+  ROLLED for (int e = (int)LOCAL_ID; e < ROWS * CHUNKS; e += GROUP_SIZE) {
     int r = e / CHUNKS, d = e % CHUNKS * 8, there = features_at(x, first + r, d);
     ushort* to = x.at + (first + r) * x.row + d * x.feature;
     const ushort* from = tile + place(r, d);
     if (x.in_vectors && there == 8) *(uint4*)to = *(const uint4*)from;
     else
-      for (int i = 0; i < there; ++i) to[i * x.feature] = from[i];
+      ROLLED for (int i = 0; i < there; ++i) to[i * x.feature] = from[i];
   }
 }
 
@@ -82,15 +83,21 @@ FUNCTION void write_tile(const head_rows& x, int first, const ushort* tile) {
     UNROLL for (int n = 0; n < (columns) / 8; ++n) \
       UNROLL for (int e = 0; e < 4; ++e)
 
+/* Bytes from the begin of a row to eight features after d, a multiple of 16, or those after them; the number of
+   the row is that of the lane modulo 8. */
+#define AT_FEATURE(d, after)                                                                        \
+  (DEPTH % 64 == 0 ? (d) / 64 * 128 + (((d) % 64 / 8 + (after) ^ LANE % 8) * 16) : 2 * (d) + 16 * (after))
 /* sum += rows of this warp, of left, times rows of right. */
 template <int N>
 FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ushort* right) {
-  UNROLL for (int d = 0; d < DEPTH; d += 16) {
+  uint from_left = shared_address(left) + 2 * LD * (OWN_ROWS + LANE % 16);
+  uint from_right = shared_address(right) + 2 * LD * (LANE / 16 * 8 + LANE % 8);
+  _Pragma("unroll 4") for (int d = 0; d < DEPTH; d += 16) {
     uint a[MT][4], b[4];
     UNROLL for (int m = 0; m < MT; ++m)
-      load_matrices(a[m], left + place(OWN_ROWS + 16 * m + LANE % 16, d + LANE / 16 * 8));
+      load_matrices(a[m], from_left + 2 * LD * 16 * m + AT_FEATURE(d, LANE / 16));
     UNROLL for (int n = 0; n < N; n += 2) {
-      load_matrices(b, right + place(8 * n + LANE / 16 * 8 + LANE % 8, d + LANE / 8 % 2 * 8));
+      load_matrices(b, from_right + 2 * LD * 8 * n + AT_FEATURE(d, LANE / 8 % 2));
       UNROLL for (int m = 0; m < MT; ++m) {
         ADD_PRODUCT(sum[m][n], a[m], b);
         ADD_PRODUCT(sum[m][n + 1], a[m], b + 2);
@@ -102,13 +109,14 @@ FUNCTION void add_products(float (&sum)[MT][N][4], const ushort* left, const ush
 template <int N>
 FUNCTION void add_weighted(float (&sum)[MT][CHUNKS][4], const float (&weights)[MT][N][4],
                            const ushort* right) {
+  uint from_right = shared_address(right) + 2 * LD * (LANE % 16);
   UNROLL for (int n = 0; n < N; n += 2) {
     uint a[MT][4], b[4];
     UNROLL for (int m = 0; m < MT; ++m)
       UNROLL for (int i = 0; i < 4; ++i)
         a[m][i] = PAIR_OF(weights[m][n + i / 2][i % 2 * 2], weights[m][n + i / 2][i % 2 * 2 + 1]);
     UNROLL for (int k = 0; k < CHUNKS; k += 2) {
-      load_transposed(b, right + place(8 * n + LANE % 16, 8 * k + LANE / 16 * 8));
+      load_transposed(b, from_right + 2 * LD * 8 * n + AT_FEATURE(8 * k, LANE / 16));
       UNROLL for (int m = 0; m < MT; ++m) {
         ADD_PRODUCT(sum[m][k], a[m], b);
         ADD_PRODUCT(sum[m][k + 1], a[m], b + 2);

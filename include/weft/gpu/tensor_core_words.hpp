@@ -25,15 +25,15 @@ FUNCTION uint shared_address(const void* at) { return (uint)__cvta_generic_to_sh
 /* Four matrices [8][8]: lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, of 16 bytes. Word i
    of lane L has the elements (L / 4, 2 (L % 4)) of matrix i and the one right of it; or, transposed, the
    elements (2 (L % 4), L / 4) and the one below it. */
-FUNCTION void load_matrices(uint* to, const void* row) {
+FUNCTION void load_matrices(uint* to, uint row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)) : "memory");
+               : "r"(row) : "memory");
 }
-FUNCTION void load_transposed(uint* to, const void* row) {
+FUNCTION void load_transposed(uint* to, uint row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)) : "memory");
+               : "r"(row) : "memory");
 }
 
 /* sum += a b. */
