@@ -199,6 +199,7 @@ struct group_of_items {
   fiber* running = nullptr;
   CUfunction function = nullptr;
   void** arguments = nullptr;
+  unsigned items = 0;
   bool backward = false;  // the order in which items run
 
   static void start();
@@ -240,7 +241,8 @@ struct group_of_items {
     }
   }
   /// Runs the items of a group; false if some wait for others that do not come.
-  bool run(unsigned items) {
+  bool run(unsigned count) {
+    items = count;
     while (fibers.size() < items) fibers.emplace_back();
     for (unsigned i = 0; i < items; ++i) {
       fiber& f = fibers[i];
@@ -275,9 +277,20 @@ void group_of_items::start() {
     note("cuLaunchKernel: an item ends before its copies");
   group.running->is = state::is_done;
 }
+/// The next lane of the warp runs, if it can: half of the switches of one by way of the scheduler.
 void group_of_items::wait(state why) {
-  group.running->is = why;
-  swapcontext(&group.running->at, &group.scheduler);
+  fiber* const own = group.running;
+  own->is = why;
+  const auto number = static_cast<unsigned>(own - group.fibers.data());
+  const bool is_last = number % lanes == (group.backward ? 0 : lanes - 1);
+  const unsigned next = group.backward ? number - 1 : number + 1;
+  if (is_last || next >= group.items || group.fibers[next].is != state::runs) {
+    swapcontext(&own->at, &group.scheduler);
+    return;
+  }
+  group.running = &group.fibers[next];
+  group.function->place->item = next;
+  swapcontext(&own->at, &group.running->at);
 }
 void group_of_items::meet(const void* site, void* own, void (*together)(void** all)) {
   group.running->site = site;
