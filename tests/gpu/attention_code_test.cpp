@@ -5,6 +5,7 @@
 #include <nvrtc.h>
 
 #include <cstdlib>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -73,6 +74,8 @@ struct code_facts {
     std::smatch found;
     return std::regex_search(log, found, std::regex(pattern)) ? std::stoi(found[1]) : -1;
   }
+  /// Whether the PTX has such an instruction.
+  bool has(const std::string& pattern) const { return std::regex_search(ptx, std::regex(pattern)); }
 };
 
 /// NVRTC with the options that report resources.
@@ -111,23 +114,53 @@ class reporting_compiler {
   NVRTC(get_ptx, nvrtcGetPTX);
   NVRTC(destroy, nvrtcDestroyProgram);
 #undef NVRTC
-  gpu::nvrtc_compiler opened_;
+  gpu::nvrtc_compiler opened_;  // and what NVRTC opens
 };
+
+/// None without NVRTC.
+std::optional<reporting_compiler> compiler_here() {
+  try {
+    return std::make_optional<reporting_compiler>();
+  } catch (const device_error& e) {
+    test::skip("nvrtc", e.what());
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
 TEST_CASE("attention on tensor cores: machine code without spills, with its instructions") {
-  const reporting_compiler compiler;
-  for (const dtype type : {dtype::bf16, dtype::f16})
-    for (const index_t features : {16, 60, 64, 80, 128})
-      for (const std::string& source : sources_of(type, features))
-        for (const char* architecture : {"sm_80", "sm_90", "sm_100", "sm_120"}) {
-          CAPTURE(name_of(type));
-          CAPTURE(features);
-          CAPTURE(architecture);
-          const code_facts facts = compiler.compile(source, architecture);
-          CAPTURE(facts.log);
-          REQUIRE(facts.compiled);
-          MESSAGE(facts.log);
-        }
+  struct head {
+    dtype type;
+    index_t features;
+  };
+  std::vector<head> heads{{dtype::bf16, 64}, {dtype::bf16, 128}, {dtype::f16, 80}};
+  if (std::getenv("WEFT_TEST_LARGE"))
+    for (const index_t features : {16, 32, 48, 96, 112})
+      heads.insert(heads.end(), {{dtype::bf16, features}, {dtype::f16, features}});
+  const auto compiler = compiler_here();
+  if (!compiler) return;
+  for (const auto& [type, features] : heads)
+    for (const std::string& source : sources_of(type, features))
+      for (const char* architecture : {"sm_80", "sm_90", "sm_100", "sm_120"}) {
+        const std::string name = name_of(type);
+        CAPTURE(name);
+        CAPTURE(features);
+        CAPTURE(architecture);
+        const code_facts facts = compiler->compile(source, architecture);
+        CAPTURE(facts.log);
+        REQUIRE(facts.compiled);
+        CHECK(facts.log.find("warning") == std::string::npos);
+        CHECK(facts.figure("([0-9]+) bytes stack frame") == 0);
+        CHECK(facts.figure("([0-9]+) bytes spill stores") == 0);
+        CHECK(facts.figure("([0-9]+) bytes spill loads") == 0);
+        CHECK(facts.figure("Used ([0-9]+) registers") > 32);
+        CHECK(facts.has("mma\\.sync\\.aligned\\.m16n8k16\\.row\\.col\\.f32\\." + name + "\\." + name + "\\.f32"));
+        CHECK(facts.has("cp\\.async\\.cg\\.shared\\.global"));
+        CHECK(facts.has("ldmatrix\\.sync\\.aligned\\.m8n8\\.x4\\.trans"));
+        CHECK_FALSE(facts.has("(div|rem)\\.[su]64"));
+        CHECK_FALSE(facts.has("\\.local"));
+        CHECK_FALSE(facts.has("\\b(atom|red)\\."));
+      }
 }
+

@@ -77,6 +77,7 @@ static void ptx_cvt_rn_bf16x2_f32(unsigned& pair, float high, float low) {
 static void ptx_cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
   pair = fake_to_f16(high) << 16 | fake_to_f16(low);
 }
+static void ptx_cvt_f32_f16(float& x, unsigned short bits) { x = fake_of_f16(bits); }
 static void ptx_ex2_approx_ftz_f32(float& y, float x) {
   y = __builtin_exp2f(x);
   if (y < 1.17549435e-38f) y = 0;

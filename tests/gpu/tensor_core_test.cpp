@@ -159,6 +159,7 @@ TEST_CASE("pairs are rounded to the nearest, the second number high; powers of t
     const words seen = of_lanes("float low = ((const float*)in)[2 * lane], high = ((const float*)in)[2 * lane + 1];"
                                 "to[0] = pair_of_" + std::string(name_of(type)) + R"((low, high);
       to[1] = BITS_OF_FLOAT(power_of_two(low));
+      to[3] = BITS_OF_FLOAT(number_of_)" + std::string(name_of(type)) + R"((to[0] >> 16));
       to[2] = BITS_OF_FLOAT(of_lane_across((float)lane, 2));)", numbers);
     for (std::size_t lane = 0; lane < 32; ++lane) {
       CAPTURE(lane);
@@ -167,6 +168,8 @@ TEST_CASE("pairs are rounded to the nearest, the second number high; powers of t
       const auto power = static_cast<double>(std::bit_cast<float>(seen[4 * lane + 1]));
       CHECK((power == std::exp2(double{low}) || std::abs(power / std::exp2(double{low}) - 1) < 4e-7));
       CHECK(std::bit_cast<float>(seen[4 * lane + 2]) == static_cast<float>(lane ^ 2));
+      const float rounded = type == dtype::bf16 ? float(bfloat16(high)) : float(float16(high));
+      CHECK(seen[4 * lane + 3] == std::bit_cast<std::uint32_t>(rounded));
     }
   }
   CHECK(fake_cuda::misuse() == "");
@@ -300,11 +303,11 @@ struct results {
   oracle::array value, sums;
   std::array<oracle::array, 3> cotangents;
 };
-struct operands {
+struct drawn_operands {
   std::array<oracle::array, 3> of;
   oracle::array g;
 
-  operands(dtype type, const problem& p) {
+  drawn_operands(dtype type, const problem& p) {
     const shape q{4, {2, p.positions[0], p.heads[0], p.features}},
         k{4, {2, p.positions[1], p.heads[1], p.features}};
     of = {drawn(type, q, 1, p.scale), drawn(type, k, 2), drawn(type, k, 3)};
@@ -312,7 +315,7 @@ struct operands {
   }
 };
 
-results computed(const device& d, const problem& p, bool hides, const operands& x) {
+results computed(const device& d, const problem& p, bool hides, const drawn_operands& x) {
   on_device m(d);
   const dtype type = x.g.type;
   const order out = p.stored == order::one_off ? p.stored : order::in_order;
@@ -333,7 +336,7 @@ results computed(const device& d, const problem& p, bool hides, const operands& 
 struct formula {
   results exact, bounds;
 
-  formula(const problem& p, bool hides, const operands& x) {
+  formula(const problem& p, bool hides, const drawn_operands& x) {
     const auto& [q, k, v] = x.of;
     const shape &s = q.extents, &of_k = k.extents;
     const bool is_half = q.type == dtype::f16;
@@ -407,7 +410,7 @@ void check(const device& d, dtype type, const problem& p) {
   CAPTURE(p.features);
   CAPTURE(p.positions[0]);
   CAPTURE(p.positions[1]);
-  const operands x(type, p);
+  const drawn_operands x(type, p);
   for (const bool hides : {false, true}) {
     CAPTURE(hides);
     const formula expected(p, hides, x);
@@ -440,6 +443,18 @@ TEST_CASE("attention on tensor cores: sizes, lengths, groups and positions, to t
     check(d, type, {{1, 1}, {1, 1}, 128});
     check(d, type, {{3, 9}, {1, 1}, 128, 0, order::in_order, 40});  // sums of exponentials far from 1
   }
+}
+
+TEST_CASE("attention on tensor cores: without keys results are 0, and without queries cotangents are") {
+  const device d = nvidia();
+  for (const std::array<index_t, 2> positions : {std::array<index_t, 2>{3, 0}, {0, 3}}) {
+    const problem p{positions, {2, 1}, 64};
+    const results seen = computed(d, p, true, drawn_operands(dtype::bf16, p));
+    for (const auto* x : {&seen.value, &seen.cotangents[0], &seen.cotangents[1], &seen.cotangents[2]})
+      CHECK(x->f == std::vector<double>(x->f.size(), 0));
+    CHECK(seen.sums.f == std::vector<double>(seen.sums.f.size(), -std::numeric_limits<double>::infinity()));
+  }
+  CHECK(fake_cuda::misuse() == "");
 }
 
 TEST_CASE("attention on tensor cores: operands anywhere in memory") {

@@ -9,7 +9,7 @@
 // twice. Nothing is added up in device memory and sums are formed in one order: results are deterministic.
 //
 // DEPTH (features, padded to a multiple of 16 with zeros), MT, COLUMNS and PART (columns of which scores are
-// computed at once) are constants of the kernel, ADD_PRODUCT and PAIR_OF words for its type:
+// computed at once) are constants of the kernel, ADD_PRODUCT, PAIR_OF and NUMBER_OF words for its type:
 // attention_kernels.hpp. Positions are 32-bit numbers, so that no text divides 64-bit numbers.
 #pragma once
 
@@ -138,8 +138,8 @@ FUNCTION float product_of_eight(const ushort* a, const ushort* b) {
   const uint p[4] = {x.x, x.y, x.z, x.w}, q[4] = {y.x, y.y, y.z, y.w};
   float sum = 0;
   UNROLL for (int i = 0; i < 4; ++i)
-    sum += TO_F32((ushort)p[i]) * TO_F32((ushort)q[i]) +
-           TO_F32((ushort)(p[i] >> 16)) * TO_F32((ushort)(q[i] >> 16));
+    sum += NUMBER_OF((ushort)p[i]) * NUMBER_OF((ushort)q[i]) +
+           NUMBER_OF((ushort)(p[i] >> 16)) * NUMBER_OF((ushort)(q[i] >> 16));
   return sum;
 }
 FUNCTION float sum_of_row(float x) {

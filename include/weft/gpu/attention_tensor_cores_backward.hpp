@@ -27,7 +27,7 @@ NATIVE_KERNEL {
         long y = b * in3_stride(0) + h * in3_stride(2) + t * in3_stride(1);
         float part = 0;
         for (int d = LANE % 4; t < length && d < features; d += 4)
-          part += TO_F32(cotangents[place(r, d)]) * in3_load(y + d * in3_stride(3));
+          part += NUMBER_OF(cotangents[place(r, d)]) * in3_load(y + d * in3_stride(3));
         mean[m][half] = sum_of_row(part);
         log_sum[m][half] = 0;
         if (t < length)
@@ -92,6 +92,7 @@ NATIVE_KERNEL {
     };
     begin_tile(own_keys, ROWS, HEAD(in1, b, of, keys), s0);
     begin_tile(values, ROWS, HEAD(in2, b, of, keys), s0);
+    end_of_copies();
     if (steps > 0) begin_step(0);
     for (int step = 0; step < steps; ++step) {
       const ushort* queries = others + step % 2 * 3 * COLUMNS * LD;

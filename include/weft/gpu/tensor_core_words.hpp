@@ -62,6 +62,14 @@ FUNCTION uint pair_of_f16(float low, float high) {
   return pair;
 }
 
+/* The number whose bits are these. */
+FUNCTION float number_of_bf16(ushort bits) { return FLOAT_OF_BITS((uint)bits << 16); }
+FUNCTION float number_of_f16(ushort bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+
 /* Copies to shared memory, of 16 bytes, of which the first `bytes` come from device memory and the others are
    0; both addresses are multiples of 16. Or of 4 bytes. What a thread has begun since the last end_of_copies
    is one group; after await_copies<N>, all but its last N groups are there. */
