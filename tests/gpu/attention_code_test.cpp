@@ -85,8 +85,7 @@ class reporting_compiler {
     nvrtcProgram program = nullptr;
     create(&program, text.c_str(), "weft.cu", 0, nullptr, nullptr);
     const std::string option = "--gpu-architecture=" + architecture;
-    const char* options[] = {option.c_str(), "--std=c++17", "--ptxas-options=-v",
-                             "--diag-suppress=177"};
+    const char* options[] = {option.c_str(), "--std=c++17", "--ptxas-options=-v", "--diag-suppress=177"};
     code_facts facts;
     facts.compiled = compile_program(program, 4, options) == NVRTC_SUCCESS;
     facts.log = text_of(program, log_size, get_log);
@@ -155,7 +154,8 @@ TEST_CASE("attention on tensor cores: machine code without spills, with its inst
         CHECK(facts.figure("([0-9]+) bytes spill stores") == 0);
         CHECK(facts.figure("([0-9]+) bytes spill loads") == 0);
         CHECK(facts.figure("Used ([0-9]+) registers") > 32);
-        CHECK(facts.has("mma\\.sync\\.aligned\\.m16n8k16\\.row\\.col\\.f32\\." + name + "\\." + name + "\\.f32"));
+        CHECK(facts.has("mma\\.sync\\.aligned\\.m16n8k16\\.row\\.col\\.f32\\." + name + "\\." + name +
+                        "\\.f32"));
         CHECK(facts.has("cp\\.async\\.cg\\.shared\\.global"));
         CHECK(facts.has("ldmatrix\\.sync\\.aligned\\.m8n8\\.x4\\.trans"));
         CHECK_FALSE(facts.has("(div|rem)\\.[su]64"));
@@ -163,4 +163,3 @@ TEST_CASE("attention on tensor cores: machine code without spills, with its inst
         CHECK_FALSE(facts.has("\\b(atom|red)\\."));
       }
 }
-

@@ -3,8 +3,8 @@
 // as libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's
 // rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it
 // was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
-// (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in instructions that
-// all of its lanes execute. Copies to shared memory happen when they are awaited.
+// (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in instructions
+// that all of its lanes execute. Copies to shared memory happen when they are awaited.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -228,7 +228,8 @@ struct group_of_items {
       void* all[lanes];
       unsigned met = 0;
       for (unsigned i = first; i < last; ++i)
-        if (fibers[i].is == state::in_warp && fibers[i].site == fibers[first].site) all[met++] = fibers[i].own;
+        if (fibers[i].is == state::in_warp && fibers[i].site == fibers[first].site)
+          all[met++] = fibers[i].own;
       if (met == 0 && std::none_of(&fibers[first], &fibers[last - 1] + 1,
                                    [](const fiber& f) { return f.is == state::in_warp; }))
         return true;
@@ -317,7 +318,9 @@ struct group_memory {
   std::size_t bytes, used = (bytes + page - 1) / page * page;
   char* pages = static_cast<char*>(
       mmap(nullptr, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  explicit group_memory(std::size_t n) : bytes((n + 15) / 16 * 16) { mprotect(pages + used, page, PROT_NONE); }
+  explicit group_memory(std::size_t n) : bytes((n + 15) / 16 * 16) {
+    mprotect(pages + used, page, PROT_NONE);
+  }
   group_memory(const group_memory&) = delete;
   group_memory& operator=(const group_memory&) = delete;
   ~group_memory() { munmap(pages, used + page); }
@@ -329,9 +332,12 @@ void run_kernel(CUfunction function, unsigned groups, unsigned items, unsigned s
   group.function = function;
   group.arguments = arguments;
   *function->barrier = [] { group_of_items::wait(group_of_items::state::at_barrier); };
-  *function->warp = {&group_of_items::meet,          &group_of_items::begin_copy,
-                     &group_of_items::end_of_copies, &group_of_items::await_copies,
-                     &fake_cuda_note,                memory.begin(),
+  *function->warp = {&group_of_items::meet,
+                     &group_of_items::begin_copy,
+                     &group_of_items::end_of_copies,
+                     &group_of_items::await_copies,
+                     &fake_cuda_note,
+                     memory.begin(),
                      memory.bytes};
   group.backward = !group.backward;
   for (unsigned g = 0; g < groups; ++g) {
@@ -430,9 +436,9 @@ CUresult cuDeviceGetName(char* name, int size, CUdevice) {
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   const char* const capability = std::getenv("FAKE_CUDA_CAPABILITY");
-  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR       ? capability ? std::atoi(capability) : 9
-           : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? most_shared
-                                                                            : 0;
+  *value = 0;
+  if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability ? std::atoi(capability) : 9;
+  if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text
-// what CUDA gives every text, and PTX replaced by calls (fake_ptx.hpp). Machine code is "FAKECODE", a length, and a shared object.
+// what CUDA gives every text, and PTX replaced by calls (fake_ptx.hpp). Machine code is "FAKECODE", a length,
+// and a shared object.
 #include <nvrtc.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,8 +90,8 @@ std::pair<std::string, std::string> compiled(const std::string& text) {
   char folder[] = "/tmp/fake_nvrtc.XXXXXX";
   if (!mkdtemp(folder)) return {"", "no folder"};
   const std::string at = folder;
-  std::ofstream(at + "/kernel.cpp") << sequence << fake_ptx::instructions << words << fake_ptx::translated(text)
-                                    << entry;
+  std::ofstream(at + "/kernel.cpp") << sequence << fake_ptx::instructions << words
+                                    << fake_ptx::translated(text) << entry;
   const std::string command = std::string("unset LD_LIBRARY_PATH; ") +
                               FAKE_COMPILER " -std=c++17 -O1 -w -ffp-contract=off -shared -fPIC " + at +
                               "/kernel.cpp -o " + at + "/kernel.so >" + at + "/log 2>&1";

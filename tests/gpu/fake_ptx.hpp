@@ -99,8 +99,8 @@ static void fake_load(void** lanes) {
     }
 }
 #define FAKE_LOAD(name, transposed)                                                                \
-  inline __attribute__((always_inline)) static void name(unsigned& a, unsigned& b, unsigned& c, unsigned& d,   \
-                                             unsigned address) {                                   \
+  inline __attribute__((always_inline)) static void name(unsigned& a, unsigned& b, unsigned& c,   \
+                                                         unsigned& d, unsigned address) {         \
     fake_matrices own{address, {}};                                                                \
     fake_meet(own, &fake_load<transposed>);                                                        \
     a = own.word[0], b = own.word[1], c = own.word[2], d = own.word[3];                            \

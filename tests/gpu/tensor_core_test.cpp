@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The words of tensor cores as the stand-in computes them, against the tables of the PTX ISA; and attention in
-// these words, against its formula in double.
+// The words of tensor cores as the stand-in computes them, against the tables of the PTX ISA; and attention
+// in these words, against its formula in double.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,9 +34,8 @@ words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 
   const gpu::cuda_functions cuda;
   const gpu::cuda_queue queue(cuda, 0);
   const auto current = queue.use();
-  const auto code = gpu::nvrtc_compiler().compile(
-      std::string(gpu::cuda_dialect) + "#define GROUP_SIZE 32" + gpu::common_vocabulary +
-          gpu::tensor_core_words + R"(
+  const auto code = gpu::nvrtc_compiler().compile(std::string(gpu::cuda_dialect) + "#define GROUP_SIZE 32" +
+                                                      gpu::common_vocabulary + gpu::tensor_core_words + R"(
         KERNEL weft_kernel(const ushort* in, uint* out) {
           GROUP_MEMORY(memory)
           ushort* from = (ushort*)memory;
@@ -45,7 +44,7 @@ words of_lanes(const std::string& body, const halves& numbers, unsigned lanes = 
           )" + body + R"(
           for (int i = 0; i < 4; ++i) out[4 * lane + i] = to[i];
         })",
-      "sm_" + cuda.capability(queue.device, ""));
+                                                  "sm_" + cuda.capability(queue.device, ""));
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
   CUdeviceptr in = 0, out = 0;
@@ -107,7 +106,8 @@ TEST_CASE("matrices are loaded as the PTX ISA says: four of 8 x 8, as they are a
     for (std::size_t i = 0; i < 4; ++i) {
       CAPTURE(lane);
       CAPTURE(i);
-      const auto r = static_cast<unsigned>(fragment_row[lane]), c = static_cast<unsigned>(fragment_column[lane]);
+      const auto r = static_cast<unsigned>(fragment_row[lane]),
+                 c = static_cast<unsigned>(fragment_column[lane]);
       const unsigned first = static_cast<unsigned>(i / 2 * 8 * 16 + i % 2 * 8);
       CHECK(straight[4 * lane + i] == ((first + r * 16 + c) | (first + r * 16 + c + 1) << 16));
       CHECK(turned[4 * lane + i] == ((first + c * 16 + r) | (first + (c + 1) * 16 + r) << 16));
@@ -118,10 +118,11 @@ TEST_CASE("matrices are loaded as the PTX ISA says: four of 8 x 8, as they are a
 TEST_CASE("products of tiles have their factors and sums where the PTX ISA says") {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     halves numbers(256);
-    for (int i = 0; i < 256; ++i) numbers[static_cast<std::size_t>(i)] = bits_of(element_at(i / 16, i % 16), type);
-    // a is the matrix [row][column]; b its rows 0 to 15, columns 0 to 7; the sum begins with 100 row + column.
-    // Elements are read one by one, by the formulas of the tables: a0, a1: (g, 2 t + i); a2, a3: (g + 8, ...);
-    // a4 to a7: 8 columns on; b0, b1: (2 t + i, g); b2, b3: 8 rows on
+    for (int i = 0; i < 256; ++i)
+      numbers[static_cast<std::size_t>(i)] = bits_of(element_at(i / 16, i % 16), type);
+    // a is the matrix [row][column]; b its rows 0 to 15, columns 0 to 7; the sum begins with 100 row +
+    // column. Elements are read one by one, by the formulas of the tables: a0, a1: (g, 2 t + i); a2, a3: (g +
+    // 8, ...); a4 to a7: 8 columns on; b0, b1: (2 t + i, g); b2, b3: 8 rows on
     const words seen = of_lanes(R"(
       int g = lane >> 2, t = lane % 4;
       uint a[4], b[2];
@@ -133,12 +134,14 @@ TEST_CASE("products of tiles have their factors and sums where the PTX ISA says"
       b[1] = in[(2 * t + 8) * 16 + g] | (uint)in[(2 * t + 9) * 16 + g] << 16;
       float sum[4];
       for (int i = 0; i < 4; ++i) sum[i] = 100 * (g + i / 2 * 8) + 2 * t + i % 2;
-      add_product_)" + std::string(name_of(type)) + R"((sum, a, b);
+      add_product_)" + std::string(name_of(type)) +
+                                    R"((sum, a, b);
       for (int i = 0; i < 4; ++i) to[i] = BITS_OF_FLOAT(sum[i]);)",
                                 numbers);
     for (std::size_t lane = 0; lane < 32; ++lane)
       for (std::size_t i = 0; i < 4; ++i) {
-        const int row = fragment_row[lane] + (i < 2 ? 0 : 8), column = fragment_column[lane] + static_cast<int>(i % 2);
+        const int row = fragment_row[lane] + (i < 2 ? 0 : 8),
+                  column = fragment_column[lane] + static_cast<int>(i % 2);
         double sum = 100 * row + column;
         for (int k = 0; k < 16; ++k) sum += element_at(row, k) * element_at(k, column);
         CAPTURE(lane);
@@ -150,17 +153,21 @@ TEST_CASE("products of tiles have their factors and sums where the PTX ISA says"
 }
 
 TEST_CASE("pairs are rounded to the nearest, the second number high; powers of two; lanes exchange numbers") {
-  std::vector<float> samples{1.00390625f, 1.01171875f, -3.14159f, 65519.9f, 65520.0f, 1e-7f, 3e-8f, 6.1e-5f,
-                             0.0f,        -0.0f,       1e38f,     -1e-40f,  2049.0f,  2051.0f};
+  std::vector<float> samples{1.00390625f, 1.01171875f, -3.14159f, 65519.9f, 65520.0f, 1e-7f,   3e-8f,
+                             6.1e-5f,     0.0f,        -0.0f,     1e38f,    -1e-40f,  2049.0f, 2051.0f};
   for (int i = 0; samples.size() < 64; ++i) samples.push_back(std::sin(static_cast<float>(i)) * 20);
   halves numbers(256);
   std::memcpy(numbers.data(), samples.data(), 64 * sizeof(float));
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    const words seen = of_lanes("float low = ((const float*)in)[2 * lane], high = ((const float*)in)[2 * lane + 1];"
-                                "to[0] = pair_of_" + std::string(name_of(type)) + R"((low, high);
+    const words seen = of_lanes(
+        "float low = ((const float*)in)[2 * lane], high = ((const float*)in)[2 * lane + 1];"
+        "to[0] = pair_of_" +
+            std::string(name_of(type)) + R"((low, high);
       to[1] = BITS_OF_FLOAT(power_of_two(low));
-      to[3] = BITS_OF_FLOAT(number_of_)" + std::string(name_of(type)) + R"((to[0] >> 16));
-      to[2] = BITS_OF_FLOAT(of_lane_across((float)lane, 2));)", numbers);
+      to[3] = BITS_OF_FLOAT(number_of_)" +
+            std::string(name_of(type)) + R"((to[0] >> 16));
+      to[2] = BITS_OF_FLOAT(of_lane_across((float)lane, 2));)",
+        numbers);
     for (std::size_t lane = 0; lane < 32; ++lane) {
       CAPTURE(lane);
       const float low = samples[2 * lane], high = samples[2 * lane + 1];
@@ -200,7 +207,8 @@ TEST_CASE("copies are there when they are awaited, with zeros after their bytes"
   CHECK(fake_cuda::misuse() == "");
 }
 
-TEST_CASE("the stand-in refuses lanes that do not meet, addresses that are not aligned, and copies left alone") {
+TEST_CASE(
+    "the stand-in refuses lanes that do not meet, addresses that are not aligned, and copies left alone") {
   const auto misuse_of = [](const std::string& body, unsigned lanes = 32) {
     of_lanes(body, counted(), lanes);
     return fake_cuda::misuse();
@@ -390,7 +398,8 @@ struct formula {
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t e = 0; e < bounds.cotangents[i].f.size(); ++e)
         bounds.cotangents[i].f[e] += eps * std::abs(exact.cotangents[i].f[e]) + least;
-    for (std::size_t e = 0; e < bounds.sums.f.size(); ++e) bounds.sums.f[e] = 2e-5 * (1 + std::abs(exact.sums.f[e]));
+    for (std::size_t e = 0; e < bounds.sums.f.size(); ++e)
+      bounds.sums.f[e] = 2e-5 * (1 + std::abs(exact.sums.f[e]));
   }
 };
 
@@ -430,7 +439,8 @@ void check(const device& d, dtype type, const problem& p) {
 
 }  // namespace
 
-TEST_CASE("attention on tensor cores: sizes, lengths, groups and positions, to the rounding of weights, twice") {
+TEST_CASE(
+    "attention on tensor cores: sizes, lengths, groups and positions, to the rounding of weights, twice") {
   const device d = nvidia();
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     check(d, type, {{5, 5}, {2, 2}, 1});
@@ -459,8 +469,7 @@ TEST_CASE("attention on tensor cores: without keys results are 0, and without qu
 
 TEST_CASE("attention on tensor cores: operands anywhere in memory") {
   const device d = nvidia();
-  for (const order how :
-       {order::heads_first, order::parts_of_rows, order::one_off, order::every_second}) {
+  for (const order how : {order::heads_first, order::parts_of_rows, order::one_off, order::every_second}) {
     CAPTURE(static_cast<int>(how));
     check(d, dtype::bf16, {{66, 70}, {2, 1}, 64, 4, how});
     check(d, dtype::f16, {{20, 70}, {2, 2}, 24, 50, how});

@@ -34,23 +34,25 @@ struct attention_tiles {
   native_text kernel(const char* text, index_t length, index_t others) const;
 };
 
-/// The tiles of a kernel on tensor cores: of rows, of which a warp has 16 `row_tiles`, and of columns, `part` of
-/// which are computed with at once.
+/// The tiles of a kernel on tensor cores: of rows, of which a warp has 16 `row_tiles`, and of columns, `part`
+/// of which are computed with at once. Chosen so that the results of a thread stay in registers, and that two
+/// groups find room on a multiprocessor with 164 KiB of shared memory.
 struct tensor_core_tiles {
   static constexpr int threads = 128, most_features = 128;
   static constexpr index_t most_positions = 1 << 30;  // of 32-bit numbers
   int depth, row_tiles, columns, part;
 
-  static int depth_of(index_t features) { return static_cast<int>((features + 15) / 16 * 16); }
+  static tensor_core_tiles of_forward(const native_operands& o);
+  static tensor_core_tiles of_backward(const native_operands& o);
+  static int depth_of(const native_operands& o) {
+    return static_cast<int>((o.in[0].extents[3] + 15) / 16 * 16);
+  }
   int rows() const { return row_tiles * threads / 2; }
-  /// Bytes of so many staged tiles, one of `floats` numbers a column with them.
-  index_t bytes(int of_rows, int of_columns, int floats) const;
+  /// Bytes of so many staged tiles, and of so many numbers for each column.
+  index_t bytes(int of_rows, int of_columns, int numbers) const;
   /// The kernel for `length` rows of each of `others` heads and batch elements.
   native_text kernel(const char* text, dtype type, index_t length, index_t others, index_t bytes) const;
 };
-native_text tensor_core_forward(const native_operands& o);
-native_text tensor_core_queries(const native_operands& o);
-native_text tensor_core_keys(const native_operands& o);
 /// Whether attention of these operands is computed on tensor cores.
 bool takes_tensor_cores(const native_operands& o, const group_limits& limits);
 

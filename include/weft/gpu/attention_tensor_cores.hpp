@@ -3,8 +3,8 @@
 // tensor_core_words.hpp, for bf16 and f16 with sums and statistics in f32.
 //
 // A group owns a tile of rows, a warp of it 16 MT rows, whose results stay in registers, and visits the tiles
-// of columns that its rows attend to: while it computes with one, the next is copied. The scores of a warp are
-// sums of products, and with two of them in a word they are the left factor of the next product: they are never
+// of columns that its rows attend to: while it computes with one, the next is copied. A lane has the same
+// elements of a sum of products as of a left factor, so that scores become weights in registers and are never
 // stored. Tiles are [row][feature] in shared memory, laid out so that eight rows of 16 bytes meet no bank
 // twice. Nothing is added up in device memory and sums are formed in one order: results are deterministic.
 //
@@ -83,8 +83,8 @@ FUNCTION void write_tile(const head_rows& x, int first, const ushort* tile) {
     UNROLL for (int n = 0; n < (columns) / 8; ++n) \
       UNROLL for (int e = 0; e < 4; ++e)
 
-/* Bytes from the begin of a row to eight features after d, a multiple of 16, or those after them; the number of
-   the row is that of the lane modulo 8. */
+/* Bytes from the begin of a row to the eight features from d on, a multiple of 16, or to those `after` them.
+   Modulo 8 the row has the number of the lane: then what does not depend on it is known to the compiler. */
 #define AT_FEATURE(d, after)                                                                        \
   (DEPTH % 64 == 0 ? (d) / 64 * 128 + (((d) % 64 / 8 + (after) ^ LANE % 8) * 16) : 2 * (d) + 16 * (after))
 /* sum += rows of this warp, of left, times rows of right. */

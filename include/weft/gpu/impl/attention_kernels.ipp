@@ -42,9 +42,9 @@ WEFT_DEFINE native_text attention_tiles::kernel(const char* text, index_t length
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tiles_text};
 }
 
-WEFT_DEFINE index_t tensor_core_tiles::bytes(int of_rows, int of_columns, int floats) const {
+WEFT_DEFINE index_t tensor_core_tiles::bytes(int of_rows, int of_columns, int numbers) const {
   const index_t width = depth % 64 == 0 ? depth : depth + 8;
-  return 2 * width * (of_rows * rows() + of_columns * columns) + 4 * floats * columns;
+  return 2 * width * (of_rows * rows() + of_columns * columns) + 4 * numbers * columns;
 }
 
 WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, index_t length,
@@ -63,36 +63,21 @@ WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, 
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tensor_core_text, bytes};
 }
 
-/// Chosen so that the results of a thread stay in registers and two groups share a multiprocessor with 164
-/// KiB of memory.
-WEFT_DEFINE native_text tensor_core_forward(const native_operands& o) {
-  const shape& q = o.in[0].extents;
-  const int depth = tensor_core_tiles::depth_of(q[3]);
-  const tensor_core_tiles tiles{depth, depth <= 64 && q[1] > 64 ? 2 : 1, 64, 64};
-  return tiles.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2],
-                      tiles.bytes(1, 4, 0));
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o) {
+  const int depth = depth_of(o);
+  return {depth, depth <= 64 && o.in[0].extents[1] > 64 ? 2 : 1, 64, 64};
 }
-WEFT_DEFINE native_text tensor_core_queries(const native_operands& o) {
-  const shape& q = o.in[0].extents;
-  const int depth = tensor_core_tiles::depth_of(q[3]);
-  const tensor_core_tiles tiles{depth, 1, depth <= 64 ? 64 : 32, 32};
-  return tiles.kernel(attention_queries_tensor_core_text, o.in[0].type, q[1], q[0] * q[2],
-                      tiles.bytes(2, 4, 0));
-}
-WEFT_DEFINE native_text tensor_core_keys(const native_operands& o) {
-  const shape& k = o.in[1].extents;
-  const int depth = tensor_core_tiles::depth_of(k[3]);
-  const tensor_core_tiles tiles{depth, 1, depth <= 64 ? 64 : 32, 32};
-  return tiles.kernel(attention_keys_tensor_core_text, o.in[0].type, k[1], k[0] * k[2],
-                      tiles.bytes(2, 6, 3));
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_backward(const native_operands& o) {
+  const int depth = depth_of(o);
+  return {depth, 1, depth <= 64 ? 64 : 32, 32};
 }
 
 WEFT_DEFINE bool takes_tensor_cores(const native_operands& o, const group_limits& limits) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
   constexpr index_t most = tensor_core_tiles::most_positions;
   return is_narrow(o.in[0].type) && q[3] >= 1 && q[3] <= tensor_core_tiles::most_features && q[1] < most &&
-         k[1] < most && tensor_core_forward(o).group_bytes <= limits.tensor_core_memory &&
-         tensor_core_keys(o).group_bytes <= limits.tensor_core_memory;
+         k[1] < most && tensor_core_tiles::of_forward(o).bytes(1, 4, 0) <= limits.tensor_core_memory &&
+         tensor_core_tiles::of_backward(o).bytes(2, 6, 3) <= limits.tensor_core_memory;
 }
 
 WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
@@ -107,7 +92,11 @@ WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, i
 
 WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, const group_limits& limits) {
   const shape& q = o.in[0].extents;
-  if (detail::takes_tensor_cores(o, limits)) return {detail::tensor_core_forward(o)};
+  if (detail::takes_tensor_cores(o, limits)) {
+    const auto by = detail::tensor_core_tiles::of_forward(o);
+    return {
+        by.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
+  }
   detail::attention_tiles tiles(static_cast<int>(q[3]));
   if (detail::computes_in_f32(o) && tiles.choose(limits.memory, 1, 1, true))
     return {tiles.kernel(attention_forward_tiles_text, q[1], q[0] * q[2])};
@@ -117,8 +106,12 @@ WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, c
 WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o,
                                                               const group_limits& limits) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
-  if (detail::takes_tensor_cores(o, limits))
-    return {detail::tensor_core_queries(o), detail::tensor_core_keys(o)};
+  if (detail::takes_tensor_cores(o, limits)) {
+    const auto by = detail::tensor_core_tiles::of_backward(o);
+    const dtype type = o.in[0].type;
+    return {by.kernel(attention_queries_tensor_core_text, type, q[1], q[0] * q[2], by.bytes(2, 4, 0)),
+            by.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], by.bytes(2, 6, 3))};
+  }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
   if (detail::computes_in_f32(o) && of_queries.choose(limits.memory, 2, 1, true) &&
       of_keys.choose(limits.memory, 2, 2, false))

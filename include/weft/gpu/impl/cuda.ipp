@@ -201,11 +201,10 @@ WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<vo
         "cuFuncSetAttribute");
     own.may_share = own.group_bytes;
   }
-  driver_.check(driver_.launch(own.function, static_cast<unsigned>(groups), 1, 1,
-                               static_cast<unsigned>(own.threads), 1, 1,
-                               static_cast<unsigned>(own.group_bytes), queue_.stream, arguments.data(),
-                               nullptr),
-                "cuLaunchKernel");
+  driver_.check(
+      driver_.launch(own.function, static_cast<unsigned>(groups), 1, 1, static_cast<unsigned>(own.threads), 1,
+                     1, static_cast<unsigned>(own.group_bytes), queue_.stream, arguments.data(), nullptr),
+      "cuLaunchKernel");
 }
 
 WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t bytes) {
