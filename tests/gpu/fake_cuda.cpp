@@ -328,7 +328,7 @@ struct group_memory {
 };
 
 void run_kernel(CUfunction function, unsigned groups, unsigned items, unsigned shared, void** arguments) {
-  const group_memory memory(shared);
+  const group_memory in_group(shared);
   group.function = function;
   group.arguments = arguments;
   *function->barrier = [] { group_of_items::wait(group_of_items::state::at_barrier); };
@@ -337,12 +337,12 @@ void run_kernel(CUfunction function, unsigned groups, unsigned items, unsigned s
                      &group_of_items::end_of_copies,
                      &group_of_items::await_copies,
                      &fake_cuda_note,
-                     memory.begin(),
-                     memory.bytes};
+                     in_group.begin(),
+                     in_group.bytes};
   group.backward = !group.backward;
   for (unsigned g = 0; g < groups; ++g) {
     *function->place = {0, items, g, groups};
-    std::memset(memory.begin(), 0xff, memory.bytes);
+    std::memset(in_group.begin(), 0xff, in_group.bytes);
     if (!group.run(items)) return;
   }
 }
