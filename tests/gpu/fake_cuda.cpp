@@ -3,7 +3,8 @@
 // as libcuda.so.1. It counts calls, fails where it is told to, and notes what is done against the driver's
 // rules. Memory ends where a page ends that cannot be read, holds NaN at first, and cannot be read after it
 // was freed. What is queued on streams runs as late as it may (fake_queue.hpp). A kernel is a shared object
-// (fake_nvrtc.cpp); its items are fibers, and those of a group meet at barriers.
+// (fake_nvrtc.cpp); its items are fibers; those of a group meet at barriers, those of a warp in instructions
+// that all of its lanes execute. Copies to shared memory happen when they are awaited.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -46,6 +47,16 @@ struct CUfunc_st {
     unsigned item, items, group, groups;
   }* place = nullptr;
   void (**barrier)() = nullptr;
+  struct warp_words {  // fake_ptx.hpp
+    void (*meet)(const void* site, void* own, void (*together)(void** lanes));
+    void (*copy)(void* to, const void* from, unsigned there, unsigned bytes);
+    void (*commit)();
+    void (*await)(unsigned left);
+    void (*note)(const char* misuse);
+    char* memory;
+    unsigned long bytes;
+  }* warp = nullptr;
+  unsigned most_shared = 48 << 10;
   unsigned long (*sizes)(unsigned long* to) = nullptr;  // of the parameters
 };
 struct CUmod_st {
@@ -73,6 +84,7 @@ std::map<std::string, long> calls;
 std::map<std::string, failure> failures;
 std::string misuse;
 constexpr int most_devices = 8;
+constexpr int most_shared = 99 << 10;  // bytes of a group: the least of what devices with tensor cores have
 CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
 std::map<CUdeviceptr, block> memory;
@@ -165,62 +177,175 @@ std::vector<fake_cuda::position> ends_in(CUcontext context) {
 
 /// The items of one group at a time. Only one thread runs kernels.
 struct group_of_items {
+  struct copy {
+    void* to;
+    const void* from;
+    unsigned there, bytes;
+  };
+  enum class state { runs, at_barrier, in_warp, is_done };
   struct fiber {
     ucontext_t at;
-    bool done = false;
+    state is = state::runs;
+    const void* site = nullptr;  // in_warp: of which instruction, its operands, and what computes it
+    void* own = nullptr;
+    void (*together)(void** lanes) = nullptr;
+    std::deque<std::vector<copy>> copies{};  // groups of them; the last one is not committed
     std::unique_ptr<char[]> stack{new char[stack_bytes]};
   };
   static constexpr std::size_t stack_bytes = 256 << 10;
+  static constexpr unsigned lanes = 32;
   std::vector<fiber> fibers;
   ucontext_t scheduler;
   fiber* running = nullptr;
   CUfunction function = nullptr;
   void** arguments = nullptr;
+  unsigned items = 0;
+  bool backward = false;  // the order in which items run
 
   static void start();
-  static void wait();
+  static void wait(state why);
+  static void meet(const void* site, void* own, void (*together)(void** all));
+  static void begin_copy(void* to, const void* from, unsigned there, unsigned bytes);
+  static void end_of_copies();
+  static void await_copies(unsigned left);
 
-  /// False if some items wait at a barrier that others do not reach.
-  bool run(unsigned items) {
-    if (fibers.size() < items) fibers.resize(items);
+  /// What `f` says of the numbers from first to last - 1, in the order of this group, until it is false.
+  template <class F>
+  bool in_order(unsigned first, unsigned last, F f) {
+    for (unsigned i = first; i < last; ++i)
+      if (!f(backward ? last - 1 - (i - first) : i)) return false;
+    return true;
+  }
+  /// Runs the items of a warp up to a barrier or their ends.
+  bool run_warp(unsigned first, unsigned last) {
+    for (;;) {
+      in_order(first, last, [&](unsigned i) {
+        running = &fibers[i];
+        function->place->item = i;
+        if (running->is == state::runs) swapcontext(&scheduler, &running->at);
+        return true;
+      });
+      void* all[lanes];
+      unsigned met = 0;
+      for (unsigned i = first; i < last; ++i)
+        if (fibers[i].is == state::in_warp && fibers[i].site == fibers[first].site)
+          all[met++] = fibers[i].own;
+      if (met == 0 && std::none_of(&fibers[first], &fibers[last - 1] + 1,
+                                   [](const fiber& f) { return f.is == state::in_warp; }))
+        return true;
+      if (met != lanes) {
+        note("cuLaunchKernel: not every lane of a warp reaches an instruction of all");
+        return false;
+      }
+      fibers[first].together(all);
+      for (unsigned i = first; i < last; ++i) fibers[i].is = state::runs;
+    }
+  }
+  /// Runs the items of a group; false if some wait for others that do not come.
+  bool run(unsigned count) {
+    items = count;
+    while (fibers.size() < items) fibers.emplace_back();
     for (unsigned i = 0; i < items; ++i) {
       fiber& f = fibers[i];
-      f.done = false;
+      f.is = state::runs;
+      f.copies.assign(1, {});
       getcontext(&f.at);
       f.at.uc_stack.ss_sp = f.stack.get();
       f.at.uc_stack.ss_size = stack_bytes;
       f.at.uc_link = &scheduler;
       makecontext(&f.at, &start, 0);
     }
-    for (unsigned left = items; left > 0;) {
-      left = 0;
-      for (unsigned i = 0; i < items; ++i) {
-        if (fibers[i].done) return false;
-        running = &fibers[i];
-        function->place->item = i;
-        swapcontext(&scheduler, &running->at);
-        left += !running->done;
+    for (;;) {
+      const bool met = in_order(0, (items + lanes - 1) / lanes, [&](unsigned warp) {
+        return run_warp(warp * lanes, std::min(items, (warp + 1) * lanes));
+      });
+      if (!met) return false;
+      unsigned done = 0;
+      for (unsigned i = 0; i < items; ++i) done += fibers[i].is == state::is_done;
+      if (done == items) return true;
+      if (done != 0) {
+        note("cuLaunchKernel: not every item of a group reaches a barrier");
+        return false;
       }
-      if (left != 0 && left != items) return false;
+      for (unsigned i = 0; i < items; ++i) fibers[i].is = state::runs;
     }
-    return true;
   }
 } group;
 
 void group_of_items::start() {
   group.function->entry(group.arguments);
-  group.running->done = true;
+  if (group.running->copies.size() > 1 || !group.running->copies[0].empty())
+    note("cuLaunchKernel: an item ends before its copies");
+  group.running->is = state::is_done;
 }
-void run_kernel(CUfunction function, unsigned groups, unsigned items, void** arguments) {
+/// The next lane of the warp runs, if it can: half of the switches of one by way of the scheduler.
+void group_of_items::wait(state why) {
+  fiber* const own = group.running;
+  own->is = why;
+  const auto number = static_cast<unsigned>(own - group.fibers.data());
+  const bool is_last = number % lanes == (group.backward ? 0 : lanes - 1);
+  const unsigned next = group.backward ? number - 1 : number + 1;
+  if (is_last || next >= group.items || group.fibers[next].is != state::runs) {
+    swapcontext(&own->at, &group.scheduler);
+    return;
+  }
+  group.running = &group.fibers[next];
+  group.function->place->item = next;
+  swapcontext(&own->at, &group.running->at);
+}
+void group_of_items::meet(const void* site, void* own, void (*together)(void** all)) {
+  group.running->site = site;
+  group.running->own = own;
+  group.running->together = together;
+  wait(state::in_warp);
+}
+void group_of_items::begin_copy(void* to, const void* from, unsigned there, unsigned bytes) {
+  group.running->copies.back().push_back({to, from, there, bytes});
+}
+void group_of_items::end_of_copies() { group.running->copies.emplace_back(); }
+/// Copies are made as late as they may.
+void group_of_items::await_copies(unsigned left) {
+  for (auto& copies = group.running->copies; copies.size() > left + 1; copies.pop_front())
+    for (const copy& c : copies.front()) {
+      std::memset(c.to, 0, c.bytes);
+      std::memcpy(c.to, c.from, c.there);
+    }
+}
+
+/// Memory that a group shares, which ends where a page ends that cannot be read.
+struct group_memory {
+  static constexpr std::size_t page = 4096;
+  std::size_t bytes, used = (bytes + page - 1) / page * page;
+  char* pages = static_cast<char*>(
+      mmap(nullptr, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  explicit group_memory(std::size_t n) : bytes((n + 15) / 16 * 16) {
+    mprotect(pages + used, page, PROT_NONE);
+  }
+  group_memory(const group_memory&) = delete;
+  group_memory& operator=(const group_memory&) = delete;
+  ~group_memory() { munmap(pages, used + page); }
+  char* begin() const { return pages + used - bytes; }
+};
+
+void run_kernel(CUfunction function, unsigned groups, unsigned items, unsigned shared, void** arguments) {
+  const group_memory in_group(shared);
   group.function = function;
   group.arguments = arguments;
-  *function->barrier = &group_of_items::wait;
+  *function->barrier = [] { group_of_items::wait(group_of_items::state::at_barrier); };
+  *function->warp = {&group_of_items::meet,
+                     &group_of_items::begin_copy,
+                     &group_of_items::end_of_copies,
+                     &group_of_items::await_copies,
+                     &fake_cuda_note,
+                     in_group.begin(),
+                     in_group.bytes};
+  group.backward = !group.backward;
   for (unsigned g = 0; g < groups; ++g) {
     *function->place = {0, items, g, groups};
-    if (!group.run(items)) return note("cuLaunchKernel: not every item of a group reaches a barrier");
+    std::memset(in_group.begin(), 0xff, in_group.bytes);
+    if (!group.run(items)) return;
   }
 }
-void group_of_items::wait() { swapcontext(&group.running->at, &group.scheduler); }
 
 }  // namespace
 
@@ -310,7 +435,18 @@ CUresult cuDeviceGetName(char* name, int size, CUdevice) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
-  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
+  const char* const capability = std::getenv("FAKE_CUDA_CAPABILITY");
+  *value = 0;
+  if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability ? std::atoi(capability) : 9;
+  if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuFuncSetAttribute")) return r;
+  if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > most_shared)
+    return CUDA_ERROR_INVALID_VALUE;
+  function->most_shared = static_cast<unsigned>(value);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
@@ -513,6 +649,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   f.entry = reinterpret_cast<decltype(f.entry)>(dlsym(library, "fake_entry"));
   f.place = static_cast<decltype(f.place)>(dlsym(library, "fake_place"));
   f.barrier = static_cast<decltype(f.barrier)>(dlsym(library, "fake_barrier"));
+  f.warp = static_cast<decltype(f.warp)>(dlsym(library, "fake_warp"));
   f.sizes = reinterpret_cast<decltype(f.sizes)>(dlsym(library, "fake_sizes"));
   *module = new CUmod_st{current, library, file, f};
   ++modules;
@@ -544,7 +681,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
     if (const CUresult r = enter("cuLaunchKernel")) return r;
     if (const CUresult r = belongs("cuLaunchKernel", stream->context)) return r;
     if (x < 1 || x > 0x7fffffff || y != 1 || z != 1 || items < 1 || items > 1024 || items_y != 1 ||
-        items_z != 1 || shared > 48 << 10 || extra) {
+        items_z != 1 || shared > function->most_shared || extra) {
       note("cuLaunchKernel: not such a grid");
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -559,7 +696,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
   return fake_cuda_queue(stream, {[=]() mutable {
                                     std::vector<void*> copied;
                                     for (auto& v : values) copied.push_back(v.data());
-                                    run_kernel(function, x, items, copied.data());
+                                    run_kernel(function, x, items, shared, copied.data());
                                     return true;
                                   },
                                   nullptr});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A compiler of CUDA C++ for the fake driver, as libnvrtc.so.13: the machine's own compiler, before the text
-// what CUDA gives every text. Machine code is "FAKECODE", a length, and a shared object.
+// what CUDA gives every text, and PTX replaced by calls (fake_ptx.hpp). Machine code is "FAKECODE", a length,
+// and a shared object.
 #include <nvrtc.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,8 @@
 #include <sstream>
 #include <string>
 
+#include "fake_ptx.hpp"
+
 struct _nvrtcProgram {
   std::string text, code, log;
 };
@@ -23,7 +26,7 @@ namespace {
 
 constexpr const char* words = R"(
 #define __global__
-#define __device__
+#define __device__ inline __attribute__((always_inline))
 #define __shared__ static
 #define __grid_constant__
 struct fake_places { unsigned item, items, group, groups; };
@@ -87,7 +90,8 @@ std::pair<std::string, std::string> compiled(const std::string& text) {
   char folder[] = "/tmp/fake_nvrtc.XXXXXX";
   if (!mkdtemp(folder)) return {"", "no folder"};
   const std::string at = folder;
-  std::ofstream(at + "/kernel.cpp") << sequence << words << text << entry;
+  std::ofstream(at + "/kernel.cpp") << sequence << fake_ptx::instructions << words
+                                    << fake_ptx::translated(text) << entry;
   const std::string command = std::string("unset LD_LIBRARY_PATH; ") +
                               FAKE_COMPILER " -std=c++17 -O1 -w -ffp-contract=off -shared -fPIC " + at +
                               "/kernel.cpp -o " + at + "/kernel.so >" + at + "/log 2>&1";

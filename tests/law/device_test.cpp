@@ -76,9 +76,12 @@ class compile_only : public gpu::jit_backend {
  protected:
   const char* dialect() const override { return gpu::cuda_dialect; }
   bool reads_pointers() const override { return true; }
+  gpu::group_limits limits() const override { return {.tensor_core_memory = 99 << 10}; }
   std::shared_ptr<gpu::compiled_kernel> compile(const std::string& text) override {
     ++compiled;
+    const int least = text.find("mma.sync") == text.npos ? 0 : 10 * gpu::tensor_core_capability;
     for (const std::string& architecture : architectures_) {
+      if (std::stoi(architecture.substr(3)) < least) continue;
       CAPTURE(architecture);
       CHECK(compiler_.compile(text, architecture).size() > 500);
     }
@@ -568,7 +571,12 @@ TEST_CASE("attention over several tiles of a device, of operands whose heads com
   both({1, 97}, {1, 1}, 100, 96);
   both({33, 17}, {1, 1}, 257, 0);  // beyond what tiles hold
   check(bfloat16{}, std::true_type{}, {97, 97}, {2, 1}, 64, 0);
+  check(bfloat16{}, std::false_type{}, {9, 4}, {3, 3}, 1, 0);
+  check(bfloat16{}, std::true_type{}, {20, 70}, {4, 2}, 128, 30);
+  check(bfloat16{}, std::false_type{}, {33, 66}, {1, 1}, 60, 0);
   check(float16{}, std::true_type{}, {40, 70}, {2, 2}, 20, 30);
+  check(float16{}, std::true_type{}, {66, 66}, {2, 1}, 80, 0);
+  check(float16{}, std::false_type{}, {5, 65}, {1, 1}, 16, 0);
 }
 
 /// Sums of rows, each by threads of a group that share memory.

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
-// The kernels of attention for given operands: in tiles where these compute in f32 and fit into the memory
-// that a group shares, else one thread a row.
+// The kernels of attention for given operands: on tensor cores where these take them, else in tiles where
+// these compute in f32 and fit into the memory that a group shares, else one thread a row.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include <weft/device/native.hpp>
+#include <weft/gpu/attention_tensor_cores.hpp>
+#include <weft/gpu/attention_tensor_cores_backward.hpp>
 #include <weft/gpu/attention_text.hpp>
 #include <weft/gpu/attention_tiles.hpp>
 #include <weft/gpu/native_text.hpp>
+#include <weft/gpu/tensor_core_words.hpp>
 
 namespace weft::gpu {
 
@@ -31,6 +34,28 @@ struct attention_tiles {
   native_text kernel(const char* text, index_t length, index_t others) const;
 };
 
+/// The tiles of a kernel on tensor cores: of rows, of which a warp has 16 `row_tiles`, and of columns, `part`
+/// of which are computed with at once. Chosen so that the results of a thread stay in registers, and that two
+/// groups find room on a multiprocessor with 164 KiB of shared memory.
+struct tensor_core_tiles {
+  static constexpr int threads = 128, most_features = 128;
+  static constexpr index_t most_positions = 1 << 30;  // of 32-bit numbers
+  int depth, row_tiles, columns, part;
+
+  static tensor_core_tiles of_forward(const native_operands& o);
+  static tensor_core_tiles of_backward(const native_operands& o);
+  static int depth_of(const native_operands& o) {
+    return static_cast<int>((o.in[0].extents[3] + 15) / 16 * 16);
+  }
+  int rows() const { return row_tiles * threads / 2; }
+  /// Bytes of so many staged tiles, and of so many numbers for each column.
+  index_t bytes(int of_rows, int of_columns, int numbers) const;
+  /// The kernel for `length` rows of each of `others` heads and batch elements.
+  native_text kernel(const char* text, dtype type, index_t length, index_t others, index_t bytes) const;
+};
+/// Whether attention of these operands is computed on tensor cores.
+bool takes_tensor_cores(const native_operands& o, const group_limits& limits);
+
 /// Whether attention of these operands may be computed in tiles.
 inline bool computes_in_f32(const native_operands& o) { return compute_type(o.in[0].type) == dtype::f32; }
 /// A text of one thread a row, which adds up in the memory of results.
@@ -38,11 +63,12 @@ native_text row_by_row(const char* text, const native_operands& o, index_t items
 
 }  // namespace detail
 
-/// The kernels of attention. `memory`: bytes that a group can share.
-[[gnu::cold]] std::vector<native_text> attention_texts(const native_operands& o, index_t memory);
+/// The kernels of attention. `limits`: those of the device.
+[[gnu::cold]] std::vector<native_text> attention_texts(const native_operands& o, const group_limits& limits);
 
 /// The kernels of its derivative: the cotangents of queries, then those of keys and values.
-[[gnu::cold]] std::vector<native_text> attention_backward_texts(const native_operands& o, index_t memory);
+[[gnu::cold]] std::vector<native_text> attention_backward_texts(const native_operands& o,
+                                                                const group_limits& limits);
 
 }  // namespace weft::gpu
 

@@ -13,6 +13,7 @@
 #include <weft/gpu/cublaslt.hpp>
 #include <weft/gpu/nvrtc.hpp>
 #include <weft/gpu/jit_backend.hpp>
+#include <weft/gpu/tensor_core_words.hpp>
 
 namespace weft::gpu {
 
@@ -51,6 +52,7 @@ struct cuda_functions {
   WEFT_CUDA(load_module, cuModuleLoadData);
   WEFT_CUDA(unload_module, cuModuleUnload);
   WEFT_CUDA(get_function, cuModuleGetFunction);
+  WEFT_CUDA(set_function_attribute, cuFuncSetAttribute);
   WEFT_CUDA(launch, cuLaunchKernel);
   WEFT_CUDA(error_text, cuGetErrorString);
 #undef WEFT_CUDA
@@ -64,6 +66,11 @@ struct cuda_functions {
   [[gnu::cold]] std::vector<device_facts> devices() const;
   /// Its compute capability: "9.0" with ".".
   [[gnu::cold]] std::string capability(CUdevice device, const char* between) const;
+  int attribute(CUdevice_attribute which, CUdevice device) const {
+    int value = 0;
+    check(device_attribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+  }
 
  private:
   [[noreturn, gnu::cold]] void refuse(CUresult result, const char* what) const;
@@ -129,6 +136,7 @@ class cuda_backend : public jit_backend {
  protected:
   const char* dialect() const override { return cuda_dialect; }
   bool reads_pointers() const override { return true; }
+  group_limits limits() const override { return limits_; }
 
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compile(const std::string& text) override;
   [[gnu::cold]] std::string code_identity() const override;
@@ -161,6 +169,7 @@ class cuda_backend : public jit_backend {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
     std::vector<char> code;  // until it is kept
+    index_t may_share = 0;   // bytes of group memory that the driver was told of
   };
 
   [[gnu::cold]] std::string architecture() const { return "sm_" + driver_.capability(queue_.device, ""); }
@@ -173,6 +182,7 @@ class cuda_backend : public jit_backend {
   cuda_queue queue_;
   std::optional<cublaslt> products_;
   void* workspace_;
+  group_limits limits_;
 };
 
 }  // namespace weft::gpu

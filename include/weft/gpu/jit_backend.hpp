@@ -32,6 +32,7 @@ struct compiled_kernel {
   virtual ~compiled_kernel() = default;
   int threads = group_size;  // of a group
   int fault = 0;             // number of the message of what a native op refuses
+  index_t group_bytes = 0;   // of GROUP_MEMORY
   std::optional<digest> key{};  // under which it is to be kept
 };
 
@@ -94,8 +95,8 @@ class jit_backend : public backend {
                    index_t groups) = 0;
   /// Whether kernels can use pointers that they read from memory.
   virtual bool reads_pointers() const { return false; }
-  /// Bytes of memory that a group can share.
-  virtual index_t group_memory() const { return index_t{48} << 10; }
+  /// What groups of threads can share.
+  virtual group_limits limits() const { return {}; }
   /// The dialect's definitions in the device's language.
   virtual const char* dialect() const = 0;
 

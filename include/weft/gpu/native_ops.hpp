@@ -22,9 +22,9 @@ inline index_t columns_of_result(const native_operands& o) {
 }  // namespace detail
 
 /// The kernels of a native op, in their order: those of the library's op that it names, or its own; none if
-/// it has no text. `memory`: bytes that a group of threads of the device can share.
+/// it has no text. `limits`: those of the device.
 [[gnu::cold]] std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
-                                                       index_t memory);
+                                                       const group_limits& limits);
 
 }  // namespace weft::gpu
 

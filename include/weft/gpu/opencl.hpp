@@ -86,7 +86,7 @@ class opencl_backend : public jit_backend {
   void run(compiled_kernel& kernel, const std::vector<void*>& pointers, parameters& p,
            index_t groups) override;
 
-  index_t group_memory() const override;
+  group_limits limits() const override;
   void wait() override { check(cl_.clFinish(queue_), "clFinish"); }
 
   void read(void* to, const void* from, std::size_t bytes) override;

@@ -42,6 +42,44 @@ WEFT_DEFINE native_text attention_tiles::kernel(const char* text, index_t length
   return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tiles_text};
 }
 
+WEFT_DEFINE index_t tensor_core_tiles::bytes(int of_rows, int of_columns, int numbers) const {
+  const index_t width = depth % 64 == 0 ? depth : depth + 8;
+  return 2 * width * (of_rows * rows() + of_columns * columns) + 4 * numbers * columns;
+}
+
+WEFT_DEFINE native_text tensor_core_tiles::kernel(const char* text, dtype type, index_t length,
+                                                  index_t others, index_t bytes) const {
+  std::string words = tensor_core_words;
+  const auto define = [&](const char* name, const std::string& value) {
+    words += std::string("#define ") + name + " " + value + "\n";
+  };
+  define("DEPTH", std::to_string(depth));
+  define("MT", std::to_string(row_tiles));
+  define("COLUMNS", std::to_string(columns));
+  define("PART", std::to_string(part));
+  define("ADD_PRODUCT", std::string("add_product_") + name_of(type));
+  define("PAIR_OF", std::string("pair_of_") + name_of(type));
+  define("NUMBER_OF", std::string("number_of_") + name_of(type));
+  return {text, (length + rows() - 1) / rows() * others, threads, words + attention_tensor_core_text, bytes};
+}
+
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_forward(const native_operands& o) {
+  const int depth = depth_of(o);
+  return {depth, depth <= 64 && o.in[0].extents[1] > 64 ? 2 : 1, 64, 64};
+}
+WEFT_DEFINE tensor_core_tiles tensor_core_tiles::of_backward(const native_operands& o) {
+  const int depth = depth_of(o);
+  return {depth, 1, depth <= 64 ? 64 : 32, 32};
+}
+
+WEFT_DEFINE bool takes_tensor_cores(const native_operands& o, const group_limits& limits) {
+  const shape &q = o.in[0].extents, &k = o.in[1].extents;
+  constexpr index_t most = tensor_core_tiles::most_positions;
+  return is_narrow(o.in[0].type) && q[3] >= 1 && q[3] <= tensor_core_tiles::most_features && q[1] < most &&
+         k[1] < most && tensor_core_tiles::of_forward(o).bytes(1, 4, 0) <= limits.tensor_core_memory &&
+         tensor_core_tiles::of_backward(o).bytes(2, 6, 3) <= limits.tensor_core_memory;
+}
+
 WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, index_t items) {
   if (is_narrow(o.in[0].type) && o.in[0].extents[3] > 0)
     refuse<device_error>({"weft: attention of ", name_of(o.in[0].type), " with ", o.in[0].extents[3],
@@ -52,19 +90,31 @@ WEFT_DEFINE native_text row_by_row(const char* text, const native_operands& o, i
 
 }  // namespace detail
 
-WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, index_t memory) {
+WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, const group_limits& limits) {
   const shape& q = o.in[0].extents;
+  if (detail::takes_tensor_cores(o, limits)) {
+    const auto by = detail::tensor_core_tiles::of_forward(o);
+    return {
+        by.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
+  }
   detail::attention_tiles tiles(static_cast<int>(q[3]));
-  if (detail::computes_in_f32(o) && tiles.choose(memory, 1, 1, true))
+  if (detail::computes_in_f32(o) && tiles.choose(limits.memory, 1, 1, true))
     return {tiles.kernel(attention_forward_tiles_text, q[1], q[0] * q[2])};
   return {detail::row_by_row(attention_text, o, q[0] * q[1] * q[2])};
 }
 
-WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o, index_t memory) {
+WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_operands& o,
+                                                              const group_limits& limits) {
   const shape &q = o.in[0].extents, &k = o.in[1].extents;
+  if (detail::takes_tensor_cores(o, limits)) {
+    const auto by = detail::tensor_core_tiles::of_backward(o);
+    const dtype type = o.in[0].type;
+    return {by.kernel(attention_queries_tensor_core_text, type, q[1], q[0] * q[2], by.bytes(2, 4, 0)),
+            by.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], by.bytes(2, 6, 3))};
+  }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
-  if (detail::computes_in_f32(o) && of_queries.choose(memory, 2, 1, true) &&
-      of_keys.choose(memory, 2, 2, false))
+  if (detail::computes_in_f32(o) && of_queries.choose(limits.memory, 2, 1, true) &&
+      of_keys.choose(limits.memory, 2, 2, false))
     return {of_queries.kernel(attention_queries_tiles_text, q[1], q[0] * q[2]),
             of_keys.kernel(attention_keys_tiles_text, k[1], k[0] * k[2])};
   return {detail::row_by_row(attention_backward_text, o, q[0] * q[1] * q[2] + k[0] * k[1] * k[2])};

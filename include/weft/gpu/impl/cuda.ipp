@@ -27,10 +27,8 @@ WEFT_DEFINE std::vector<device_facts> cuda_functions::devices() const {
 }
 
 WEFT_DEFINE std::string cuda_functions::capability(CUdevice device, const char* between) const {
-  int major = 0, minor = 0;
-  device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-  device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-  return std::to_string(major) + between + std::to_string(minor);
+  return std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)) + between +
+         std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
 }
 
 WEFT_DEFINE void cuda_functions::refuse(CUresult result, const char* what) const {
@@ -77,6 +75,10 @@ WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
     : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
   try {
     const auto current = queue_.use();
+    if (driver_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device) >=
+        tensor_core_capability)
+      limits_.tensor_core_memory =
+          driver_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, queue_.device);
     products_.emplace();
   } catch (const device_error&) {
     deallocate(workspace_, cublaslt::workspace_bytes);
@@ -191,10 +193,18 @@ WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<vo
   for (void* const& pointer : pointers) arguments.push_back(const_cast<void**>(&pointer));
   arguments.push_back(p.data());
   const auto current = queue_.use();
-  driver_.check(driver_.launch(static_cast<cuda_kernel&>(kernel).function, static_cast<unsigned>(groups), 1,
-                               1, static_cast<unsigned>(kernel.threads), 1, 1, 0, queue_.stream,
-                               arguments.data(), nullptr),
-                "cuLaunchKernel");
+  auto& own = static_cast<cuda_kernel&>(kernel);
+  if (own.group_bytes > own.may_share) {
+    driver_.check(
+        driver_.set_function_attribute(own.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                       static_cast<int>(own.group_bytes)),
+        "cuFuncSetAttribute");
+    own.may_share = own.group_bytes;
+  }
+  driver_.check(
+      driver_.launch(own.function, static_cast<unsigned>(groups), 1, 1, static_cast<unsigned>(own.threads), 1,
+                     1, static_cast<unsigned>(own.group_bytes), queue_.stream, arguments.data(), nullptr),
+      "cuLaunchKernel");
 }
 
 WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t bytes) {

@@ -369,8 +369,9 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
                       p = std::to_string(k);
     const std::string order = std::to_string(std::max(t.extents.order, 1));
     const std::string type = lower::detail::memory_name(t.type);
-    const std::string element = "((GLOBAL " + type + "*)(p" + p + " + P.at[" + p + "]))[";
+    const std::string data = "((GLOBAL " + type + "*)(p" + p + " + P.at[" + p + "]))", element = data + "[";
     fields += "  long " + n + "_e[" + order + "], " + n + "_s[" + order + "];\n";
+    names += "#define " + n + "_data " + data + "\n";
     names += "#define " + n + "_load(i) " + lower::detail::loaded(t.type, element + "i]") + "\n";
     names +=
         "#define " + n + "_store(i, x) (" + element + "i] = " + lower::detail::stored(t.type, "(x)") + ")\n";
@@ -395,7 +396,7 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
 
 WEFT_DEFINE void jit_backend::jit_backend::call_native(const char* op, const native_code& code,
                                                        const native_operands& operands) {
-  const std::vector<native_text> texts = native_texts_of(code, operands, group_memory());
+  const std::vector<native_text> texts = native_texts_of(code, operands, limits());
   if (texts.empty())
     throw device_error(std::string("weft: ") + op + ": this op has no code for the device " + name());
   op = code.name(op, operands.at);
@@ -424,6 +425,7 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
   auto& kernel = kernels_[key];
   if (!kernel) {
     kernel = compiled(native_source(by, operands), by.threads > 0 ? by.threads : group_size);
+    kernel->group_bytes = by.group_bytes;
     faults_.push_back(std::string(op) + ": " + fault);
     kernel->fault = static_cast<int>(faults_.size());
   }

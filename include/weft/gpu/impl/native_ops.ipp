@@ -9,7 +9,7 @@ namespace weft {
 namespace gpu {
 
 WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
-                                                     index_t memory) {
+                                                     const group_limits& limits) {
   const index_t elements = o.out.empty() ? 0 : o.out[0].size();
   switch (code.op) {
     case native_op::checked_index: return {{checked_index_text, elements}};
@@ -22,8 +22,8 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
     case native_op::cumsum: return {{cumsum_text, detail::lines_of_result(o)}};
     case native_op::uniform: return {{uniform_text, elements}};
     case native_op::checked_probability: return {{checked_probability_text, elements}};
-    case native_op::attention: return attention_texts(o, memory);
-    case native_op::attention_backward: return attention_backward_texts(o, memory);
+    case native_op::attention: return attention_texts(o, limits);
+    case native_op::attention_backward: return attention_backward_texts(o, limits);
     default: break;
   }
   if (!code.text) return {};

@@ -150,10 +150,10 @@ WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<
         "clEnqueueNDRangeKernel");
 }
 
-WEFT_DEFINE index_t opencl_backend::group_memory() const {
+WEFT_DEFINE group_limits opencl_backend::limits() const {
   cl_ulong bytes = 0;
   cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
-  return static_cast<index_t>(bytes);
+  return {.memory = static_cast<index_t>(bytes)};
 }
 
 WEFT_DEFINE void opencl_backend::read(void* to, const void* from, std::size_t bytes) {
