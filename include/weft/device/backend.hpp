@@ -45,7 +45,7 @@ class backend {
   /// Says which fused kernels a program will launch, and which of them together, before its first run with
   /// these extents. Devices that compile kernels can compile those that they do not know yet side by side.
   /// Pointers and numbers are not set yet.
-  virtual void prepare(std::span<const kernel_calls>) {}
+  virtual void prepare(std::span<const kernel_call* const>) {}
   /// Launches a fused kernel.
   virtual void launch(const kernel_call& call) = 0;
   /// Launches kernels of which none reads or writes what another one writes, in any order.

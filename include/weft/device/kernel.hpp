@@ -70,6 +70,7 @@ struct kernel_call {
   kernel_division division{};
   int scratch_rows = 0;
   int sweeps = 0, folds = 0;  // of the code
+  bool joins = false;         // launched together with the one before it
   void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
 };

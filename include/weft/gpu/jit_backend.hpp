@@ -54,7 +54,7 @@ class jit_backend : public backend {
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
 
-  void prepare(std::span<const kernel_calls> launches) override;
+  void prepare(std::span<const kernel_call* const> kernels) override;
 
   void launch(const kernel_call& call) override;
   /// One launch, or two where columns are folded in blocks, if kernels can read addresses from memory.

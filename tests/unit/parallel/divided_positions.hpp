@@ -43,7 +43,8 @@ inline tokens batch(index_t number, index_t shift) {
   });
 }
 
-/// Steps of `batches` batches; the norm of one that is left out is -1. Where positions are divided, the ranks along cp take the same batches.
+/// Steps of `batches` batches; the norm of one that is left out is -1. Where positions are divided, the ranks
+/// along cp take the same batches.
 template <class Plan, class Model = gpt2::model<>>
 outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c = small, int batches = 2,
                 const options& with = {}) {

@@ -32,15 +32,16 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
   return {first, second};
 }
 
-WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_calls> launches) {
+WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_call* const> kernels) {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::string> sources;
   const auto want = [&](std::string key, const auto& text) {
     if (!kernels_.contains(key) && !sources.contains(key))
       sources.emplace(std::move(key), source_of(text(), group_size));
   };
-  for (const kernel_calls& calls : launches)
-    for (const auto& wave : waves_of(calls)) {
+  for (std::size_t first = 0, end = 0; first < kernels.size(); first = end) {
+    for (end = first + 1; end < kernels.size() && kernels[end]->joins;) ++end;
+    for (const auto& wave : waves_of(kernels.subspan(first, end - first))) {
       if (wave.size() > 1 && reads_pointers()) {
         joint_launch joint = joint_launch_of(wave);
         want(std::move(joint.key), [&] { return lower::joint_text(joint.parts, joint.inside); });
@@ -50,6 +51,7 @@ WEFT_DEFINE void jit_backend::prepare(std::span<const kernel_calls> launches) {
         want(key_of(call->instructions, by.form),
              [&] { return lower::kernel_text(call->instructions, by.form); });
     }
+  }
   std::vector<std::pair<const std::string, std::string>*> wanted;
   for (auto& source : sources) wanted.push_back(&source);
   std::vector<std::shared_ptr<compiled_kernel>> made(wanted.size());

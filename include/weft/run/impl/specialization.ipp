@@ -64,20 +64,18 @@ WEFT_DEFINE void specialization::find_launches() {
 }
 
 WEFT_DEFINE void specialization::prepare_launches(backend& device) {
-  std::vector<kernel_calls> launches;
+  kernel_calls kernels;
   std::size_t scratch = 0;  // of the launch
   for (int s = 0; s < steps_.size(); ++s) {
     if (!is_kernel(s)) continue;
-    if (steps_[s].together > 0) {
-      launches.emplace_back();
-      scratch = 0;
-    }
-    launches.back().push_back(&steps_[s].call);
+    steps_[s].call.joins = steps_[s].together == 0;
+    if (!steps_[s].call.joins) scratch = 0;
+    kernels.push_back(&steps_[s].call);
     steps_[s].scratch = scratch;
     scratch += (device.scratch_bytes(steps_[s].call) + 63) / 64 * 64;
     scratch_bytes_ = std::max(scratch_bytes_, scratch);
   }
-  device.prepare(launches);
+  device.prepare(kernels);
 }
 
 WEFT_DEFINE bool specialization::are_independent(int a, int b) const {
