@@ -25,6 +25,9 @@
 #include <vector>
 
 #include "fake_queue.hpp"
+#include "fake_warp_words.hpp"
+
+FAKE_WARP_WORDS
 
 struct CUctx_st {
   int device;
@@ -47,15 +50,7 @@ struct CUfunc_st {
     unsigned item, items, group, groups;
   }* place = nullptr;
   void (**barrier)() = nullptr;
-  struct warp_words {  // fake_ptx.hpp
-    void (*meet)(const void* site, void* own, void (*together)(void** lanes));
-    void (*copy)(void* to, const void* from, unsigned there, unsigned bytes);
-    void (*commit)();
-    void (*await)(unsigned left);
-    void (*note)(const char* misuse);
-    char* memory;
-    unsigned long bytes;
-  }* warp = nullptr;
+  fake_warp_words* warp = nullptr;
   unsigned most_shared = 48 << 10;
   unsigned long (*sizes)(unsigned long* to) = nullptr;  // of the parameters
 };

@@ -8,18 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "fake_warp_words.hpp"
+
 namespace fake_ptx {
 
-constexpr const char* instructions = R"(
-struct fake_warp_words {
-  void (*meet)(const void* site, void* own, void (*together)(void** lanes));
-  void (*copy)(void* to, const void* from, unsigned there, unsigned bytes);
-  void (*commit)();
-  void (*await)(unsigned left);
-  void (*note)(const char* misuse);
-  char* memory;
-  unsigned long bytes;
-};
+constexpr const char* instructions = FAKE_TEXT(FAKE_WARP_WORDS) R"(
 extern "C" { fake_warp_words fake_warp; }
 
 struct alignas(16) uint4 { unsigned x, y, z, w; };

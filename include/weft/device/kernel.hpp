@@ -75,7 +75,7 @@ struct kernel_call {
   kernel_args args;
 };
 
-/// Kernels that are launched together.
+/// Kernels in the order of their launches.
 using kernel_calls = std::vector<const kernel_call*>;
 
 /// How devices with groups of work items compute a kernel of rows: each group computes one row at a time, and

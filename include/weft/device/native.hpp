@@ -92,7 +92,7 @@ enum class native_op : std::uint8_t {
 enum class exchange : std::uint8_t {
   none,
   waits,     // the op waits for its result
-  in_place,  // started, each element by itself; until it is over, nothing may access its result
+  in_place,  // started, element by element or in slices; until it is over, nothing may access its result
   apart      // started; until it is over, nothing may access its result or overwrite its operand
 };
 constexpr bool is_started(exchange e) { return e == exchange::in_place || e == exchange::apart; }

@@ -52,7 +52,7 @@ struct step_entry {
   unsigned extents = 0;                   // which attributes are extents, as bits
   shape space{};                          // of kernels: the space over which they run
   int first_operand = 0, inputs = 0, outputs = 0, arguments = 0;  // in plan::operands, in this order
-  bool in_slices = false;  // a product whose result is sent by the next step, and may be in several messages
+  bool in_slices = false;  // a product whose result the next step exchanges, which may be done slice by slice
 };
 
 /// One distinct kernel of a program.
@@ -272,8 +272,9 @@ class planner {
     }
   }
 
-  /// Finds products of which nothing overlaps the messages that follow. In slices, one overlaps those of the
-  /// one before; so the result of the messages is live from the product on.
+  /// Finds products whose result is exchanged, and awaited, by the next two steps, so that no other step
+  /// overlaps the messages. In slices, the product of one overlaps the messages of the one before; so the
+  /// result of the exchange is live from the product on.
   constexpr void find_slices() {
     for (int t = 0; t + 2 < plan_.steps.size(); ++t) {
       step_entry& product = plan_.steps[t];

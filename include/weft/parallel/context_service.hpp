@@ -30,8 +30,8 @@ class context_service {
     return false;
   }
   /// See execution_hooks.
-  virtual void extend(const device&, runtime::row_choices& rows, const shape& operand,
-                      const comm_options&) = 0;
+  virtual void gather_choices(const device&, runtime::row_choices& rows, const shape& operand,
+                              const comm_options&) = 0;
 };
 
 }  // namespace weft::parallel

@@ -52,7 +52,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
     return parallel::placed(value, to, *groups_.layers(), groups_.labelled("activations"));
   }
   bool attend(std::string_view op, const native_operands& o) override;
-  void extend(runtime::row_choices& rows, const shape& operand) override;
+  void gather_choices(runtime::row_choices& rows, const shape& operand) override;
 
   /// Whether subsequent backward passes are the last of their step, and therefore reduce what is reduced once
   /// per step.

@@ -25,8 +25,8 @@ class divided_positions : public context_service {
   void divide(const context_division& d) { division_ = d; }
   const context_division& division() const { return *division_; }
 
-  void extend(const device& where, runtime::row_choices& rows, const shape& operand,
-              const comm_options& o) override;
+  void gather_choices(const device& where, runtime::row_choices& rows, const shape& operand,
+                      const comm_options& o) override;
 
  protected:
   int rank() const { return ranks_->rank(); }

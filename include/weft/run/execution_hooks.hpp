@@ -67,7 +67,8 @@ class execution_hooks {
                         int result) = 0;
   /// Waits for all collectives whose result is value `result`; throws their failure.
   virtual void wait_for(int result) = 0;
-  /// Waits for all collectives of a program that has failed, ignoring errors.
+  /// Waits for the collectives that are still under way, ignoring errors. Called at the end of each program;
+  /// only one that has failed leaves any.
   virtual void abandon() noexcept = 0;
   /// `value`, which this rank has in one placement, in another one. Collective among the ranks that divide
   /// layers.
@@ -80,7 +81,7 @@ class execution_hooks {
 
   /// Extends `rows`, those of this rank's `operand` [batch, positions, ..., features], by the rows of all
   /// ranks that divide positions, in the order in which one rank has them. Collective among these ranks.
-  virtual void extend(row_choices& rows, const shape& operand) = 0;
+  virtual void gather_choices(row_choices& rows, const shape& operand) = 0;
 };
 
 }  // namespace runtime

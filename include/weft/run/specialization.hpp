@@ -45,7 +45,7 @@ struct frame {
 };
 
 namespace detail {
-/// The end of a program, or an error in it, waits for its collectives, which use memory of the program.
+/// Waits at the end of a program, which an error may cause, for its collectives: they use its memory.
 struct exchange_guard {
   execution_hooks* hooks;
   explicit exchange_guard(execution_hooks* h) : hooks(h) {}

@@ -5,47 +5,38 @@
 // micro-batches, and gradients are clipped.
 #pragma once
 
-#include <cmath>
+#include <type_traits>
 
-#include <weft/nn/mixture_of_experts.hpp>
-
+#include "../../../examples/gpt2_experts.hpp"
 #include "divided_positions.hpp"
 
 namespace divided_options {
 
 using namespace divided_positions;
 
-/// The feed-forward layer of a block: gpt2::mlp, or a mixture of them.
-template <bool Experts>
-struct rich_feed;
-template <>
-struct rich_feed<false> {
-  gpt2::mlp<dyn> mlp;
+/// The feed-forward layer `Feed` of a block, with a buffer and a parameter that no one reads.
+template <class Feed>
+struct rich_feed {
+  Feed mlp;
   tensor<float, extents<dyn>> gain;
   linear<> unused;
 
   static rich_feed create(const gpt2::config& c, double deviation, double residual, const device& where) {
-    return {gpt2::mlp<dyn>::create(c, deviation, residual, where),
-            full<float>(extents<dyn>{c.width}, 0.75f, where), linear<>::create(3, 2, where)};
+    return {Feed::create(c, deviation, residual, where), full<float>(extents<dyn>{c.width}, 0.75f, where),
+            linear<>::create(3, 2, where)};
   }
   auto operator()(expression auto x) const { return mlp(x) * gain; }
 };
-template <>
-struct rich_feed<true> {
-  mixture_of_experts<dyn, gpt2::mlp<dyn>> moe;
-  tensor<float, extents<dyn>> gain;
-  linear<> unused;
-
-  static rich_feed create(const gpt2::config& c, double deviation, double residual, const device& where) {
-    const auto make = [&] { return gpt2::mlp<dyn>::create(c, deviation, residual, where); };
-    return {mixture_of_experts<dyn, gpt2::mlp<dyn>>::create(c.width, 3, {.per_row = 2}, make, where),
-            full<float>(extents<dyn>{c.width}, 0.75f, where), linear<>::create(3, 2, where)};
-  }
-  auto operator()(expression auto x) const { return moe.with_losses(x, 0.01f, 0.001f) * gain; }
-};
 
 template <bool Experts>
-using rich_net = gpt2::model<dyn, dyn, dyn, dyn, rich_feed<Experts>>;
+using rich_net = gpt2::model<dyn, dyn, dyn, dyn,
+                             rich_feed<std::conditional_t<Experts, gpt2::expert_mlp<dyn>, gpt2::mlp<dyn>>>>;
+inline constexpr gpt2::config rich = [] {
+  gpt2::config c = small;
+  c.experts = 3;
+  c.experts_per_token = 2;
+  return c;
+}();
 
 /// What is divided and how, in one type: Axes are those beside dp and fsdp.
 template <bool Experts, class... Axes>
@@ -60,21 +51,8 @@ struct dividing {
 template <class Plan, class Net>
 outcome trained_alone(const options& o) {
   outcome one;
-  run_ranks(1, [&](communicator& ranks) { one = trained<Plan, Net>(ranks, {}, small, 4, o); });
+  run_ranks(1, [&](communicator& ranks) { one = trained<Plan, Net>(ranks, {}, rich, 4, o); });
   return one;
-}
-
-/// `near`: how far what is computed may be from that of one rank.
-template <class Plan, class Net>
-void trains_as(const outcome& one, const mesh_sizes& n, const options& o, double near) {
-  INFO(to_string(n) << ", recompute " << o.recompute);
-  run_ranks(static_cast<int>(n.ranks()), [&](communicator& ranks) {
-    const outcome some = trained<Plan, Net>(ranks, n, small, 4, o);
-    CHECK(largest_difference(some.losses, one.losses) < near);
-    CHECK(largest_difference(some.norms, one.norms) < 10 * near);
-    CHECK(largest_difference(some.parameters, one.parameters) < 10 * near);
-    CHECK(some.scale == one.scale);
-  });
 }
 
 /// Norms and activations are recomputed; so are whole programs, where `recompute` says so.
@@ -84,8 +62,8 @@ void recomputes(const Meshes& meshes) {
       trained_alone<typename Dividing::template alone<>, typename Dividing::net>({.recompute = 0});
   for (const mesh_sizes& n : meshes)
     for (const int blocks : {0, 1, context::every_program})
-      trains_as<typename Dividing::template divided<recompute::selective>, typename Dividing::net>(
-          one, n, {.recompute = blocks}, 1e-5);
+      trains_as_one_rank<typename Dividing::template divided<recompute::selective>, typename Dividing::net>(
+          one, n, rich, 4, {.recompute = blocks});
 }
 
 /// Products in halves: a product that ranks divide is rounded once more on each of them.
@@ -97,7 +75,7 @@ void mixes_precision(const Meshes& meshes) {
   const outcome one = trained_alone<typename Dividing::template alone<precision::bf16>, net>(o);
   CHECK(largest_difference(one.losses, exact.losses) > 1e-6);
   for (const mesh_sizes& n : meshes)
-    trains_as<typename Dividing::template divided<precision::bf16>, net>(one, n, o, 1e-4);
+    trains_as_one_rank<typename Dividing::template divided<precision::bf16>, net>(one, n, rich, 4, o, 1e-4);
 }
 
 /// With a scale of 2^24 to begin with, the first steps are left out, by all ranks, until it fits.
@@ -109,7 +87,7 @@ void scales_losses(const Meshes& meshes, double scale = 0x1p24) {
   CHECK((one.norms.front() == -1) == (scale > 65536));
   CHECK(one.norms.back() > 0);
   for (const mesh_sizes& n : meshes)
-    trains_as<typename Dividing::template divided<precision::f16>, net>(one, n, o, 1e-5);
+    trains_as_one_rank<typename Dividing::template divided<precision::f16>, net>(one, n, rich, 4, o, 1e-5);
 }
 
 }  // namespace divided_options

@@ -28,7 +28,7 @@ TEST_CASE("positions: all ranks leave out the same steps") {
   outcome all[3];
   run_ranks(3, [&](communicator& ranks) {
     all[ranks.rank()] =
-        trained<plan, rich_net<false>>(ranks, {.cp = 3}, small, 4, {.steps = 12, .scale = 0x1p26});
+        trained<plan, rich_net<false>>(ranks, {.cp = 3}, rich, 4, {.steps = 12, .scale = 0x1p26});
   });
   CHECK(all[0].norms.front() == -1);
   CHECK(all[0].norms.back() > 0);

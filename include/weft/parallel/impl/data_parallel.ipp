@@ -114,9 +114,10 @@ WEFT_DEFINE bool data_parallel_hooks::attend(std::string_view op, const native_o
   return all && all->attend(where_, op, o, groups_.labelled(""));
 }
 
-WEFT_DEFINE void data_parallel_hooks::extend(runtime::row_choices& rows, const shape& operand) {
+WEFT_DEFINE void data_parallel_hooks::gather_choices(runtime::row_choices& rows,
+                                                     const shape& operand) {
   if (context_service* const all = groups_.context())
-    all->extend(where_, rows, operand, groups_.labelled("experts chosen"));
+    all->gather_choices(where_, rows, operand, groups_.labelled("experts chosen"));
 }
 
 WEFT_DEFINE void data_parallel_hooks::divide_layers(std::shared_ptr<communicator> among) {

@@ -32,8 +32,8 @@ WEFT_DEFINE void divided_positions::check(const char* reader, const device& wher
                          division_->length()});
 }
 
-WEFT_DEFINE void divided_positions::extend(const device& where, runtime::row_choices& rows,
-                                           const shape& operand, const comm_options& o) {
+WEFT_DEFINE void divided_positions::gather_choices(const device& where, runtime::row_choices& rows,
+                                                   const shape& operand, const comm_options& o) {
   if (size() == 1) return;
   const int dim = operand.order > 2 ? 1 : 0;
   check("experts", where, operand, operand[dim]);

@@ -19,7 +19,7 @@ WEFT_DEFINE routing::routing(context& c, const tensor_state& chosen, const shape
   all.chosen.resize(static_cast<std::size_t>(chosen.extents.size()));
   std::iota(all.here.begin(), all.here.end(), index_t{0});
   if (c.where()->computes()) weft::detail::download_to(chosen, all.chosen.data());
-  if (capacity_factor > 0 && c.hooks()) c.hooks()->extend(all, operand);
+  if (capacity_factor > 0 && c.hooks()) c.hooks()->gather_choices(all, operand);
   if (!c.where()->computes())  // what is predicted of a step is for experts that are equally used
     for (std::size_t i = 0; i < all.chosen.size(); ++i)
       all.chosen[i] = static_cast<std::int64_t>(i) % std::max<index_t>(experts, 1);
