@@ -5,6 +5,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
@@ -41,9 +42,22 @@ struct device_error : error {
   using error::error;
 };
 
+/// Bytes when a device had no more memory; 0: not known.
+struct memory_shortage {
+  std::size_t requested = 0;
+  std::size_t in_use = 0;
+  std::size_t reserved = 0;  // by the allocator
+  std::size_t free = 0;      // on the device
+  /// What the allocator could hold for certain.
+  std::size_t attainable() const { return reserved + free; }
+};
+
 /// A device without enough memory. The allocator releases cached blocks and retries on this error only.
 struct out_of_memory_error : device_error {
   using device_error::device_error;
+  out_of_memory_error(const std::string& message, const memory_shortage& s)
+      : device_error(message), shortage(s) {}
+  memory_shortage shortage;
 };
 
 /// A file that cannot be read or written, or has invalid content.

@@ -12,6 +12,7 @@
 #include <weft/base/error.hpp>
 #include <weft/device/kernel.hpp>
 #include <weft/device/native.hpp>
+#include <weft/device/raw_memory.hpp>
 
 namespace weft {
 
@@ -30,6 +31,9 @@ class backend {
   /// Allocates device memory, aligned to 64 bytes. Throws out_of_memory_error if there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) noexcept = 0;
+  virtual device_room room() const { return {}; }
+  /// Addresses to which its memory can be mapped; null if it has none.
+  virtual mapped_memory* mapped() { return nullptr; }
   /// Whether the host may read and write that memory directly.
   virtual bool host_accessible() const = 0;
   /// Whether messages between ranks can be kept in that memory; otherwise they are kept in memory of the

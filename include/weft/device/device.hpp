@@ -24,10 +24,13 @@ class device {
  public:
   explicit device(std::shared_ptr<backend> b)
       : allocator_(std::make_shared<caching_allocator>(std::move(b))) {}
+  device(std::shared_ptr<backend> b, const memory_options& o)
+      : allocator_(std::make_shared<caching_allocator>(std::move(b), o)) {}
 
   backend& operator*() const { return allocator_->device(); }
   backend* operator->() const { return &allocator_->device(); }
-  buffer allocate(std::size_t bytes) const;
+  /// `what` will be kept there, for lists of what memory is used for; a string that is never freed.
+  buffer allocate(std::size_t bytes, const char* what = "") const;
   caching_allocator& memory() const { return *allocator_; }
   bool operator==(const device& other) const { return allocator_ == other.allocator_; }
 
@@ -47,6 +50,9 @@ class device {
   std::shared_ptr<caching_allocator> allocator_;
   bool defers_ = false;
 };
+
+/// What the memory of a device is used for, as a table to read.
+std::string memory_summary(const device& where);
 
 /// The CPU with one thread per core. Created at the first call and never destroyed, so that tensors may be
 /// static.

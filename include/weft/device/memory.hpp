@@ -1,111 +1,129 @@
 // SPDX-License-Identifier: MIT
 // Device memory: a caching allocator, and buffers that return to it.
 //
-// Freed blocks are cached by size class (eighths of a power of two) and reused, so that a steady training
-// step does not allocate from the device. Blocks of one class do not serve another, so the reserved memory
-// can exceed the peak in use, unless there is a limit. Under AddressSanitizer free blocks, and the part of a
-// block beyond the requested bytes, are poisoned.
+// Freed blocks are cached and reused, so that a steady training step does not allocate from the device. Small
+// blocks serve requests of their size class alone; larger ones are split, and joined again (block_pool.hpp).
+// Under AddressSanitizer free blocks, and the part of a block beyond the requested bytes, are poisoned.
 //
 // A freed block may be reused while queued work still reads it, as all work of a device is queued in one
-// order (device/backend.hpp): what the next owner queues comes after it. A device with several queues would
-// have to wait here.
+// order (device/backend.hpp): what the next owner queues comes after it. Other queues that use a block are
+// noted by `record_use`; it is not reused before they are done with it.
 #pragma once
 
-#include <bit>
-#include <limits>
 #include <mutex>
-#include <vector>
 
 #include <weft/base/poison.hpp>
 #include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
+#include <weft/device/block_pool.hpp>
+#include <weft/device/memory_figures.hpp>
 
 namespace weft {
-
-/// Statistics of an allocator.
-struct memory_figures {
-  std::size_t in_use = 0;    // bytes held by buffers
-  std::size_t peak = 0;      // maximum of in_use so far
-  std::size_t reserved = 0;  // bytes allocated from the device, in use or cached
-  std::size_t requests = 0;  // allocations from the device
-};
 
 /// Caching allocator of one device; thread-safe.
 class caching_allocator {
  public:
-  explicit caching_allocator(std::shared_ptr<backend> device) : device_(std::move(device)) {}
+  /// Throws usage_error if WEFT_ALLOC_CONF is invalid.
+  explicit caching_allocator(std::shared_ptr<backend> device)
+      : caching_allocator(std::move(device), memory_options::from_environment()) {}
+  caching_allocator(std::shared_ptr<backend> device, const memory_options& options)
+      : device_(std::move(device)), options_(options), pool_(options.max_split_size) {}
   caching_allocator(const caching_allocator&) = delete;
   caching_allocator& operator=(const caching_allocator&) = delete;
-  ~caching_allocator() { release_cached(); }
+  ~caching_allocator();
 
-  /// Returns a block of at least `bytes` bytes and sets `granted` to its size. Before it fails with the
-  /// device's out_of_memory_error it frees all cached blocks.
-  void* allocate(std::size_t bytes, std::size_t& granted);
-  void deallocate(void* block, std::size_t granted) noexcept;
+  /// A block of at least `bytes` bytes, which will hold `what`. Throws out_of_memory_error, which lists the
+  /// largest blocks in use, if the device has no more after all cached memory went back to it.
+  memory_block& allocate(std::size_t bytes, const char* what = "");
+  void deallocate(memory_block& block) noexcept;
 
-  /// Returns all cached blocks to the device.
-  void release_cached() noexcept {
+  /// Names the tensor in a block, for lists of what memory is used for.
+  void name(memory_block& block, std::shared_ptr<const std::string> text) {
     const std::lock_guard lock(mutex_);
-    release();
+    block.name = std::move(text);
   }
 
-  /// Limits caching: blocks are freed rather than cached while more than `bytes` are reserved.
+  /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
+  /// is over. False if the address is in no block of this allocator.
+  bool record_use(const void* address, std::shared_ptr<queue_use> use);
+
+  /// Returns all cached memory to the device.
+  void empty_cache() {
+    const std::lock_guard lock(mutex_);
+    await_uses(false);
+    trim(0);
+  }
+
+  /// Limits caching: while more than `bytes` are reserved, the blocks that were freed first go back to the
+  /// device.
   void limit(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
-    if (figures_.reserved > limit_) release();
+    trim(limit_);
   }
 
   memory_figures figures() const {
     const std::lock_guard lock(mutex_);
-    return figures_;
+    return current_figures();
   }
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     figures_.peak = figures_.in_use;
+    figures_.peak_reserved = figures_.reserved;
   }
   backend& device() const { return *device_; }
+  const memory_options& options() const { return options_; }
+
+  /// Figures, options and the largest blocks in use, as a table to read.
+  [[gnu::cold]] std::string summary() const;
 
   /// The size to which a request is rounded up.
-  static constexpr std::size_t size_class(std::size_t bytes) {
-    if (bytes <= 512) return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
-    const std::size_t step = std::bit_floor(bytes - 1) / 8;
-    return (bytes + step - 1) / step * step;
-  }
-  /// Index of a size class in order of size; eight per power of two.
-  static constexpr std::size_t class_number(std::size_t size_of_class) {
-    const auto octave = static_cast<std::size_t>(std::bit_width((size_of_class - 1) >> 9));
-    return 8 * octave + (size_of_class - 1) / class_step(octave) % 8;
-  }
-  static constexpr std::size_t class_bytes(std::size_t number) {
-    const std::size_t octave = number / 8;
-    return (octave ? 8 + number % 8 + 1 : number + 1) * class_step(octave);
-  }
+  static constexpr std::size_t size_class(std::size_t bytes) { return block_pool::size_class(bytes); }
 
  private:
-  static constexpr std::size_t classes = 8 * 56;
-  static constexpr std::size_t class_step(std::size_t octave) {
-    return std::size_t{64} << (octave ? octave - 1 : 0);
+  /// A block for which the device is asked for memory.
+  [[gnu::cold]] memory_block& obtain(std::size_t granted, const char* what);
+  memory_block* request(std::size_t granted);
+  /// Maps pages so that so many bytes are free; false if the range has no room.
+  bool extend(std::size_t granted);
+  /// The range of addresses, reserved at the first call; null if there is none.
+  mapped_memory* range();
+  [[noreturn, gnu::cold]] void refuse(const out_of_memory_error& e, std::size_t granted, const char* what);
+
+  /// Frees blocks that were awaited and are no longer used; all of them, if it waits.
+  void await_uses(bool waits) noexcept;
+  /// Returns the cached memory that was freed first, until no more than so many bytes are reserved.
+  void trim(std::size_t most) noexcept;
+  void return_memory(memory_block& block) noexcept;
+  /// Bytes above which memory is returned before more is reserved.
+  std::size_t threshold() const;
+  void note_reserved(std::size_t bytes) {
+    figures_.reserved += bytes;
+    figures_.peak_reserved = std::max(figures_.peak_reserved, figures_.reserved);
+    ++figures_.requests;
+  }
+  memory_figures current_figures() const {
+    memory_figures f = figures_;
+    f.largest_free = pool_.largest_free();
+    return f;
   }
 
-  void* request(std::size_t granted);
-  void release() noexcept;
-
-  void give_back(void* block, std::size_t granted) noexcept {
-    allow(block, granted);
-    device_->deallocate(block, granted);
-  }
-  void allow(void* block, std::size_t bytes) const noexcept {
+  void allow(const void* block, std::size_t bytes) const noexcept {
     if (detail::poisons && device_->host_accessible()) detail::unpoison(block, bytes);
   }
-  void forbid(void* block, std::size_t bytes) const noexcept {
+  void forbid(const void* block, std::size_t bytes) const noexcept {
     if (detail::poisons && device_->host_accessible()) detail::poison(block, bytes);
   }
 
   std::shared_ptr<backend> device_;
+  const memory_options options_;
   mutable std::mutex mutex_;
-  std::vector<void*> free_[classes];  // by class
-  std::size_t limit_ = std::numeric_limits<std::size_t>::max();
+  block_pool pool_;
+  std::vector<memory_block*> awaited_;
+  std::size_t limit_ = memory_options::unlimited;
+  bool has_range_ = false;
+  char* range_ = nullptr;
+  std::size_t range_bytes_ = 0;
   memory_figures figures_;
 };
 
@@ -113,8 +131,8 @@ class caching_allocator {
 class buffer {
  public:
   buffer() = default;
-  buffer(std::shared_ptr<caching_allocator> allocator, std::size_t bytes)
-      : block_(make_recycled<block>(std::move(allocator), bytes)) {}
+  buffer(std::shared_ptr<caching_allocator> allocator, std::size_t bytes, const char* what = "")
+      : block_(make_recycled<block>(std::move(allocator), bytes, what)) {}
 
   void* data() const { return block_ ? static_cast<char*>(block_->memory) + offset_ : nullptr; }
   /// The part of the same block from byte `offset` on.
@@ -127,16 +145,22 @@ class buffer {
   explicit operator bool() const { return block_ != nullptr; }
   long use_count() const { return block_.use_count(); }
 
+  /// Says what is kept here, for lists of what memory is used for: a kind of value, or the name of a tensor.
+  void describe(const char* what) const {
+    if (block_) block_->of.what.store(what, std::memory_order_relaxed);
+  }
+  void set_name(std::string text) const;
+
  private:
   struct block {
     std::shared_ptr<caching_allocator> allocator;
-    std::size_t granted = 0;
+    memory_block& of;
     void* memory;
-    block(std::shared_ptr<caching_allocator> a, std::size_t bytes)
-        : allocator(std::move(a)), memory(allocator->allocate(bytes, granted)) {}
+    block(std::shared_ptr<caching_allocator> a, std::size_t bytes, const char* what)
+        : allocator(std::move(a)), of(allocator->allocate(bytes, what)), memory(of.at) {}
     block(const block&) = delete;
     block& operator=(const block&) = delete;
-    ~block() { allocator->deallocate(memory, granted); }
+    ~block() { allocator->deallocate(of); }
   };
   std::shared_ptr<block> block_;
   std::size_t offset_ = 0;

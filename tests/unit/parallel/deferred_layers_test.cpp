@@ -34,7 +34,7 @@ void check_created(const mesh_sizes& sizes) {
     const std::size_t parts = static_cast<std::size_t>(sizes.ranks());
     const device where(std::make_shared<test::limited_backend>(bytes / parts + bytes / 16));
     CHECK_THROWS_AS(create<large_model>(where), out_of_memory_error);
-    where.memory().release_cached();
+    where.memory().empty_cache();
     auto model = create<large_model>(where.deferred());
     initialize(model, 5 + static_cast<std::uint64_t>(ranks.rank()));  // rank 0's counts
     sgd optimizer;

@@ -26,6 +26,7 @@ class cpu_backend : public backend {
   void deallocate(void* memory, std::size_t) noexcept override {
     ::operator delete(memory, alignment);
   }
+  device_room room() const override;
   bool host_accessible() const override { return true; }
   void upload(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { copy_bytes(to, from, bytes); }

@@ -28,6 +28,7 @@ class file_backend : public cpu_backend {
   }
 
   const char* name() const override { return "file"; }
+  device_room room() const override { return {}; }
 
   /// Throws io_error if the disk is full: space is reserved, so that later writes cannot fail.
   void* allocate(std::size_t bytes) override {

@@ -7,7 +7,11 @@
 
 namespace weft {
 
-WEFT_DEFINE buffer device::allocate(std::size_t bytes) const { return buffer(allocator_, bytes); }
+WEFT_DEFINE buffer device::allocate(std::size_t bytes, const char* what) const {
+  return buffer(allocator_, bytes, what);
+}
+
+WEFT_DEFINE std::string memory_summary(const device& where) { return where.memory().summary(); }
 
 // Not inlined, so that units with and without weft::compiled in one program share its variable.
 [[gnu::noinline]] WEFT_DEFINE const device& default_device() {

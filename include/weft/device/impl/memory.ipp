@@ -7,59 +7,185 @@
 
 namespace weft {
 
-WEFT_DEFINE void* caching_allocator::allocate(std::size_t bytes, std::size_t& granted) {
-  granted = size_class(bytes);
+WEFT_DEFINE caching_allocator::~caching_allocator() {
+  await_uses(true);
+  trim(0);
+  if (range_) device_->mapped()->unreserve(range_, range_bytes_);
+}
+
+WEFT_DEFINE memory_block& caching_allocator::allocate(std::size_t bytes, const char* what) {
+  const std::size_t granted = size_class(bytes);
   const std::lock_guard lock(mutex_);
-  auto& blocks = free_[class_number(granted)];
-  void* block = nullptr;
-  if (blocks.empty()) {
-    block = request(granted);
-  } else {
-    block = blocks.back();
-    blocks.pop_back();
-  }
+  if (!awaited_.empty()) await_uses(false);
+  memory_block* const found = pool_.take(granted);
+  memory_block& block = found ? *found : obtain(granted, what);
+  block.what.store(what, std::memory_order_relaxed);
   figures_.in_use += granted;
   figures_.peak = std::max(figures_.peak, figures_.in_use);
-  allow(block, bytes);
+  ++figures_.blocks;
+  allow(block.at, bytes);
   return block;
 }
 
-WEFT_DEFINE void caching_allocator::deallocate(void* block, std::size_t granted) noexcept {
+WEFT_DEFINE void caching_allocator::deallocate(memory_block& block) noexcept {
   const std::lock_guard lock(mutex_);
-  figures_.in_use -= granted;
-  auto& blocks = free_[class_number(granted)];
-  forbid(block, granted);
+  figures_.in_use -= block.granted;
+  --figures_.blocks;
+  block.name.reset();
+  forbid(block.at, block.bytes);
+  if (block.uses.empty()) return pool_.give(block);
+  block.is = memory_block::use::awaited;
+  figures_.awaited += block.bytes;
+  for (const auto& use : block.uses) use->close();
+  awaited_.push_back(&block);  // record_use made room
+  await_uses(false);
+}
+
+WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_ptr<queue_use> use) {
+  const std::lock_guard lock(mutex_);
+  memory_block* const block = pool_.holding(address);
+  if (!block || block->is != memory_block::use::taken) return false;
+  awaited_.reserve(figures_.blocks + awaited_.size());
+  block->uses.push_back(std::move(use));
+  return true;
+}
+
+WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const char* what) {
+  const std::size_t most = threshold(), beside = most - std::min(granted, most);
+  if (figures_.reserved > beside) trim(beside);
   try {
-    blocks.push_back(block);
-  } catch (const std::bad_alloc&) {  // the block cannot be cached
-    figures_.reserved -= granted;
-    give_back(block, granted);
+    return *request(granted);
+  } catch (const out_of_memory_error& e) {
+    if (awaited_.empty() && figures_.reserved == figures_.in_use) refuse(e, granted, what);
+  }
+  ++figures_.retries;
+  await_uses(true);
+  if (memory_block* const found = pool_.take(granted)) return *found;
+  trim(0);
+  try {
+    return *request(granted);
+  } catch (const out_of_memory_error& e) { refuse(e, granted, what); }
+}
+
+WEFT_DEFINE memory_block* caching_allocator::request(std::size_t granted) {
+  if (granted > block_pool::small && options_.expandable_segments && extend(granted))
+    return pool_.take(granted);
+  void* const memory = device_->allocate(granted);
+  try {
+    pool_.add(memory, granted);
+  } catch (...) {
+    device_->deallocate(memory, granted);
+    throw;
+  }
+  note_reserved(granted);
+  forbid(memory, granted);
+  return pool_.take(granted);
+}
+
+WEFT_DEFINE bool caching_allocator::extend(std::size_t granted) {
+  mapped_memory* const pages = range();
+  if (!pages) return false;
+  pool_.prepare(2);
+  const block_pool::place missing = pool_.to_map(granted);
+  if (!missing.block) return false;
+  pages->map(missing.block->at, missing.bytes);
+  pool_.map(missing);
+  note_reserved(missing.bytes);
+  return true;
+}
+
+WEFT_DEFINE mapped_memory* caching_allocator::range() {
+  mapped_memory* const pages = device_->mapped();
+  if (has_range_ || !pages) return range_ ? pages : nullptr;
+  has_range_ = true;
+  const std::size_t page = pages->page_bytes(), total = device_->room().total;
+  const std::size_t bytes = (total + total / 8) / page * page;  // more than there is, for holes
+  if (bytes == 0) return nullptr;
+  char* const at = static_cast<char*>(pages->reserve(bytes));
+  try {
+    pool_.add_range(at, bytes, page);
+  } catch (...) {
+    pages->unreserve(at, bytes);
+    throw;
+  }
+  range_ = at;
+  range_bytes_ = bytes;
+  return pages;
+}
+
+WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
+  const auto is_over = [&](queue_use& use) {
+    try {
+      if (waits) use.wait();
+      return waits || use.is_over();
+    } catch (...) { return true; }  // the device has failed: nothing more runs there
+  };
+  std::erase_if(awaited_, [&](memory_block* block) {
+    while (!block->uses.empty() && is_over(*block->uses.back())) block->uses.pop_back();
+    if (!block->uses.empty()) return false;
+    figures_.awaited -= block->bytes;
+    pool_.give(*block);
+    return true;
+  });
+}
+
+WEFT_DEFINE void caching_allocator::trim(std::size_t most) noexcept {
+  for (memory_block* block = pool_.oldest(); block && figures_.reserved > most;) {
+    memory_block* const next = block->newer;
+    return_memory(*block);
+    block = next;
   }
 }
 
-WEFT_DEFINE void* caching_allocator::request(std::size_t granted) {
-  free_[class_number(granted)].reserve(16);
-  if (figures_.reserved > limit_ - std::min(granted, limit_)) release();
-  void* block = nullptr;
-  try {
-    block = device_->allocate(granted);
-  } catch (const out_of_memory_error&) {
-    if (figures_.reserved == figures_.in_use) throw;
-    release();
-    block = device_->allocate(granted);
+WEFT_DEFINE void caching_allocator::return_memory(memory_block& block) noexcept {
+  if (!block.in_range) {
+    if (!block.is_segment()) return;
+    allow(block.at, block.bytes);
+    device_->deallocate(block.at, block.bytes);
+    figures_.reserved -= block.bytes;
+    pool_.remove(block);
+  } else {
+    const block_pool::pages whole = pool_.pages_of(block);
+    if (whole.bytes == 0) return;
+    try {
+      pool_.prepare(2);
+    } catch (const std::bad_alloc&) { return; }
+    device_->mapped()->unmap(block.at + whole.offset, whole.bytes);
+    figures_.reserved -= whole.bytes;
+    pool_.unmap(block, whole);
   }
-  figures_.reserved += granted;
-  ++figures_.requests;
-  forbid(block, granted);
-  return block;
+  ++figures_.returned;
 }
 
-WEFT_DEFINE void caching_allocator::release() noexcept {
-  for (std::size_t c = 0; c < classes; ++c) {
-    for (void* block : free_[c]) give_back(block, class_bytes(c));
-    figures_.reserved -= class_bytes(c) * free_[c].size();
-    free_[c].clear();
-  }
+WEFT_DEFINE std::size_t caching_allocator::threshold() const {
+  if (options_.garbage_collection_threshold == 0) return limit_;
+  const std::size_t total = device_->room().total, most = total ? std::min(total, limit_) : limit_;
+  if (most == memory_options::unlimited) return most;
+  return static_cast<std::size_t>(options_.garbage_collection_threshold * static_cast<double>(most));
+}
+
+WEFT_DEFINE void caching_allocator::refuse(const out_of_memory_error& e, std::size_t granted,
+                                           const char* what) {
+  ++figures_.failures;
+  const device_room room = device_->room();
+  throw out_of_memory_error(
+      detail::out_of_memory_text(e.what(), what, current_figures(), room) + detail::largest_blocks(pool_, 8),
+      {granted, figures_.in_use, figures_.reserved, room.free});
+}
+
+WEFT_DEFINE std::string caching_allocator::summary() const {
+  const std::lock_guard lock(mutex_);
+  std::string text = "memory of " + device_->description() + "\n" +
+                     detail::summary_text(current_figures(), options_, device_->room(), limit_);
+  if (options_.expandable_segments)
+    text += device_->mapped() ? "  expandable segments\n"
+                              : "  expandable segments were asked for, which this device has not\n";
+  if (figures_.blocks) text += "  the largest blocks in use:" + detail::largest_blocks(pool_, 16) + "\n";
+  return text;
+}
+
+WEFT_DEFINE void buffer::set_name(std::string text) const {
+  if (block_) block_->allocator->name(block_->of, std::make_shared<const std::string>(std::move(text)));
 }
 
 }  // namespace weft

@@ -2,6 +2,8 @@
 // Definitions of <weft/device/cpu/backend.hpp>.
 #pragma once
 
+#include <unistd.h>
+
 #include <weft/base/config.hpp>
 #include <weft/device/cpu/backend.hpp>
 
@@ -13,6 +15,12 @@ WEFT_DEFINE void* cpu_backend::allocate(std::size_t bytes) {
   if (!memory)
     refuse<out_of_memory_error>({"weft: cpu: out of memory: could not allocate ", bytes, " bytes"});
   return memory;
+}
+
+WEFT_DEFINE device_room cpu_backend::room() const {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return {};
+  return {static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes), 0};
 }
 
 WEFT_DEFINE void cpu_backend::launch(const kernel_call& call) {
