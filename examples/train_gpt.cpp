@@ -27,12 +27,23 @@ namespace {
 
 using namespace weft;
 
+/// Where the device has no more memory, the error says which other settings would fit there.
+int train_or_advise(const job::unit& u, const settings& s, communicator& ranks) {
+  try {
+    return u.train(s, ranks);
+  } catch (const out_of_memory_error& e) {
+    const std::size_t bytes = e.shortage.attainable();
+    if (bytes == 0) throw;
+    throw out_of_memory_error(e.what() + job::what_would_fit(s, ranks.size(), bytes), e.shortage);
+  }
+}
+
 int train(const settings& asked, communicator& ranks) {
   settings s = job::resolved(asked, ranks.size());
   if (s.memory_limit > 0) s = job::within_memory(s, ranks.size());
   else if (s.recompute.empty()) s.recompute = "none";
   for (const job::unit& u : job::units())
-    if (job::fits(u, s) && u.recompute == s.recompute) return u.train(s, ranks);
+    if (job::fits(u, s) && u.recompute == s.recompute) return train_or_advise(u, s, ranks);
   throw job::not_built(s);
 }
 

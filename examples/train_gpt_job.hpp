@@ -124,4 +124,7 @@ std::string json_number(double x);
 /// is none, an error that says which other settings would fit.
 settings within_memory(const settings& s, int ranks);
 
+/// After a device had no more memory: other settings that hold at most so many bytes, as a text to append.
+std::string what_would_fit(settings s, int ranks, std::size_t bytes);
+
 }  // namespace job

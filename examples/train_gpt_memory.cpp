@@ -64,7 +64,7 @@ std::string megabytes(double bytes) {
 }
 
 /// Other settings that would fit, with what they would hold.
-std::string what_would_fit(const settings& s, int ranks) {
+std::string other_settings(const settings& s, int ranks) {
   std::string text;
   const auto consider = [&](const std::string& flags, settings other) {
     other.recompute.clear();
@@ -116,7 +116,12 @@ settings within_memory(const settings& s, int ranks) {
   const auto least = std::min_element(all.begin(), all.end(),
                                       [](const choice& a, const choice& b) { return a.peak < b.peak; });
   throw usage_error("--memory-limit " + megabytes(s.memory_limit) + ": a rank would hold " +
-                    megabytes(least->peak) + " at least" + what_would_fit(s, ranks));
+                    megabytes(least->peak) + " at least" + other_settings(s, ranks));
+}
+
+std::string what_would_fit(settings s, int ranks, std::size_t bytes) {
+  s.memory_limit = static_cast<double>(bytes);
+  return other_settings(s, ranks);
 }
 
 }  // namespace job

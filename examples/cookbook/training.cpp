@@ -182,5 +182,32 @@ int main() {
   steps.backward(steps.eval(mse_loss(model.output(hidden), targets)));
   optimizer.step(model, 1, saving);
   // [/recompute]
+
+  section("fits");
+  // [fits]
+  // What would fit is computed: each choice is a step, which runs on a device that only counts.
+  const auto step_of = [](index_t rows, int recomputed) {
+    return [=](const device& nowhere) {
+      context c(nowhere);
+      c.recompute_programs = recomputed;
+      const auto there = create<mlp>(nowhere);
+      tape pass(c);
+      auto x = pass.eval(gelu(there.hidden(zeros<float>(extents<dyn, 4>{rows}, nowhere))));
+      pass.backward(pass.eval(mse_loss(there.output(x), zeros<float>(extents<dyn, 1>{rows}, nowhere))));
+    };
+  };
+  const memory_choice choices[] = {{"64 rows", step_of(64, 0)},
+                                   {"64 rows, recomputed", step_of(64, context::every_program)},
+                                   {"16 rows", step_of(16, 0)}};
+  const device small(std::make_shared<cpu::cpu_backend>(1));
+  try {
+    buffer most = small.allocate(4096, "table"), more = small.allocate(std::size_t{1} << 60);
+  } catch (const out_of_memory_error& e) {                // lists the largest blocks that are in use
+    std::cout << (e.shortage.in_use == 4096) << '\n';
+    for (const memory_need& n : what_fits(8192, choices)) // or e.shortage.attainable()
+      std::cout << n.name << " would fit\n";
+  }
+  std::cout << memory_summary(small).substr(0, 13) << '\n';  // a table: in use, cached, by whom
+  // [/fits]
   std::filesystem::remove_all(at);
 }

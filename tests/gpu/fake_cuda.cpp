@@ -79,6 +79,7 @@ std::map<std::string, long> calls;
 std::map<std::string, failure> failures;
 std::string misuse;
 constexpr int most_devices = 8;
+constexpr std::size_t device_bytes = std::size_t{1} << 30;
 constexpr int most_shared = 99 << 10;  // bytes of a group: the least of what devices with tensor cores have
 CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
@@ -118,6 +119,7 @@ CUresult belongs(const char* name, CUcontext owner) {
   return CUDA_ERROR_INVALID_CONTEXT;
 }
 CUresult in_memory(const char* name, CUdeviceptr address, std::size_t bytes) {
+  if (fake_pages_hold(current, address, bytes)) return CUDA_SUCCESS;
   auto after = memory.upper_bound(address);
   if (after == memory.begin() || (--after, address + bytes > after->first + after->second.bytes)) {
     note(std::string(name) + ": no such memory");
@@ -365,7 +367,8 @@ long fake_cuda_held() {
   const std::lock_guard lock(state);
   long holders = 0;
   for (const CUctx_st& c : contexts) holders += c.holders;
-  return holders + streams + modules + events + static_cast<long>(memory.size() + host_memory.size());
+  return holders + streams + modules + events + fake_pages_held() +
+         static_cast<long>(memory.size() + host_memory.size());
 }
 
 std::recursive_mutex& fake_cuda_state() { return state; }
@@ -380,6 +383,13 @@ void fake_cuda_changed() {
 }
 CUcontext fake_cuda_current() { return current; }
 CUcontext fake_cuda_context_of(CUstream stream) { return stream->context; }
+int fake_cuda_device_of(CUcontext context) { return context->device; }
+CUresult fake_cuda_enter(const char* name) { return enter(name); }
+bool fake_cuda_is_idle(CUcontext context) {
+  for (const auto& s : all_streams)
+    if (s->context == context && s->over < s->begun) return false;
+  return true;
+}
 long fake_cuda_end_of(CUstream stream) {
   const std::lock_guard lock(state);
   return stream->begun;
@@ -387,6 +397,7 @@ long fake_cuda_end_of(CUstream stream) {
 bool fake_cuda_holds(CUcontext context, const void* at, std::size_t bytes) {
   const std::lock_guard lock(state);
   const auto address = reinterpret_cast<CUdeviceptr>(at);
+  if (fake_pages_hold(context, address, bytes)) return true;
   auto after = memory.upper_bound(address);
   return after != memory.begin() && (--after, address + bytes <= after->first + after->second.bytes) &&
          after->second.context == context;
@@ -415,7 +426,16 @@ CUresult cuDeviceGetCount(int* count) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
-  *bytes = std::size_t{1} << 30;
+  *bytes = device_bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuMemGetInfo")) return r;
+  std::size_t used = fake_pages_bytes();
+  for (const auto& [address, b] : memory) used += b.bytes;
+  *total = device_bytes;
+  *free = device_bytes - std::min(device_bytes, used);
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
@@ -433,6 +453,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   const char* const capability = std::getenv("FAKE_CUDA_CAPABILITY");
   *value = 0;
   if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *value = capability ? std::atoi(capability) : 9;
+  if (which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
   if (which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) *value = most_shared;
   return CUDA_SUCCESS;
 }
@@ -521,6 +542,12 @@ CUresult cuEventQuery(CUevent event) {
   if (run_up_to({event->at})) return CUDA_SUCCESS;
   event->tried = changes;
   return CUDA_ERROR_NOT_READY;
+}
+CUresult cuEventSynchronize(CUevent event) {
+  std::unique_lock lock(state);
+  if (const CUresult r = enter("cuEventSynchronize")) return r;
+  while (!run_up_to({event->at})) changed.wait(lock);
+  return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   const std::lock_guard lock(state);

@@ -33,6 +33,17 @@ long fake_cuda_end_of(CUstream stream);
 /// Whether these bytes are memory of the device of this context.
 bool fake_cuda_holds(CUcontext context, const void* memory, std::size_t bytes);
 CUcontext fake_cuda_context_of(CUstream stream);
+/// Counts a call; its result if it fails or no context is current.
+CUresult fake_cuda_enter(const char* name);
+/// Whether all that was queued on the streams of a context is over.
+bool fake_cuda_is_idle(CUcontext context);
+/// Of memory that is mapped (fake_pages.cpp): whether these bytes are, in this context; what is held of it,
+/// in objects and in bytes.
+bool fake_pages_hold(CUcontext context, CUdeviceptr address, std::size_t bytes);
+long fake_pages_held();
+std::size_t fake_pages_bytes();
+/// The number of the device of a context.
+int fake_cuda_device_of(CUcontext context);
 CUcontext fake_cuda_current();
 void fake_cuda_note(const char* misuse);
 /// Wakes those who wait for streams: something that work waits for has changed.

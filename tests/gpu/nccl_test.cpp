@@ -222,6 +222,33 @@ TEST_CASE("a device that does not finish is found after the time-out, an error o
   CHECK(fake_cuda::held_by_nccl() == 0);
 }
 
+TEST_CASE("memory of an operand that is freed before its operation is over is not reused until then") {
+  device_ranks::run(2, [](communicator& ranks, communicator&, const device& where) {
+    const std::vector<float> mine(1000, static_cast<float>(1 + ranks.rank()));
+    const std::size_t bytes = mine.size() * sizeof(float);
+    buffer in = where.allocate(bytes);
+    const buffer all = where.allocate(2 * bytes);
+    where->upload(in.data(), mine.data(), bytes);
+    const void* const at = in.data();
+    work w = ranks.all_gather(const_elements(at, 1000, dtype::f32, memory_space::device),
+                              elements(all.data(), 2000, dtype::f32, memory_space::device));
+    in = {};
+    CHECK(where.memory().figures().awaited > 0);
+    const buffer next = where.allocate(bytes);
+    CHECK(next.data() != at);
+    where->fill_zero(next.data(), bytes);
+    where->synchronize();
+    w.wait();
+    std::vector<float> found(2000);
+    where->download(found.data(), all.data(), 2 * bytes);
+    CHECK(found[999] == 1);
+    CHECK(found[1000] == 2);
+    CHECK(where.allocate(bytes).data() == at);
+    CHECK(where.memory().figures().awaited == 0);
+  });
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("a rank over NCCL that gives up says why on all, also to those that wait for its device") {
   const auto texts = failures(3, [](communicator& ranks) {
     std::vector<float> x(4);

@@ -10,3 +10,12 @@ for percent in 90 70; do
   train limited$percent "${wide[@]}" --memory-limit $((peak * percent / 100))
 done
 same_bits unlimited limited90 limited70
+
+# Where memory runs out without a limit, the error lists what holds it, and which settings would have fitted.
+if (ulimit -v 2500000; "$job" "${small[@]}" --context 256 --batch 1024 --steps 1) >"$at/full.out" 2>&1; then
+  echo "a step of more memory than there is did not fail"
+  exit 1
+fi
+for words in 'weft: cpu: out of memory: could not allocate' 'the largest of' 'would fit: '; do
+  grep -q "$words" "$at/full.out" || { echo "not said: $words"; cat "$at/full.out"; exit 1; }
+done

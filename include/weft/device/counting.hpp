@@ -29,7 +29,7 @@ struct device_work {
 };
 
 /// The counting device; downloads are zeros.
-class counting_backend : public backend {
+class counting_backend : public backend, private mapped_memory {
  public:
   explicit counting_backend(bool holds_messages = true) : holds_messages_(holds_messages) {}
 
@@ -44,6 +44,7 @@ class counting_backend : public backend {
     return reinterpret_cast<void*>(address);
   }
   void deallocate(void*, std::size_t) noexcept override {}
+  mapped_memory* mapped() override { return holds_messages_ ? nullptr : this; }
   void upload(void*, const void*, std::size_t) override {}
   void download(void* to, const void*, std::size_t bytes) override {
     if (bytes) std::memset(to, 0, bytes);
@@ -80,6 +81,13 @@ class counting_backend : public backend {
   void synchronize() override {}
 
  private:
+  std::size_t page_bytes() const override { return std::size_t{20} << 20; }  // as those of NVIDIA GPUs
+  std::size_t capacity() const override { return std::size_t{1} << 50; }
+  void* reserve(std::size_t bytes) override { return allocate(bytes); }
+  void unreserve(void*, std::size_t) noexcept override {}
+  void map(void*, std::size_t) override {}
+  void unmap(void*, std::size_t) noexcept override {}
+
   /// Elements along dims with stride 0 are the same one and are counted once.
   void touch(double bytes, std::span<const index_t> extents, const index_t* stride) {
     for (std::size_t d = 0; d < extents.size(); ++d)

@@ -90,6 +90,7 @@ class caching_allocator {
   mapped_memory* range();
   [[noreturn, gnu::cold]] void refuse(const out_of_memory_error& e, std::size_t granted, const char* what);
 
+  static bool is_over(queue_use& use, bool waits) noexcept;
   /// Frees blocks that were awaited and are no longer used; all of them, if it waits.
   void await_uses(bool waits) noexcept;
   /// Returns the cached memory that was freed first, until no more than so many bytes are reserved.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the allocator knows of the memory of a device, beside its allocation: how much there is, pages that are
-// mapped to reserved addresses, and other queues that use a block.
+// What the allocator knows of the memory of a device, beside its allocation: how much there is, pages that
+// are mapped to reserved addresses, and other queues that use a block.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace weft {
 /// Memory of a device in bytes; 0: not known.
 struct device_room {
   std::size_t total = 0;
-  std::size_t free = 0;  // for this process and all others
+  std::size_t free = 0;  // for this process and all others; on a CPU without what caches of files hold
 };
 
 /// Addresses that are reserved first, and to which memory is mapped later, page by page.
@@ -19,6 +19,8 @@ class mapped_memory {
   virtual ~mapped_memory() = default;
   /// Sizes and addresses below are multiples of it.
   virtual std::size_t page_bytes() const = 0;
+  /// The most that can be mapped: memory of the device.
+  virtual std::size_t capacity() const = 0;
   virtual void* reserve(std::size_t bytes) = 0;
   /// Nothing is mapped there.
   virtual void unreserve(void* at, std::size_t bytes) noexcept = 0;
@@ -36,6 +38,7 @@ class queue_use {
   /// The block was freed: what is queued by now is all that uses it.
   virtual void close() noexcept = 0;
   virtual bool is_over() = 0;
+  /// The device has no more memory: waits until it is over, if nothing else than time is missing.
   virtual void wait() = 0;
 };
 

@@ -26,6 +26,7 @@ struct cuda_functions {
   WEFT_CUDA(device_count, cuDeviceGetCount);
   WEFT_CUDA(device_get, cuDeviceGet);
   WEFT_CUDA(device_memory, cuDeviceTotalMem);
+  WEFT_CUDA(memory_info, cuMemGetInfo);
   WEFT_CUDA(device_name, cuDeviceGetName);
   WEFT_CUDA(device_attribute, cuDeviceGetAttribute);
   WEFT_CUDA(driver_version, cuDriverGetVersion);
@@ -38,6 +39,14 @@ struct cuda_functions {
   WEFT_CUDA(wait_stream, cuStreamSynchronize);
   WEFT_CUDA(allocate, cuMemAlloc);
   WEFT_CUDA(deallocate, cuMemFree);
+  WEFT_CUDA(granularity, cuMemGetAllocationGranularity);
+  WEFT_CUDA(reserve_addresses, cuMemAddressReserve);
+  WEFT_CUDA(free_addresses, cuMemAddressFree);
+  WEFT_CUDA(create_memory, cuMemCreate);
+  WEFT_CUDA(release_memory, cuMemRelease);
+  WEFT_CUDA(map_memory, cuMemMap);
+  WEFT_CUDA(unmap_memory, cuMemUnmap);
+  WEFT_CUDA(set_access, cuMemSetAccess);
   WEFT_CUDA(allocate_host, cuMemHostAlloc);
   WEFT_CUDA(deallocate_host, cuMemFreeHost);
   WEFT_CUDA(to_device, cuMemcpyHtoDAsync);
@@ -48,6 +57,7 @@ struct cuda_functions {
   WEFT_CUDA(destroy_event, cuEventDestroy);
   WEFT_CUDA(record_event, cuEventRecord);
   WEFT_CUDA(query_event, cuEventQuery);
+  WEFT_CUDA(wait_event, cuEventSynchronize);
   WEFT_CUDA(await_event, cuStreamWaitEvent);
   WEFT_CUDA(load_module, cuModuleLoadData);
   WEFT_CUDA(unload_module, cuModuleUnload);
@@ -123,10 +133,13 @@ class cuda_backend : public jit_backend {
   const char* name() const override { return "cuda"; }
   /// The queue of kernels and copies, for events.
   const cuda_queue& queue() const { return queue_; }
+  const cuda_functions& driver() const { return driver_; }
   [[gnu::cold]] std::string description() const override;
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t) noexcept override;
+  [[gnu::cold]] device_room room() const override;
+  mapped_memory* mapped() override { return pages_.get(); }
   void fill_zero(void* memory, std::size_t bytes) override;
 
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
@@ -183,6 +196,7 @@ class cuda_backend : public jit_backend {
   std::optional<cublaslt> products_;
   void* workspace_;
   group_limits limits_;
+  std::unique_ptr<mapped_memory> pages_;  // null if the device cannot map memory
 };
 
 }  // namespace weft::gpu

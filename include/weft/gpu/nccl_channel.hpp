@@ -6,35 +6,17 @@
 // event behind it, have to wait until the communicator's state says so.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include <weft/gpu/cuda.hpp>
+#include <weft/gpu/cuda_event.hpp>
 #include <weft/gpu/nccl_library.hpp>
 
 namespace weft::gpu {
-
-/// An event of the driver. Requires the device's context.
-class cuda_event {
- public:
-  explicit cuda_event(const cuda_functions& driver);
-  cuda_event(const cuda_event&) = delete;
-  cuda_event& operator=(const cuda_event&) = delete;
-  ~cuda_event() { driver_.destroy_event(event_); }
-
-  void record(CUstream stream) { driver_.check(driver_.record_event(event_, stream), "cuEventRecord"); }
-  void hold_back(CUstream stream) const {
-    driver_.check(driver_.await_event(stream, event_, 0), "cuStreamWaitEvent");
-  }
-  bool is_over() const;
-
- private:
-  const cuda_functions& driver_;
-  CUevent event_ = nullptr;
-};
 
 /// What an operation queues on a channel's stream: stages, after everything that was queued on the device
 /// before the operation was posted.
@@ -45,7 +27,22 @@ struct nccl_task {
   cuda_event ready, done;
   bool may_start = false;  // the ranks have agreed
   bool is_queued = false;  // all of it is on the stream
-  bool is_over = false;
+  std::atomic<bool> is_over = false;
+};
+
+/// The memory of its operands, from which other threads may allocate.
+class nccl_use : public queue_use {
+ public:
+  explicit nccl_use(std::weak_ptr<const nccl_task> task) : task_(std::move(task)) {}
+  void close() noexcept override {}
+  bool is_over() override {
+    const auto task = task_.lock();
+    return !task || task->is_over;
+  }
+  void wait() override {}  // the rank has to make calls, and may be the one that waits
+
+ private:
+  std::weak_ptr<const nccl_task> task_;
 };
 
 /// A communicator of NCCL, its stream, and its tasks.

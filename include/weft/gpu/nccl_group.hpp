@@ -54,7 +54,9 @@ class nccl_group : public nccl_part {
   }
 
   /// A task whose stages come after what is queued on the device now.
-  std::shared_ptr<nccl_task> new_task() const;
+  /// A task for an operation. The memory of its operands, if it is freed before, is not reused until it is
+  /// over.
+  std::shared_ptr<nccl_task> new_task(const operation& o) const;
 
  private:
   bool is_formed() const {

@@ -73,6 +73,7 @@ class opencl_backend : public jit_backend {
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* memory, std::size_t) noexcept override;
+  [[gnu::cold]] device_room room() const override;
   void fill_zero(void* memory, std::size_t bytes) override;
 
  protected:

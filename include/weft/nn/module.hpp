@@ -69,6 +69,8 @@ concept module = !detail::is_tensor<T> && !detail::is_container<T> && !detail::i
 using state_dict_t = std::vector<std::pair<std::string, std::shared_ptr<tensor_state>>>;
 
 namespace detail {
+/// Names the memory of tensors, for lists of what it is used for; that of a tied one by its first name.
+void name_memory(const state_dict_t& all);
 template <tensors_of Which, class M, class F>
 void for_each_named(M& m, F& f) {
   const auto with_name = [&](const named_path& path, auto& t) { f(path.text, t); };
@@ -79,6 +81,7 @@ state_dict_t named(const M& m) {
   state_dict_t all;
   const auto append = [&](const std::string& name, const auto& t) { all.emplace_back(name, t.state()); };
   for_each_named<Which>(m, append);
+  name_memory(all);
   return all;
 }
 /// The tensors without names, which avoids building strings.
@@ -207,7 +210,8 @@ inline void no_longer_deferred(tensor_state& p) {
 template <element T>
 void materialize_state(tensor_state& p) {
   if (!p.is_deferred()) return;
-  p.memory = p.where.allocate(p.bytes());
+  p.memory = p.where.allocate(p.bytes(), "parameter");
+  if (p.divided) p.memory.set_name(p.divided->name);
   draw_own<T>(p, p.where, p.memory.data(), 0, p.extents.size());
   no_longer_deferred(p);
 }
@@ -229,8 +233,9 @@ void draw(tensor_state& p, random_key key) {
 /// if they had been created with them.
 template <class M>
 void materialize(M& m) {
-  for_each_parameter(m, []<class P>(const std::string&, const P& p) {
+  for_each_parameter(m, []<class P>(const std::string& name, const P& p) {
     detail::materialize_state<typename P::value_type>(*p.state());
+    p.state()->memory.set_name(name);
   });
 }
 

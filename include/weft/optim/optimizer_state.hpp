@@ -100,6 +100,8 @@ class optimizer_state {
                                                   std::string_view name, const tensor_state& like,
                                                   dtype type) {
     auto t = make_zeros(like.where, like.extents, type);
+    t->memory.describe("optimizer state");
+    t->memory.set_name(std::string(kind) + " of " + std::string(name));
     insert(place, kind, name, t);
     return t;
   }

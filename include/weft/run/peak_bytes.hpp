@@ -8,6 +8,11 @@
 //   });
 #pragma once
 
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
 #include <weft/device/counting.hpp>
 #include <weft/device/device.hpp>
 #include <weft/run/arena.hpp>
@@ -43,4 +48,25 @@ std::size_t peak_bytes(Step&& step, bool holds_messages = true) {
   return nowhere.memory().figures().peak;
 }
 
+/// A way to run a step, for `what_fits`.
+struct memory_choice {
+  std::string name;
+  std::function<void(const device&)> step;
+};
+
+/// The peak of a choice.
+struct memory_need {
+  std::string name;
+  std::size_t peak = 0;
+};
+
+/// Of several ways to run a step those that hold at most `bytes` at any time, in their order; computed as
+/// `peak_bytes` does. After an error: what_fits(e.shortage.attainable(), choices).
+[[gnu::cold]] std::vector<memory_need> what_fits(std::size_t bytes, std::span<const memory_choice> choices,
+                                                 bool holds_messages = true);
+
 }  // namespace weft
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/peak_bytes.ipp>
+#endif

@@ -86,6 +86,11 @@ class specialization {
     return value(plan_.outputs[static_cast<std::size_t>(output)]).result.type;
   }
 
+  /// The op that computes it; of a fused kernel the last one.
+  const char* output_op(int output) const {
+    return value(plan_.outputs[static_cast<std::size_t>(output)]).op;
+  }
+
   /// The device memory of leaf `l` in the next runs.
   void set_leaf(std::size_t l, void* memory) { leaves_[static_cast<int>(l)] = memory; }
   /// The device memory of output `o` in the next runs.

@@ -54,8 +54,8 @@ struct tensor_state {
   std::function<void()> arrive;        // waits for elements in flight from other ranks
   std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
 
-  tensor_state(const device& d, const shape& s, dtype t)
-      : tensor_state(d, s, t, d.allocate(bytes_of(s, t))) {}
+  tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
+      : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
   tensor_state(const device& d, const shape& s, dtype t, buffer m)
       : where(d), memory(std::move(m)), extents(s), type(t) {}
   std::size_t bytes() const { return bytes_of(extents, type); }
@@ -75,8 +75,10 @@ struct tensor_state {
 
 // Not inlined: they are called in many places and allocate anyway.
 
-/// A tensor with uninitialized elements.
-std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type);
+/// A tensor with uninitialized elements. `what` it is, for lists of what memory is used for; a string that is
+/// never freed.
+std::shared_ptr<tensor_state> make_state(const device& where, const shape& extents, dtype type,
+                                         const char* what = "");
 /// A tensor of zeros.
 std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type);
 /// A copy of the state that refers to the same elements; shape, gradient and device can be changed

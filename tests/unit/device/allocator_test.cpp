@@ -29,7 +29,7 @@ void require(bool holds, const char* what) {
 /// A device of a fixed size that fails when it is told to, with addresses whose pages are mapped by calls.
 /// It checks what it is given back.
 struct strict_device : cpu::cpu_backend, mapped_memory {
-  strict_device(std::size_t bytes, double fails) : cpu_backend(1), capacity(bytes), fails_(fails) {}
+  strict_device(std::size_t bytes, double fails) : cpu_backend(1), most(bytes), fails_(fails) {}
   ~strict_device() override { CHECK(held == 0); }
 
   void* allocate(std::size_t bytes) override {
@@ -49,11 +49,12 @@ struct strict_device : cpu::cpu_backend, mapped_memory {
     }
     cpu_backend::deallocate(memory, bytes);
   }
-  device_room room() const override { return {capacity, capacity - held}; }
+  device_room room() const override { return {most, most - held}; }
   mapped_memory* mapped() override { return this; }
 
   static constexpr std::size_t page = 2 * mebibyte;
   std::size_t page_bytes() const override { return page; }
+  std::size_t capacity() const override { return most; }
   void* reserve(std::size_t bytes) override {
     void* const at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw device_error("no addresses");
@@ -78,7 +79,7 @@ struct strict_device : cpu::cpu_backend, mapped_memory {
     held -= bytes;
   }
 
-  const std::size_t capacity;
+  const std::size_t most;
   std::atomic<std::size_t> held = 0;
   std::map<void*, std::size_t> blocks;
   std::set<char*> pages;
@@ -90,7 +91,7 @@ struct strict_device : cpu::cpu_backend, mapped_memory {
     const std::lock_guard lock(mutex);
     const bool fails = std::uniform_real_distribution<>(0, 1)(random_) < fails_;
     faults += fails;
-    if (fails || held + bytes > capacity) throw out_of_memory_error("strict: no memory");
+    if (fails || held + bytes > most) throw out_of_memory_error("strict: no memory");
     held += bytes;
   }
   double fails_;
@@ -129,8 +130,8 @@ void check_marks(const held_block& b) {
           "a block was overwritten while it was in use");
 }
 
-/// Requests and frees at random. Blocks hold marks at both ends and in the middle: where two overlap, or one is
-/// given out while it is still used, a mark is wrong.
+/// Requests and frees at random. Blocks hold marks at both ends and in the middle: where two overlap, or one
+/// is given out while it is still used, a mark is wrong.
 void use_at_random(const device& d, unsigned seed, int rounds, bool with_uses, std::size_t most,
                    long& out_of_memory) {
   std::mt19937 random(seed);
@@ -331,7 +332,9 @@ TEST_CASE("allocator: requests that grow are served where segments expand, and f
 
   const auto on = std::make_shared<strict_device>(72 * mebibyte, 0);
   const device d(on, {.expandable_segments = true});
-  { const buffer a = d.allocate(20 * mebibyte), b = d.allocate(20 * mebibyte), c = d.allocate(20 * mebibyte); }
+  {
+    const buffer a = d.allocate(20 * mebibyte), b = d.allocate(20 * mebibyte), c = d.allocate(20 * mebibyte);
+  }
   CHECK(d.memory().figures().requests == 3);
   const buffer all = d.allocate(64 * mebibyte);  // 60 MiB of it are there
   CHECK(d.memory().figures().reserved == 64 * mebibyte);
@@ -353,7 +356,8 @@ TEST_CASE("allocator: pages in the middle of the range go back, and their addres
   CHECK(on->held == 40 * mebibyte);
 }
 
-TEST_CASE("allocator: a block that another queue uses is reused when that is over, or when memory is wanted") {
+TEST_CASE(
+    "allocator: a block that another queue uses is reused when that is over, or when memory is wanted") {
   const device d(std::make_shared<strict_device>(8 * mebibyte, 0), {});
   const auto use = std::make_shared<other_queue>(), second = std::make_shared<other_queue>();
   buffer a = d.allocate(4 * mebibyte);
@@ -361,6 +365,11 @@ TEST_CASE("allocator: a block that another queue uses is reused when that is ove
   CHECK(d.memory().record_use(a.part(100).data(), use));
   CHECK(d.memory().record_use(at, second));
   CHECK_FALSE(d.memory().record_use(&use, use));
+  const auto over = std::make_shared<other_queue>();
+  over->is_done = true;
+  CHECK(d.memory().record_use(at, over));
+  CHECK(d.memory().record_use(at, second));
+  CHECK(over.use_count() == 1);  // uses that are over do not pile up
   a = {};
   CHECK(use->is_closed);
   CHECK(d.memory().figures().in_use == 0);
@@ -420,9 +429,10 @@ TEST_CASE("allocator: options as text, and what is wrong with them") {
   CHECK_FALSE(memory_options::parse("expandable_segments:false").expandable_segments);
   CHECK(memory_options::parse("").max_split_size == memory_options::unlimited);
   for (const char* wrong :
-       {"max_split:3", "max_split_size_mb:0", "max_split_size_mb:-1", "max_split_size_mb:1.5", "expandable_segments",
-        "max_split_size_mb:", "garbage_collection_threshold:1.1", "garbage_collection_threshold:nan",
-        "expandable_segments:True", ":", ",", "max_split_size_mb:4,", "max_split_size_mb:4,max_split_size_mb:8"}) {
+       {"max_split:3", "max_split_size_mb:0", "max_split_size_mb:-1", "max_split_size_mb:1.5",
+        "expandable_segments", "max_split_size_mb:", "garbage_collection_threshold:1.1",
+        "garbage_collection_threshold:nan", "expandable_segments:True", ":", ",", "max_split_size_mb:4,",
+        "max_split_size_mb:4,max_split_size_mb:8"}) {
     CAPTURE(wrong);
     CHECK_THROWS_WITH_AS(memory_options::parse(wrong), doctest::Contains("weft: WEFT_ALLOC_CONF: \""),
                          usage_error);

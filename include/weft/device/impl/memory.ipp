@@ -9,6 +9,7 @@ namespace weft {
 
 WEFT_DEFINE caching_allocator::~caching_allocator() {
   await_uses(true);
+  for (memory_block* block : awaited_) pool_.give(*block);  // of queues that will never end
   trim(0);
   if (range_) device_->mapped()->unreserve(range_, range_bytes_);
 }
@@ -46,6 +47,7 @@ WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_
   memory_block* const block = pool_.holding(address);
   if (!block || block->is != memory_block::use::taken) return false;
   awaited_.reserve(figures_.blocks + awaited_.size());
+  std::erase_if(block->uses, [](const auto& earlier) { return is_over(*earlier, false); });
   block->uses.push_back(std::move(use));
   return true;
 }
@@ -98,7 +100,7 @@ WEFT_DEFINE mapped_memory* caching_allocator::range() {
   mapped_memory* const pages = device_->mapped();
   if (has_range_ || !pages) return range_ ? pages : nullptr;
   has_range_ = true;
-  const std::size_t page = pages->page_bytes(), total = device_->room().total;
+  const std::size_t page = pages->page_bytes(), total = pages->capacity();
   const std::size_t bytes = (total + total / 8) / page * page;  // more than there is, for holes
   if (bytes == 0) return nullptr;
   char* const at = static_cast<char*>(pages->reserve(bytes));
@@ -113,15 +115,16 @@ WEFT_DEFINE mapped_memory* caching_allocator::range() {
   return pages;
 }
 
+WEFT_DEFINE bool caching_allocator::is_over(queue_use& use, bool waits) noexcept {
+  try {
+    if (waits) use.wait();
+    return use.is_over();
+  } catch (...) { return true; }  // the device has failed: nothing more runs there
+}
+
 WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
-  const auto is_over = [&](queue_use& use) {
-    try {
-      if (waits) use.wait();
-      return waits || use.is_over();
-    } catch (...) { return true; }  // the device has failed: nothing more runs there
-  };
   std::erase_if(awaited_, [&](memory_block* block) {
-    while (!block->uses.empty() && is_over(*block->uses.back())) block->uses.pop_back();
+    while (!block->uses.empty() && is_over(*block->uses.back(), waits)) block->uses.pop_back();
     if (!block->uses.empty()) return false;
     figures_.awaited -= block->bytes;
     pool_.give(*block);

@@ -41,7 +41,8 @@ WEFT_DEFINE std::string out_of_memory_text(std::string_view error, const char* w
                                            const device_room& room) {
   std::string text(error);
   if (*what) text += std::string(" for ") + what;
-  text += "\n  in use: " + bytes_text(f.in_use) + ", cached: " + bytes_text(f.reserved - f.in_use - f.awaited);
+  text +=
+      "\n  in use: " + bytes_text(f.in_use) + ", cached: " + bytes_text(f.reserved - f.in_use - f.awaited);
   if (f.largest_free) text += ", of which the largest block is " + bytes_text(f.largest_free);
   if (f.awaited) text += ", freed and used by other queues: " + bytes_text(f.awaited);
   if (room.total) text += "; the device has " + bytes_text(room.total);
@@ -50,8 +51,8 @@ WEFT_DEFINE std::string out_of_memory_text(std::string_view error, const char* w
   return text;
 }
 
-WEFT_DEFINE std::string summary_text(const memory_figures& f, const memory_options& o, const device_room& room,
-                                     std::size_t limit) {
+WEFT_DEFINE std::string summary_text(const memory_figures& f, const memory_options& o,
+                                     const device_room& room, std::size_t limit) {
   std::string text;
   const auto row = [&](const char* name, const std::string& value) {
     char line[128];

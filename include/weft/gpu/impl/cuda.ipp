@@ -4,6 +4,7 @@
 
 #include <weft/base/config.hpp>
 #include <weft/gpu/cuda.hpp>
+#include <weft/gpu/cuda_pages.hpp>
 
 namespace weft {
 namespace gpu {
@@ -80,6 +81,8 @@ WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
       limits_.tensor_core_memory =
           driver_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, queue_.device);
     products_.emplace();
+    if (driver_.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, queue_.device) != 0)
+      pages_ = std::make_unique<cuda_pages>(driver_, queue_);
   } catch (const device_error&) {
     deallocate(workspace_, cublaslt::workspace_bytes);
     throw;
@@ -121,6 +124,13 @@ WEFT_DEFINE void cuda_backend::deallocate(void* memory, std::size_t) noexcept {
     driver_.deallocate(address(memory));
   } catch (const device_error&) {  // the context no longer exists, nor does the memory
   }
+}
+
+WEFT_DEFINE device_room cuda_backend::room() const {
+  device_room all;
+  const auto current = queue_.use();
+  driver_.check(driver_.memory_info(&all.free, &all.total), "cuMemGetInfo");
+  return all;
 }
 
 WEFT_DEFINE void* cuda_backend::allocate_staging(std::size_t bytes) {

@@ -10,16 +10,6 @@
 namespace weft {
 namespace gpu {
 
-WEFT_DEFINE cuda_event::cuda_event(const cuda_functions& driver) : driver_(driver) {
-  driver_.check(driver_.create_event(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-}
-
-WEFT_DEFINE bool cuda_event::is_over() const {
-  const CUresult result = driver_.query_event(event_);
-  if (result != CUDA_ERROR_NOT_READY) driver_.check(result, "cuEventQuery");
-  return result == CUDA_SUCCESS;
-}
-
 WEFT_DEFINE nccl_channel::nccl_channel(const nccl_functions& nccl, const cuda_functions& driver,
                                        cuda_backend& gpu, int rank, int size)
     : nccl_(nccl), driver_(driver), gpu_(gpu), queue_(driver, gpu.queue().device), rank_(rank), size_(size) {}
@@ -68,6 +58,7 @@ WEFT_DEFINE char* nccl_channel::scratch(std::size_t bytes) {
 }
 
 WEFT_DEFINE void nccl_channel::abort() noexcept {
+  tasks_.clear();
   if (!comm_) return;
   try {
     const auto current = queue_.use();

@@ -68,10 +68,13 @@ WEFT_DEFINE void nccl_group::advance() {
   for (auto& [peer, p] : pairs_) p.channel->advance();
 }
 
-WEFT_DEFINE std::shared_ptr<nccl_task> nccl_group::new_task() const {
+WEFT_DEFINE std::shared_ptr<nccl_task> nccl_group::new_task(const operation& o) const {
   const auto current = owner->gpu.queue().use();
   auto task = std::make_shared<nccl_task>(owner->driver);
   task->ready.record(owner->gpu.queue().stream);
+  const void *const in = o.in.data, *const out = o.out.data;
+  for (const void* operand : {in, in == out ? nullptr : out})
+    if (operand) owner->where.memory().record_use(operand, std::make_shared<nccl_use>(task));
   return task;
 }
 
@@ -83,7 +86,7 @@ WEFT_DEFINE nccl_collective::nccl_collective(std::shared_ptr<nccl_group> g, oper
     agreed.agrees_only = true;
     agreement_.emplace(group_->host->pass_on(std::move(agreed)));
   }
-  task_ = group_->new_task();
+  task_ = group_->new_task(what_);
   if (is_reduction(what_.kind)) plan_reduction();
   else plan(what_);
   channel_->push(task_);
@@ -184,7 +187,7 @@ WEFT_DEFINE nccl_message::nccl_message(std::shared_ptr<nccl_group> g, operation 
   const bool sends = what_.kind == collective::send;
   leads_ = group_->rank < what_.root;
   const int tag = 2 * what_.tag + (sends == leads_ ? 1 : 0);
-  task_ = group_->new_task();
+  task_ = group_->new_task(what_);
   task_->may_start = true;
   task_->stages.emplace_back([this, sends] {
     nccl_channel& over = *group_->pair(what_.root).channel;

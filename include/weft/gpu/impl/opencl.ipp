@@ -67,6 +67,12 @@ WEFT_DEFINE void opencl_backend::deallocate(void* memory, std::size_t) noexcept 
   objects_.erase(found);
 }
 
+WEFT_DEFINE device_room opencl_backend::room() const {
+  cl_ulong bytes = 0;
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
+  return {static_cast<std::size_t>(bytes), 0};
+}
+
 WEFT_DEFINE void opencl_backend::fill_zero(void* memory, std::size_t bytes) {
   if (bytes == 0) return;
   const place at = find(memory);

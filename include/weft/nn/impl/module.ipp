@@ -12,9 +12,15 @@ namespace detail {
                                                                             const initializer& init,
                                                                             const device& where) {
   auto p = make_recycled<tensor_state>(
-      where, extents, type, where.defers_parameters() ? buffer() : where.allocate(bytes_of(extents, type)));
+      where, extents, type,
+      where.defers_parameters() ? buffer() : where.allocate(bytes_of(extents, type), "parameter"));
   p->init = init;
   return p;
+}
+
+WEFT_DEFINE void name_memory(const state_dict_t& all) {
+  for (auto named = all.rbegin(); named != all.rend(); ++named)
+    if (named->second) named->second->memory.set_name(named->first);
 }
 
 #ifdef WEFT_COMPILED

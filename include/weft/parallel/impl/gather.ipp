@@ -129,7 +129,7 @@ WEFT_DEFINE void parameter_gatherer::arrive(int u) {
   const state_ptr message = in_type(dtype::f32, a.message);
   for (int m : a.chosen) {
     tensor_state& whole = *of.at(m).whole;
-    if (apart_) whole.memory = where_.allocate(whole.bytes());
+    if (apart_) whole.memory = where_.allocate(whole.bytes(), "gathered parameter");
     at(u).present[static_cast<std::size_t>(m)] = true;
   }
   for (int p = 0; p < of.parts(); ++p) {

@@ -23,7 +23,7 @@ WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::pla
 WEFT_DEFINE void* context::arena(std::size_t bytes) {
   if (bytes > arena_bytes_) {
     arena_ = {};
-    arena_ = device_.allocate(bytes);
+    arena_ = device_.allocate(bytes, "arena of programs");
     arena_bytes_ = bytes;
   }
   return arena_.data();

@@ -47,7 +47,8 @@ WEFT_DEFINE void set_outputs(const context& c, specialization& i, tensor_list& o
     const bool adds = o < sums.size() && sums[o] && i.has_output(number) && i.can_add(number);
     if (adds) outputs[o] = sums[o];
     else if (!outputs[o] && i.has_output(number))
-      outputs[o] = make_state(c.where(), i.output_extents(number), i.output_type(number));
+      outputs[o] =
+          make_state(c.where(), i.output_extents(number), i.output_type(number), i.output_op(number));
     i.set_output(o, {outputs[o] ? outputs[o]->memory.data() : nullptr, adds});
   }
 }

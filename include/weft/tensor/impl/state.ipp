@@ -8,8 +8,9 @@
 namespace weft {
 
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> make_state(const device& where,
-                                                                       const shape& extents, dtype type) {
-  return make_recycled<tensor_state>(where, extents, type);
+                                                                       const shape& extents, dtype type,
+                                                                       const char* what) {
+  return make_recycled<tensor_state>(where, extents, type, what);
 }
 
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {

@@ -2,7 +2,10 @@
 // Definitions of <weft/device/cpu/backend.hpp>.
 #pragma once
 
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include <fstream>
 
 #include <weft/base/config.hpp>
 #include <weft/device/cpu/backend.hpp>
@@ -20,7 +23,15 @@ WEFT_DEFINE void* cpu_backend::allocate(std::size_t bytes) {
 WEFT_DEFINE device_room cpu_backend::room() const {
   const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || bytes <= 0) return {};
-  return {static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes), 0};
+  const auto in_bytes = [&](long n) { return static_cast<std::size_t>(n) * static_cast<std::size_t>(bytes); };
+  device_room all{in_bytes(pages), in_bytes(std::max(::sysconf(_SC_AVPHYS_PAGES), 0L))};
+  rlimit addresses{};
+  long used = 0;
+  if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY &&
+      std::ifstream("/proc/self/statm") >> used)
+    all.free =
+        std::min(all.free, addresses.rlim_cur - std::min<std::size_t>(addresses.rlim_cur, in_bytes(used)));
+  return all;
 }
 
 WEFT_DEFINE void cpu_backend::launch(const kernel_call& call) {

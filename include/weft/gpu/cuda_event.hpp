@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Events of the CUDA driver, and streams of the caller's that use memory of a device.
+//
+//   where.memory().record_use(t.data(), std::make_shared<gpu::cuda_stream_use>(gpu, stream));
+#pragma once
+
+#include <weft/gpu/cuda.hpp>
+
+namespace weft::gpu {
+
+/// An event of the driver. Requires the device's context.
+class cuda_event {
+ public:
+  explicit cuda_event(const cuda_functions& driver);
+  cuda_event(const cuda_event&) = delete;
+  cuda_event& operator=(const cuda_event&) = delete;
+  ~cuda_event() { driver_.destroy_event(event_); }
+
+  void record(CUstream stream) { driver_.check(driver_.record_event(event_, stream), "cuEventRecord"); }
+  void hold_back(CUstream stream) const {
+    driver_.check(driver_.await_event(stream, event_, 0), "cuStreamWaitEvent");
+  }
+  bool is_over() const;
+  void wait() const { driver_.check(driver_.wait_event(event_), "cuEventSynchronize"); }
+
+ private:
+  const cuda_functions& driver_;
+  CUevent event_ = nullptr;
+};
+
+/// The use of memory by a stream beside that of its device: PyTorch's record_stream. It ends with what is
+/// queued there when the memory is freed.
+class cuda_stream_use : public queue_use {
+ public:
+  /// Refers to the device, to whose context the stream belongs.
+  cuda_stream_use(const cuda_backend& gpu, CUstream stream);
+
+  void close() noexcept override;
+  bool is_over() override;
+  void wait() override;
+
+ private:
+  const cuda_backend& gpu_;
+  CUstream stream_;
+  bool is_closed_ = false;
+  std::optional<cuda_event> end_;  // then
+};
+
+}  // namespace weft::gpu
+
+#ifndef WEFT_COMPILED
+#include <weft/gpu/impl/cuda_event.ipp>
+#endif
