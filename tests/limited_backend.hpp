@@ -12,7 +12,8 @@ namespace weft::test {
 /// The CPU with so many bytes and no more.
 class limited_backend : public cpu::cpu_backend {
  public:
-  explicit limited_backend(std::size_t bytes) : cpu_backend(1), left_(bytes) {}
+  explicit limited_backend(std::size_t bytes) : cpu_backend(1), most_(bytes), left_(bytes) {}
+  device_room room() const override { return {most_, left_}; }
   void* allocate(std::size_t bytes) override {
     if (bytes > left_)
       throw out_of_memory_error("weft: the limited device has " + std::to_string(left_) +
@@ -26,6 +27,7 @@ class limited_backend : public cpu::cpu_backend {
   }
 
  private:
+  const std::size_t most_;
   std::atomic<std::size_t> left_;
 };
 

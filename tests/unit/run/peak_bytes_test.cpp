@@ -8,6 +8,7 @@
 #include <weft/weft.hpp>
 
 #include "../../../examples/gpt2.hpp"
+#include "../../limited_backend.hpp"
 
 using namespace weft;
 
@@ -76,6 +77,11 @@ void train(Model model, Optimizer optimizer, const device& where, Loss loss) {
   }
 }
 
+void train_rows(const device& d, index_t rows) {
+  const auto x = zeros<float>(extents<dyn, 2>{rows, 2}, d);
+  train(create<mlp>(d), sgd{}, d, [&](const mlp& m) { return mean(square(m(x))); });
+}
+
 template <class Model>
 Model on(const device& where) {
   Model m;
@@ -116,4 +122,36 @@ TEST_CASE("of training steps, before they run") {
   };
   CHECK(peak_bytes(static_gpt) == measured(static_gpt));
   CHECK(measured(static_gpt) <= measured(gpt));
+}
+
+TEST_CASE("of choices those that fit, with their peaks") {
+  const auto step = [](index_t rows) {
+    return [=](const device& d) { return train_rows(d, rows); };
+  };
+  const memory_choice choices[] = {{"64 rows", step(64)}, {"8 rows", step(8)}, {"16 rows", step(16)}};
+  const auto fitting = what_fits(measured(step(16)), choices);
+  REQUIRE(fitting.size() == 2);
+  CHECK(fitting[0].name == "8 rows");
+  CHECK(fitting[0].peak == measured(step(8)));
+  CHECK(fitting[1].name == "16 rows");
+  CHECK(what_fits(measured(step(8)) - 1, choices).empty());
+}
+
+TEST_CASE("an error without memory names parameters by their paths, and values by their ops") {
+  const device d(std::make_shared<test::limited_backend>(std::size_t{1} << 20));
+  const auto model = create<mlp>(d);
+  CHECK(named_parameters(model).size() == 6);
+  context c(d);
+  const auto x = zeros<float>(extents<dyn, 64>{1024, 64}, d);
+  const auto kept = eval(tanh(x), c);
+  std::string said;
+  try {
+    eval(matmul(x, zeros<float>(extents<64, 512>{}, d)), c);
+  } catch (const out_of_memory_error& e) {
+    said = e.what();
+  }
+  CAPTURE(said);
+  CHECK(said.find(" for contract\n  in use: ") != std::string::npos);
+  CHECK(said.find("\n    262144 bytes  tanh") != std::string::npos);
+  CHECK(said.find("\n    16384 bytes  parameter second.weight") != std::string::npos);
 }
