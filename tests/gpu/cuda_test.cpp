@@ -535,15 +535,78 @@ TEST_CASE("cuda: what is launched together computes what the CPU computes one by
 TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a steady one") {
   const step_calls two = steady_step(2), four = steady_step(4);
   CHECK((four.launches - two.launches) / 2 == 26);
-  CHECK(two.of_update == 2);  // all rows for the norm, all parameters
-  CHECK(four.of_update == 2);
-  CHECK(two.waits == 2);  // the norm and the loss, each with what native ops have refused before
-  CHECK(four.waits == 2);
+  CHECK(two.of_update == 3);  // all rows for the norm, the norm and the clipping factor, all parameters
+  CHECK(four.of_update == 3);
+  CHECK(two.waits == 1);  // the loss, with what native ops have refused before
+  CHECK(four.waits == 1);
   // The columns of many rows are folded in blocks, by a second launch after each that folds columns.
   CHECK((steady_step(4, 20).launches - steady_step(2, 20).launches) / 2 == 28);
   CHECK(two.allocations == 0);
   CHECK(four.allocations == 0);
   CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: the norm that the device computes has the bits of the host's, and waits when it is read") {
+  const device d = nvidia();
+  // Gradients whose squares are far apart, subnormal, zero, infinite, and not a number.
+  for (const float special : {1.f, 0.f, 1e-30f, 1e-42f, 3e38f, INFINITY, NAN}) {
+    CAPTURE(special);
+    const auto measured_on = [&](const device& where, double clip) {
+      context c(where);
+      tensor_list gradients;
+      for (std::uint64_t seed : {1, 2}) {
+        std::vector<float> values = randn<float>(extents<dyn>{700}, {.seed = seed}).to_vector();
+        for (std::size_t i = 0; i < values.size(); i += 3) values[i] *= std::ldexp(1.f, -int(i % 60));
+        if (special == 0.f) std::fill(values.begin(), values.end(), 0.f);
+        else values[seed * 5] = special;
+        gradients.push_back(from(extents<dyn, dyn>{100, 7}, values, where).state());
+        gradients.push_back(from(extents<dyn>{700}, values, where).state());
+      }
+      self_communicator alone;
+      const long waits = fake_cuda::calls("cuStreamSynchronize");
+      auto m = parallel::measured_gradients(c, gradients, alone, {}, 0.25, 8, clip);
+      CHECK(fake_cuda::calls("cuStreamSynchronize") == waits);
+      const double host = parallel::norm_over_ranks(c, gradients, alone, {}) / 8 * 0.25;
+      std::vector<double> all{m.norm, m.scale.as<float>(where).item(), m.scale.as<double>(where).item()};
+      const bool same = all[0] == host || (std::isnan(all[0]) && std::isnan(host));
+      CHECK(same);
+      const double expected = 0.25 / 8 * (clip > 0 ? clip_factor(host, clip) : 1.0);
+      const bool same_scale = all[2] == expected || (std::isnan(all[2]) && std::isnan(expected));
+      CHECK(same_scale);
+      const bool rounded = all[1] == static_cast<float>(expected) || std::isnan(expected);
+      CHECK(rounded);
+      return all;
+    };
+    for (const double clip : {0.0, 1e-3, 1e30}) {
+      CAPTURE(clip);
+      const auto there = measured_on(d, clip), here = measured_on(default_device(), clip);
+      for (std::size_t i = 0; i < there.size(); ++i) {
+        const bool same = there[i] == here[i] || (std::isnan(there[i]) && std::isnan(here[i]));
+        CHECK(same);
+      }
+    }
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: a step in one call waits once, whatever the number of micro-batches") {
+  const device d = nvidia();
+  classifier model = create<classifier>(d);
+  initialize(model, 3);
+  adamw optimizer;
+  self_communicator alone;
+  auto run = bind<>(model, optimizer, alone, {});
+  const auto x = randn<float>(extents<dyn, 7>{4, 7}, {.seed = 2}, d);
+  const auto labels = generate<std::int32_t>(extents<dyn>{4}, [](index_t i) { return i % 3; }, d);
+  const auto step = [&](index_t m, const step_options& o) {
+    const long before = fake_cuda::calls("cuStreamSynchronize");
+    run.step(m, [&](index_t) { return cross_entropy(model(x), labels); }, o);
+    return fake_cuda::calls("cuStreamSynchronize") - before;
+  };
+  step(1, {});
+  CHECK(step(1, {.clip = 1}) == 1);
+  CHECK(step(3, {.clip = 1}) == 1);
+  CHECK(step(3, {.finite = true}) == 2);  // the losses, before parameters change; the norm
 }
 
 TEST_CASE("cuda: uploads are not waited for, and the host may change what was uploaded") {

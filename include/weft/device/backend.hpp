@@ -15,6 +15,13 @@
 
 namespace weft {
 
+/// One copy from device memory to the host.
+struct host_copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+
 /// A device. Functions throw device_error on failure.
 class backend {
  public:
@@ -38,6 +45,10 @@ class backend {
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   /// Waits like `synchronize`, and copies.
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+  /// Several copies to the host; a device that waits does it once.
+  virtual void download_together(std::span<const host_copy> all) {
+    for (const host_copy& c : all) download(c.to, c.from, c.bytes);
+  }
 
   /// Bytes of device memory, aligned to 64, that `launch(call)` needs at `call.scratch`. They are taken from
   /// the program's arena, so that the allocator's figures, limit and retry include them.

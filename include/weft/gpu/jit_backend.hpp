@@ -49,8 +49,12 @@ class jit_backend : public backend {
   /// is waited for only if they do not fit there.
   void upload(void* to, const void* from, std::size_t bytes) override;
   /// Waits once. Throws value_error if a kernel has reported an invalid operand since the last wait.
-  void download(void* to, const void* from, std::size_t bytes) override { finish(to, from, bytes); }
-  void synchronize() override { finish(nullptr, nullptr, 0); }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    const host_copy one{to, from, bytes};
+    finish({&one, 1});
+  }
+  void download_together(std::span<const host_copy> all) override { finish(all); }
+  void synchronize() override { finish({}); }
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
 
@@ -138,9 +142,9 @@ class jit_backend : public backend {
   }
 
  private:
-  /// Copies `bytes` to the host, which may be none, and waits for everything queued. Keeps what was compiled
-  /// since the last wait. Throws value_error if a kernel has reported an invalid operand.
-  void finish(void* to, const void* from, std::size_t bytes);
+  /// Copies to the host, which may be none, and waits for everything queued. Keeps what was compiled since
+  /// the last wait. Throws value_error if a kernel has reported an invalid operand.
+  void finish(std::span<const host_copy> copies);
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};

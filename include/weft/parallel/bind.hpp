@@ -69,8 +69,7 @@ class bound_run : public Context {
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
     const auto before = this->communicated();
-    const index_t count = micro_batches * this->groups().data().size();
-    recycled_vector<double> losses(static_cast<std::size_t>(count), 0.0);  // of all ranks
+    tensor_list losses;
     const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
     for (index_t j = 0; j < micro_batches; ++j) {
       const index_t number = this->micro_batch(j, micro_batches);
@@ -81,7 +80,7 @@ class bound_run : public Context {
       static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
                     "weft: step: the loss must be a scalar");
       steps.backward(value);
-      losses[static_cast<std::size_t>(number)] = this->loss_weight * static_cast<double>(value.item());
+      losses.push_back(value.state());
     }
     return this->complete_step(losses, o, before);
   }
@@ -98,7 +97,9 @@ class bound_run : public Context {
         optimizer_(&optimizer) {}
 
  private:
-  void update_local(double scale) override { update_parameters(*optimizer_, this->local(), scale, *this); }
+  void update_local(const gradient_scale& scale) override {
+    update_parameters(*optimizer_, this->local(), scale, *this);
+  }
 
   Optimizer* optimizer_;
 };

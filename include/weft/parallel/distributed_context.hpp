@@ -12,6 +12,7 @@
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
 #include <weft/parallel/data_parallel.hpp>
+#include <weft/parallel/norm.hpp>
 
 namespace weft {
 
@@ -37,10 +38,11 @@ class distributed_context : public context {
  public:
   /// Updates the parameters with the mean gradient over ranks and micro-batches, and clears the gradient.
   /// Returns its 2-norm before clipping, which is the same on all ranks and for all strategies. With local
-  /// steps, gradient and norm are those of this rank. In f16, a gradient that is not finite only changes the
-  /// scale of the loss. Throws value_error if `clip` is negative or NaN, and usage_error if there was no
-  /// backward pass since the last step.
-  double step(const step_options& o = {});
+  /// steps, gradient and norm are those of this rank. On one rank the host waits for the device only when it
+  /// reads the norm. In f16, a gradient that is not finite only changes the scale of the loss, for which the
+  /// host waits. Throws value_error if `clip` is negative or NaN, and usage_error if there was no backward
+  /// pass since the last step.
+  pending_number step(const step_options& o = {});
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
   /// step. Collective.
@@ -176,9 +178,10 @@ class distributed_context : public context {
   /// The mean of the losses of all micro-batches. Throws non_finite_error if `o.finite` and one is not
   /// finite.
   step_result mean_of(std::span<const double> losses, const step_options& o) const;
-  /// Ends a step whose micro-batches have been computed: sums `losses`, those of all ranks of which this rank
-  /// has set its own, updates the parameters, and reports what has been communicated since `before`.
-  step_result complete_step(std::span<double> losses, const step_options& o, const communication& before);
+  /// Ends a step whose micro-batches have been computed: updates the parameters, sums the `losses` of the
+  /// micro-batches of this rank over all ranks, and reports what has been communicated since `before`. Waits
+  /// for the device once.
+  step_result complete_step(const tensor_list& losses, const step_options& o, const communication& before);
 
   /// Whether subsequent backward passes are the last of the step; see no_sync.
   void synchronize(bool on) { parallel_->synchronize(on); }
@@ -194,7 +197,7 @@ class distributed_context : public context {
     if (hooks_) parallel_->deliver_gradients();
   }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
-  virtual void update_local(double scale) = 0;
+  virtual void update_local(const gradient_scale& scale) = 0;
   /// Calls what waits for the next change of parameters.
   void begin_update();
   /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been

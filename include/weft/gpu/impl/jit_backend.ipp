@@ -235,26 +235,29 @@ WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::
   }
 }
 
-WEFT_DEFINE void jit_backend::finish(void* to, const void* from, std::size_t bytes) {
+WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
   staging_memory::waiting now(staging_);
   bool asks = false;
   {
     const std::lock_guard lock(mutex_);
     asks = fault_ && std::exchange(natives_pending_, false);
   }
-  constexpr std::size_t apart = 64;
   std::int32_t code = 0;
-  char* staged = nullptr;
+  std::vector<std::pair<host_copy, const char*>> staged;  // to be copied on, and from where
   {
     const auto own = staging_.lock();
-    staged = staging_.part(apart + bytes, [this](std::size_t n) { return allocate_staging(n); });
+    const auto begin = [&](const host_copy& c) {
+      if (c.bytes == 0) return;
+      char* const part = staging_.part(c.bytes, [this](std::size_t n) { return allocate_staging(n); });
+      if (part) staged.emplace_back(c, part);
+      read(part ? part : c.to, c.from, c.bytes);
+    };
+    if (asks) begin({&code, fault_, sizeof code});
+    for (const host_copy& c : copies) begin(c);
     now.begin();
-    if (asks) read(staged ? static_cast<void*>(staged) : &code, fault_, sizeof code);
-    if (bytes > 0) read(staged ? staged + apart : to, from, bytes);
   }
   wait();
-  if (staged && bytes > 0) std::memcpy(to, staged + apart, bytes);
-  if (staged && asks) std::memcpy(&code, staged, sizeof code);
+  for (const auto& [c, part] : staged) std::memcpy(c.to, part, c.bytes);
   const std::lock_guard lock(mutex_);
   for (const auto& kernel : std::exchange(unkept_, {}))
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())

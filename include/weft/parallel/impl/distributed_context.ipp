@@ -119,7 +119,7 @@ WEFT_DEFINE void distributed_context::check(const step_options& o) {
   if (o.micro_batches < 1) refuse<value_error>({"weft: step: ", o.micro_batches, " micro-batches"});
 }
 
-WEFT_DEFINE double distributed_context::step(const step_options& o) {
+WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   check(o);
   if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
     throw usage_error(
@@ -130,23 +130,44 @@ WEFT_DEFINE double distributed_context::step(const step_options& o) {
   const double mean =
       1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
   loss_weight = 1;
-  const double norm = gradient_norm() * mean;
+  deliver_gradients();
+  const parallel::gradient_measure measured = parallel::measured_gradients(
+      *this, owned_gradients(), groups().owners(), in_step("norm"), mean, loss_scale, o.clip);
   begin_update();
-  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
-    update_local(mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0));
+  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value())))
+    update_local(measured.scale);
   else
     for (const auto& [name, p] : local_) p->grad.reset();
   set_scale();
   end_step();
-  return norm;
+  return measured.norm;
 }
 
-WEFT_DEFINE step_result distributed_context::complete_step(std::span<double> losses, const step_options& o,
+WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& losses, const step_options& o,
                                                            const communication& before) {
   communicator& data = groups().data();
-  if (data.size() > 1) data.all_reduce(losses, reduction::sum, in_step("losses")).wait();
-  step_result r = mean_of(losses, o);
-  r.norm = step(o);
+  const index_t own = static_cast<index_t>(losses.size());
+  const double weight = loss_weight;
+  std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
+  const auto read = [&](const recycled_vector<double>& numbers) {
+    for (index_t j = 0; j < own; ++j)
+      all[static_cast<std::size_t>(micro_batch(j, own))] = weight * numbers[static_cast<std::size_t>(j)];
+    if (data.size() > 1) data.all_reduce(std::span(all), reduction::sum, in_step("losses")).wait();
+    return mean_of(all, o);
+  };
+  step_result r;
+  if (o.finite || data.size() > 1) {  // before parameters change, or while messages are under way
+    r = read(numbers_in(losses));
+    r.norm = step(o);
+  } else {
+    tensor_list numbers = losses;
+    const pending_number norm = step(o);
+    if (norm.pending()) numbers.push_back(norm.pending());
+    recycled_vector<double> values = numbers_in(numbers);
+    const double last = values.back();
+    r = read(values);
+    r.norm = norm.pending() ? last : norm.value();
+  }
   set_communication(r, before);
   return r;
 }
