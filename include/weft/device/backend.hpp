@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -20,6 +22,14 @@ struct host_copy {
   void* to;
   const void* from;
   std::size_t bytes;
+};
+
+/// Work of a device that was recorded instead of executed, and is executed by one call, again and again.
+class recorded_work {
+ public:
+  virtual ~recorded_work() = default;
+  /// Queues the work. Kernels that were given the random key i when they were recorded read keys[i].
+  virtual void replay(std::span<const std::uint64_t> keys) = 0;
 };
 
 /// A device. Functions throw device_error on failure.
@@ -80,6 +90,19 @@ class backend {
   virtual void call_native(const char* op, const native_code& code, const native_operands& operands) = 0;
 
   virtual void synchronize() = 0;
+
+  /// Whether it can record work.
+  virtual bool records() const { return false; }
+  /// From now on the calls of this thread are recorded, until end_recording or abandon_recording. Keys of
+  /// random numbers are then numbers of keys. Uploaded elements are those of every execution. What waits for
+  /// the device or needs memory from it throws usage_error.
+  virtual void begin_recording() {
+    refuse<device_error>({"weft: ", name(), ": this device records no work"});
+  }
+  virtual std::unique_ptr<recorded_work> end_recording() { return nullptr; }
+  virtual void abandon_recording() noexcept {}
+  /// Whether this thread is recording.
+  virtual bool is_recording() const { return false; }
 };
 
 /// Copies `count` contiguous elements within the device.

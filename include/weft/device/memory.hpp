@@ -14,6 +14,7 @@
 #include <bit>
 #include <limits>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include <weft/base/poison.hpp>
@@ -84,10 +85,34 @@ class caching_allocator {
 
  private:
   static constexpr std::size_t classes = 8 * 56;
+
+ public:
+  /// The blocks that recorded work uses between its beginning and its end. While a thread has it open, what
+  /// the thread allocates comes from here, or else from the cached blocks, and what it frees goes here.
+  /// Nobody else gets these blocks before the pool ends.
+  class pool {
+   public:
+    explicit pool(caching_allocator& of) : of_(of) {}
+    pool(const pool&) = delete;
+    pool& operator=(const pool&) = delete;
+    ~pool();
+    /// Only one pool of an allocator can be open at a time: another thread waits.
+    void open();
+    void close() noexcept;
+
+   private:
+    friend caching_allocator;
+    caching_allocator& of_;
+    std::vector<void*> free_[classes];
+  };
+
+ private:
   static constexpr std::size_t class_step(std::size_t octave) {
     return std::size_t{64} << (octave ? octave - 1 : 0);
   }
 
+  /// The pool that this thread has open, or null.
+  pool* own_pool() const { return open_ && user_ == std::this_thread::get_id() ? open_ : nullptr; }
   void* request(std::size_t granted);
   void release() noexcept;
 
@@ -105,6 +130,9 @@ class caching_allocator {
   std::shared_ptr<backend> device_;
   mutable std::mutex mutex_;
   std::vector<void*> free_[classes];  // by class
+  std::mutex opening_;                // held while a pool is open
+  pool* open_ = nullptr;
+  std::thread::id user_;  // who has opened it
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   memory_figures figures_;
 };

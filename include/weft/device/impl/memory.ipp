@@ -10,7 +10,9 @@ namespace weft {
 WEFT_DEFINE void* caching_allocator::allocate(std::size_t bytes, std::size_t& granted) {
   granted = size_class(bytes);
   const std::lock_guard lock(mutex_);
-  auto& blocks = free_[class_number(granted)];
+  pool* const own = own_pool();
+  auto& kept = own ? own->free_[class_number(granted)] : free_[class_number(granted)];
+  auto& blocks = kept.empty() ? free_[class_number(granted)] : kept;
   void* block = nullptr;
   if (blocks.empty()) {
     block = request(granted);
@@ -27,7 +29,8 @@ WEFT_DEFINE void* caching_allocator::allocate(std::size_t bytes, std::size_t& gr
 WEFT_DEFINE void caching_allocator::deallocate(void* block, std::size_t granted) noexcept {
   const std::lock_guard lock(mutex_);
   figures_.in_use -= granted;
-  auto& blocks = free_[class_number(granted)];
+  pool* const own = own_pool();
+  auto& blocks = own ? own->free_[class_number(granted)] : free_[class_number(granted)];
   forbid(block, granted);
   try {
     blocks.push_back(block);
@@ -60,6 +63,32 @@ WEFT_DEFINE void caching_allocator::release() noexcept {
     figures_.reserved -= class_bytes(c) * free_[c].size();
     free_[c].clear();
   }
+}
+
+WEFT_DEFINE void caching_allocator::pool::open() {
+  of_.opening_.lock();
+  const std::lock_guard lock(of_.mutex_);
+  of_.open_ = this;
+  of_.user_ = std::this_thread::get_id();
+}
+
+WEFT_DEFINE void caching_allocator::pool::close() noexcept {
+  {
+    const std::lock_guard lock(of_.mutex_);
+    of_.open_ = nullptr;
+  }
+  of_.opening_.unlock();
+}
+
+WEFT_DEFINE caching_allocator::pool::~pool() {
+  const std::lock_guard lock(of_.mutex_);
+  for (std::size_t c = 0; c < classes; ++c)
+    for (void* block : free_[c]) try {
+        of_.free_[c].push_back(block);
+      } catch (const std::bad_alloc&) {  // the block cannot be cached
+        of_.figures_.reserved -= class_bytes(c);
+        of_.give_back(block, class_bytes(c));
+      }
 }
 
 }  // namespace weft

@@ -458,6 +458,9 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s, std
 }
 
 WEFT_DEFINE void specialization::show(const frame& f, const char* name, const strided& t) {
+  if (f.device.is_recording())
+    refuse<usage_error>({"weft: tap: \"", name,
+                         "\" is in a step that is recorded (.graph = true), and the host would have to wait"});
   std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
   f.device.download(host.data(), t.pointer, host.size());
   f.on_tap({name, t.type, t.extents, host.data()});
