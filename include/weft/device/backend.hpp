@@ -24,6 +24,16 @@ struct host_copy {
   std::size_t bytes;
 };
 
+/// What a device may compute together with a product: f(a b + bias + added), and sums over the depth of an
+/// operand.
+struct product_epilogue {
+  const strided* bias = nullptr;   // of the length of the result's rows; null: 0
+  const strided* added = nullptr;  // of the result's shape; null: 0
+  bool gelu = false;               // f is gelu_tanh, not the identity
+  const strided* sums = nullptr;   // the sums of a's rows, or of b's columns, if `of_right`; null: not wanted
+  bool of_right = false;
+};
+
 /// Work of a device that was recorded instead of executed, and is executed by one call, again and again.
 class recorded_work {
  public:
@@ -79,6 +89,13 @@ class backend {
   /// c = a b over the last two dims, for each index of the others, or c += a b if c.adds. `code` holds the
   /// product compiled for this CPU.
   virtual void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) = 0;
+  /// The same with an epilogue; false, with nothing done, if the device computes it in steps of its own.
+  virtual bool multiply_with(const strided&, const strided&, const strided&, const product_epilogue&) {
+    return false;
+  }
+  /// Whether products of f32 may be computed on tensor cores that round operands to TF32 (10 bits), as
+  /// torch.backends.cuda.matmul.allow_tf32. Without effect on devices that have none.
+  virtual void allow_tf32(bool) {}
   /// Copies elements of `from` to the same indices of `to`, which has the same extents.
   virtual void copy(const strided& from, const strided& to) = 0;
   /// The same for several pairs of tensors of one type, none of which overlaps another one.

@@ -144,6 +144,10 @@ class cuda_backend : public jit_backend {
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
   /// kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override;
+  /// By cuBLASLt's epilogues.
+  bool multiply_with(const strided& a, const strided& b, const strided& c,
+                     const product_epilogue& with) override;
+  void allow_tf32(bool on) override { products_->allow_tf32(on); }
 
  protected:
   const char* dialect() const override { return cuda_dialect; }

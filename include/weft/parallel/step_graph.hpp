@@ -45,9 +45,8 @@ class step_graph {
   step_graph& operator=(const step_graph&) = delete;
 
   const step_form& form() const { return form_; }
+  bool is_warm() const { return warm_; }
   bool is_recorded() const { return work_ != nullptr; }
-  /// Whether the next step is to be recorded, as one of this form has been executed.
-  bool is_next() { return std::exchange(warm_, true); }
 
   /// What a step computes: the losses of its micro-batches, the gradients that it leaves in parameters, and
   /// their measure.
@@ -56,6 +55,8 @@ class step_graph {
     std::shared_ptr<tensor_state> norm;
     gradient_scale scale = 1;
   };
+  /// Executes `compute` in memory that is kept for the recording.
+  const values& warm_up(const tensor_list& parameters, const std::function<values()>& compute);
   /// Records `compute`, whose micro-batches begin with these random states. Throws usage_error for what
   /// cannot be recorded.
   void record(std::span<const context::random_state> begins, const tensor_list& read,
@@ -77,7 +78,7 @@ class step_graph {
   buffer arena_;
   tensor_list inputs_;  // what the work reads instead of tensors; null: the tensor itself
   std::vector<draw> draws_;
-  tensor_list gradients_;
+  tensor_list gradients_;  // of parameters
   values values_;
   std::unique_ptr<recorded_work> work_;
 };

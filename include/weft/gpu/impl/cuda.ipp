@@ -164,6 +164,15 @@ WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& 
   }
 }
 
+WEFT_DEFINE bool cuda_backend::multiply_with(const strided& a, const strided& b, const strided& c,
+                                             const product_epilogue& with) {
+  if (c.extents.order > 3 || a.extents.last() == 0) return false;
+  const auto current = queue_.use();
+  if (!products_->multiply(a, b, c, workspace_, stream(), with)) return false;
+  finish_launch([] { return "matmul with an epilogue"; });
+  return true;
+}
+
 WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::compile(const std::string& text) {
   std::vector<char> code = compiler_.compile(text, architecture());
   auto kernel = load(code);

@@ -198,8 +198,8 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
     return v;
   };
   parallel::step_graph::values v;
-  if (!g->is_next()) {
-    v = all();
+  if (!g->is_warm()) {
+    v = g->warm_up(parameters, all);
   } else {
     if (!g->is_recorded()) g->record(begins, tensors, parameters, all);
     v = g->replay(begins, tensors, parameters);

@@ -30,35 +30,38 @@ class exchanged_memory {
   std::vector<std::pair<tensor_state*, tensor_state*>> pairs_;
 };
 
+class open_pool {
+ public:
+  explicit open_pool(caching_allocator::pool& p) : pool_(p) { p.open(); }
+  open_pool(const open_pool&) = delete;
+  open_pool& operator=(const open_pool&) = delete;
+  ~open_pool() { pool_.close(); }
+
+ private:
+  caching_allocator::pool& pool_;
+};
+
 /// Ends a recording that an error has left.
 class recording_scope {
  public:
-  recording_scope(context& c, caching_allocator::pool& pool, std::vector<context::random_state>& draws)
-      : context_(c), pool_(pool) {
+  recording_scope(context& c, std::vector<context::random_state>& draws) : context_(c) {
     c.engine().begin_recording();
-    pool.open();
     c.number_draws(&draws);
   }
   recording_scope(const recording_scope&) = delete;
   recording_scope& operator=(const recording_scope&) = delete;
   ~recording_scope() {
-    close();
+    context_.number_draws(nullptr);
     if (!ended_) context_.engine().abandon_recording();
   }
   std::unique_ptr<recorded_work> end() {
-    close();
     ended_ = true;
     return context_.engine().end_recording();
   }
 
  private:
-  void close() noexcept {
-    if (!std::exchange(closed_, true)) pool_.close();
-    context_.number_draws(nullptr);
-  }
   context& context_;
-  caching_allocator::pool& pool_;
-  bool closed_ = false, ended_ = false;
+  bool ended_ = false;
 };
 
 }  // namespace detail
@@ -84,16 +87,28 @@ WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list
     inputs_.push_back(fixed(*t) ? nullptr : make_state(where_, t->extents, t->type));
 }
 
+WEFT_DEFINE const step_graph::values& step_graph::warm_up(const tensor_list& parameters,
+                                                          const std::function<values()>& compute) {
+  const detail::open_pool open(pool_);
+  values_ = compute();
+  gradients_.clear();
+  for (const auto& p : parameters) gradients_.push_back(p->grad);
+  warm_ = true;
+  return values_;
+}
+
 WEFT_DEFINE void step_graph::record(std::span<const context::random_state> begins, const tensor_list& read,
                                     const tensor_list& parameters, const std::function<values()>& compute) {
   std::vector<context::random_state> draws;
   detail::exchanged_memory in_copies;
   for (std::size_t i = 0; i < inputs_.size(); ++i)
     if (inputs_[i]) in_copies.add(*read[i], *inputs_[i]);
+  const detail::open_pool open(pool_);
+  values_ = {};  // what the step before has left: its memory is wanted again
+  gradients_.clear();
   try {
-    detail::recording_scope recording(context_, pool_, draws);
+    detail::recording_scope recording(context_, draws);
     values_ = compute();
-    gradients_.clear();
     for (const auto& p : parameters) gradients_.push_back(std::exchange(p->grad, nullptr));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       if (inputs_[i] && read[i]->grad)
