@@ -21,7 +21,8 @@ struct step_options {
   double clip = 0;            // maximum norm of the gradient; 0: no limit
   index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
   bool finite = false;  // step(micro_batches, loss) throws non_finite_error rather than update parameters
-  bool graph = false;   // step(micro_batches, loss) is recorded and executed again, where the device records
+  bool graph = false;   // step(micro_batches, loss) is recorded, and executed again by one call, on devices
+                        // that record work; of step() without effect
 };
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.

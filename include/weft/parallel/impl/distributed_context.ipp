@@ -158,6 +158,7 @@ WEFT_DEFINE void distributed_context::require_recordable() const {
     if (!holds)
       refuse<usage_error>({"weft: step: a step with ", what, " cannot be recorded (.graph = true)"});
   };
+  require(!options_.deterministic, "sums in a fixed order over ranks (.deterministic = true)");
   require(!hooks() && groups().data().size() == 1, "messages to other ranks");
   require(!options_.offload_optimizer && !options_.offload_parameters, "offload");
   require(&engine() == &*where(), "another backend than the device's");
