@@ -36,7 +36,7 @@ struct settings {
   double memory_limit = 0;                  // bytes; 0: none
   std::string precision = "f32", offload = "none";
   bool resume = false, help = false, list_devices = false, deterministic = false, log_all_ranks = false;
-  bool sequence_parallel = false;
+  bool sequence_parallel = false, graph = false, tf32 = false;
 };
 
 inline constexpr const char* usage =
@@ -62,6 +62,7 @@ inline constexpr const char* usage =
     "  [--precision f32|bf16|f16] [--deterministic] [--recompute none|selective|block[:COUNT]] "
     "[--memory-limit BYTES, 800M, 1.5G]\n"
     "  [--hook none|bf16|powersgd:RANK[:START]|topk:SHARE|local:STEPS] [--log-all-ranks] [--flight DIR]\n"
+    "  [--graph]   records a step as a CUDA graph   [--tf32]   f32 products on tensor cores of CUDA\n"
     "  [--offload none|params|optimizer|all]   from a GPU to the host, from the CPU to files in $TMPDIR\n"
     "--batch and --threads are of each rank; mpirun and launch say --ranks.\n";
 
@@ -237,6 +238,8 @@ inline settings parse(int count, char** values) {
   a.flag("deterministic", s.deterministic);
   a.flag("sequence-parallel", s.sequence_parallel);
   a.flag("log-all-ranks", s.log_all_ranks);
+  a.flag("graph", s.graph);
+  a.flag("tf32", s.tf32);
   a.list("data", s.data);
   a.number<weft::index_t>("layers", s.model.layers, 1);
   a.number<weft::index_t>("heads", s.model.heads, 1);

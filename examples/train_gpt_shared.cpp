@@ -19,7 +19,9 @@ std::string devices() { return devices_text(list_devices()); }
 
 device device_of(const settings& s, int local_rank) {
   try {
-    return open_device(s.device_name, {.local_rank = local_rank, .threads = s.threads});
+    const device where = open_device(s.device_name, {.local_rank = local_rank, .threads = s.threads});
+    where->allow_tf32(s.tf32);
+    return where;
   } catch (const device_error& e) { throw usage_error("--device " + s.device_name + ": " + e.what()); }
 }
 

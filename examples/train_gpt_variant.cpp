@@ -144,7 +144,7 @@ step_result train_step(const gpt& model, Run& run, const settings& s, step_batch
                     const auto& [inputs, labels] = batches.emplace_back(next_batch());
                     return loss_of(model, run, s, inputs, labels);
                   },
-                  {.clip = s.clip, .finite = true});
+                  {.clip = s.clip, .finite = true, .graph = s.graph});
 }
 
 /// Binds the model to the mesh, for batches of one size.

@@ -207,6 +207,16 @@ for precision in bf16 f16; do
   check "$precision: two runs: the same bits" same_bits $precision again_$precision
   measured $precision
 done
+# Steps recorded as CUDA graphs: the same bits, with one rank's sums in the order of a step.
+train plain "${job[@]}" --device cuda --steps $steps || true
+train graph "${job[@]}" --device cuda --steps $steps --graph || true
+check "steps as CUDA graphs: the same bits" same_bits graph plain
+measured plain
+measured graph
+train tf32 "${job[@]}" --device cuda --steps $((steps / 4)) --tf32 || true
+head -n $((steps / 4)) "$out/plain.jsonl" >"$out/quarter.jsonl" || true
+check "TF32: losses within 2% of f32" near tf32 quarter 0.02
+measured tf32
 if [ $quick -eq 0 ]; then
   for precision in f32 bf16; do
     train "L6_C384_T256_B8_$precision" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --device cuda --precision $precision --steps 20 || true
@@ -214,6 +224,9 @@ if [ $quick -eq 0 ]; then
     train "L12_C768_V50304_T256_B4_$precision" --layers 12 --heads 12 --width 768 --context 256 --batch 4 --vocab 50304 --device cuda \
       --precision $precision --steps 12 || true
     measured "L12_C768_V50304_T256_B4_$precision"
+    train "L6_C384_T256_B8_${precision}_graph" --layers 6 --heads 6 --width 384 --context 256 --batch 8 --device cuda --precision $precision --steps 20 \
+      --graph || true
+    measured "L6_C384_T256_B8_${precision}_graph"
   done
 fi
 stage benchmark 120 "$at/weft_benchmark_device" cuda $([ $quick -eq 0 ] || echo small) &&

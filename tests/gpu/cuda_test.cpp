@@ -534,16 +534,200 @@ TEST_CASE("cuda: what is launched together computes what the CPU computes one by
 
 TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a steady one") {
   const step_calls two = steady_step(2), four = steady_step(4);
-  CHECK((four.launches - two.launches) / 2 == 26);
-  CHECK(two.of_update == 2);  // all rows for the norm, all parameters
-  CHECK(four.of_update == 2);
-  CHECK(two.waits == 2);  // the norm and the loss, each with what native ops have refused before
-  CHECK(four.waits == 2);
+  CHECK((four.launches - two.launches) / 2 == 24);
+  CHECK(two.of_update == 3);  // all rows for the norm, the norm and the clipping factor, all parameters
+  CHECK(four.of_update == 3);
+  CHECK(two.waits == 1);  // the loss, with what native ops have refused before
+  CHECK(four.waits == 1);
   // The columns of many rows are folded in blocks, by a second launch after each that folds columns.
-  CHECK((steady_step(4, 20).launches - steady_step(2, 20).launches) / 2 == 28);
+  CHECK((steady_step(4, 20).launches - steady_step(2, 20).launches) / 2 == 26);
   CHECK(two.allocations == 0);
   CHECK(four.allocations == 0);
   CHECK(fake_cuda::misuse() == "");
+}
+
+namespace {
+/// The value of f(x w + ...), and what cuBLASLt was asked to do for it.
+struct product_and_more {
+  std::vector<float> values;
+  long launches, products, with_epilogue, added;
+};
+template <class Options, class F>
+product_and_more computed(const device& d, F f) {
+  context_for<Options> c(d);
+  const auto& p = fake_cuda::products_of();
+  const auto once = [&] { return eval(f(d), c); };
+  once();  // compiles kernels
+  const long launches = fake_cuda::calls("cuLaunchKernel");
+  const auto before = p;
+  const auto y = once();
+  const product_and_more made{{}, fake_cuda::calls("cuLaunchKernel") - launches, p.products - before.products,
+                              p.with_epilogue - before.with_epilogue, p.added - before.added};
+  return {y.to_vector(), made.launches, made.products, made.with_epilogue, made.added};
+}
+}  // namespace
+
+TEST_CASE("cuda: bias, residual and gelu_tanh after a product are computed by cuBLASLt with it") {
+  const device d = nvidia();
+  using three = extents<dyn, dyn, dyn>;
+  const auto x = [](const device& on) { return randn<float>(three{2, 5, 8}, {.seed = 1}, on); };
+  const auto w = [](const device& on) { return randn<float>(extents<dyn, dyn>{6, 8}, {.seed = 2}, on); };
+  const auto b = [](const device& on) { return randn<float>(extents<dyn>{6}, {.seed = 3}, on); };
+  const auto y = [](const device& on) { return randn<float>(three{2, 5, 6}, {.seed = 4}, on); };
+  const auto product = [=](const device& on) { return matmul(x(on), transpose(w(on))); };
+  const auto check = [&](auto f, long epilogues, long added, float tolerance = 2e-6f) {
+    auto& p = fake_cuda::products_of();
+    const auto compare = [&]<class Options>(Options, float by) {
+      const product_and_more with = computed<Options>(d, f);
+      CHECK(with.with_epilogue == epilogues);
+      CHECK(with.added == added);
+      p.answer = 3;  // no algorithm with an epilogue: separate steps
+      const product_and_more without = computed<Options>(nvidia(), f);
+      p.answer = 0;
+      CHECK(without.with_epilogue == 0);
+      if (epilogues > 0) CHECK(without.launches == with.launches + 1);
+      const auto expected = computed<Options>(default_device(), f).values;
+      REQUIRE(with.values.size() == expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        CHECK(std::abs(with.values[i] - expected[i]) <= by * (1 + std::abs(expected[i])));
+        CHECK(std::abs(with.values[i] - without.values[i]) <= by * (1 + std::abs(expected[i])));
+      }
+    };
+    compare(program_options<>(), tolerance);
+    compare(program_options<dtype::bf16>(), 0.02f);  // the product is not rounded to bf16 in between
+  };
+  check([=](const device& on) { return product(on) + b(on); }, 1, 0);
+  check([=](const device& on) { return y(on) + (product(on) + b(on)); }, 1, 1);
+  check([=](const device& on) { return (b(on) + product(on)) + y(on); }, 1, 1);
+  check([=](const device& on) { return gelu_tanh(product(on) + b(on)); }, 1, 0);
+  check([=](const device& on) { return gelu_tanh(product(on)); }, 1, 0);
+  // Not what cuBLASLt computes:
+  check([=](const device& on) { return gelu(product(on) + b(on)); }, 0, 0);
+  check([=](const device& on) { return product(on) * b(on); }, 0, 0);
+  check([=](const device& on) { return y(on) + y(on) + product(on); }, 0, 0);
+  check([=](const device& on) { return product(on) - b(on); }, 0, 0);
+  check([=](const device& on) {
+    return let(product(on), [&](auto p) { return gelu_tanh(p + b(on)) + p; });
+  }, 0, 0, 1e-5f);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: bias gradients are computed by cuBLASLt with the gradients of weights") {
+  const device d = nvidia();
+  const auto gradients = [](const device& on) {
+    linear<dyn, dyn> layer = linear<dyn, dyn>::create(7, 5, on);
+    initialize(layer, 3);
+    const auto x = randn<float>(extents<dyn, dyn>{40, 7}, {.seed = 2}, on);
+    context c(on);
+    std::vector<float> all;
+    for (int round = 0; round < 2; ++round) {  // the second adds to the gradients of the first
+      tape steps(c);
+      steps.backward(steps.eval(mean(square(layer(x)))));
+    }
+    for (const auto& p : parameters_of(layer))
+      for (float g : flat_view<float>(p->grad).to_vector()) all.push_back(g);
+    return all;
+  };
+  auto& p = fake_cuda::products_of();
+  const long before = p.with_epilogue;
+  const auto with = gradients(d);
+  CHECK(p.with_epilogue - before >= 2);
+  p.answer = 3;
+  const auto without = gradients(nvidia());
+  p.answer = 0;
+  const auto expected = gradients(default_device());
+  REQUIRE(with.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(std::abs(with[i] - expected[i]) <= 1e-6f * (1 + std::abs(expected[i])));
+    CHECK(std::abs(without[i] - expected[i]) <= 1e-6f * (1 + std::abs(expected[i])));
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: TF32 is used where it was asked for, for f32 alone") {
+  const device d = nvidia();
+  context c(d);
+  auto& p = fake_cuda::products_of();
+  const auto x = sample(d, 1);
+  const auto compute_of = [&](const auto& e) {
+    eval(e, c);
+    return p.compute;
+  };
+  CHECK(compute_of(matmul(x, x)) == CUBLAS_COMPUTE_32F);
+  d->allow_tf32(true);
+  CHECK(compute_of(matmul(x, x)) == CUBLAS_COMPUTE_32F_FAST_TF32);
+  const auto half = eval(cast<bfloat16>(x), c);
+  CHECK(compute_of(matmul(half, half)) == CUBLAS_COMPUTE_32F);
+  const auto wide = eval(cast<double>(x), c);
+  CHECK(compute_of(matmul(wide, wide)) == CUBLAS_COMPUTE_64F);
+  d->allow_tf32(false);
+  const long questions = p.questions;
+  eval(matmul(x, x), c);
+  CHECK(p.questions == questions);  // its algorithm is still known
+  default_device()->allow_tf32(true);
+}
+
+TEST_CASE("cuda: the norm that the device computes has the bits of the host's, and waits when it is read") {
+  const device d = nvidia();
+  // Gradients whose squares are far apart, subnormal, zero, infinite, and not a number.
+  for (const float special : {1.f, 0.f, 1e-30f, 1e-42f, 3e38f, INFINITY, NAN}) {
+    CAPTURE(special);
+    const auto measured_on = [&](const device& where, double clip) {
+      context c(where);
+      tensor_list gradients;
+      for (std::uint64_t seed : {1, 2}) {
+        std::vector<float> values = randn<float>(extents<dyn>{700}, {.seed = seed}).to_vector();
+        for (std::size_t i = 0; i < values.size(); i += 3) values[i] *= std::ldexp(1.f, -int(i % 60));
+        if (special == 0.f) std::fill(values.begin(), values.end(), 0.f);
+        else values[seed * 5] = special;
+        gradients.push_back(from(extents<dyn, dyn>{100, 7}, values, where).state());
+        gradients.push_back(from(extents<dyn>{700}, values, where).state());
+      }
+      self_communicator alone;
+      const long waits = fake_cuda::calls("cuStreamSynchronize");
+      auto m = parallel::measured_gradients(c, gradients, alone, {}, 0.25, 8, clip);
+      CHECK(fake_cuda::calls("cuStreamSynchronize") == waits);
+      const double host = parallel::norm_over_ranks(c, gradients, alone, {}) / 8 * 0.25;
+      std::vector<double> all{m.norm, m.scale.as<float>(where).item(), m.scale.as<double>(where).item()};
+      const bool same = all[0] == host || (std::isnan(all[0]) && std::isnan(host));
+      CHECK(same);
+      const double expected = 0.25 / 8 * (clip > 0 ? clip_factor(host, clip) : 1.0);
+      const bool same_scale = all[2] == expected || (std::isnan(all[2]) && std::isnan(expected));
+      CHECK(same_scale);
+      const bool rounded = all[1] == static_cast<float>(expected) || std::isnan(expected);
+      CHECK(rounded);
+      return all;
+    };
+    for (const double clip : {0.0, 1e-3, 1e30}) {
+      CAPTURE(clip);
+      const auto there = measured_on(d, clip), here = measured_on(default_device(), clip);
+      for (std::size_t i = 0; i < there.size(); ++i) {
+        const bool same = there[i] == here[i] || (std::isnan(there[i]) && std::isnan(here[i]));
+        CHECK(same);
+      }
+    }
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("cuda: a step in one call waits once, whatever the number of micro-batches") {
+  const device d = nvidia();
+  classifier model = create<classifier>(d);
+  initialize(model, 3);
+  adamw optimizer;
+  self_communicator alone;
+  auto run = bind<>(model, optimizer, alone, {});
+  const auto x = randn<float>(extents<dyn, 7>{4, 7}, {.seed = 2}, d);
+  const auto labels = generate<std::int32_t>(extents<dyn>{4}, [](index_t i) { return i % 3; }, d);
+  const auto step = [&](index_t m, const step_options& o) {
+    const long before = fake_cuda::calls("cuStreamSynchronize");
+    run.step(m, [&](index_t) { return cross_entropy(model(x), labels); }, o);
+    return fake_cuda::calls("cuStreamSynchronize") - before;
+  };
+  step(1, {});
+  CHECK(step(1, {.clip = 1}) == 1);
+  CHECK(step(3, {.clip = 1}) == 1);
+  CHECK(step(3, {.finite = true}) == 2);  // the losses, before parameters change; the norm
 }
 
 TEST_CASE("cuda: uploads are not waited for, and the host may change what was uploaded") {

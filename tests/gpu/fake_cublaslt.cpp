@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 #include <cuda.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -15,6 +16,9 @@ struct fake_product {
   cublasComputeType_t compute;
   cudaDataType_t scale;
   std::int32_t transposed[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  void* bias = nullptr;  // or where sums go
+  cudaDataType_t bias_type = CUDA_R_32F;
 };
 struct fake_matrix {
   cudaDataType type;
@@ -110,6 +114,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
   std::int32_t* const transposed = real<fake_product>(product)->transposed;
   if (which == CUBLASLT_MATMUL_DESC_TRANSA) std::memcpy(&transposed[0], value, 4);
   else if (which == CUBLASLT_MATMUL_DESC_TRANSB) std::memcpy(&transposed[1], value, 4);
+  else if (which == CUBLASLT_MATMUL_DESC_EPILOGUE)
+    std::memcpy(&real<fake_product>(product)->epilogue, value, sizeof(cublasLtEpilogue_t));
+  else if (which == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+    std::memcpy(&real<fake_product>(product)->bias, value, sizeof(void*));
+  else if (which == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)
+    std::memcpy(&real<fake_product>(product)->bias_type, value, sizeof(cudaDataType_t));
   else return CUBLAS_STATUS_INVALID_VALUE;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -149,16 +159,20 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t w
   }
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatmulPreference_t wish, int,
                                               cublasLtMatmulHeuristicResult_t* best, int* found) {
   const std::lock_guard lock(state);
   ++noted.questions;
+  const bool has_epilogue = real<fake_product>(product)->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  const bool refuses = noted.answer == 1 || noted.answer == 2 || (noted.answer == 3 && has_epilogue);
+  noted.compute = real<fake_product>(product)->compute;
   noted.schemes = real<fake_preference>(wish)->schemes;
   std::memcpy(noted.alignment, real<fake_preference>(wish)->alignment, sizeof noted.alignment);
-  *found = noted.answer ? 0 : 1;
-  best->state = noted.answer ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+  *found = refuses ? 0 : 1;
+  best->state = refuses ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   return noted.answer == 2 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
@@ -173,6 +187,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const std::lock_guard lock(state);
   ++noted.products;
   const fake_product p = *real<fake_product>(product);
+  noted.with_epilogue += p.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  noted.added += c != d;
   const fake_matrix x = *real<fake_matrix>(a_layout), y = *real<fake_matrix>(b_layout),
                     z = *real<fake_matrix>(d_layout);
   const bool wide = p.scale == CUDA_R_64F, tx = p.transposed[0] == CUBLAS_OP_T,
@@ -185,7 +201,27 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   if (depth != static_cast<std::int64_t>(ty ? y.columns : y.rows) || (tx ? x.columns : x.rows) != z.rows ||
       (ty ? y.rows : y.columns) != z.columns)
     return CUBLAS_STATUS_INVALID_VALUE;
+  const bool has_bias = p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  const bool has_gelu = p.epilogue == CUBLASLT_EPILOGUE_GELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  const bool sums_a = p.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+  const bool sums_b = p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias && !has_gelu && !sums_a && !sums_b)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (has_bias || sums_a || sums_b) {
+    const std::size_t length = sums_b ? z.columns : z.rows;
+    if (!p.bias || !fake_cuda_holds(context, p.bias, length * (p.bias_type == CUDA_R_32F ? 4 : 2)))
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
   const auto multiply = [=] {
+    // Sums over the depth of A's rows, or of B's columns.
+    const auto length = static_cast<std::int64_t>(sums_a ? z.rows : sums_b ? z.columns : 0);
+    for (std::int64_t i = 0; i < length; ++i) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < depth; ++k)
+        sum += sums_a ? load(a, x.type, tx ? k + i * x.leading : i + k * x.leading)
+                      : load(b, y.type, ty ? i + k * y.leading : k + i * y.leading);
+      store(p.bias, p.bias_type, i, sum);
+    }
     for (std::int64_t batch = 0; batch < z.batch; ++batch)
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(z.rows); ++i)
       for (std::int64_t j = 0; j < static_cast<std::int64_t>(z.columns); ++j) {
@@ -194,7 +230,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
           sum += load(a, x.type, batch * x.stride + (tx ? k + i * x.leading : i + k * x.leading)) *
                  load(b, y.type, batch * y.stride + (ty ? j + k * y.leading : k + j * y.leading));
         const std::int64_t at = batch * z.stride + i + j * z.leading;
-        store(d, z.type, at, scale * sum + (kept == 0 ? 0 : kept * load(c, z.type, at)));
+        double value = scale * sum + (kept == 0 ? 0 : kept * load(c, z.type, at));
+        if (has_bias) value += load(p.bias, p.bias_type, i);
+        const double cubic = std::sqrt(2 / std::acos(-1.0)) * (value + 0.044715 * value * value * value);
+        if (has_gelu) value *= 0.5 * (1 + std::tanh(cubic));
+        store(d, z.type, at, value);
       }
     return true;
   };

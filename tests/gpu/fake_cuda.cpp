@@ -33,11 +33,21 @@ struct CUctx_st {
   int device;
   int holders = 0;
 };
+/// What was captured, in its order.
+struct CUgraph_st {
+  std::deque<fake_cuda::queued_work> work{};
+};
+struct CUgraphExec_st {
+  CUcontext context;
+  std::deque<fake_cuda::queued_work> work;
+};
 struct CUstream_st {
   CUcontext context;
   std::deque<fake_cuda::queued_work> work{};
   long begun = 0, over = 0;
   bool runs = false, is_destroyed = false;
+  CUgraph captured = nullptr;  // while it is captured
+  bool is_broken = false;      // a call was made that a capture does not allow
 };
 struct CUevent_st {
   CUcontext context;
@@ -85,8 +95,9 @@ CUctx_st contexts[most_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::vector<std::unique_ptr<CUstream_st>> all_streams;  // with those that are destroyed: events refer to them
 std::map<CUdeviceptr, block> memory;
 std::map<const char*, std::size_t> host_memory;  // which the device reads when a copy runs, not before
-long streams = 0, modules = 0, events = 0, changes = 0;
+long streams = 0, modules = 0, events = 0, graphs = 0, changes = 0;
 thread_local CUcontext current = nullptr;
+thread_local CUstream capturing = nullptr;  // by this thread
 
 /// What no test asked about fails the program.
 struct at_end {
@@ -112,6 +123,13 @@ CUresult enter(const char* name, bool in_context = true) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   return CUDA_SUCCESS;
+}
+/// Calls that are not allowed while this thread captures a stream, which they end.
+CUresult outside_capture(const char* name) {
+  if (!capturing) return CUDA_SUCCESS;
+  capturing->is_broken = true;
+  note(std::string(name) + ": in a capture");
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 CUresult belongs(const char* name, CUcontext owner) {
   if (owner == current) return CUDA_SUCCESS;
@@ -367,7 +385,7 @@ long fake_cuda_held() {
   const std::lock_guard lock(state);
   long holders = 0;
   for (const CUctx_st& c : contexts) holders += c.holders;
-  return holders + streams + modules + events + fake_pages_held() +
+  return holders + streams + modules + events + graphs + fake_pages_held() +
          static_cast<long>(memory.size() + host_memory.size());
 }
 
@@ -405,6 +423,12 @@ bool fake_cuda_holds(CUcontext context, const void* at, std::size_t bytes) {
 CUresult fake_cuda_queue(CUstream stream, fake_cuda::queued_work work) {
   const std::lock_guard lock(state);
   if (const CUresult r = belongs("work queued on a stream", stream->context)) return r;
+  if (stream->captured) {
+    if (stream != capturing) note("work queued on a stream that another thread captures");
+    if (work.awaits) note("work of another stream in a capture");
+    stream->captured->work.push_back(std::move(work));
+    return CUDA_SUCCESS;
+  }
   stream->work.push_back(std::move(work));
   ++stream->begun;
   fake_cuda_changed();
@@ -499,6 +523,7 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
 CUresult cuStreamDestroy(CUstream stream) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuStreamDestroy")) return r;
+  if (const CUresult r = outside_capture("cuStreamDestroy")) return r;
   if (const CUresult r = belongs("cuStreamDestroy", stream->context)) return r;
   if (!run_up_to({end_of(stream)})) note("cuStreamDestroy: its work cannot end");
   stream->is_destroyed = true;
@@ -508,6 +533,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamSynchronize(CUstream stream) {
   std::unique_lock lock(state);
   if (const CUresult r = enter("cuStreamSynchronize")) return r;
+  if (const CUresult r = outside_capture("cuStreamSynchronize")) return r;
   if (const CUresult r = belongs("cuStreamSynchronize", stream->context)) return r;
   const auto end = end_of(stream);
   while (!run_up_to({end})) changed.wait(lock);
@@ -538,6 +564,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUresult cuEventQuery(CUevent event) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuEventQuery")) return r;
+  if (const CUresult r = outside_capture("cuEventQuery")) return r;
   if (event->tried == changes) return CUDA_ERROR_NOT_READY;
   if (run_up_to({event->at})) return CUDA_SUCCESS;
   event->tried = changes;
@@ -560,6 +587,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
 CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemAlloc")) return r;
+  if (const CUresult r = outside_capture("cuMemAlloc")) return r;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t page = 4096, used = (bytes + page - 1) / page * page;
   void* const pages = mmap(nullptr, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -574,6 +602,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
 CUresult cuMemFree(CUdeviceptr address) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemFree")) return r;
+  if (const CUresult r = outside_capture("cuMemFree")) return r;
   const auto found = memory.find(address);
   if (found == memory.end()) {
     note("cuMemFree: no such memory");
@@ -589,6 +618,7 @@ CUresult cuMemFree(CUdeviceptr address) {
 CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemHostAlloc")) return r;
+  if (const CUresult r = outside_capture("cuMemHostAlloc")) return r;
   *address = ::operator new(bytes);
   std::memset(*address, 0xff, bytes);
   host_memory[static_cast<const char*>(*address)] = bytes;
@@ -597,6 +627,7 @@ CUresult cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
 CUresult cuMemFreeHost(void* address) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuMemFreeHost")) return r;
+  if (const CUresult r = outside_capture("cuMemFreeHost")) return r;
   if (host_memory.erase(static_cast<const char*>(address)) == 0) note("cuMemFreeHost: no such memory");
   else ::operator delete(address);
   return CUDA_SUCCESS;
@@ -613,6 +644,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, 
                                       return true;
                                     },
                                     nullptr});
+  if (stream->captured) note("cuMemcpyHtoDAsync: memory of the host that is not pinned, in a capture");
   const std::vector<char> copied(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
   return fake_cuda_queue(stream, {[to, copied] {
                                     std::memcpy(reinterpret_cast<void*>(to), copied.data(), copied.size());
@@ -659,6 +691,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuModuleLoadData")) return r;
+  if (const CUresult r = outside_capture("cuModuleLoadData")) return r;
   std::uint64_t size = 0;
   if (std::memcmp(image, "FAKECODE", 8) != 0) return CUDA_ERROR_INVALID_IMAGE;
   std::memcpy(&size, static_cast<const char*>(image) + 8, sizeof size);
@@ -680,6 +713,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 CUresult cuModuleUnload(CUmodule module) {
   const std::lock_guard lock(state);
   if (const CUresult r = enter("cuModuleUnload")) return r;
+  if (const CUresult r = outside_capture("cuModuleUnload")) return r;
   if (const CUresult r = belongs("cuModuleUnload", module->context)) return r;
   run_up_to(ends_in(current));
   dlclose(module->library);
@@ -722,6 +756,57 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
                                     return true;
                                   },
                                   nullptr});
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamBeginCapture")) return r;
+  if (const CUresult r = belongs("cuStreamBeginCapture", stream->context)) return r;
+  if (stream->captured || capturing || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    return CUDA_ERROR_ILLEGAL_STATE;
+  stream->captured = new CUgraph_st;
+  stream->is_broken = false;
+  capturing = stream;
+  ++graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuStreamEndCapture")) return r;
+  *graph = nullptr;
+  if (!stream->captured) return CUDA_ERROR_ILLEGAL_STATE;
+  if (stream != capturing) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  capturing = nullptr;
+  *graph = std::exchange(stream->captured, nullptr);
+  if (!stream->is_broken) return CUDA_SUCCESS;
+  cuGraphDestroy(std::exchange(*graph, nullptr));
+  return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph, unsigned long long) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuGraphInstantiate")) return r;
+  *executable = new CUgraphExec_st{current, graph->work};
+  ++graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
+  const std::lock_guard lock(state);
+  if (const CUresult r = enter("cuGraphLaunch")) return r;
+  if (const CUresult r = belongs("cuGraphLaunch", executable->context)) return r;
+  for (const fake_cuda::queued_work& work : executable->work)
+    if (const CUresult r = fake_cuda_queue(stream, work)) return r;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  const std::lock_guard lock(state);
+  delete graph;
+  --graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecDestroy(CUgraphExec executable) {
+  const std::lock_guard lock(state);
+  delete executable;
+  --graphs;
+  return CUDA_SUCCESS;
 }
 CUresult cuGetErrorString(CUresult code, const char** text) {
   *text = code == CUDA_ERROR_ILLEGAL_ADDRESS ? "an illegal memory access was encountered"

@@ -33,10 +33,11 @@ inline std::string misuse() { return function<const char*()>("libcuda.so.1", "fa
 inline long held() { return function<long()>("libcuda.so.1", "fake_cuda_held")(); }
 
 /// What the last question for an algorithm asked, and what to answer: as asked, 1: none found, 2: not
-/// supported.
+/// supported, 3: none found for products with an epilogue.
 struct products {
-  unsigned schemes, alignment[4];
+  unsigned schemes, alignment[4], compute;
   long questions, products, descriptors;
+  long with_epilogue, added;  // products with an epilogue; with a matrix added that is not the result
   int answer;
 };
 inline products& products_of() {

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -15,6 +17,31 @@
 #include <weft/device/raw_memory.hpp>
 
 namespace weft {
+
+/// One copy from device memory to the host.
+struct host_copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+
+/// What a device may compute together with a product: f(a b + bias + added), and sums over the depth of an
+/// operand.
+struct product_epilogue {
+  const strided* bias = nullptr;   // of the length of the result's rows; null: 0
+  const strided* added = nullptr;  // of the result's shape; null: 0
+  bool gelu = false;               // f is gelu_tanh, not the identity
+  const strided* sums = nullptr;   // the sums of a's rows, or of b's columns, if `of_right`; null: not wanted
+  bool of_right = false;
+};
+
+/// Work of a device that was recorded instead of executed, and is executed by one call, again and again.
+class recorded_work {
+ public:
+  virtual ~recorded_work() = default;
+  /// Queues the work. Kernels that were given the random key i when they were recorded read keys[i].
+  virtual void replay(std::span<const std::uint64_t> keys) = 0;
+};
 
 /// A device. Functions throw device_error on failure.
 class backend {
@@ -42,6 +69,10 @@ class backend {
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   /// Waits like `synchronize`, and copies.
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
+  /// Several copies to the host; a device that waits does it once.
+  virtual void download_together(std::span<const host_copy> all) {
+    for (const host_copy& c : all) download(c.to, c.from, c.bytes);
+  }
 
   /// Bytes of device memory, aligned to 64, that `launch(call)` needs at `call.scratch`. They are taken from
   /// the program's arena, so that the allocator's figures, limit and retry include them.
@@ -62,6 +93,13 @@ class backend {
   /// c = a b over the last two dims, for each index of the others, or c += a b if c.adds. `code` holds the
   /// product compiled for this CPU.
   virtual void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) = 0;
+  /// The same with an epilogue; false, with nothing done, if the device computes it in steps of its own.
+  virtual bool multiply_with(const strided&, const strided&, const strided&, const product_epilogue&) {
+    return false;
+  }
+  /// Whether products of f32 may be computed on tensor cores that round operands to TF32 (10 bits), as
+  /// torch.backends.cuda.matmul.allow_tf32. Without effect on devices that have none.
+  virtual void allow_tf32(bool) {}
   /// Copies elements of `from` to the same indices of `to`, which has the same extents.
   virtual void copy(const strided& from, const strided& to) = 0;
   /// The same for several pairs of tensors of one type, none of which overlaps another one.
@@ -73,6 +111,19 @@ class backend {
   virtual void call_native(const char* op, const native_code& code, const native_operands& operands) = 0;
 
   virtual void synchronize() = 0;
+
+  /// Whether it can record work.
+  virtual bool records() const { return false; }
+  /// From now on the calls of this thread are recorded, until end_recording or abandon_recording. Keys of
+  /// random numbers are then numbers of keys. Uploaded elements are those of every execution. What waits for
+  /// the device or needs memory from it throws usage_error.
+  virtual void begin_recording() {
+    refuse<device_error>({"weft: ", name(), ": this device records no work"});
+  }
+  virtual std::unique_ptr<recorded_work> end_recording() { return nullptr; }
+  virtual void abandon_recording() noexcept {}
+  /// Whether this thread is recording.
+  virtual bool is_recording() const { return false; }
 };
 
 /// Copies `count` contiguous elements within the device.

@@ -32,7 +32,8 @@ struct memory_block {
     unmapped,  // addresses without memory
     free,
     taken,
-    awaited  // freed, but another queue still uses it
+    awaited,  // freed, but another queue still uses it
+    reserved  // freed, for the owner of a private pool
   };
 
   char* at = nullptr;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <mutex>
+#include <thread>
 
 #include <weft/base/poison.hpp>
 #include <weft/base/recycled.hpp>
@@ -80,7 +81,35 @@ class caching_allocator {
   /// The size to which a request is rounded up.
   static constexpr std::size_t size_class(std::size_t bytes) { return block_pool::size_class(bytes); }
 
+  /// Blocks for one user, as recorded work that goes on using them: while a thread has the pool open, what it
+  /// allocates comes from here, or else from the cached blocks, and what it frees goes here. Nobody else gets
+  /// these blocks before the pool ends.
+  class private_pool {
+   public:
+    explicit private_pool(caching_allocator& of) : of_(of) {}
+    private_pool(const private_pool&) = delete;
+    private_pool& operator=(const private_pool&) = delete;
+    ~private_pool();
+    /// Only one pool of an allocator can be open at a time: another thread waits.
+    void open();
+    void close() noexcept;
+
+   private:
+    friend caching_allocator;
+    /// So that all blocks, and one more, can be freed.
+    void make_room() {
+      const std::size_t most = of_.figures_.blocks + free_.size() + 1;
+      if (most > free_.capacity()) free_.reserve(2 * most);
+    }
+    memory_block* take(std::size_t granted);
+
+    caching_allocator& of_;
+    std::vector<memory_block*> free_;
+  };
+
  private:
+  /// The pool that this thread has open, or null.
+  private_pool* own_pool() const { return open_ && user_ == std::this_thread::get_id() ? open_ : nullptr; }
   /// A block for which the device is asked for memory.
   [[gnu::cold]] memory_block& obtain(std::size_t granted, const char* what);
   memory_block* request(std::size_t granted);
@@ -125,6 +154,9 @@ class caching_allocator {
   bool has_range_ = false;
   char* range_ = nullptr;
   std::size_t range_bytes_ = 0;
+  std::mutex opening_;  // held while a private pool is open
+  private_pool* open_ = nullptr;
+  std::thread::id user_;  // who has opened it
   memory_figures figures_;
 };
 

@@ -5,12 +5,13 @@
 #include <cublasLt.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include <weft/device/native.hpp>
+#include <weft/device/backend.hpp>
 #include <weft/gpu/library.hpp>
 
 namespace weft::gpu {
@@ -32,12 +33,16 @@ class cublaslt {
   /// batches of many lengths, all are asked for again.
   static constexpr std::size_t most_setups = 1024;
 
-  /// Queues c = a b, or c += a b if c.adds, for at most one batch dim; false if the strides are not those of
-  /// matrices, or cuBLASLt has no algorithm for them. Thread-safe. Throws device_error on failure.
-  bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream);
+  /// Queues c = a b, or c += a b if c.adds, for at most one batch dim, with an epilogue; false if the strides
+  /// are not those of matrices, or cuBLASLt has no algorithm for them. Thread-safe. Throws device_error on
+  /// failure.
+  bool multiply(const strided& a, const strided& b, const strided& c, void* workspace, cudaStream_t stream,
+                const product_epilogue& with = {});
+  /// Whether operands of f32 may be rounded to TF32.
+  void allow_tf32(bool on) { tf32_ = on; }
 
  private:
-  using problem = std::array<index_t, 17>;
+  using problem = std::array<index_t, 23>;
   struct matrix {
     bool transposed = false;
     index_t leading = 0, batch_stride = 0;
@@ -49,7 +54,7 @@ class cublaslt {
     [[gnu::cold]] ~setup();
     const cublaslt& of;
     bool found = false;
-    cublasLtMatmulDesc_t product = nullptr;
+    cublasLtMatmulDesc_t product = nullptr;  // its pointer is set under the library's lock
     cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
@@ -59,14 +64,20 @@ class cublaslt {
   /// give other bits.
   static index_t alignment(const void* p);
 
-  std::shared_ptr<const setup> setup_of(const problem& p);
+  /// `vector`: of the epilogue.
+  std::shared_ptr<const setup> setup_of(const problem& p, const void* vector);
 
   static cudaDataType_t type_of(dtype t);
+  static cublasLtEpilogue_t epilogue_of(const product_epilogue& e);
+  template <class T>
+  void set_attribute(const setup& s, cublasLtMatmulDescAttributes_t which, const T& value) {
+    check(set_product(s.product, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
 
   /// The column-major view of a [rows, columns] matrix: as its transpose, or by its columns.
   static bool describe(const strided& t, int r, index_t rows, index_t columns, matrix& to);
 
-  [[gnu::cold]] void prepare(const problem& p, setup& s);
+  [[gnu::cold]] void prepare(const problem& p, const void* vector, setup& s);
 
   [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns,
                                               index_t leading, index_t batch, index_t stride);
@@ -93,6 +104,7 @@ class cublaslt {
   WEFT_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
 #undef WEFT_CUBLASLT
   cublasLtHandle_t handle_ = nullptr;
+  std::atomic<bool> tf32_ = false;
   std::mutex mutex_;
   std::map<problem, std::shared_ptr<const setup>> setups_;
 };

@@ -64,6 +64,12 @@ struct cuda_functions {
   WEFT_CUDA(get_function, cuModuleGetFunction);
   WEFT_CUDA(set_function_attribute, cuFuncSetAttribute);
   WEFT_CUDA(launch, cuLaunchKernel);
+  WEFT_CUDA(begin_capture, cuStreamBeginCapture);
+  WEFT_CUDA(end_capture, cuStreamEndCapture);
+  WEFT_CUDA(make_executable, cuGraphInstantiate);
+  WEFT_CUDA(launch_graph, cuGraphLaunch);
+  WEFT_CUDA(destroy_graph, cuGraphDestroy);
+  WEFT_CUDA(destroy_executable, cuGraphExecDestroy);
   WEFT_CUDA(error_text, cuGetErrorString);
 #undef WEFT_CUDA
 #undef WEFT_NAME
@@ -142,9 +148,19 @@ class cuda_backend : public jit_backend {
   mapped_memory* mapped() override { return pages_.get(); }
   void fill_zero(void* memory, std::size_t bytes) override;
 
+  /// Work is recorded as a CUDA graph.
+  bool records() const override { return true; }
+  void begin_recording() override;
+  std::unique_ptr<recorded_work> end_recording() override;
+  void abandon_recording() noexcept override;
+
   /// Loops over batch dims before the last one; products that cuBLASLt does not support use the generic
   /// kernel.
   void multiply(const native_code& code, const strided& a, const strided& b, const strided& c) override;
+  /// By cuBLASLt's epilogues.
+  bool multiply_with(const strided& a, const strided& b, const strided& c,
+                     const product_epilogue& with) override;
+  void allow_tf32(bool on) override { products_->allow_tf32(on); }
 
  protected:
   const char* dialect() const override { return cuda_dialect; }
@@ -167,6 +183,11 @@ class cuda_backend : public jit_backend {
   void wait() override;
 
  private:
+  class recorded_graph;
+  /// The queue of this thread's calls.
+  CUstream stream() const { return is_recording() ? capturing_->stream : queue_.stream; }
+  /// What was captured, which is destroyed if `keeps` is false.
+  CUgraph captured(bool keeps);
   void end() noexcept {
     release();
     products_.reset();
@@ -192,7 +213,9 @@ class cuda_backend : public jit_backend {
 
   cuda_functions driver_;
   nvrtc_compiler compiler_;
+  int ordinal_;
   cuda_queue queue_;
+  std::optional<cuda_queue> capturing_;  // on which work is recorded
   std::optional<cublaslt> products_;
   void* workspace_;
   group_limits limits_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,8 +51,12 @@ class jit_backend : public backend {
   /// is waited for only if they do not fit there.
   void upload(void* to, const void* from, std::size_t bytes) override;
   /// Waits once. Throws value_error if a kernel has reported an invalid operand since the last wait.
-  void download(void* to, const void* from, std::size_t bytes) override { finish(to, from, bytes); }
-  void synchronize() override { finish(nullptr, nullptr, 0); }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    const host_copy one{to, from, bytes};
+    finish({&one, 1});
+  }
+  void download_together(std::span<const host_copy> all) override { finish(all); }
+  void synchronize() override { finish({}); }
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
 
@@ -73,8 +79,39 @@ class jit_backend : public backend {
   /// environment variable WEFT_CHECK_LAUNCHES is set to something else than 0.
   void check_launches(bool on) { checks_launches_ = on; }
 
+  bool is_recording() const override { return recorder_.load() == std::this_thread::get_id(); }
+
  protected:
   static constexpr index_t max_groups = 4096;
+
+  /// Most random keys of recorded work.
+  static constexpr std::size_t most_keys = 8192;
+  /// What recorded work refers to besides memory of tensors.
+  struct recorded_parts {
+    staging_memory uploads{};  // read by every execution
+    void* keys = nullptr;      // device memory
+    bool draws = false;        // whether kernels read keys
+    bool reports = false;      // whether native ops may report an invalid operand
+  };
+  /// For devices that record: what begin_recording does before, and end_recording after, the driver's calls.
+  [[gnu::cold]] void begin_parts();
+  std::unique_ptr<recorded_parts> end_parts() noexcept {
+    const std::lock_guard lock(mutex_);
+    recorder_ = std::thread::id();
+    return std::move(recorded_);
+  }
+  /// Waits, and frees what recorded work referred to.
+  [[gnu::cold]] void release(recorded_parts& parts) noexcept;
+  /// Before recorded work is queued: passes its keys on.
+  void begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
+    if (parts.draws) upload(parts.keys, keys.data(), keys.size_bytes());
+    const std::lock_guard lock(mutex_);
+    natives_pending_ = natives_pending_ || parts.reports;
+  }
+  /// Throws usage_error if this thread is recording.
+  void refuse_in_recording(const char* what) const {
+    if (is_recording()) refuse_recording(what);
+  }
 
   // Called under the lock, except `read`, `write`, `wait` and those of memory, which are also called without
   // it. Several threads may be in `compile`, `load` and `code_identity` at once.
@@ -132,15 +169,18 @@ class jit_backend : public backend {
     kernels_.clear();
     if (fault_) deallocate(fault_, sizeof(std::int32_t));
     fault_ = nullptr;
-    if (table_) deallocate(table_, table_bytes_);
-    table_ = nullptr;
+    for (const auto& [memory, bytes] : tables_) deallocate(memory, bytes);
+    tables_.clear();
     if (void* const memory = staging_.released()) free_staging(memory);
   }
 
  private:
-  /// Copies `bytes` to the host, which may be none, and waits for everything queued. Keeps what was compiled
-  /// since the last wait. Throws value_error if a kernel has reported an invalid operand.
-  void finish(void* to, const void* from, std::size_t bytes);
+  [[noreturn, gnu::cold]] void refuse_recording(const char* what) const {
+    refuse<usage_error>({"weft: ", name(), ": work that is recorded cannot be: it ", what});
+  }
+  /// Copies to the host, which may be none, and waits for everything queued. Keeps what was compiled since
+  /// the last wait. Throws value_error if a kernel has reported an invalid operand.
+  void finish(std::span<const host_copy> copies);
   /// One text of a fused kernel, and how it is launched.
   struct part {
     lower::text_form form{};
@@ -197,16 +237,21 @@ class jit_backend : public backend {
     const char* const set = std::getenv("WEFT_CHECK_LAUNCHES");
     return set && *set && std::strcmp(set, "0") != 0;
   }();
-  void* table_ = nullptr;  // of the latest joint launch whose table is not among its parameters
-  std::size_t table_bytes_ = 0;
+  // For the tables of joint launches that are not among their parameters. The last one is the largest and in
+  // use; recorded work may refer to the others.
+  std::vector<std::pair<void*, std::size_t>> tables_;
+  std::atomic<std::thread::id> recorder_{};
+  std::unique_ptr<recorded_parts> recorded_;  // by the recorder
   std::vector<std::string> faults_;  // messages by fault number less 1
 };
 
 /// Operand `k` of a call; results follow the inputs.
 const strided& operand(const native_operands& operands, int k);
 
-/// The source of a kernel of a native op for operands of these orders and types.
-[[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands);
+/// The source of a kernel of a native op for operands of these orders and types. `reads_keys`: whether its
+/// random key can be one of those of recorded work.
+[[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands,
+                                        bool reads_keys);
 
 /// Runs a native op by its texts, compiled at the first call for these types and orders. Throws device_error
 /// if it has none.

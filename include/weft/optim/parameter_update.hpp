@@ -17,6 +17,7 @@
 
 #include <concepts>
 
+#include <weft/optim/gradient_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
 
 namespace weft {
@@ -31,7 +32,7 @@ class parameter_update {
 
   /// What is assigned may be left to `together`.
   parameter_update(const std::string& name, detail::state_ref parameter, detail::state_ref gradient,
-                   double scale, optimizer_state& state, context& c,
+                   gradient_scale& scale, optimizer_state& state, context& c,
                    runtime::joint_launch* together = nullptr)
       : name_(name),
         parameter_(parameter),
@@ -49,7 +50,8 @@ class parameter_update {
   auto value() const { return detail::in_type<number_type>(flat_view<T>(parameter_)); }
   /// The gradient's elements, likewise, multiplied by the scale of the step.
   auto gradient() const {
-    return detail::in_type<number_type>(flat_view<T>(gradient_)) * static_cast<number_type>(scale_);
+    return detail::in_type<number_type>(flat_view<T>(gradient_)) *
+           scale_.template as<number_type>(gradient_->where);
   }
   static constexpr number_type number(double x) { return static_cast<number_type>(x); }
 
@@ -83,7 +85,7 @@ class parameter_update {
   const std::string& name_;
   detail::state_ref parameter_;
   detail::state_ref gradient_;
-  double scale_;
+  gradient_scale& scale_;
   optimizer_state& state_;
   context& context_;
   runtime::joint_launch* together_;
@@ -113,7 +115,7 @@ inline constexpr bool assigns_once<O> = O::assigns_once;
 /// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is
 /// moved to that of its gradient for the update, and is then not left to `together`.
 template <element T, class O>
-void update_parameter(O& o, const std::string& name, state_ref p, double scale, context& c,
+void update_parameter(O& o, const std::string& name, state_ref p, gradient_scale& scale, context& c,
                       runtime::joint_launch& together) {
   const std::shared_ptr<tensor_state> grad = std::exchange(p->grad, nullptr);
   if (!grad || p->extents.size() == 0) return;
@@ -138,7 +140,7 @@ void check_settings(const O& o) {
 /// Throws usage_error if no parameter has a gradient, value_error for settings out of range.
 template <optimizer_like O, class Model>
   requires(!std::same_as<std::remove_const_t<Model>, state_dict_t>)
-void update_parameters(O& o, Model& model, double scale = 1, context& c = default_context()) {
+void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c = default_context()) {
   detail::check_settings(o);
   const state_dict_t& named = o.state.to_update(model);
   ++o.steps;
@@ -157,7 +159,7 @@ void update_parameters(O& o, Model& model, double scale = 1, context& c = defaul
 /// The same for f32 parameters by name. A template, so that programs that train nothing compile nothing for
 /// it. Throws value_error before any change if a parameter with a gradient has another type.
 template <optimizer_like O>
-void update_parameters(O& o, const state_dict_t& parameters, double scale = 1,
+void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scale = 1,
                        context& c = default_context()) {
   detail::check_settings(o);
   for (const auto& [name, p] : parameters)

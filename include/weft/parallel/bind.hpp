@@ -60,28 +60,21 @@ class bound_run : public Context {
   /// parameters with the mean gradient over all micro-batches of all ranks. All ranks must pass the same m.
   /// `loss` is called once for each j, in order. Random numbers of a micro-batch depend only on `seed`, the
   /// optimizer's `steps` and micro_batch(j, m). Sends one message more than a loop written by hand, for the
-  /// mean loss. Throws like `step`, and non_finite_error if `o.finite` and a loss is not finite; the run must
-  /// not continue then.
+  /// mean loss. With `o.graph`, a device that records executes steps whose losses differ in the elements of
+  /// their operands alone as one recorded step (docs/devices.md). Throws like `step`, and non_finite_error if
+  /// `o.finite` and a loss is not finite; the run must not continue then.
   ///   auto r = run.step(4, [&](index_t j) { return cross_entropy(model(x[j]), y[j]); }, {.clip = 1.0});
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
+    if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);
     const auto before = this->communicated();
-    const index_t count = micro_batches * this->groups().data().size();
-    recycled_vector<double> losses(static_cast<std::size_t>(count), 0.0);  // of all ranks
-    const auto number_of_step = static_cast<std::uint64_t>(optimizer_->steps);
+    tensor_list losses;
     for (index_t j = 0; j < micro_batches; ++j) {
-      const index_t number = this->micro_batch(j, micro_batches);
-      this->begin_micro_batch(number_of_step, static_cast<std::uint64_t>(number));
-      const auto quiet = this->no_sync(j + 1 < micro_batches);
-      tape steps(*this);
-      const auto value = steps.eval(loss(j));
-      static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
-                    "weft: step: the loss must be a scalar");
-      steps.backward(value);
-      losses[static_cast<std::size_t>(number)] = this->loss_weight * static_cast<double>(value.item());
+      begin_batch(j, micro_batches);
+      losses.push_back(differentiated([&] { return loss(j); }, j + 1 == micro_batches));
     }
     return this->complete_step(losses, o, before);
   }
@@ -98,7 +91,50 @@ class bound_run : public Context {
         optimizer_(&optimizer) {}
 
  private:
-  void update_local(double scale) override { update_parameters(*optimizer_, this->local(), scale, *this); }
+  void update_local(const gradient_scale& scale) override {
+    weft::update_parameters(*optimizer_, this->local(), scale, *this);
+  }
+  void begin_batch(index_t j, index_t micro_batches) {
+    this->begin_micro_batch(static_cast<std::uint64_t>(optimizer_->steps),
+                            static_cast<std::uint64_t>(this->micro_batch(j, micro_batches)));
+  }
+  /// The value of loss(), after a backward pass from it.
+  template <class Loss>
+  std::shared_ptr<tensor_state> differentiated(Loss loss, bool is_last) {
+    const auto quiet = this->no_sync(!is_last);
+    tape steps(*this);
+    const auto value = steps.eval(loss());
+    static_assert(std::remove_cvref_t<decltype(value)>::static_shape.order == 0,
+                  "weft: step: the loss must be a scalar");
+    steps.backward(value);
+    return value.state();
+  }
+  /// A step that the device records. `loss` is called for all micro-batches first, outside of what is
+  /// recorded.
+  template <class Loss>
+  step_result recorded_step(index_t micro_batches, Loss& loss, const step_options& o) {
+    using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
+    std::vector<statement> losses;
+    std::vector<context::random_state> begins;
+    runtime::operands read;
+    losses.reserve(static_cast<std::size_t>(micro_batches));
+    for (index_t j = 0; j < micro_batches; ++j) {
+      begin_batch(j, micro_batches);
+      losses.push_back(loss(j));
+      begins.push_back(this->randomness());
+      runtime::append_operands(losses.back(), read);
+    }
+    const auto compute = [&] {
+      tensor_list values;
+      for (std::size_t j = 0; j < losses.size(); ++j) {
+        this->set_randomness(begins[j]);
+        values.push_back(
+            differentiated([&]() -> const statement& { return losses[j]; }, j + 1 == losses.size()));
+      }
+      return values;
+    };
+    return this->graph_step(&detail::identity<statement>, read, begins, compute, o);
+  }
 
   Optimizer* optimizer_;
 };

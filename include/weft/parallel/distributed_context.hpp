@@ -12,6 +12,7 @@
 #include <weft/optim/loss_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
 #include <weft/parallel/data_parallel.hpp>
+#include <weft/parallel/step_graph.hpp>
 
 namespace weft {
 
@@ -20,6 +21,8 @@ struct step_options {
   double clip = 0;            // maximum norm of the gradient; 0: no limit
   index_t micro_batches = 1;  // backward passes since the last step, over which the mean is taken
   bool finite = false;  // step(micro_batches, loss) throws non_finite_error rather than update parameters
+  bool graph = false;   // step(micro_batches, loss) is recorded, and executed again by one call, on devices
+                        // that record work; of step() without effect
 };
 
 /// The results of `step(micro_batches, loss)`, and its communication on this rank.
@@ -37,10 +40,11 @@ class distributed_context : public context {
  public:
   /// Updates the parameters with the mean gradient over ranks and micro-batches, and clears the gradient.
   /// Returns its 2-norm before clipping, which is the same on all ranks and for all strategies. With local
-  /// steps, gradient and norm are those of this rank. In f16, a gradient that is not finite only changes the
-  /// scale of the loss. Throws value_error if `clip` is negative or NaN, and usage_error if there was no
-  /// backward pass since the last step.
-  double step(const step_options& o = {});
+  /// steps, gradient and norm are those of this rank. On one rank the host waits for the device only when it
+  /// reads the norm. In f16, a gradient that is not finite only changes the scale of the loss, for which the
+  /// host waits. Throws value_error if `clip` is negative or NaN, and usage_error if there was no backward
+  /// pass since the last step.
+  pending_number step(const step_options& o = {});
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
   /// step. Collective.
@@ -176,9 +180,18 @@ class distributed_context : public context {
   /// The mean of the losses of all micro-batches. Throws non_finite_error if `o.finite` and one is not
   /// finite.
   step_result mean_of(std::span<const double> losses, const step_options& o) const;
-  /// Ends a step whose micro-batches have been computed: sums `losses`, those of all ranks of which this rank
-  /// has set its own, updates the parameters, and reports what has been communicated since `before`.
-  step_result complete_step(std::span<double> losses, const step_options& o, const communication& before);
+  /// Ends a step whose micro-batches have been computed: updates the parameters, sums the `losses` of the
+  /// micro-batches of this rank over all ranks, and reports what has been communicated since `before`. Waits
+  /// for the device once.
+  step_result complete_step(const tensor_list& losses, const step_options& o, const communication& before) {
+    return complete_step(losses, o, before, [&] { return step(o); });
+  }
+  /// The same step recorded, or executed as it was recorded (parallel/step_graph.hpp). `read`: the operands
+  /// of the losses; `begins`: the random states in which `compute`, which evaluates them and runs backward
+  /// passes, begins micro-batches. Throws usage_error for what cannot be recorded.
+  step_result graph_step(const void* statement, const runtime::operands& read,
+                         std::span<const random_state> begins, const std::function<tensor_list()>& compute,
+                         const step_options& o);
 
   /// Whether subsequent backward passes are the last of the step; see no_sync.
   void synchronize(bool on) { parallel_->synchronize(on); }
@@ -194,7 +207,7 @@ class distributed_context : public context {
     if (hooks_) parallel_->deliver_gradients();
   }
   /// Updates all local parameters by the optimizer, with their gradients times `scale`.
-  virtual void update_local(double scale) = 0;
+  virtual void update_local(const gradient_scale& scale) = 0;
   /// Calls what waits for the next change of parameters.
   void begin_update();
   /// Updates all local parameters with the mean gradient of one micro-batch of each rank, which has been
@@ -216,6 +229,15 @@ class distributed_context : public context {
 
  private:
   [[noreturn, gnu::cold]] static void refuse_unprepared();
+  /// Throws usage_error if steps cannot be recorded.
+  void require_recordable() const;
+  /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
+  double mean_factor(const step_options& o);
+  parallel::gradient_measure measured(const step_options& o, double mean);
+  /// Updates the parameters, whose gradients have been measured, and ends the step.
+  pending_number apply(const parallel::gradient_measure& measured);
+  step_result complete_step(const tensor_list& losses, const step_options& o, const communication& before,
+                            const std::function<pending_number()>& update);
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
@@ -247,6 +269,7 @@ class distributed_context : public context {
   parallel::expert_division experts_divided_;
   loss_scaler scaler_;
   std::vector<std::function<void()>> before_update_;
+  parallel::step_graphs graphs_;
   index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;

@@ -12,26 +12,36 @@
 
 #include <weft/comm/communicator.hpp>
 #include <weft/op/all.hpp>
+#include <weft/optim/gradient_scale.hpp>
 #include <weft/run/update.hpp>
+#include <weft/tensor/pending_number.hpp>
 
 namespace weft::parallel {
 
 namespace detail {
 
-/// The sums of squares of all rows; each element of a vector is a row. They are computed by one launch and
-/// read at once, as the host waits at each reading.
-recycled_vector<double> all_row_sums(context& c, const tensor_list& gradients);
+/// The sums of squares of all rows, of type f64; each element of a vector is a row. They are computed by one
+/// launch.
+std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients);
 
 /// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number.
-double exact_sum(const recycled_vector<double>& values, communicator& ranks, const comm_options& o);
+double exact_sum(std::span<const double> values, communicator& ranks, const comm_options& o);
 
 }  // namespace detail
 
-/// The 2-norm over all rows of all ranks; NaN if an element is not finite.
-inline double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
-                              const comm_options& o) {
-  return std::sqrt(detail::exact_sum(detail::all_row_sums(c, gradients), ranks, o));
-}
+/// The 2-norm over all rows of all ranks; NaN if an element is not finite. Waits for the device.
+double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks, const comm_options& o);
+
+/// What an update needs to know of all gradients together.
+struct gradient_measure {
+  pending_number norm;   // before clipping
+  gradient_scale scale;  // for the update
+};
+/// The 2-norm of gradients that are to be multiplied by `mean`, and have been multiplied by `loss_scale`; and
+/// the factor for both that also limits it to `clip`, unless that is 0. Where one rank has all rows, its
+/// device computes both, and the host does not wait.
+gradient_measure measured_gradients(context& c, const tensor_list& gradients, communicator& ranks,
+                                    const comm_options& o, double mean, double loss_scale, double clip);
 
 /// The largest absolute value of the elements of all ranks; NaN if any is NaN.
 double inf_norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,

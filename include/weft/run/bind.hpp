@@ -6,6 +6,14 @@
 #include <weft/grad/derivative.hpp>
 #include <weft/tensor/tensor.hpp>
 
+namespace weft {
+// Of run/boundary.hpp.
+template <class Block, expression X>
+struct boundary_node;
+template <class F, expression X, expression Labels>
+struct slices_node;
+}  // namespace weft
+
 namespace weft::runtime {
 
 /// The operands of one evaluation: tensors, numbers and sizes in the order of the graph.
@@ -74,6 +82,10 @@ template <class Tag, class Point, class Body>
 void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s);
 template <class Tag, class E>
 void collect(const shared_node<Tag, E>& n, operands& to, scope& s);
+template <class Block, class X>
+void collect(const boundary_node<Block, X>& n, operands& to, scope& s);
+template <class F, class X, class Labels>
+void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to, scope& s);
 template <class Op, class Attr, int Sizes, class... A>
@@ -105,6 +117,17 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
   s.end(node, 0, n.operand.get(), before);
 }
 
+// Not the operands of blocks and of what is applied to slices.
+template <class Block, class X>
+void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+}
+template <class F, class X, class Labels>
+void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+  collect(n.labels, to, s);
+}
+
 template <class... E>
 void collect(const bundle<E...>& b, operands& to, scope& s) {
   b.values.apply([&](const auto&... e) { (collect(e, to, s), ...); });
@@ -123,14 +146,21 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 
 }  // namespace detail
 
+/// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
+/// are allowed; operands of blocks are left out.
+template <expression E>
+void append_operands(const E& e, operands& to) {
+  detail::scope s;
+  detail::collect(e, to, s);
+}
+
 /// The operands of `e` in the order of its graph. Throws value_error if a tensor was changed in place since
 /// `e` was written (unless check_versions is false), usage_error if shared values cannot be told apart.
 template <expression E>
 operands operands_of(const E& e, bool check_versions = true) {
   operands o;
   o.check_versions = check_versions;
-  detail::scope s;
-  detail::collect(e, o, s);
+  append_operands(e, o);
   return o;
 }
 

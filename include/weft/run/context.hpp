@@ -68,13 +68,23 @@ class context {
     step_ = mix(mix(0, step), batch);
     programs_ = 0;
   }
-  std::uint64_t next_random() { return mix(mix(mix(0, seed), step_), programs_++); }
+  std::uint64_t next_random() {
+    if (draws_) return number_of_draw();
+    return random_key(randomness(), programs_++);
+  }
 
   /// The random state: restore it to draw the same numbers again.
   struct random_state {
     std::uint64_t seed = 0, step = 0, programs = 0;
   };
   random_state randomness() const { return {seed, step_, programs_}; }
+  /// The key that the program number `program` of a step draws.
+  static std::uint64_t random_key(const random_state& r, std::uint64_t program) {
+    return mix(mix(mix(0, r.seed), r.step), program);
+  }
+  /// From now on programs get numbers instead of keys, and the random states that they would have drawn from
+  /// are appended to `to`, for work that is recorded; until it is called with null.
+  void number_draws(std::vector<random_state>* to) { draws_ = to; }
   void set_randomness(const random_state& r) {
     seed = r.seed;
     step_ = r.step;
@@ -102,6 +112,8 @@ class context {
 
   /// Memory for the intermediate values of a program while it runs; grows and is kept.
   void* arena(std::size_t bytes);
+  /// The memory that it has now.
+  const buffer& arena_memory() const { return arena_; }
 
   /// Held by a thread while it works with the context or a tape in it; nests, for example in hooks that
   /// evaluate. Throws usage_error if another thread holds it, before any state is touched, so that there is
@@ -142,6 +154,7 @@ class context {
   runtime::layer_rank layer_rank_;
 
  private:
+  [[gnu::cold]] std::uint64_t number_of_draw();
   static inline thread_local const char this_thread = 0;  // its address identifies the thread
 
   [[noreturn, gnu::cold]] static void refuse_use(const char* why);
@@ -159,6 +172,7 @@ class context {
   std::atomic<const void*> user_ = nullptr;
   bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
+  std::vector<random_state>* draws_ = nullptr;
   std::vector<known_specialization> specializations_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;

@@ -17,6 +17,7 @@
 #include <weft/lower/plan.hpp>
 #include <weft/run/arena.hpp>
 #include <weft/run/execution_hooks.hpp>
+#include <weft/run/joined_product.hpp>
 #include <weft/run/symbols.hpp>
 #include <weft/run/tapped.hpp>
 #include <weft/shape/layout.hpp>
@@ -126,6 +127,8 @@ class specialization {
     native_code code{};
     kernel_call call{};
     std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
+    joined_product joined{};  // of a product
+    bool done = false;        // in this run, together with a product
   };
 
   /// The bytes [first, last) of memory.
@@ -176,6 +179,19 @@ class specialization {
   std::span<const int> operands_of(const lower::step_entry& s) const {
     return plan_.operands.subspan(static_cast<std::size_t>(s.first_operand),
                                   static_cast<std::size_t>(s.inputs + s.outputs));
+  }
+  /// Computes a product together with what is joined to it; false, with nothing done, if it cannot be.
+  bool multiply_joined(const frame& f, const prepared& s, std::span<const strided> t) {
+    if (s.joined.step < 0) return false;
+    prepared& kernel = steps_[s.joined.step];
+    place_arguments(f, kernel);
+    return kernel.done = runtime::multiply_joined(f.device, t, s.joined, kernel.call.args);
+  }
+  /// Sets the pointers of the arguments of a kernel.
+  void place_arguments(const frame& f, prepared& s) const {
+    const int count = s.entry->inputs + s.entry->outputs;
+    for (int i = 0; i < count; ++i)
+      s.call.args.pointer[i] = memory_of(f, sources_[s.entry->first_operand + i]);
   }
   /// Whether neither of two steps writes a value that the other one accesses.
   [[gnu::cold]] bool are_independent(int a, int b) const;

@@ -2,6 +2,8 @@
 // Definitions of <weft/device/memory.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/device/memory.hpp>
 
@@ -18,7 +20,10 @@ WEFT_DEFINE memory_block& caching_allocator::allocate(std::size_t bytes, const c
   const std::size_t granted = size_class(bytes);
   const std::lock_guard lock(mutex_);
   if (!awaited_.empty()) await_uses(false);
-  memory_block* const found = pool_.take(granted);
+  private_pool* const own = own_pool();
+  if (own) own->make_room();
+  memory_block* found = own ? own->take(granted) : nullptr;
+  if (!found) found = pool_.take(granted);
   memory_block& block = found ? *found : obtain(granted, what);
   block.what.store(what, std::memory_order_relaxed);
   figures_.in_use += granted;
@@ -34,7 +39,12 @@ WEFT_DEFINE void caching_allocator::deallocate(memory_block& block) noexcept {
   --figures_.blocks;
   block.name.reset();
   forbid(block.at, block.bytes);
-  if (block.uses.empty()) return pool_.give(block);
+  if (block.uses.empty()) {
+    private_pool* const own = own_pool();
+    if (!own) return pool_.give(block);
+    block.is = memory_block::use::reserved;
+    return own->free_.push_back(&block);
+  }
   block.is = memory_block::use::awaited;
   figures_.awaited += block.bytes;
   for (const auto& use : block.uses) use->close();
@@ -189,6 +199,39 @@ WEFT_DEFINE std::string caching_allocator::summary() const {
 
 WEFT_DEFINE void buffer::set_name(std::string text) const {
   if (block_) block_->allocator->name(block_->of, std::make_shared<const std::string>(std::move(text)));
+}
+
+WEFT_DEFINE void caching_allocator::private_pool::open() {
+  std::unique_lock alone(of_.opening_);
+  const std::lock_guard lock(of_.mutex_);
+  make_room();
+  alone.release();
+  of_.open_ = this;
+  of_.user_ = std::this_thread::get_id();
+}
+
+WEFT_DEFINE void caching_allocator::private_pool::close() noexcept {
+  {
+    const std::lock_guard lock(of_.mutex_);
+    of_.open_ = nullptr;
+  }
+  of_.opening_.unlock();
+}
+
+WEFT_DEFINE caching_allocator::private_pool::~private_pool() {
+  const std::lock_guard lock(of_.mutex_);
+  for (memory_block* block : free_) of_.pool_.give(*block);
+}
+
+WEFT_DEFINE memory_block* caching_allocator::private_pool::take(std::size_t granted) {
+  const auto found = std::find_if(free_.begin(), free_.end(), [&](const memory_block* b) {
+    return b->granted == granted;
+  });
+  if (found == free_.end()) return nullptr;
+  memory_block* const block = *found;
+  free_.erase(found);
+  block->is = memory_block::use::taken;
+  return block;
 }
 
 }  // namespace weft

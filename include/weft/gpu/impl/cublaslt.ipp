@@ -11,7 +11,7 @@ namespace weft {
 namespace gpu {
 
 WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const strided& c, void* workspace,
-                                    cudaStream_t stream) {
+                                    cudaStream_t stream, const product_epilogue& with) {
   const int r = c.extents.order - 2;
   const index_t m = c.extents[r], n = c.extents[r + 1], k = a.extents[r + 1];
   const index_t batch = r > 0 ? c.extents[0] : 1;
@@ -19,6 +19,10 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
   if (!describe(b, r, k, n, left) || !describe(a, r, m, k, right) || !describe(c, r, m, n, result) ||
       result.transposed)
     return false;
+  const strided* const vector = with.bias ? with.bias : with.sums;
+  if (vector && batch > 1) return false;
+  const void* const added = with.added ? with.added->pointer : c.pointer;
+  if (with.added && (with.added->type != c.type || c.adds)) return false;
   const problem p{static_cast<index_t>(a.type),
                   static_cast<index_t>(c.type),
                   m,
@@ -35,15 +39,28 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
                   result.batch_stride,
                   alignment(b.pointer),
                   alignment(a.pointer),
-                  alignment(c.pointer)};
-  const std::shared_ptr<const setup> kept = setup_of(p);  // while another thread replaces the others
+                  alignment(c.pointer),
+                  alignment(added),
+                  epilogue_of(with),
+                  vector ? static_cast<index_t>(vector->type) : -1,
+                  vector ? alignment(vector->pointer) : 0,
+                  a.type == dtype::f32 && tf32_,
+                  with.added != nullptr};
+  // Kept while another thread replaces the others.
+  const std::shared_ptr<const setup> kept = setup_of(p, vector ? vector->pointer : nullptr);
   const setup& s = *kept;
   if (!s.found) return false;
-  const double one64 = 1, added64 = c.adds;
-  const float one32 = 1, added32 = c.adds;
+  const bool adds = c.adds || with.added;
+  const double one64 = 1, added64 = adds;
+  const float one32 = 1, added32 = adds;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (vector) {
+    lock.lock();  // until the call has read the pointer
+    set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector->pointer);
+  }
   const bool wide = c.type == dtype::f64;
   check(matmul(handle_, s.product, wide ? static_cast<const void*>(&one64) : &one32, b.pointer, s.left,
-               a.pointer, s.right, wide ? static_cast<const void*>(&added64) : &added32, c.pointer, s.result,
+               a.pointer, s.right, wide ? static_cast<const void*>(&added64) : &added32, added, s.result,
                c.pointer, s.result, &s.algorithm, workspace, workspace_bytes, stream),
         "cublasLtMatmul");
   return true;
@@ -60,13 +77,20 @@ WEFT_DEFINE index_t cublaslt::alignment(const void* p) {
   return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
 }
 
-WEFT_DEFINE std::shared_ptr<const cublaslt::setup> cublaslt::setup_of(const problem& p) {
+WEFT_DEFINE std::shared_ptr<const cublaslt::setup> cublaslt::setup_of(const problem& p, const void* vector) {
   const std::lock_guard lock(mutex_);
   if (const auto known = setups_.find(p); known != setups_.end()) return known->second;
   if (setups_.size() == most_setups) setups_.clear();
   const auto made = std::make_shared<setup>(*this);
-  prepare(p, *made);
+  prepare(p, vector, *made);
   return setups_[p] = made;
+}
+
+WEFT_DEFINE cublasLtEpilogue_t cublaslt::epilogue_of(const product_epilogue& e) {
+  // Rows of weft's right operand are columns of cuBLASLt's left one, A.
+  if (e.sums) return e.of_right ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
+  if (e.gelu) return e.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  return e.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 WEFT_DEFINE cudaDataType_t cublaslt::type_of(dtype t) {
@@ -94,19 +118,26 @@ WEFT_DEFINE bool cublaslt::describe(const strided& t, int r, index_t rows, index
   return false;
 }
 
-WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
+WEFT_DEFINE void cublaslt::prepare(const problem& p, const void* vector, setup& s) {
   const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right,
-               st_result, al_left, al_right, al_result] = p;
+               st_result, al_left, al_right, al_result, al_added, epilogue, of_vector, al_vector, tf32,
+               adds] = p;
   const cudaDataType_t type = type_of(static_cast<dtype>(operand)), result = type_of(static_cast<dtype>(sum));
   const bool wide = type == CUDA_R_64F;
-  check(describe_product(&s.product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                         wide ? CUDA_R_64F : CUDA_R_32F),
-        "cublasLtMatmulDescCreate");
+  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F
+                                      : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(describe_product(&s.product, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescCreate");
   const cublasOperation_t ops[] = {t_left ? CUBLAS_OP_T : CUBLAS_OP_N, t_right ? CUBLAS_OP_T : CUBLAS_OP_N};
   check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSA, &ops[0], sizeof ops[0]),
         "cublasLtMatmulDescSetAttribute");
   check(set_product(s.product, CUBLASLT_MATMUL_DESC_TRANSB, &ops[1], sizeof ops[1]),
         "cublasLtMatmulDescSetAttribute");
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    set_attribute(s, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(epilogue));
+  if (vector) {
+    set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(static_cast<dtype>(of_vector)));
+    set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  }
   s.left = layout(type, t_left ? k : n, t_left ? n : k, ld_left, batch, st_left);
   s.right = layout(type, t_right ? m : k, t_right ? k : m, ld_right, batch, st_right);
   s.result = layout(result, n, m, ld_result, batch, st_result);
@@ -120,7 +151,7 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
   const cublasLtMatmulPreferenceAttributes_t which[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-  const index_t aligned[] = {al_left, al_right, al_result, al_result};
+  const index_t aligned[] = {al_left, al_right, al_added, al_result};
   for (int i = 0; i < 4; ++i) {
     const auto value = static_cast<std::uint32_t>(aligned[i]);
     set_preference(wish, which[i], &value, sizeof value);

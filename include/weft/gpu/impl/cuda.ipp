@@ -73,7 +73,7 @@ WEFT_DEFINE cuda_queue::scope::scope(const cuda_functions& cuda, CUcontext conte
 }
 
 WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
-    : queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
+    : ordinal_(ordinal), queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
   try {
     const auto current = queue_.use();
     if (driver_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device) >=
@@ -108,6 +108,7 @@ WEFT_DEFINE std::string cuda_backend::description() const {
 }
 
 WEFT_DEFINE void* cuda_backend::allocate(std::size_t bytes) {
+  refuse_in_recording("needs more memory of the device than the step before");
   CUdeviceptr memory = 0;
   const auto current = queue_.use();
   const CUresult result = driver_.allocate(&memory, bytes);
@@ -155,7 +156,7 @@ WEFT_DEFINE void cuda_backend::free_staging(void* memory) noexcept {
 WEFT_DEFINE void cuda_backend::fill_zero(void* memory, std::size_t bytes) {
   if (bytes == 0) return;
   const auto current = queue_.use();
-  driver_.check(driver_.fill(address(memory), 0, bytes, queue_.stream), "cuMemsetD8Async");
+  driver_.check(driver_.fill(address(memory), 0, bytes, stream()), "cuMemsetD8Async");
 }
 
 WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& a, const strided& b,
@@ -168,9 +169,18 @@ WEFT_DEFINE void cuda_backend::multiply(const native_code& code, const strided& 
   const auto current = queue_.use();
   for (index_t i = 0; i < outer; ++i) {
     const strided x = inner(a, kept, i), y = inner(b, kept, i), z = inner(c, kept, i);
-    if (products_->multiply(x, y, z, workspace_, queue_.stream)) finish_launch([] { return "matmul"; });
+    if (products_->multiply(x, y, z, workspace_, stream())) finish_launch([] { return "matmul"; });
     else jit_backend::multiply(code, x, y, z);
   }
+}
+
+WEFT_DEFINE bool cuda_backend::multiply_with(const strided& a, const strided& b, const strided& c,
+                                             const product_epilogue& with) {
+  if (c.extents.order > 3 || a.extents.last() == 0) return false;
+  const auto current = queue_.use();
+  if (!products_->multiply(a, b, c, workspace_, stream(), with)) return false;
+  finish_launch([] { return "matmul with an epilogue"; });
+  return true;
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::compile(const std::string& text) {
@@ -189,6 +199,7 @@ WEFT_DEFINE std::vector<char> cuda_backend::code_of(compiled_kernel& kernel) con
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> cuda_backend::load(std::span<const char> code) {
+  refuse_in_recording("needs a kernel that was not launched before");
   const auto current = queue_.use();
   auto kernel = std::make_shared<cuda_kernel>(driver_);
   driver_.check(driver_.load_module(&kernel->module, code.data()), "cuModuleLoadData");
@@ -213,24 +224,92 @@ WEFT_DEFINE void cuda_backend::run(compiled_kernel& kernel, const std::vector<vo
   }
   driver_.check(
       driver_.launch(own.function, static_cast<unsigned>(groups), 1, 1, static_cast<unsigned>(own.threads), 1,
-                     1, static_cast<unsigned>(own.group_bytes), queue_.stream, arguments.data(), nullptr),
+                     1, static_cast<unsigned>(own.group_bytes), stream(), arguments.data(), nullptr),
       "cuLaunchKernel");
 }
 
 WEFT_DEFINE void cuda_backend::read(void* to, const void* from, std::size_t bytes) {
   const auto current = queue_.use();
-  driver_.check(driver_.to_host(to, address(from), bytes, queue_.stream), "cuMemcpyDtoHAsync");
+  driver_.check(driver_.to_host(to, address(from), bytes, stream()), "cuMemcpyDtoHAsync");
 }
 
 WEFT_DEFINE void cuda_backend::write(void* to, const void* from, std::size_t bytes) {
   const auto current = queue_.use();
-  driver_.check(driver_.to_device(address(to), from, bytes, queue_.stream), "cuMemcpyHtoDAsync");
+  driver_.check(driver_.to_device(address(to), from, bytes, stream()), "cuMemcpyHtoDAsync");
 }
 
 WEFT_DEFINE void cuda_backend::wait() {
   const auto current = queue_.use();
   driver_.check(driver_.wait_stream(queue_.stream),
                 "cuStreamSynchronize: something queued before has failed (WEFT_CHECK_LAUNCHES=1 says what)");
+}
+
+/// Steps of a graph refer to memory of tensors, which those who made it keep.
+class cuda_backend::recorded_graph final : public recorded_work {
+ public:
+  recorded_graph(cuda_backend& of, CUgraphExec graph, std::unique_ptr<recorded_parts> parts)
+      : of_(of), graph_(graph), parts_(std::move(parts)) {}
+  recorded_graph(const recorded_graph&) = delete;
+  recorded_graph& operator=(const recorded_graph&) = delete;
+  ~recorded_graph() override {
+    of_.release(*parts_);
+    of_.driver_.destroy_executable(graph_);
+  }
+  void replay(std::span<const std::uint64_t> keys) override {
+    of_.begin_replay(*parts_, keys);
+    const auto current = of_.queue_.use();
+    of_.driver_.check(of_.driver_.launch_graph(graph_, of_.queue_.stream), "cuGraphLaunch");
+  }
+
+ private:
+  cuda_backend& of_;
+  CUgraphExec graph_;
+  std::unique_ptr<recorded_parts> parts_;
+};
+
+WEFT_DEFINE void cuda_backend::begin_recording() {
+  const auto current = queue_.use();
+  if (!capturing_) capturing_.emplace(driver_, ordinal_);
+  begin_parts();
+  const CUresult result = driver_.begin_capture(capturing_->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  if (result == CUDA_SUCCESS) return;
+  release(*end_parts());
+  driver_.check(result, "cuStreamBeginCapture");
+}
+
+WEFT_DEFINE CUgraph cuda_backend::captured(bool keeps) {
+  CUgraph graph = nullptr;
+  const CUresult result = driver_.end_capture(capturing_->stream, &graph);
+  if (keeps && result == CUDA_SUCCESS) return graph;
+  if (graph) driver_.destroy_graph(graph);
+  if (keeps) driver_.check(result, "cuStreamEndCapture");
+  return nullptr;
+}
+
+WEFT_DEFINE std::unique_ptr<recorded_work> cuda_backend::end_recording() {
+  const auto current = queue_.use();
+  std::unique_ptr<recorded_parts> parts = end_parts();
+  CUgraphExec executable = nullptr;
+  try {
+    const CUgraph graph = captured(true);
+    const CUresult result = driver_.make_executable(&executable, graph, 0);
+    driver_.destroy_graph(graph);
+    driver_.check(result, "cuGraphInstantiate");
+  } catch (const device_error&) {
+    release(*parts);
+    throw;
+  }
+  return std::make_unique<recorded_graph>(*this, executable, std::move(parts));
+}
+
+WEFT_DEFINE void cuda_backend::abandon_recording() noexcept {
+  try {
+    const auto current = queue_.use();
+    const std::unique_ptr<recorded_parts> parts = end_parts();
+    captured(false);
+    if (parts) release(*parts);
+  } catch (const device_error&) {  // the context no longer exists
+  }
 }
 
 WEFT_DEFINE strided cuda_backend::inner(strided t, int kept, index_t i) {

@@ -147,14 +147,12 @@ WEFT_DEFINE void jit_backend::queue(const std::vector<one_of_joint>& calls) {
     return run(*kernel, {}, joint.table, joint.groups);
   }
   const std::size_t bytes = joint.table.size() * sizeof(index_t);
-  if (bytes > table_bytes_) {
-    if (table_) deallocate(std::exchange(table_, nullptr), std::exchange(table_bytes_, 0));
-    table_ = allocate(std::bit_ceil(bytes));
-    table_bytes_ = std::bit_ceil(bytes);
-  }
-  upload(table_, joint.table.data(), bytes);
+  if (tables_.empty() || bytes > tables_.back().second)
+    tables_.emplace_back(allocate(std::bit_ceil(bytes)), std::bit_ceil(bytes));
+  void* const table = tables_.back().first;
+  upload(table, joint.table.data(), bytes);
   parameters p{0, joint.calls};
-  run(*kernel, {table_}, p, joint.groups);
+  run(*kernel, {table}, p, joint.groups);
 }
 
 WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b,
@@ -194,6 +192,13 @@ WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
 
 WEFT_DEFINE void jit_backend::upload(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
+  if (is_recording()) {
+    const auto own = recorded_->uploads.lock();
+    char* const kept = recorded_->uploads.part(bytes, [this](std::size_t n) { return allocate_staging(n); });
+    if (!kept) refuse_recording("uploads more than 4 MiB");
+    std::memcpy(kept, from, bytes);
+    return write(to, kept, bytes);
+  }
   {
     const auto own = staging_.lock();
     if (char* const staged = staging_.part(bytes, [this](std::size_t n) { return allocate_staging(n); })) {
@@ -235,26 +240,53 @@ WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::
   }
 }
 
-WEFT_DEFINE void jit_backend::finish(void* to, const void* from, std::size_t bytes) {
+WEFT_DEFINE void jit_backend::begin_parts() {
+  if (checks_launches_) refuse_recording("waits after each launch, as WEFT_CHECK_LAUNCHES says");
+  auto parts = std::make_unique<recorded_parts>();
+  parts->uploads.part(1, [this](std::size_t n) { return allocate_staging(n); });
+  parts->keys = allocate(most_keys * sizeof(std::uint64_t));
+  const std::lock_guard lock(mutex_);
+  if (recorded_) {
+    release(*parts);
+    throw device_error(std::string("weft: ") + name() + ": another thread is recording work of this device");
+  }
+  recorded_ = std::move(parts);
+  recorder_ = std::this_thread::get_id();
+}
+
+WEFT_DEFINE void jit_backend::release(recorded_parts& parts) noexcept {
+  try {
+    wait();  // it may be under way
+  } catch (const device_error&) {  // what was queued will not run
+  }
+  if (parts.keys) deallocate(std::exchange(parts.keys, nullptr), most_keys * sizeof(std::uint64_t));
+  if (void* const memory = parts.uploads.released()) free_staging(memory);
+}
+
+WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
+  refuse_in_recording("waits for the device, to read elements on the host");
   staging_memory::waiting now(staging_);
   bool asks = false;
   {
     const std::lock_guard lock(mutex_);
     asks = fault_ && std::exchange(natives_pending_, false);
   }
-  constexpr std::size_t apart = 64;
   std::int32_t code = 0;
-  char* staged = nullptr;
+  std::vector<std::pair<host_copy, const char*>> staged;  // to be copied on, and from where
   {
     const auto own = staging_.lock();
-    staged = staging_.part(apart + bytes, [this](std::size_t n) { return allocate_staging(n); });
+    const auto begin = [&](const host_copy& c) {
+      if (c.bytes == 0) return;
+      char* const part = staging_.part(c.bytes, [this](std::size_t n) { return allocate_staging(n); });
+      if (part) staged.emplace_back(c, part);
+      read(part ? part : c.to, c.from, c.bytes);
+    };
+    if (asks) begin({&code, fault_, sizeof code});
+    for (const host_copy& c : copies) begin(c);
     now.begin();
-    if (asks) read(staged ? static_cast<void*>(staged) : &code, fault_, sizeof code);
-    if (bytes > 0) read(staged ? staged + apart : to, from, bytes);
   }
   wait();
-  if (staged && bytes > 0) std::memcpy(to, staged + apart, bytes);
-  if (staged && asks) std::memcpy(&code, staged, sizeof code);
+  for (const auto& [c, part] : staged) std::memcpy(c.to, part, c.bytes);
   const std::lock_guard lock(mutex_);
   for (const auto& kernel : std::exchange(unkept_, {}))
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())
@@ -360,10 +392,11 @@ WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
   return i < in ? operands.in[i] : operands.out[i - in];
 }
 
-WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands) {
+WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands,
+                                      bool reads_keys) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
   std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) +
-                       "], items, v[6], fault_code;\n  ulong key;\n";
+                       "], items, v[6], fault_code;\n  ulong key, keys;\n";
   std::string names, arguments;
   for (int k = 0; k < in + out; ++k) {
     const strided& t = operand(operands, k);
@@ -386,7 +419,9 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
     arguments += "GLOBAL char* p" + p + ", ";
   }
   const auto fault = std::to_string(in + out);
-  names += "#define attribute(k) P.v[k]\n#define random P.key\n#define tasks P.items\n";
+  names += "#define attribute(k) P.v[k]\n#define tasks P.items\n";
+  names += reads_keys ? "#define random (P.keys ? ((GLOBAL const ulong*)P.keys)[P.key] : P.key)\n"
+                      : "#define random P.key\n";
   names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = (int)P.fault_code)\n";
   names +=
       "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault + ", PARAMS P)\n";
@@ -426,7 +461,8 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
   }
   auto& kernel = kernels_[key];
   if (!kernel) {
-    kernel = compiled(native_source(by, operands), by.threads > 0 ? by.threads : group_size);
+    kernel = compiled(native_source(by, operands, reads_pointers()),
+                      by.threads > 0 ? by.threads : group_size);
     kernel->group_bytes = by.group_bytes;
     faults_.push_back(std::string(op) + ": " + fault);
     kernel->fault = static_cast<int>(faults_.size());
@@ -437,6 +473,7 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
   append_padded(p, operands.at.v, max_order, 0, max_order);
   p.push_back(kernel->fault);
   p.push_back(static_cast<index_t>(operands.random));
+  p.push_back(is_recording() ? address_of(recorded_->keys) : 0);
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     pointers.push_back(t.pointer);
@@ -445,7 +482,12 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
     append_padded(p, t.stride, t.extents.order, 0, order);
   }
   pointers.push_back(fault_);
-  natives_pending_ = true;
+  if (!is_recording()) natives_pending_ = true;
+  else {
+    if (operands.random >= most_keys) refuse_recording("runs more than 8192 programs");
+    recorded_->reports = true;
+    if (std::string_view(by.text).find("random") != std::string_view::npos) recorded_->draws = true;
+  }
   if (by.items == 0) return;
   run(*kernel, pointers, p, by.threads > 0 ? std::min(by.items, max_groups) : groups_for(by.items));
 }

@@ -119,34 +119,124 @@ WEFT_DEFINE void distributed_context::check(const step_options& o) {
   if (o.micro_batches < 1) refuse<value_error>({"weft: step: ", o.micro_batches, " micro-batches"});
 }
 
-WEFT_DEFINE double distributed_context::step(const step_options& o) {
+WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
   check(o);
   if (std::exchange(passes_seen_, backward_passes()) == backward_passes())
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
         "`tape steps(run)` and call steps.backward(loss) before each step");
+  const double mean = mean_factor(o);
+  deliver_gradients();
+  return apply(measured(o, mean));
+}
+
+WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
-  const double mean =
-      1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
+  return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
+}
+
+WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_options& o, double mean) {
+  return parallel::measured_gradients(*this, owned_gradients(), groups().owners(), in_step("norm"), mean,
+                                      loss_scale, o.clip);
+}
+
+WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured) {
   loss_weight = 1;
-  const double norm = gradient_norm() * mean;
   begin_update();
-  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(norm)))
-    update_local(mean / loss_scale * (o.clip > 0 ? clip_factor(norm, o.clip) : 1.0));
+  if (!training_.scales_loss || !where()->computes() || scaler_.update(std::isfinite(measured.norm.value())))
+    update_local(measured.scale);
   else
     for (const auto& [name, p] : local_) p->grad.reset();
   set_scale();
   end_step();
-  return norm;
+  return measured.norm;
 }
 
-WEFT_DEFINE step_result distributed_context::complete_step(std::span<double> losses, const step_options& o,
-                                                           const communication& before) {
+WEFT_DEFINE void distributed_context::require_recordable() const {
+  const auto require = [](bool holds, const char* what) {
+    if (!holds)
+      refuse<usage_error>({"weft: step: a step with ", what, " cannot be recorded (.graph = true)"});
+  };
+  require(!options_.deterministic, "sums in a fixed order over ranks (.deterministic = true)");
+  require(!hooks() && groups().data().size() == 1, "messages to other ranks");
+  require(!options_.offload_optimizer && !options_.offload_parameters, "offload");
+  require(&engine() == &*where(), "another backend than the device's");
+  require(joined_ == 0, "join()");
+  for (const auto& [name, p] : local_) {
+    require(p->gradient_hooks.empty(), "gradient hooks");
+    require(!p->grad, "gradients of another backward pass");
+  }
+}
+
+WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, const runtime::operands& read,
+                                                        std::span<const random_state> begins,
+                                                        const std::function<tensor_list()>& compute,
+                                                        const step_options& o) {
+  require_recordable();
+  const communication before = communicated();
+  tensor_list parameters;
+  parallel::step_form form{statement, o.clip, loss_scale, recompute_programs};
+  for (const auto& [name, p] : local_) {
+    parameters.push_back(p);
+    form.memory.push_back(p->memory.data());
+  }
+  for (const auto& [name, b] : parallel_->buffers()) form.memory.push_back(b->memory.data());
+  const tensor_list tensors = parallel::described_operands(read, form);
+  parallel::step_graph* g = graphs_.find(form);
+  if (!g)
+    g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors, [&](const tensor_state& t) {
+      return std::find(form.memory.begin(), form.memory.end(), t.memory.data()) != form.memory.end();
+    }));
+  const double mean = mean_factor(o);
+  const auto all = [&] {
+    parallel::step_graph::values v;
+    v.losses = compute();
+    deliver_gradients();
+    const parallel::gradient_measure m = measured(o, mean);
+    v.norm = m.norm.pending();
+    v.scale = m.scale;
+    return v;
+  };
+  parallel::step_graph::values v;
+  if (!g->is_warm()) {
+    v = g->warm_up(parameters, all);
+  } else {
+    if (!g->is_recorded()) g->record(begins, tensors, parameters, all);
+    v = g->replay(begins, tensors, parameters);
+  }
+  passes_seen_ = backward_passes();
+  return complete_step(v.losses, o, before, [&] {
+    return apply({pending_number(v.norm), v.scale});
+  });
+}
+
+WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& losses, const step_options& o,
+                                                           const communication& before,
+                                                           const std::function<pending_number()>& update) {
   communicator& data = groups().data();
-  if (data.size() > 1) data.all_reduce(losses, reduction::sum, in_step("losses")).wait();
-  step_result r = mean_of(losses, o);
-  r.norm = step(o);
+  const index_t own = static_cast<index_t>(losses.size());
+  const double weight = loss_weight;
+  std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
+  const auto read = [&](const recycled_vector<double>& numbers) {
+    for (index_t j = 0; j < own; ++j)
+      all[static_cast<std::size_t>(micro_batch(j, own))] = weight * numbers[static_cast<std::size_t>(j)];
+    if (data.size() > 1) data.all_reduce(std::span(all), reduction::sum, in_step("losses")).wait();
+    return mean_of(all, o);
+  };
+  step_result r;
+  if (o.finite || data.size() > 1) {  // before parameters change, or while messages are under way
+    r = read(numbers_in(losses));
+    r.norm = update();
+  } else {
+    tensor_list numbers = losses;
+    const pending_number norm = update();
+    if (norm.pending()) numbers.push_back(norm.pending());
+    recycled_vector<double> values = numbers_in(numbers);
+    const double last = values.back();
+    r = read(values);
+    r.norm = norm.pending() ? last : norm.value();
+  }
   set_communication(r, before);
   return r;
 }

@@ -84,6 +84,9 @@ WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statem
   using parallel::detail::abort_on_error;
   o.micro_batches = micro_batches;
   check(o);
+  if (o.graph)
+    throw usage_error("weft: step: a step of a pipeline, whose stages wait for messages, cannot be recorded "
+                      "(.graph = true)");
   // Ranks with different numbers would wait for messages of each other: the labels are compared first.
   communicator& all = ranks();
   all.barrier(control("a step of " + std::to_string(micro_batches) + " micro-batches")).wait();

@@ -20,6 +20,17 @@ WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::pla
              at - specializations_.begin());
 }
 
+WEFT_DEFINE std::uint64_t context::number_of_draw() {
+  const random_state now = randomness();
+  ++programs_;
+  const auto known = std::find_if(draws_->begin(), draws_->end(), [&](const random_state& r) {
+    return r.step == now.step && r.programs == now.programs;
+  });
+  const auto number = static_cast<std::uint64_t>(known - draws_->begin());
+  if (known == draws_->end()) draws_->push_back(now);
+  return number;
+}
+
 WEFT_DEFINE void* context::arena(std::size_t bytes) {
   if (bytes > arena_bytes_) {
     arena_ = {};

@@ -26,9 +26,15 @@ WEFT_DEFINE specialization::specialization(const plan_view& p, std::span<const k
     if (value(i).where == storage::leaf) reads_.push_back(reach(i));
   for (int o : p.outputs) writes_.push_back(o < 0 ? reached_bytes{} : reach(o));
   for (int s = 0; s < steps_.size(); ++s) steps_[s].entry = &p.steps[static_cast<std::size_t>(s)];
-  if (device.launches_together()) find_launches();
+  if (device.launches_together()) {
+    find_launches();
+    for (int s = 0; s < steps_.size(); ++s)
+      if (steps_[s].entry->kind == step_kind::contraction && !steps_[s].entry->in_slices)
+        steps_[s].joined = joined_product_of(p, s, s + 1 < steps_.size() && steps_[s + 1].together == 1);
+  }
   sequence<int> launch_of(steps_.size(), 0);
-  for (int s = 1; s < steps_.size(); ++s) launch_of[s] = launch_of[s - 1] + (steps_[s].together > 0);
+  for (int s = 1; s < steps_.size(); ++s)
+    launch_of[s] = launch_of[s - 1] + (steps_[s].together > 0 && !steps_[s - 1].joined.next.found());
   arena_ = plan_arena(
       p, [&](int id) { return weft::bytes_of(layout_of(id).extents, value(id).result.type); },
       [&](int step) { return launch_of[step]; });
@@ -138,6 +144,7 @@ WEFT_DEFINE void specialization::run(const frame& f) {
   const detail::exchange_guard guard(f.hooks);
   int left = 0;       // kernels of the current launch that are still to come
   together_.clear();  // an error may have left some
+  for (prepared& s : steps_) s.done = false;
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
@@ -147,15 +154,17 @@ WEFT_DEFINE void specialization::run(const frame& f) {
       allow_operands(f, *s.entry);
     }
     if (s.entry->kind == step_kind::kernel) {
-      for (int i = 0; i < count; ++i) s.call.args.pointer[i] = memory_of(f, sources_[first + i]);
+      place_arguments(f, s);
       for (int i = 0; i < s.entry->arguments; ++i)
         s.call.args.number[i] =
             number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
       s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes + s.scratch;
       if (s.together > 0) left = s.together;
-      if (f.collected) f.collected->push_back(s.call);
-      else if (s.together == 1) f.device.launch(s.call);
-      else together_.push_back(&s.call);
+      if (!s.done) {
+        if (f.collected) f.collected->push_back(s.call);
+        else if (s.together == 1) f.device.launch(s.call);
+        else together_.push_back(&s.call);
+      }
       if (--left == 0 && !together_.empty()) f.device.launch_together(std::exchange(together_, {}));
       continue;
     }
@@ -166,7 +175,7 @@ WEFT_DEFINE void specialization::run(const frame& f) {
       if (s.entry->kind == step_kind::contraction) multiply_in_slices(f, s, (&s)[1]);
     } else if (s.entry->kind == step_kind::exchange && !s.code.cpu && f.hooks) {
       f.hooks->exchange(s.entry->op, s.at, t[0], t[1], operands_of(*s.entry).back());
-    } else {
+    } else if (s.entry->kind != step_kind::contraction || !multiply_joined(f, s, t)) {
       run_step(f, s, t);
     }
   }
@@ -458,6 +467,9 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s, std
 }
 
 WEFT_DEFINE void specialization::show(const frame& f, const char* name, const strided& t) {
+  if (f.device.is_recording())
+    refuse<usage_error>({"weft: tap: \"", name,
+                         "\" is in a step that is recorded (.graph = true): the host would have to wait"});
   std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
   f.device.download(host.data(), t.pointer, host.size());
   f.on_tap({name, t.type, t.extents, host.data()});

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// Training steps that a device records and executes again by one call: CUDA graphs.
+//
+// The first step of a form is executed as always. The second one is recorded: forward and backward passes,
+// the norm of the gradient and the clipping factor. From then on a step copies what its losses read to where
+// the recorded one read it, passes new random keys, and queues the recorded work. The update follows as
+// always, so that learning rates and step counts are those of the step.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <weft/parallel/norm.hpp>
+#include <weft/run/context.hpp>
+
+namespace weft::parallel {
+
+/// What a recorded step depends on besides the elements of tensors; steps that are equal in it can be the
+/// same recorded work.
+struct step_form {
+  const void* statement = nullptr;  // the type of the losses
+  double clip = 0, loss_scale = 1;
+  int recompute_programs = 0;
+  std::vector<const void*> memory{};  // of parameters and buffers
+  std::vector<std::size_t> operands{};  // of the losses of all micro-batches, as numbers of different tensors
+  std::vector<tensor_spec> tensors{};   // different ones
+  std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in the losses
+  bool operator==(const step_form&) const = default;
+};
+
+/// The tensors that losses read, each once; `form` gets what it depends on of them.
+tensor_list described_operands(const runtime::operands& read, step_form& form);
+
+/// One recorded step.
+class step_graph {
+ public:
+  /// `parameters`: those that get gradients. Of `read`, those that are `fixed` are read where they are; for
+  /// the others there is memory of the graph's own.
+  step_graph(context& c, step_form form, const tensor_list& read,
+             const std::function<bool(const tensor_state&)>& fixed);
+  step_graph(const step_graph&) = delete;
+  step_graph& operator=(const step_graph&) = delete;
+
+  const step_form& form() const { return form_; }
+  bool is_warm() const { return warm_; }
+  bool is_recorded() const { return work_ != nullptr; }
+
+  /// What a step computes: the losses of its micro-batches, the gradients that it leaves in parameters, and
+  /// their measure.
+  struct values {
+    tensor_list losses;
+    std::shared_ptr<tensor_state> norm;
+    gradient_scale scale = 1;
+  };
+  /// Executes `compute` in memory that is kept for the recording.
+  const values& warm_up(const tensor_list& parameters, const std::function<values()>& compute);
+  /// Records `compute`, whose micro-batches begin with these random states. Throws usage_error for what
+  /// cannot be recorded.
+  void record(std::span<const context::random_state> begins, const tensor_list& read,
+              const tensor_list& parameters, const std::function<values()>& compute);
+  /// Queues the recorded step for these tensors and random states, and sets the gradients of parameters.
+  const values& replay(std::span<const context::random_state> begins, const tensor_list& read,
+                       const tensor_list& parameters);
+
+ private:
+  struct draw {
+    std::size_t micro_batch;
+    std::uint64_t program;  // counted from the beginning of the micro-batch
+  };
+  context& context_;
+  step_form form_;
+  device where_;
+  bool warm_ = false;
+  caching_allocator::private_pool pool_;  // before what may refer to its blocks
+  buffer arena_;
+  tensor_list inputs_;  // what the work reads instead of tensors; null: the tensor itself
+  std::vector<draw> draws_;
+  tensor_list gradients_;  // of parameters
+  values values_;
+  std::unique_ptr<recorded_work> work_;
+};
+
+/// The recorded steps of a run, by form.
+class step_graphs {
+ public:
+  /// The one of this form; null if there is none.
+  step_graph* find(const step_form& form);
+  step_graph& add(std::unique_ptr<step_graph> g);
+
+ private:
+  static constexpr std::size_t most = 16;  // the oldest is dropped
+  std::vector<std::unique_ptr<step_graph>> all_;
+};
+
+}  // namespace weft::parallel
+
+#ifndef WEFT_COMPILED
+#include <weft/parallel/impl/step_graph.ipp>
+#endif

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT
+// Training steps that are recorded as CUDA graphs, on the fake driver: it captures calls, refuses those that
+// a capture does not allow, and executes them again.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+
+#include <weft/gpu/open.hpp>
+#include <weft/parallel/bind.hpp>
+#include <weft/weft.hpp>
+
+#include "fake_cuda.hpp"
+
+using namespace weft;
+
+namespace {
+
+device nvidia() { return device(std::make_shared<gpu::cuda_backend>(0)); }
+
+struct block {
+  layer_normalization<> before, between;
+  causal_self_attention<> attend;
+  feed_forward<> mlp;
+  dropout_layer drop{.rate = 0.25f};
+  static block create(const device& where) {
+    return {layer_normalization<>::create(8, where), layer_normalization<>::create(8, where),
+            causal_self_attention<>::create(8, 2, where), feed_forward<>::create(8, 16, where)};
+  }
+  auto operator()(expression auto x) const {
+    return let(x + drop(attend(before(x))), [this](auto y) { return y + drop(mlp(between(y))); });
+  }
+};
+struct language_model {
+  embedding_table<> tokens;
+  repeat<block> blocks;
+  static language_model create(const device& where) {
+    language_model m{embedding_table<>::create(11, 8, where), {}};
+    for (int b = 0; b < 2; ++b) m.blocks.blocks.push_back(block::create(where));
+    initialize(m, 5);
+    return m;
+  }
+  /// The logits are computed in slices of rows.
+  auto loss(expression auto x, expression auto labels) const {
+    return linear_cross_entropy(flatten<0, 1>(dropout(blocks(tokens(x)), 0.1f)), tokens.weight, labels, 66);
+  }
+};
+
+using token_batch = std::pair<tensor<std::int32_t, extents<dyn, dyn>>, tensor<std::int32_t, extents<dyn>>>;
+token_batch batch(const device& d, index_t length, int number) {
+  const auto token = [=](index_t i) { return (3 * i + number) % 11; };
+  const auto label = [=](index_t i) { return i * (i + number) % 11; };
+  return {generate<std::int32_t>(extents<dyn, dyn>{2, length}, token, d),
+          generate<std::int32_t>(extents<dyn>{2 * length}, label, d)};
+}
+
+long launches() {
+  return fake_cuda::calls("cuLaunchKernel") + fake_cuda::products_of().products +
+         fake_cuda::calls("cuMemsetD8Async");
+}
+
+struct run_of_steps {
+  std::vector<double> numbers;  // losses, norms, and then the parameters
+  std::vector<long> launches, graphs, waits, allocations;  // of each step
+};
+/// Steps with other batches, of two lengths, other random numbers and other rates each; between them the
+/// model is evaluated on a batch that needs more memory.
+template <class... Choices, class Optimizer>
+run_of_steps trained(bool graph, Optimizer optimizer, index_t micro_batches, int steps = 8) {
+  const device d = nvidia();
+  language_model model = language_model::create(d);
+  self_communicator alone;
+  auto run = bind<Choices...>(model, optimizer, alone, {});
+  run_of_steps all;
+  for (int s = 0; s < steps; ++s) {
+    if (s == 5) eval(model.loss(batch(d, 40, 1).first, batch(d, 40, 1).second), run);
+    optimizer.lr = 0.01 / (1 + s);
+    const long graphs = fake_cuda::calls("cuGraphLaunch"), waits = fake_cuda::calls("cuStreamSynchronize"),
+               memory = fake_cuda::calls("cuMemAlloc");
+    std::vector<token_batch> batches;
+    for (index_t j = 0; j < micro_batches; ++j)
+      batches.push_back(batch(d, s % 4 == 3 ? 7 : 5, s + 10 * static_cast<int>(j)));
+    const long before = launches();
+    const step_result r = run.step(
+        micro_batches,
+        [&](index_t j) {
+          const auto& [x, y] = batches[static_cast<std::size_t>(j)];
+          return model.loss(x, y);
+        },
+        {.clip = 0.5, .graph = graph});
+    all.launches.push_back(launches() - before);
+    all.graphs.push_back(fake_cuda::calls("cuGraphLaunch") - graphs);
+    all.waits.push_back(fake_cuda::calls("cuStreamSynchronize") - waits);
+    all.allocations.push_back(fake_cuda::calls("cuMemAlloc") - memory);
+    all.numbers.insert(all.numbers.end(), {r.loss, r.norm});
+  }
+  for (const auto& p : parameters_of(model))
+    for (float x : flat_view<float>(p).to_vector()) all.numbers.push_back(x);
+  return all;
+}
+
+/// The message of what `f` throws.
+template <class Error, class F>
+std::string message_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing of the kind was thrown";
+}
+
+struct classifier {
+  linear<7, 5> hidden;
+  linear<5, 3> output;
+  auto operator()(expression auto x) const { return output(relu(hidden(x))); }
+};
+struct small_run {
+  device d = nvidia();
+  classifier model = create<classifier>(d);
+  sgd optimizer{.lr = 0.1};
+  self_communicator alone;
+  tensor<float, extents<dyn, 7>> x = randn<float>(extents<dyn, 7>{4, 7}, {.seed = 2}, d);
+  tensor<std::int32_t, extents<dyn>> labels =
+      generate<std::int32_t>(extents<dyn>{4}, [](index_t i) { return i % 3; }, d);
+};
+
+}  // namespace
+
+TEST_CASE("graphs: steps that are recorded have the bits of those that are not") {
+  const long held = fake_cuda::held();
+  {
+    const run_of_steps with = trained(true, adamw{}, 1), without = trained(false, adamw{}, 1);
+    CHECK(with.numbers == without.numbers);
+    CHECK(with.graphs == std::vector<long>{0, 1, 1, 0, 1, 1, 1, 1});  // one of two lengths
+    for (const std::size_t s : {2u, 4u, 5u, 6u}) {
+      CHECK(with.launches[s] == 3);  // tokens, labels, the update of all parameters
+      CHECK(without.launches[s] > 60);
+      CHECK(with.waits[s] == 1);
+      CHECK(with.allocations[s] == 0);
+    }
+  }
+  CHECK(fake_cuda::held() == held);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: with several micro-batches, with recomputation, with products in bf16") {
+  CHECK(trained(true, adamw{}, 3, 6).numbers == trained(false, adamw{}, 3, 6).numbers);
+  using momentum = sgd;
+  CHECK(trained<precision::bf16>(true, momentum{.momentum = 0.9}, 2, 5).numbers ==
+        trained<precision::bf16>(false, momentum{.momentum = 0.9}, 2, 5).numbers);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: other settings, other shapes and other losses are steps of their own") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  const auto step = [&](double clip, index_t rows) {
+    const long before = fake_cuda::calls("cuGraphInstantiate");
+    run.step(1,
+             [&](index_t) {
+               return cross_entropy(r.model(slice<0>(r.x, 0, rows)), slice<0>(r.labels, 0, rows));
+             },
+             {.clip = clip, .graph = true});
+    return fake_cuda::calls("cuGraphInstantiate") - before;
+  };
+  const auto steps = [&](double clip, index_t rows) {
+    return std::vector<long>{step(clip, rows), step(clip, rows), step(clip, rows)};
+  };
+  const std::vector<long> recorded{0, 1, 0}, known{0, 0, 0};
+  CHECK(steps(1, 4) == recorded);
+  CHECK(steps(2, 4) == recorded);
+  CHECK(steps(1, 3) == recorded);
+  CHECK(steps(1, 4) == known);
+  run.recompute_programs = context::every_program;
+  CHECK(steps(1, 4) == recorded);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: what cannot be recorded is refused by name, and the run goes on without") {
+  const auto refused = [](auto prepare, auto loss, const parallel_options& o = {}) {
+    small_run r;
+    auto run = bind<>(r.model, r.optimizer, r.alone, o);
+    run.on_tap = [](const tapped&) {};
+    const auto step = [&](bool graph) {
+      return run.step(1, [&](index_t) { return loss(r, r.model(r.x)); }, {.graph = graph}).loss;
+    };
+    step(false);
+    prepare(r, run);
+    const std::string said = message_of<usage_error>([&] {
+      step(true);
+      step(true);
+    });
+    CHECK(std::isfinite(step(false)));
+    CHECK(fake_cuda::misuse() == "");
+    return said;
+  };
+  const auto nothing = [](auto&, auto&) {};
+  const auto plain = [](small_run& r, auto y) { return cross_entropy(y, r.labels); };
+  CHECK(refused(nothing, [](small_run& r, auto y) { return cross_entropy(tap(y, "logits"), r.labels); }) ==
+        "weft: tap: \"logits\" is in a step that is recorded (.graph = true): the host would have to wait");
+  CHECK(refused(nothing, plain, {.offload_optimizer = default_device()}) ==
+        "weft: step: a step with offload cannot be recorded (.graph = true)");
+  CHECK(refused([](small_run& r, auto&) {
+          r.model.hidden.weight.state()->gradient_hooks.push_back([](const auto&) {});
+        }, plain) == "weft: step: a step with gradient hooks cannot be recorded (.graph = true)");
+  CHECK(refused([](small_run& r, auto& run) {
+          tape steps(run);
+          steps.backward(steps.eval(cross_entropy(r.model(r.x), r.labels)));
+        }, plain) ==
+        "weft: step: a step with gradients of another backward pass cannot be recorded (.graph = true)");
+  CHECK(refused([](small_run&, auto& run) { run.join(true); }, plain) ==
+        "weft: step: a step with join() cannot be recorded (.graph = true)");
+  setenv("WEFT_CHECK_LAUNCHES", "1", 1);
+  CHECK(refused(nothing, plain).find("WEFT_CHECK_LAUNCHES") != std::string::npos);
+  unsetenv("WEFT_CHECK_LAUNCHES");
+}
+
+TEST_CASE("graphs: a step is recorded in the memory of the step before, whatever else was allocated since") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  const auto step = [&] {
+    return run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), r.labels); }, {.graph = true}).loss;
+  };
+  step();
+  r.d.memory().release_cached();
+  std::vector<buffer> others;
+  for (int i = 0; i < 50; ++i) others.push_back(r.d.allocate(static_cast<std::size_t>(16 * i)));
+  CHECK(std::isfinite(step()));
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: what the driver does not allow in a capture is refused before it is asked") {
+  const device d = nvidia();
+  const buffer memory = d.allocate(64);
+  const auto refused = [&](auto call) {
+    d->begin_recording();
+    const std::string said = message_of<usage_error>(call);
+    CHECK(d->is_recording());
+    d->abandon_recording();
+    CHECK(!d->is_recording());
+    return said;
+  };
+  float x = 1;
+  const std::string recorded = "weft: cuda: work that is recorded cannot be: it ";
+  CHECK(refused([&] { (void)d.allocate(1 << 20); }) ==
+        recorded + "needs more memory of the device than the step before");
+  CHECK(refused([&] { d->download(&x, memory.data(), 4); }) ==
+        recorded + "waits for the device, to read elements on the host");
+  CHECK(refused([&] { d->synchronize(); }) ==
+        recorded + "waits for the device, to read elements on the host");
+  CHECK(refused([&] {
+          strided s;
+          s.pointer = memory.data();
+          s.extents = {1, {1}};
+          set_contiguous(s);
+          d->copy(s, s);
+        }) == recorded + "needs a kernel that was not launched before");
+  const std::vector<char> large(5 << 20);
+  CHECK(refused([&] { d->upload(memory.data(), large.data(), large.size()); }) ==
+        recorded + "uploads more than 4 MiB");
+  CHECK_THROWS_AS(default_device()->begin_recording(), device_error);
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: an invalid label is reported by the step that reads it") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  for (int s = 0; s < 5; ++s) {
+    const auto labels = full<std::int32_t>(extents<dyn>{4}, s == 3 ? 5 : 1, r.d);
+    const auto step = [&] {
+      run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), labels); }, {.graph = true});
+    };
+    if (s == 3) CHECK_THROWS_AS(step(), value_error);
+    else CHECK_NOTHROW(step());
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: in f16 the scale of the loss goes on, and steps that overflow are skipped") {
+  const auto numbers = [](bool graph) {
+    small_run r;
+    initialize(r.model, 3);
+    auto run = bind<precision::f16>(r.model, r.optimizer, r.alone, {});
+    std::vector<double> all;
+    for (int s = 0; s < 9; ++s) {
+      if (s == 5) {
+        loss_scaler large = run.scaler();
+        large.scale = 0x1p90;
+        run.set_scaler(large);
+      }
+      const auto made = run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), r.labels); },
+                                 {.clip = 1, .graph = graph});
+      all.insert(all.end(), {made.loss, std::isfinite(made.norm) ? made.norm : -1, run.scaler().scale,
+                             static_cast<double>(r.optimizer.steps)});
+    }
+    return all;
+  };
+  CHECK(numbers(true) == numbers(false));
+}
+
+TEST_CASE("graphs: another thread uses the device while a step is recorded") {
+  const device d = nvidia();
+  const auto x = randn<float>(extents<dyn, dyn>{9, 9}, {.seed = 1}, d);
+  std::atomic<bool> goes_on{true};
+  std::atomic<int> wrong{0}, rounds{0};
+  std::thread other([&] {
+    context c(d);
+    const auto expected = eval(softmax(matmul(x, x)), c).to_vector();
+    while (goes_on || rounds < 3) {
+      wrong += eval(softmax(matmul(x, x)), c).to_vector() != expected;
+      ++rounds;
+    }
+  });
+  const auto losses = [&](bool graph) {
+    classifier model = create<classifier>(d);
+    initialize(model, 3);
+    sgd optimizer{.lr = 0.1};
+    self_communicator alone;
+    auto run = bind<>(model, optimizer, alone, {});
+    std::vector<double> all;
+    for (index_t s = 0; s < 12; ++s) {
+      const auto seed = static_cast<std::uint64_t>(s);
+      const auto rows = randn<float>(extents<dyn, 7>{4 + s / 4, 7}, {.seed = seed}, d);
+      const auto labels = full<std::int32_t>(extents<dyn>{4 + s / 4}, 1, d);
+      all.push_back(
+          run.step(1, [&](index_t) { return cross_entropy(model(rows), labels); }, {.graph = graph}).loss);
+    }
+    return all;
+  };
+  const auto with = losses(true), without = losses(false);
+  goes_on = false;
+  other.join();
+  CHECK(with == without);
+  CHECK(wrong == 0);
+  CHECK(fake_cuda::misuse() == "");
+}
