@@ -338,9 +338,10 @@ int train(const settings& s, communicator& host) {
   }
   set_memory_limit(s, where);
   const mesh_sizes sizes = mesh_of(s, ranks.size());
-  if (sizes.cp > 1 && !where->host_accessible())
-    throw usage_error("--mesh " + s.mesh + ": the axis cp needs memory that the host can access, which " +
-                      where->name() + " has not");
+  if (sizes.cp > 1 && !where->host_accessible() && ranks.reaches() != &*where)
+    throw usage_error("--mesh " + s.mesh +
+                      ": the axis cp sends messages from the memory of devices, which for " +
+                      where->name() + " takes --comm nccl");
   const auto* cpu = dynamic_cast<const cpu::cpu_backend*>(&*where);
   const int threads = cpu ? cpu->threads().threads() : 1;
   parallel_options strategy = parallel_options_of(s);

@@ -119,10 +119,13 @@ if("CUDA" IN_LIST weft_components)
   weft_test_program(weft_test_gpu_nccl_test gpu/nccl_test.cpp)
   target_link_libraries(weft_test_gpu_nccl_test PRIVATE weft_test_main)
   add_dependencies(weft_test_gpu_nccl_test weft_fake_nccl)
+  weft_test_program(weft_test_gpu_nccl_layers_test gpu/nccl_layers_test.cpp)
+  target_link_libraries(weft_test_gpu_nccl_layers_test PRIVATE weft_test_main)
+  add_dependencies(weft_test_gpu_nccl_layers_test weft_fake_nccl)
   weft_test_program(weft_test_gpu_nccl_world gpu/nccl_world.cpp)
   add_dependencies(weft_test_gpu_nccl_world weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt weft_fake_nccl)
-  foreach(target weft_test_gpu_cuda_test weft_test_gpu_nccl_test weft_test_law_device_test weft_test_gpu_kept_kernels_test
-          weft_test_gpu_tensor_core_test weft_test_gpu_memory_test weft_test_gpu_graph_test)
+  foreach(target weft_test_gpu_cuda_test weft_test_gpu_nccl_test weft_test_gpu_nccl_layers_test weft_test_law_device_test
+          weft_test_gpu_kept_kernels_test weft_test_gpu_tensor_core_test weft_test_gpu_memory_test weft_test_gpu_graph_test)
     add_dependencies(${target} weft_fake_cuda weft_fake_nvrtc weft_fake_cublaslt)
   endforeach()
   weft_add_test(gpu/cuda gpu COMMAND weft_test_gpu_cuda_test ENVIRONMENT LD_LIBRARY_PATH=${fakes})
@@ -132,6 +135,8 @@ if("CUDA" IN_LIST weft_components)
   weft_add_test(gpu/nccl "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_test "--test-case-exclude=the contract*"
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=4)
   weft_add_test(gpu/nccl_contract "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_test "--test-case=the contract*"
+                ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=4)
+  weft_add_test(gpu/nccl_layers "gpu;rank" PROCESSORS 2 COMMAND weft_test_gpu_nccl_layers_test
                 ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=4)
   weft_add_test(gpu/nccl_world "gpu;rank" COMMAND weft_test_gpu_nccl_world ENVIRONMENT LD_LIBRARY_PATH=${fakes} FAKE_CUDA_DEVICES=3)
   weft_add_test(gpu/kept_kernels gpu COMMAND weft_test_gpu_kept_kernels_test

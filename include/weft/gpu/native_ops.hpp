@@ -7,6 +7,7 @@
 #include <weft/device/native.hpp>
 #include <weft/gpu/attention_kernels.hpp>
 #include <weft/gpu/look_up_texts.hpp>
+#include <weft/gpu/merge_texts.hpp>
 
 namespace weft::gpu {
 

@@ -9,6 +9,7 @@
 
 #include <weft/parallel/context_division.hpp>
 #include <weft/parallel/context_service.hpp>
+#include <weft/parallel/unit.hpp>
 
 namespace weft::parallel {
 

@@ -31,7 +31,9 @@ struct key_block {
   buffer memory;
   key_block() = default;
   key_block(const device& where, const strided& like, index_t positions);
-  elements message() const { return {k.pointer, 2 * k.size(), k.type}; }
+  elements message(const backend& where) const {
+    return {k.pointer, 2 * k.size(), k.type, message_space(where)};
+  }
 };
 
 }  // namespace detail
@@ -76,8 +78,8 @@ class ring_attention : public divided_positions {
     work sent, arrives;
     const auto start = [&](int hop) {
       other = block(k, hop);
-      sent = ranks().send(here.message(), next(), 0, labelled("keys and values"));
-      arrives = ranks().receive(other.message(), previous(), 0, labelled("keys and values"));
+      sent = ranks().send(here.message(**device_), next(), 0, labelled("keys and values"));
+      arrives = ranks().receive(other.message(**device_), previous(), 0, labelled("keys and values"));
     };
     start(1);
     own();

@@ -31,16 +31,20 @@ struct outcome {
 struct options {
   int steps = 3, recompute = 0;  // programs
   double scale = 65536;          // of the loss, to begin with
+  device where = default_device();
 };
 
 inline constexpr gpt2::config small{.layers = 2, .heads = 4, .width = 8, .context = 13, .vocabulary = 11};
 inline constexpr index_t length = 11;  // divides among no number of ranks but 1
 
 using tokens = tensor<std::int32_t, extents<dyn, dyn>>;
-inline tokens batch(index_t number, index_t shift) {
-  return generate<std::int32_t>(extents<dyn, dyn>{2, length}, [=](index_t i) {
-    return (number * 5 + (i + shift) * (i + shift) * 3 + i / length) % small.vocabulary;
-  });
+inline tokens batch(index_t number, index_t shift, const device& where = default_device()) {
+  return generate<std::int32_t>(
+      extents<dyn, dyn>{2, length},
+      [=](index_t i) {
+        return (number * 5 + (i + shift) * (i + shift) * 3 + i / length) % small.vocabulary;
+      },
+      where);
 }
 
 /// Steps of `batches` batches; the norm of one that is left out is -1. Where positions are divided, the ranks
@@ -50,6 +54,7 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
                 const options& with = {}) {
   auto model = Model::create(c);
   initialize(model, 3);
+  to(model, with.where);
   sgd optimizer{.lr = 0.1, .momentum = 0.9};
   auto run = bind<Plan>(model, optimizer, ranks, n);
   loss_scaler scaler = run.scaler();
@@ -62,7 +67,7 @@ outcome trained(communicator& ranks, const mesh_sizes& n, const gpt2::config& c 
   const int data = coordinate * n.ep + n.coordinate(ranks.rank(), mesh_axis::ep);
   outcome o;
   const auto loss_of = [&](index_t number) {
-    const tokens x = batch(number, 0), y = batch(number, 1);
+    const tokens x = batch(number, 0, with.where), y = batch(number, 1, with.where);
     if constexpr (requires { run.part_of_context(length); }) {
       const context_part own = run.part_of_context(length);
       return model.loss(own.of(x), own.of(y), own.positions());

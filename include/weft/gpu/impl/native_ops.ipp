@@ -23,6 +23,9 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
     case native_op::uniform: return {{uniform_text, elements}};
     case native_op::checked_probability: return {{checked_probability_text, elements}};
     case native_op::attention: return attention_texts(o, limits);
+    case native_op::merge_attention:
+      return {{merge_results_text, elements}, {merge_log_sums_text, o.out[1].size()}};
+    case native_op::add_positions: return {{add_positions_text, elements}};
     case native_op::attention_backward: return attention_backward_texts(o, limits);
     default: break;
   }

@@ -19,9 +19,9 @@ WEFT_DEFINE strided range_of(strided t, const position_range& of, int dim) {
 
 WEFT_DEFINE void divided_positions::check(const char* reader, const device& where, const shape& extents,
                                           index_t positions) const {
-  if (!where->host_accessible() && where->computes())
+  if (where->computes() && message_device(where, ranks_.get()) != where)
     refuse<device_error>({"weft: ", reader, ": on device ", where->name(),
-                          ": positions are divided on devices whose memory the host can access"});
+                          ": positions are divided on devices whose memory messages can use"});
   if (!division_)
     refuse<usage_error>({"weft: ", reader,
                          ": the number of positions of all ranks is not known: call "

@@ -24,7 +24,8 @@ WEFT_DEFINE bool head_exchange::exchange(const device& where, std::string_view o
   char* const other = buffers + own_bytes;
   comm_options labelled = o;
   labelled.label = std::string(op);
-  const elements of_own{buffers, own.size(), in.type}, of_all{other, all.size(), in.type};
+  const memory_space space = message_space(*where);
+  const elements of_own{buffers, own.size(), in.type, space}, of_all{other, all.size(), in.type, space};
   const rank_counts counts = own_counts(own, at[2]), others = all_counts(all);
   if (to_heads) copy_own(where, own, at[2], buffers, false);
   else copy_all(where, all, other, false);

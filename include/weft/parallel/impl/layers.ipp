@@ -54,7 +54,7 @@ WEFT_DEFINE work start_collective(backend& where, const rank_groups& groups, std
     return {};
   }
   const comm_options o = groups.labelled(std::string(op));
-  const memory_space space = where.holds_messages() ? memory_space::host : memory_space::device;
+  const memory_space space = message_space(where);
   const elements mine{in.pointer, in.size(), in.type, space},
       result{out.pointer, out.size(), out.type, space};
   if (over_positions || op == "all_reduce") {

@@ -74,7 +74,7 @@ WEFT_DEFINE void ring_attention::attend_backward(const native_operands& o) {
   const strided& k = o.in[1];
   const bool causal = o.at[0] != 0;
   const auto receive = [&](const detail::key_block& to) {
-    return ranks().receive(to.message(), previous(), 1, labelled("cotangents of keys"));
+    return ranks().receive(to.message(**device_), previous(), 1, labelled("cotangents of keys"));
   };
   const auto add_arrived = [&](const detail::key_block& from, const strided& dk, const strided& dv) {
     add(from.k, dk);
@@ -92,7 +92,7 @@ WEFT_DEFINE void ring_attention::attend_backward(const native_operands& o) {
     if (hop > 1) add_arrived(arriving, sum.k, sum.v);
     sent.wait();
     leaving = std::move(sum);
-    sent = ranks().send(leaving.message(), next(), 1, labelled("cotangents of keys"));
+    sent = ranks().send(leaving.message(**device_), next(), 1, labelled("cotangents of keys"));
   });
   const detail::key_block arriving = block(k, size());  // this rank's own
   receive(arriving).wait();

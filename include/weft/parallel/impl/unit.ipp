@@ -67,8 +67,7 @@ WEFT_DEFINE state_ptr in_type(dtype type, const state_ptr& t) {
 }
 
 WEFT_DEFINE elements elements_of(const tensor_state& t) {
-  return {t.memory.data(), t.extents.size(), t.type,
-          t.where->holds_messages() ? memory_space::host : memory_space::device};
+  return {t.memory.data(), t.extents.size(), t.type, message_space(*t.where)};
 }
 
 WEFT_DEFINE void copy_rows(const state_ptr& to, index_t to_at, const state_ptr& from, index_t from_at,
