@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The step of train_gpt in LibTorch: prints milliseconds a step, one line each.
+// The training step of gpt_weft.cpp in LibTorch.
 //
-//   gpt_libtorch layers heads width context batch vocabulary steps threads
+//   gpt_libtorch LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <vector>
+
+#include "ops.hpp"
 
 using torch::Tensor;
 namespace F = torch::nn::functional;
@@ -26,10 +25,10 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b) {
 }  // namespace
 
 int main(int count, char** values) {
-  if (count != 9) return 2;
-  long n[8];
-  for (int i = 0; i < 8; ++i) n[i] = std::atol(values[i + 1]);
-  const auto [layers, heads, width, context, batch, vocabulary, steps, threads] = n;
+  if (count != 8) return 2;
+  long n[7];
+  for (int i = 0; i < 7; ++i) n[i] = std::atol(values[i + 1]);
+  const auto [layers, heads, width, context, batch, vocabulary, threads] = n;
   torch::set_num_threads(static_cast<int>(threads));
   torch::manual_seed(1);
   std::vector<Tensor> decayed, free;
@@ -75,15 +74,12 @@ int main(int count, char** values) {
     }
     return torch::matmul(layer_norm(x, last_w, last_b), wte.t());
   };
-  for (long s = 0; s < steps; ++s) {
-    const auto start = std::chrono::steady_clock::now();
-    const Tensor loss = F::cross_entropy(model().view({-1, vocabulary}), labels.view({-1}));
-    optimizer.zero_grad();
-    loss.backward();
-    torch::nn::utils::clip_grad_norm_(all, 1.0);
-    optimizer.step();
-    loss.item<float>();
-    std::printf("%.3f\n",
-                std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-  }
+  ops::serve({{"step", [&] {
+                 const Tensor loss = F::cross_entropy(model().view({-1, vocabulary}), labels.view({-1}));
+                 optimizer.zero_grad();
+                 loss.backward();
+                 torch::nn::utils::clip_grad_norm_(all, 1.0);
+                 optimizer.step();
+                 loss.item<float>();
+               }}});
 }

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The step of train_gpt in PyTorch: prints milliseconds a step, one line each.
+"""The training step of gpt_weft.cpp in PyTorch.
 
-    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY STEPS THREADS eager|compiled|bf16
+    gpt_pytorch.py LAYERS HEADS WIDTH CONTEXT BATCH VOCABULARY THREADS eager|compiled|bf16
 """
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 
-layers, heads, width, context, batch, vocabulary, steps, threads = map(int, sys.argv[1:9])
+from serve import serve
+
+layers, heads, width, context, batch, vocabulary, threads = map(int, sys.argv[1:8])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 normal = lambda *s: torch.nn.Parameter(torch.randn(s) * 0.02)
@@ -41,19 +42,22 @@ def model(tokens):
 
 
 def loss_of(tokens, targets):
-    with torch.autocast("cpu", torch.bfloat16, enabled=sys.argv[9] == "bf16"):
+    with torch.autocast("cpu", torch.bfloat16, enabled=sys.argv[8] == "bf16"):
         logits = model(tokens).view(-1, vocabulary)
     return F.cross_entropy(logits.float(), targets.view(-1))
 
 
-if sys.argv[9] == "compiled":
+if sys.argv[8] == "compiled":
     loss_of = torch.compile(loss_of)
-for _ in range(steps):
-    start = time.perf_counter()
+
+
+def step():
     loss = loss_of(tokens, targets)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
     loss.item()
-    print(1e3 * (time.perf_counter() - start))
+
+
+serve({"step": step})

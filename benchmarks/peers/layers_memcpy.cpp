@@ -12,5 +12,5 @@ int main(int, char** values) {
       ops::copies("cross_entropy, 1024 x 50304", 3, 1024l * 50304));  // logits twice, their gradient
   tasks.push_back(ops::copies("clipping and AdamW, 32 million", 8,
                               1l << 25));  // gradient twice; parameter and two moments, in and out
-  ops::measure(values, tasks);
+  ops::serve(tasks);
 }

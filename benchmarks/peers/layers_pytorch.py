@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The tasks of layers_weft.cpp in PyTorch: layers_pytorch.py THREADS ROUNDS."""
+"""The tasks of layers_weft.cpp in PyTorch: layers_pytorch.py THREADS."""
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
+
+from serve import serve
 
 torch.set_num_threads(int(sys.argv[1]))
 torch.manual_seed(1)
@@ -48,9 +49,4 @@ def step():
 
 
 tasks["clipping and AdamW, 32 million"] = step
-for round in range(int(sys.argv[2]) + 1):
-    for name, run in tasks.items():
-        start = time.perf_counter()
-        run()
-        if round:
-            print(f"{name}\t{time.perf_counter() - start:.9f}")
+serve(tasks)

@@ -76,5 +76,5 @@ int main(int, char** values) {
                      const double norm = gradient_norm(parameters_of(model), c);
                      optimizer.step(model, clip_factor(norm, 1.0), c);
                    }});
-  ops::measure(values, tasks);
+  ops::serve(tasks);
 }

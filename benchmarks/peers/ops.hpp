@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
-// What the programs of one op have in common: each measures the tasks it can do and prints
-// "task seconds" lines, one for every round.
+// What programs that run.py compares have in common. A program prints the names of the tasks that it can do, one a line,
+// and an empty line. For each name that it then reads it does that task and prints the seconds that it took, or "none" if
+// it cannot, so that run.py decides which program computes when.
 //
-//   ops_weft threads rounds
+//   echo softmax | ops_weft THREADS
 #pragma once
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,14 +30,33 @@ struct task {
 
 inline int threads_of(char** values) { return std::atoi(values[1]); }
 
-inline void measure(char** values, const std::vector<task>& tasks) {
-  for (int round = 0; round <= std::atoi(values[2]); ++round)
-    for (const task& t : tasks) {
-      const auto start = std::chrono::steady_clock::now();
-      t.run();
-      const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (round > 0) std::printf("%s\t%.9f\n", t.name.c_str(), s);  // the first round warms up
-    }
+/// Seconds of one run. A run so short that clock and cold caches would show is repeated for ten milliseconds after it.
+inline double seconds_of(const std::function<void()>& run) {
+  const auto seconds = [&](int repeats) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < repeats; ++i) run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
+  };
+  constexpr double least = 0.01;
+  const double once = seconds(1);
+  return once < least ? seconds(static_cast<int>(least / once) + 1) : once;
+}
+
+inline void serve(const std::vector<task>& tasks) {
+  for (const task& t : tasks) std::printf("%s\n", t.name.c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+  for (std::string name; std::getline(std::cin, name);)
+    for (const task& t : tasks)
+      if (t.name == name) {
+        try {
+          std::printf("%.9f\n", seconds_of(t.run));
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "%s: %s\n", name.c_str(), e.what());
+          std::printf("none\n");
+        }
+        std::fflush(stdout);
+      }
 }
 
 inline float element(long i) { return static_cast<float>(i % 251 - 125) / 125.0f; }

@@ -16,11 +16,11 @@ int main(int, char** values) {
   const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
                r = filled(ops::rows, ops::columns);
   matrix c = a, d = b, e = x, s = r;
-  ops::measure(values, {{"matmul 256", [&] { c.noalias() = a * a; }},
-                        {"matmul 1536", [&] { d.noalias() = b * b; }},
-                        {"chain", [&] { e = (x.array() * y.array() + x.array()).max(0.0f); }},
-                        {"softmax", [&] {
-                           s = (r.colwise() - r.rowwise().maxCoeff()).array().exp();
-                           s.array().colwise() /= s.rowwise().sum().array();
-                         }}});
+  ops::serve({{"matmul 256", [&] { c.noalias() = a * a; }},
+              {"matmul 1536", [&] { d.noalias() = b * b; }},
+              {"chain", [&] { e = (x.array() * y.array() + x.array()).max(0.0f); }},
+              {"softmax", [&] {
+                 s = (r.colwise() - r.rowwise().maxCoeff()).array().exp();
+                 s.array().colwise() /= s.rowwise().sum().array();
+               }}});
 }

@@ -15,8 +15,8 @@ int main(int, char** values) {
              b = filled(ops::matmul_large, ops::matmul_large);
   const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
              r = filled(ops::rows, ops::columns);
-  ops::measure(values, {{"matmul 256", [&] { torch::matmul(a, a); }},
-                        {"matmul 1536", [&] { torch::matmul(b, b); }},
-                        {"chain", [&] { torch::relu(torch::addcmul(x, x, y)); }},
-                        {"softmax", [&] { torch::softmax(r, -1); }}});
+  ops::serve({{"matmul 256", [&] { torch::matmul(a, a); }},
+              {"matmul 1536", [&] { torch::matmul(b, b); }},
+              {"chain", [&] { torch::relu(torch::addcmul(x, x, y)); }},
+              {"softmax", [&] { torch::softmax(r, -1); }}});
 }

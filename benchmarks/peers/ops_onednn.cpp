@@ -11,6 +11,5 @@ int main(int, char** values) {
     return
         [n, a, c]() mutable { dnnl_sgemm('N', 'N', n, n, n, 1, a.data(), n, a.data(), n, 0, c.data(), n); };
   };
-  ops::measure(values,
-               {{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
+  ops::serve({{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
 }

@@ -13,6 +13,5 @@ int main(int, char** values) {
                   c.data(), n);
     };
   };
-  ops::measure(values,
-               {{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
+  ops::serve({{"matmul 256", product(ops::matmul_small)}, {"matmul 1536", product(ops::matmul_large)}});
 }

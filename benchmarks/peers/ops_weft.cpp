@@ -16,8 +16,8 @@ int main(int, char** values) {
                b = filled(ops::matmul_large, ops::matmul_large);
   const matrix x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
                r = filled(ops::rows, ops::columns);
-  ops::measure(values, {{"matmul 256", [&] { eval(matmul(a, a), c); }},
-                        {"matmul 1536", [&] { eval(matmul(b, b), c); }},
-                        {"chain", [&] { eval(relu(x * y + x), c); }},
-                        {"softmax", [&] { eval(softmax(r), c); }}});
+  ops::serve({{"matmul 256", [&] { eval(matmul(a, a), c); }},
+              {"matmul 1536", [&] { eval(matmul(b, b), c); }},
+              {"chain", [&] { eval(relu(x * y + x), c); }},
+              {"softmax", [&] { eval(softmax(r), c); }}});
 }

@@ -14,9 +14,9 @@ int main(int, char** values) {
   const auto x = filled(1, ops::chain_size), y = filled(1, ops::chain_size),
              r = filled(ops::rows, ops::columns);
   xt::xtensor<float, 2> e = x, s = r;
-  ops::measure(values, {{"chain", [&] { xt::noalias(e) = xt::maximum(x * y + x, 0.0f); }},
-                        {"softmax", [&] {
-                           const xt::xtensor<float, 2> p = xt::exp(r - xt::amax(r, {1}, xt::keep_dims));
-                           xt::noalias(s) = p / xt::eval(xt::sum(p, {1}, xt::keep_dims));
-                         }}});
+  ops::serve({{"chain", [&] { xt::noalias(e) = xt::maximum(x * y + x, 0.0f); }},
+              {"softmax", [&] {
+                 const xt::xtensor<float, 2> p = xt::exp(r - xt::amax(r, {1}, xt::keep_dims));
+                 xt::noalias(s) = p / xt::eval(xt::sum(p, {1}, xt::keep_dims));
+               }}});
 }

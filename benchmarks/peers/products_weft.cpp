@@ -10,8 +10,8 @@ using namespace weft;
 
 namespace {
 template <class T, class Out>
-void measure(char** values, const char* type, executor& threads) {
-  products::measure(values, type, [&](const products::shape& s, const products::form& f) {
+void add_tasks(std::vector<ops::task>& tasks, const char* type, executor& threads) {
+  products::add_tasks(tasks, type, [&threads](const products::shape& s, const products::form& f) {
     const auto filled = [](long size) {
       std::vector<T> v(static_cast<std::size_t>(size));
       for (std::size_t i = 0; i < v.size(); ++i) v[i] = T(ops::element(static_cast<long>(i)));
@@ -31,6 +31,8 @@ void measure(char** values, const char* type, executor& threads) {
 
 int main(int, char** values) {
   executor threads(ops::threads_of(values));
-  measure<float, float>(values, "f32", threads);
-  measure<bfloat16, float>(values, "bf16", threads);
+  std::vector<ops::task> tasks;
+  add_tasks<float, float>(tasks, "f32", threads);
+  add_tasks<bfloat16, float>(tasks, "bf16", threads);
+  ops::serve(tasks);
 }

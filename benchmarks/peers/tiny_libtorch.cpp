@@ -24,26 +24,26 @@ int main(int, char** values) {
   auto w = torch::full({}, 0.5f, torch::requires_grad());
   torch::optim::SGD scalar_sgd({w}, tiny::rate);
 
-  ops::measure(values, {tiny::repeated("MLP step", [&] {
-                          classifier_sgd.zero_grad();
-                          auto loss =
-                              torch::nn::functional::cross_entropy(classifier->forward(images), labels);
-                          loss.backward();
-                          classifier_sgd.step();
-                        }),
-                        tiny::repeated("LSTM, 32 steps", [&] {
-                          cell_sgd.zero_grad();
-                          auto h = torch::zeros({tiny::cell_batch, tiny::cell_width}), s = h;
-                          for (int i = 0; i < tiny::sequence; ++i)
-                            std::tie(h, s) = cell->forward(x, std::make_tuple(h, s));
-                          (h * h).mean().backward();
-                          cell_sgd.step();
-                        }),
-                        tiny::repeated("100 scalar statements", [&] {
-                          scalar_sgd.zero_grad();
-                          auto y = torch::ones({});
-                          for (int i = 0; i < tiny::scalar_steps; ++i) y = torch::sin(y) * w + y;
-                          y.backward();
-                          scalar_sgd.step();
-                        })});
+  ops::serve({tiny::repeated("MLP step", [&] {
+                 classifier_sgd.zero_grad();
+                 auto loss =
+                     torch::nn::functional::cross_entropy(classifier->forward(images), labels);
+                 loss.backward();
+                 classifier_sgd.step();
+               }),
+             tiny::repeated("LSTM, 32 steps", [&] {
+                 cell_sgd.zero_grad();
+                 auto h = torch::zeros({tiny::cell_batch, tiny::cell_width}), s = h;
+                 for (int i = 0; i < tiny::sequence; ++i)
+                   std::tie(h, s) = cell->forward(x, std::make_tuple(h, s));
+                 (h * h).mean().backward();
+                 cell_sgd.step();
+               }),
+             tiny::repeated("100 scalar statements", [&] {
+                 scalar_sgd.zero_grad();
+                 auto y = torch::ones({});
+                 for (int i = 0; i < tiny::scalar_steps; ++i) y = torch::sin(y) * w + y;
+                 y.backward();
+                 scalar_sgd.step();
+               })});
 }

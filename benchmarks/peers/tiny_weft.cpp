@@ -42,33 +42,33 @@ int main(int, char** values) {
   scalar.w = parameter<extents<>>(full<float>(extents<>{}, 0.5f, where));
   const auto one = ones<float>(extents<>{}, where);
 
-  ops::measure(values, {tiny::repeated("MLP step", [&] {
-                          tape steps(c);
-                          auto loss = steps.eval(cross_entropy(classifier(images), labels));
-                          steps.backward(loss);
-                          optimizer.step(classifier, 1, c);
-                        }),
-                        tiny::repeated("LSTM, 32 steps", [&] {
-                          tape steps(c);
-                          auto h = variable<float, extents<tiny::cell_batch, tiny::cell_width>>(zero);
-                          auto s = h;
-                          for (int i = 0; i < tiny::sequence; ++i) {
-                            auto gates = steps.eval(cell.input(x) + cell.state(h));
-                            const auto gate = [&](int n) {
-                              return slice<1>(gates, n * tiny::cell_width, (n + 1) * tiny::cell_width);
-                            };
-                            s = steps.eval(sigmoid(gate(0)) * s + sigmoid(gate(1)) * tanh(gate(2)));
-                            h = steps.eval(sigmoid(gate(3)) * tanh(s));
-                          }
-                          auto loss = steps.eval(mean(h * h));
-                          steps.backward(loss);
-                          optimizer.step(cell, 1, c);
-                        }),
-                        tiny::repeated("100 scalar statements", [&] {
-                          tape steps(c);
-                          auto y = variable<float, extents<>>(one);
-                          for (int i = 0; i < tiny::scalar_steps; ++i) y = steps.eval(sin(y) * scalar.w + y);
-                          steps.backward(y);
-                          optimizer.step(scalar, 1, c);
-                        })});
+  ops::serve({tiny::repeated("MLP step", [&] {
+                 tape steps(c);
+                 auto loss = steps.eval(cross_entropy(classifier(images), labels));
+                 steps.backward(loss);
+                 optimizer.step(classifier, 1, c);
+               }),
+             tiny::repeated("LSTM, 32 steps", [&] {
+                 tape steps(c);
+                 auto h = variable<float, extents<tiny::cell_batch, tiny::cell_width>>(zero);
+                 auto s = h;
+                 for (int i = 0; i < tiny::sequence; ++i) {
+                   auto gates = steps.eval(cell.input(x) + cell.state(h));
+                   const auto gate = [&](int n) {
+                     return slice<1>(gates, n * tiny::cell_width, (n + 1) * tiny::cell_width);
+                   };
+                   s = steps.eval(sigmoid(gate(0)) * s + sigmoid(gate(1)) * tanh(gate(2)));
+                   h = steps.eval(sigmoid(gate(3)) * tanh(s));
+                 }
+                 auto loss = steps.eval(mean(h * h));
+                 steps.backward(loss);
+                 optimizer.step(cell, 1, c);
+               }),
+             tiny::repeated("100 scalar statements", [&] {
+                 tape steps(c);
+                 auto y = variable<float, extents<>>(one);
+                 for (int i = 0; i < tiny::scalar_steps; ++i) y = steps.eval(sin(y) * scalar.w + y);
+                 steps.backward(y);
+                 optimizer.step(scalar, 1, c);
+               })});
 }

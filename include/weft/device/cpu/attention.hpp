@@ -31,6 +31,13 @@ struct head_view {
   static head_view of(const strided& t, index_t batch, index_t head) {
     return {t.data<T>() + batch * t.stride[0] + head * t.stride[2], t.stride[1], t.stride[3]};
   }
+  head_view from(index_t first) const { return {data + first * position, position, feature}; }
+
+  /// Asks for the features of position `t`, which is far from those that were read before: no processor foresees that.
+  void prefetch(index_t t, index_t features) const {
+    constexpr index_t line = 64 / sizeof(T);
+    for (index_t d = 0; d < features; d += line) __builtin_prefetch(data + t * position + d * feature);
+  }
 };
 
 /// The number of positions of whole blocks of scores that hold `positions`.
@@ -60,19 +67,31 @@ struct head_size {
   index_t matrix(index_t positions) const { return whole_blocks(positions) * padded_features; }
 };
 
-/// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors.
-template <class T>
-void multiply_in_place(index_t m, index_t n, index_t k, const T* a, index_t a_row, index_t a_column,
-                       const T* b, index_t b_row, T* c, index_t c_row, bool add) {
+/// What is needed of a product of blocks for a tile of its rows: columns before `columns`, and of the sums terms `first` to
+/// `last` - 1, as the others are zero. A block whose queries do not attend to all its keys is a triangle.
+struct needed_part {
+  index_t columns, first, last;
+};
+
+/// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors. needed(i, height) is the
+/// part that counts of rows i to i + height - 1.
+template <class T, class Needed>
+void multiply_in_place(index_t m, index_t n, const T* a, index_t a_row, index_t a_column, const T* b, index_t b_row,
+                       T* c, index_t c_row, bool add, const Needed& needed) {
   using K = micro_kernels<T>;
   constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
   for (index_t j = 0; j < n;) {
     const index_t left = n - j, columns = K::few              ? wide
                                           : left == 4 * lanes ? 2 * lanes
                                                               : std::min(left, wide);
-    for (index_t i = 0; i < m; i += K::full)
-      K::run(static_cast<int>(std::min<index_t>(K::full, m - i)), static_cast<int>(columns / lanes), k,
-             a + i * a_row, a_row, a_column, b + j, b_row, c + i * c_row + j, c_row, add);
+    for (index_t i = 0; i < m; i += K::full) {
+      const index_t height = std::min<index_t>(K::full, m - i);
+      const needed_part part = needed(i, height);
+      if (j < part.columns)
+        K::run(static_cast<int>(height), static_cast<int>(columns / lanes), part.last - part.first,
+               a + i * a_row + part.first * a_column, a_row, a_column, b + j + part.first * b_row, b_row,
+               c + i * c_row + j, c_row, add);
+    }
     j += columns;
   }
 }
@@ -97,10 +116,14 @@ void copy_features(const From* from, index_t from_step, To* to, index_t to_step,
   for (index_t d = 0; d < features; ++d) to[d * to_step] = static_cast<To>(from[d * from_step]);
 }
 
+/// How many positions before it is copied one is asked for.
+inline constexpr index_t positions_ahead = 8;
+
 /// Rows of `positions`, padded with zeros: [whole_blocks(positions), padded_features].
 template <class S, class T>
 void pack_rows(const head_view<const S>& x, const head_size<T>& s, index_t positions, T* to) {
   for (index_t t = 0; t < positions; ++t, to += s.padded_features) {
+    x.prefetch(std::min(t + positions_ahead, positions - 1), s.features);
     copy_features(x.data + t * x.position, x.feature, to, 1, s.features);
     std::fill(to + s.features, to + s.padded_features, T{});
   }
@@ -114,6 +137,7 @@ void pack_columns(const head_view<const S>& x, const head_size<T>& s, T* to) {
   constexpr index_t side = blocking<T>::lanes;
   for (index_t t0 = 0; t0 < whole_blocks(s.keys); t0 += side) {
     T* const block = to + t0 / attention_block * attention_block * s.features + t0 % attention_block;
+    for (index_t t = t0 + side; t < std::min(t0 + 2 * side, s.keys); ++t) x.prefetch(t, s.features);
     for (index_t d0 = 0; d0 < s.features; d0 += side) {
       V square[std::size_t{side}];
       for (index_t t = 0; t < side; ++t)
@@ -136,19 +160,30 @@ template <class T>
 index_t visible(const head_size<T>& s, index_t i) {
   return s.causal ? std::min(i + s.offset + 1, s.keys) : s.keys;
 }
+/// The number of keys of the block from `j0` on to which query `i` attends: the first ones.
+template <class T>
+index_t shown(const head_size<T>& s, index_t i, index_t j0) {
+  return std::clamp<index_t>(visible(s, i) - j0, 0, attention_block);
+}
+/// The first of `rows` queries from `i0` on that attends to key `j`; `rows` if none does.
+template <class T>
+index_t first_to_see(const head_size<T>& s, index_t i0, index_t rows, index_t j) {
+  return s.causal ? std::clamp<index_t>(j - s.offset - i0, 0, rows) : 0;
+}
+inline index_t whole_vectors(index_t columns, index_t lanes) { return (columns + lanes - 1) / lanes * lanes; }
 
 /// Replaces the scores of as many rows as a vector has lanes by weights exp(score - maximum), and updates the
 /// running maxima and sums, one row per lane. Returns the factors by which previous sums must be multiplied.
 template <class T, class V = simd::vec<T, blocking<T>::lanes>>
 V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximum, V& sum) {
   constexpr index_t lanes = blocking<T>::lanes, block = attention_block;
+  const index_t end = std::max(whole_vectors(shown(s, i0 + lanes - 1, j0), lanes), lanes);
   V rows[std::size_t{lanes}];
   for (index_t r = 0; r < lanes; ++r) {
     T* const score = scores + r * block;
-    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c)
-      score[c] = -std::numeric_limits<T>::infinity();
+    for (index_t c = shown(s, i0 + r, j0); c < end; ++c) score[c] = -std::numeric_limits<T>::infinity();
     rows[r] = simd::load<V>(score);
-    for (index_t c = lanes; c < block; c += lanes) rows[r] = simd::maximum(rows[r], simd::load<V>(score + c));
+    for (index_t c = lanes; c < end; c += lanes) rows[r] = simd::maximum(rows[r], simd::load<V>(score + c));
   }
   transpose(rows);
   V top = rows[0];
@@ -156,11 +191,12 @@ V weigh_rows(const head_size<T>& s, index_t i0, index_t j0, T* scores, V& maximu
   const V next = simd::maximum(maximum, top * s.scale);
   for (index_t r = 0; r < lanes; ++r) {
     rows[r] = V{};
-    for (index_t c = 0; c < block; c += lanes) {
+    for (index_t c = 0; c < end; c += lanes) {
       const V w = math::exp(simd::multiply_add(simd::load<V>(scores + r * block + c), s.scale, -next[r]));
       simd::store(scores + r * block + c, w);
       rows[r] += w;
     }
+    std::fill(scores + r * block + end, scores + (r + 1) * block, T{});
   }
   transpose(rows);
   for (index_t i = 1; i < lanes; ++i) rows[0] += rows[i];
@@ -177,25 +213,27 @@ void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<
   using V = simd::vec<T, blocking<T>::lanes>;
   constexpr index_t block = attention_block, lanes = blocking<T>::lanes;
   const index_t row = s.padded_features;
-  T* keys = static_cast<T*>(scratch.get(
-      static_cast<std::size_t>(2 * s.matrix(s.keys) + s.matrix(s.queries) + block * (block + row)) *
-      sizeof(T)));
+  T* keys = static_cast<T*>(
+      scratch.get(static_cast<std::size_t>(2 * s.matrix(s.keys) + block * (block + 2 * row)) * sizeof(T)));
   T* values = keys + s.matrix(s.keys);
   T* queries = values + s.matrix(s.keys);
-  T* scores = queries + s.matrix(s.queries);
+  T* scores = queries + block * row;
   T* sums = scores + block * block;
   pack_columns(k, s, keys);
   pack_rows(v, s, s.keys, values);
-  pack_rows(q, s, s.queries, queries);
   for (index_t i0 = 0; i0 < s.queries; i0 += block) {
-    const index_t rows = std::min(block, s.queries - i0), whole_groups = (rows + lanes - 1) / lanes * lanes;
+    const index_t rows = std::min(block, s.queries - i0), whole_groups = whole_vectors(rows, lanes);
+    pack_rows(q.from(i0), s, rows, queries);
     V maximum[std::size_t{block / lanes}], sum[std::size_t{block / lanes}];
     std::fill(maximum, maximum + block / lanes, simd::splat<V>(-std::numeric_limits<T>::max()));
     std::fill(sum, sum + block / lanes, V{});
     const index_t end = visible(s, i0 + rows - 1);
     for (index_t j0 = 0; j0 < end; j0 += block) {
-      multiply_in_place(whole_groups, block, s.features, queries + i0 * row, row, index_t{1},
-                        keys + j0 * s.features, block, scores, block, false);
+      const auto seen_by = [&](index_t i, index_t height) { return shown(s, i0 + i + height - 1, j0); };
+      multiply_in_place(whole_groups, block, queries, row, index_t{1}, keys + j0 * s.features, block, scores,
+                        block, false, [&](index_t i, index_t height) {
+                          return needed_part{seen_by(i, height), 0, s.features};
+                        });
       for (index_t r = 0; r < whole_groups; r += lanes) {
         const V factor = weigh_rows(s, i0 + r, j0, scores + r * block, maximum[r / lanes], sum[r / lanes]);
         if (j0 == 0) continue;
@@ -203,8 +241,10 @@ void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<
           for (index_t d = 0; d < row; d += lanes)
             simd::store(sums + (r + l) * row + d, simd::load<V>(sums + (r + l) * row + d) * factor[l]);
       }
-      multiply_in_place(whole_groups, row, block, scores, block, index_t{1}, values + j0 * row, row, sums,
-                        row, j0 > 0);
+      multiply_in_place(whole_groups, row, scores, block, index_t{1}, values + j0 * row, row, sums, row, j0 > 0,
+                        [&](index_t i, index_t height) {
+                          return needed_part{row, 0, seen_by(i, height)};
+                        });
     }
     if (end == 0) std::fill_n(sums, rows * row, T{});
     for (index_t r = 0; r < rows; ++r) {
@@ -227,14 +267,15 @@ void weigh_block(const head_size<T>& s, index_t i0, index_t rows, index_t j0, co
   for (index_t r = 0; r < rows; ++r) {
     T* p = scores + r * block;
     T* d = cotangents + r * block;
-    for (index_t c = 0; c < block; c += lanes) {
+    const index_t end = shown(s, i0 + r, j0);
+    for (index_t c = 0; c < end; c += lanes) {
       const V w =
           math::exp(simd::multiply_add(simd::load<V>(p + c), s.scale, -log_sum[(i0 + r) * log_sum_stride]));
       simd::store(p + c, w);
       simd::store(d + c, w * (simd::load<V>(d + c) - delta[i0 + r]) * s.scale);
     }
-    for (index_t c = std::clamp<index_t>(visible(s, i0 + r) - j0, 0, block); c < block; ++c)
-      p[c] = d[c] = T{};
+    std::fill(p + end, p + block, T{});
+    std::fill(d + end, d + block, T{});
   }
 }
 
@@ -301,17 +342,26 @@ void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_st
     for (index_t i0 = first; i0 < s.queries; i0 += block) {
       const index_t rows = std::min(block, s.queries - i0);
       const index_t columns = std::min(block, s.keys - j0);
-      multiply_in_place(rows, block, s.features, m.queries + i0 * row, row, index_t{1},
-                        m.keys_t + j0 * s.features, block, m.scores, block, false);
-      multiply_in_place(rows, block, s.features, m.cotangent + i0 * row, row, index_t{1},
-                        m.values_t + j0 * s.features, block, m.slopes, block, false);
+      const auto scores_of = [&](index_t i, index_t height) {
+        return needed_part{shown(s, i0 + i + height - 1, j0), 0, s.features};
+      };
+      const auto along_keys = [&](index_t i, index_t height) {
+        return needed_part{row, 0, std::min(columns, shown(s, i0 + i + height - 1, j0))};
+      };
+      const auto along_queries = [&](index_t j, index_t) {
+        return needed_part{row, first_to_see(s, i0, rows, j0 + j), rows};
+      };
+      multiply_in_place(rows, block, m.queries + i0 * row, row, index_t{1}, m.keys_t + j0 * s.features, block,
+                        m.scores, block, false, scores_of);
+      multiply_in_place(rows, block, m.cotangent + i0 * row, row, index_t{1}, m.values_t + j0 * s.features,
+                        block, m.slopes, block, false, scores_of);
       weigh_block(s, i0, rows, j0, log_sum, log_sum_stride, m.delta, m.scores, m.slopes);
-      multiply_in_place(columns, row, rows, m.scores, index_t{1}, block, m.cotangent + i0 * row, row,
-                        m.sum_v + j0 * row, row, true);
-      multiply_in_place(rows, row, columns, m.slopes, block, index_t{1}, m.keys + j0 * row, row,
-                        m.sum_q + i0 * row, row, true);
-      multiply_in_place(columns, row, rows, m.slopes, index_t{1}, block, m.queries + i0 * row, row,
-                        m.sum_k + j0 * row, row, true);
+      multiply_in_place(columns, row, m.scores, index_t{1}, block, m.cotangent + i0 * row, row,
+                        m.sum_v + j0 * row, row, true, along_queries);
+      multiply_in_place(rows, row, m.slopes, block, index_t{1}, m.keys + j0 * row, row, m.sum_q + i0 * row, row,
+                        true, along_keys);
+      multiply_in_place(columns, row, m.slopes, index_t{1}, block, m.queries + i0 * row, row,
+                        m.sum_k + j0 * row, row, true, along_queries);
     }
   }
 }

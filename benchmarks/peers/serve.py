@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+"""ops.hpp in Python: names of tasks are printed; for each name that is read, the task's seconds."""
+import sys
+import time
+
+
+def seconds_of(run, least=0.01):
+    def seconds(repeats):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return (time.perf_counter() - start) / repeats
+
+    once = seconds(1)
+    return once if once >= least else seconds(int(least / once) + 1)
+
+
+def serve(tasks):
+    print("\n".join(tasks) + "\n", flush=True)
+    for line in sys.stdin:
+        print(f"{seconds_of(tasks[line.rstrip()]):.9f}", flush=True)
