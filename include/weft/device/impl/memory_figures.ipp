@@ -29,8 +29,7 @@ WEFT_DEFINE std::string largest_blocks(const block_pool& pool, std::size_t most)
   std::string text;
   for (std::size_t i = 0; i < std::min(most, taken.size()); ++i) {
     const memory_block& b = *taken[i];
-    const std::string_view what = b.what.load(std::memory_order_relaxed);
-    text += "\n    " + bytes_text(b.granted) + "  " + std::string(what.empty() ? "a tensor" : what);
+    text += "\n    " + bytes_text(b.granted) + "  " + (*b.what ? b.what : "a tensor");
     if (b.name) text += " " + *b.name;
   }
   if (taken.size() > most) text += "\n    and " + std::to_string(taken.size() - most) + " more";
