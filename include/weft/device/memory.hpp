@@ -46,8 +46,9 @@ class caching_allocator {
   allocation allocate(std::size_t bytes, const char* what = "");
   void deallocate(memory_block& block) noexcept;
 
-  /// What is in a block, for lists of what memory is used for.
-  void describe(memory_block& block, const char* what);
+  /// What is in a block, for lists of what memory is used for; with the name of another block, if there is
+  /// one.
+  void describe(memory_block& block, const char* what, const memory_block* named = nullptr);
   void set_name(memory_block& block, std::shared_ptr<const std::string> name);
 
   /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
@@ -150,6 +151,12 @@ class buffer {
   /// and the name of the tensor.
   void describe(const char* what) const {
     if (block_) block_->allocator->describe(*block_->of, what);
+  }
+  /// The same, with the name of what is kept in `like`.
+  void describe(const char* what, const buffer& like) const {
+    if (!block_) return;
+    const bool together = like.block_ && like.block_->allocator == block_->allocator;
+    block_->allocator->describe(*block_->of, what, together ? like.block_->of : nullptr);
   }
   void set_name(const std::string& name) const {
     if (block_) block_->allocator->set_name(*block_->of, std::make_shared<const std::string>(name));

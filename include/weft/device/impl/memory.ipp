@@ -35,9 +35,11 @@ WEFT_DEFINE caching_allocator::allocation caching_allocator::allocate(std::size_
   return {&block, block.at};
 }
 
-WEFT_DEFINE void caching_allocator::describe(memory_block& block, const char* what) {
+WEFT_DEFINE void caching_allocator::describe(memory_block& block, const char* what,
+                                             const memory_block* named) {
   const std::lock_guard lock(mutex_);
   block.what = what;
+  if (named) block.name = named->name;
 }
 
 WEFT_DEFINE void caching_allocator::set_name(memory_block& block, std::shared_ptr<const std::string> name) {
