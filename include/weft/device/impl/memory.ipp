@@ -127,6 +127,7 @@ WEFT_DEFINE bool caching_allocator::extend(std::size_t granted) {
   const block_pool::place missing = pool_->to_map(granted);
   if (!missing.block) return false;
   pages->map(missing.block->at, missing.bytes);
+  forbid(missing.block->at, missing.bytes);
   pool_->map(missing);
   note_reserved(missing.bytes);
   return true;
@@ -190,6 +191,7 @@ WEFT_DEFINE void caching_allocator::return_memory(memory_block& block) noexcept 
     try {
       pool_->prepare(2);
     } catch (const std::bad_alloc&) { return; }
+    allow(block.at + whole.offset, whole.bytes);
     device_->mapped()->unmap(block.at + whole.offset, whole.bytes);
     figures_.reserved -= whole.bytes;
     pool_->unmap(block, whole);
