@@ -52,7 +52,8 @@ class caching_allocator {
   void set_name(memory_block& block, std::shared_ptr<const std::string> name);
 
   /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
-  /// is over. False if the address is in no block of this allocator.
+  /// is over. A use is of one block, for which it may be noted again. False if the address is in no block of
+  /// this allocator.
   bool record_use(const void* address, std::shared_ptr<queue_use> use);
 
   /// Returns all cached memory to the device.

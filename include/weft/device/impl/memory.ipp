@@ -83,7 +83,8 @@ WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_
   memory_block* const block = pool_->holding(address);
   if (!block || block->is != memory_block::use::taken) return false;
   awaited_.reserve(figures_.blocks + awaited_.size());
-  std::erase_if(block->uses, [](const auto& earlier) { return is_over(*earlier, false); });
+  std::erase_if(block->uses,
+                [&](const auto& earlier) { return earlier == use || is_over(*earlier, false); });
   block->uses.push_back(std::move(use));
   return true;
 }
