@@ -12,7 +12,7 @@ done
 same_bits unlimited limited90 limited70
 
 # Where memory runs out without a limit, the error lists what holds it, and which settings would have fitted.
-if (ulimit -v 2500000; "$job" "${small[@]}" --context 256 --batch 1024 --steps 1) >"$at/full.out" 2>&1; then
+if (ulimit -v 3000000; "$job" "${small[@]}" --context 256 --batch 4096 --steps 1) >"$at/full.out" 2>&1; then
   echo "a step of more memory than there is did not fail"
   exit 1
 fi

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <deque>
@@ -41,10 +40,10 @@ struct memory_block {
   std::size_t granted = 0;                            // of a taken block: the size class of its request
   memory_block *before = nullptr, *after = nullptr;   // its neighbours in the segment
   memory_block *previous = nullptr, *next = nullptr;  // free blocks of one class
-  memory_block *older = nullptr, *newer = nullptr;    // free blocks in the order in which they were freed
   use is = use::unmapped;
-  bool in_range = false;                  // of addresses whose pages come and go
-  std::atomic<const char*> what = "";     // of a taken block: what is kept there
+  bool in_range = false;                    // of addresses whose pages come and go
+  std::uint64_t freed = 0;                  // of a free block: when, as the pool counts
+  const char* what = "";                    // of a taken block: what is kept there
   std::shared_ptr<const std::string> name;  // of the tensor there; null: it has none
   std::vector<std::shared_ptr<queue_use>> uses;
 
@@ -63,13 +62,6 @@ class block_pool {
   explicit block_pool(std::size_t max_split_size) : max_split_(max_split_size) {}
   block_pool(const block_pool&) = delete;
   block_pool& operator=(const block_pool&) = delete;
-
-  /// The size to which a request is rounded up.
-  static constexpr std::size_t size_class(std::size_t bytes) {
-    if (bytes <= 512) return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
-    const std::size_t step = std::bit_floor(bytes - 1) / 8;
-    return (bytes + step - 1) / step * step;
-  }
 
   /// Makes sure that the next `count` blocks need no memory of the host: `add` and `map` make one each,
   /// `take` one, `unmap` two.
@@ -103,8 +95,8 @@ class block_pool {
   /// Takes pages out of a free block of the range.
   void unmap(memory_block& block, const pages& p) noexcept;
 
-  /// The free block that was freed first; the others follow by `newer`.
-  memory_block* oldest() const { return oldest_; }
+  /// The free block that was freed next after `time`, by its `freed`; the first one of all after 0.
+  memory_block* freed_after(std::uint64_t time) const;
   /// The block that holds an address; null if it is in no segment.
   memory_block* holding(const void* address) const;
   std::size_t largest_free() const;
@@ -123,14 +115,17 @@ class block_pool {
   /// A request above max_split_ is served by blocks that are at most so much larger.
   static constexpr std::size_t slack = std::size_t{20} << 20;
 
+  static constexpr std::size_t octave_of(std::size_t bytes) {
+    return static_cast<std::size_t>(std::bit_width((bytes - 1) >> 9));
+  }
   /// Index of the class to which so many bytes are rounded up, in order of size.
   static constexpr std::size_t class_above(std::size_t bytes) {
-    const auto octave = static_cast<std::size_t>(std::bit_width((bytes - 1) >> 9));
+    const std::size_t octave = octave_of(bytes);
     return 8 * octave + (bytes - 1) / class_step(octave) % 8;
   }
   /// The largest class that so many bytes serve.
   static constexpr std::size_t class_below(std::size_t bytes) {
-    return class_above(bytes) - (size_class(bytes) == bytes ? 0 : 1);
+    return class_above(bytes) - (bytes % class_step(octave_of(bytes)) == 0 ? 0 : 1);
   }
   static constexpr std::size_t class_step(std::size_t octave) {
     return std::size_t{64} << (octave ? octave - 1 : 0);
@@ -158,7 +153,7 @@ class block_pool {
   std::size_t max_split_;
   std::array<memory_block*, classes> free_{};
   std::array<std::uint64_t, classes / 64> has_free_{};
-  memory_block *oldest_ = nullptr, *newest_ = nullptr;
+  std::uint64_t time_ = 0;
   std::map<std::uintptr_t, memory_block*> segments_;  // their first blocks by address
   memory_block* range_ = nullptr;                     // the first block of the range
   std::size_t page_ = 1;

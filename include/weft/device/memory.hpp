@@ -10,16 +10,22 @@
 // noted by `record_use`; it is not reused before they are done with it.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <weft/base/poison.hpp>
 #include <weft/base/recycled.hpp>
 #include <weft/device/backend.hpp>
-#include <weft/device/block_pool.hpp>
 #include <weft/device/memory_figures.hpp>
 
 namespace weft {
+
+struct memory_block;
 
 /// Caching allocator of one device; thread-safe.
 class caching_allocator {
@@ -27,33 +33,32 @@ class caching_allocator {
   /// Throws usage_error if WEFT_ALLOC_CONF is invalid.
   explicit caching_allocator(std::shared_ptr<backend> device)
       : caching_allocator(std::move(device), memory_options::from_environment()) {}
-  caching_allocator(std::shared_ptr<backend> device, const memory_options& options)
-      : device_(std::move(device)), options_(options), pool_(options.max_split_size) {}
+  caching_allocator(std::shared_ptr<backend> device, const memory_options& options);
   caching_allocator(const caching_allocator&) = delete;
   caching_allocator& operator=(const caching_allocator&) = delete;
   ~caching_allocator();
 
+  struct allocation {
+    memory_block* block;
+    void* memory;
+  };
   /// A block of at least `bytes` bytes, which will hold `what`. Throws out_of_memory_error, which lists the
   /// largest blocks in use, if the device has no more after all cached memory went back to it.
-  memory_block& allocate(std::size_t bytes, const char* what = "");
+  allocation allocate(std::size_t bytes, const char* what = "");
   void deallocate(memory_block& block) noexcept;
 
-  /// Names the tensor in a block, for lists of what memory is used for.
-  void name(memory_block& block, std::shared_ptr<const std::string> text) {
-    const std::lock_guard lock(mutex_);
-    block.name = std::move(text);
-  }
+  /// What is in a block, for lists of what memory is used for; with the name of another block, if there is
+  /// one.
+  void describe(memory_block& block, const char* what, const memory_block* named = nullptr);
+  void set_name(memory_block& block, std::shared_ptr<const std::string> name);
 
   /// Another queue uses the block that holds this address: when it is freed, it is not reused before the use
-  /// is over. False if the address is in no block of this allocator.
+  /// is over. A use is of one block, for which it may be noted again. False if the address is in no block of
+  /// this allocator.
   bool record_use(const void* address, std::shared_ptr<queue_use> use);
 
   /// Returns all cached memory to the device.
-  void empty_cache() {
-    const std::lock_guard lock(mutex_);
-    await_uses(false);
-    trim(0);
-  }
+  void empty_cache();
 
   /// Limits caching: while more than `bytes` are reserved, the blocks that were freed first go back to the
   /// device.
@@ -63,10 +68,7 @@ class caching_allocator {
     trim(limit_);
   }
 
-  memory_figures figures() const {
-    const std::lock_guard lock(mutex_);
-    return current_figures();
-  }
+  memory_figures figures() const;
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     figures_.peak = figures_.in_use;
@@ -79,7 +81,11 @@ class caching_allocator {
   [[gnu::cold]] std::string summary() const;
 
   /// The size to which a request is rounded up.
-  static constexpr std::size_t size_class(std::size_t bytes) { return block_pool::size_class(bytes); }
+  static constexpr std::size_t size_class(std::size_t bytes) {
+    if (bytes <= 512) return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
+    const std::size_t step = std::bit_floor(bytes - 1) / 8;
+    return (bytes + step - 1) / step * step;
+  }
 
   /// Blocks for one user, as recorded work that goes on using them: while a thread has the pool open, what it
   /// allocates comes from here, or else from the cached blocks, and what it frees goes here. Nobody else gets
@@ -132,11 +138,7 @@ class caching_allocator {
     figures_.peak_reserved = std::max(figures_.peak_reserved, figures_.reserved);
     ++figures_.requests;
   }
-  memory_figures current_figures() const {
-    memory_figures f = figures_;
-    f.largest_free = pool_.largest_free();
-    return f;
-  }
+  memory_figures current_figures() const;
 
   void allow(const void* block, std::size_t bytes) const noexcept {
     if (detail::poisons && device_->host_accessible()) detail::unpoison(block, bytes);
@@ -148,10 +150,10 @@ class caching_allocator {
   std::shared_ptr<backend> device_;
   const memory_options options_;
   mutable std::mutex mutex_;
-  block_pool pool_;
+  const std::unique_ptr<block_pool> pool_;
   std::vector<memory_block*> awaited_;
   std::size_t limit_ = memory_options::unlimited;
-  bool has_range_ = false;
+  bool tried_range_ = false;
   char* range_ = nullptr;
   std::size_t range_bytes_ = 0;
   std::mutex opening_;  // held while a private pool is open
@@ -178,22 +180,35 @@ class buffer {
   explicit operator bool() const { return block_ != nullptr; }
   long use_count() const { return block_.use_count(); }
 
-  /// Says what is kept here, for lists of what memory is used for: a kind of value, or the name of a tensor.
+  /// For lists of what memory is used for: the kind of value that is kept here, a string that is never freed,
+  /// and the name of the tensor.
   void describe(const char* what) const {
-    if (block_) block_->of.what.store(what, std::memory_order_relaxed);
+    if (block_) block_->allocator->describe(*block_->of, what);
   }
-  void set_name(std::string text) const;
+  /// The same, with the name of what is kept in `like`.
+  void describe(const char* what, const buffer& like) const {
+    if (!block_) return;
+    const bool together = like.block_ && like.block_->allocator == block_->allocator;
+    block_->allocator->describe(*block_->of, what, together ? like.block_->of : nullptr);
+  }
+  void set_name(const std::string& name) const {
+    if (block_) block_->allocator->set_name(*block_->of, std::make_shared<const std::string>(name));
+  }
 
  private:
   struct block {
     std::shared_ptr<caching_allocator> allocator;
-    memory_block& of;
+    memory_block* of;
     void* memory;
     block(std::shared_ptr<caching_allocator> a, std::size_t bytes, const char* what)
-        : allocator(std::move(a)), of(allocator->allocate(bytes, what)), memory(of.at) {}
+        : allocator(std::move(a)) {
+      const auto found = allocator->allocate(bytes, what);
+      of = found.block;
+      memory = found.memory;
+    }
     block(const block&) = delete;
     block& operator=(const block&) = delete;
-    ~block() { allocator->deallocate(of); }
+    ~block() { allocator->deallocate(*of); }
   };
   std::shared_ptr<block> block_;
   std::size_t offset_ = 0;

@@ -154,4 +154,40 @@ TEST_CASE("an error without memory names parameters by their paths, and values b
   CHECK(said.find(" for contract\n  in use: ") != std::string::npos);
   CHECK(said.find("\n    262144 bytes  tanh") != std::string::npos);
   CHECK(said.find("\n    16384 bytes  parameter second.weight") != std::string::npos);
+  {
+    tape steps(c);
+    const auto rows = zeros<float>(extents<dyn, 2>{3, 2}, d);
+    steps.backward(steps.eval(mean(square(model(rows)))));
+    adamw optimizer;
+    optimizer.step(model, 1, c);
+  }
+  const std::string summary = memory_summary(d);
+  CAPTURE(summary);
+  CHECK(summary.find("\n    16384 bytes  gradient second.weight") != std::string::npos);
+  CHECK(summary.find("\n    16384 bytes  optimizer state exp_avg of second.weight") != std::string::npos);
+  CHECK(summary.find("arena of programs") != std::string::npos);
+}
+
+TEST_CASE("of steps of GPT-2 124M, of which at most 5% more is reserved than is in use at the peak") {
+  const gpt2::config of_124m{
+      .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
+  for (const memory_options& o : {memory_options{}, memory_options{.expandable_segments = true}})
+    for (const index_t batch : {4, 16})
+      for (const index_t length : {256, 1024})
+        for (const int recomputed : {0, context::every_program}) {
+          const device d(std::make_shared<counting_backend>(false), o);
+          context c(d);
+          c.recompute_programs = recomputed;
+          const auto model = gpt2::model<>::create(of_124m, d);
+          adamw optimizer;
+          const auto words = zeros<std::int32_t>(extents<dyn, dyn>{batch, length}, d);
+          for (int step = 0; step < 3; ++step) {
+            tape steps(c);
+            steps.backward(steps.eval(model.loss(words, words, length)));
+            optimizer.step(model, 1, c);
+          }
+          const memory_figures f = d.memory().figures();
+          CHECK(f.peak > std::size_t{2} << 30);
+          CHECK(static_cast<double>(f.peak_reserved) <= 1.05 * static_cast<double>(f.peak));
+        }
 }

@@ -99,6 +99,14 @@ WEFT_DEFINE void block_pool::unmap(memory_block& block, const pages& p) noexcept
   joined(*middle);
 }
 
+WEFT_DEFINE memory_block* block_pool::freed_after(std::uint64_t time) const {
+  memory_block* first = nullptr;
+  for (std::size_t c = next_class(0); c < classes; c = next_class(c + 1))
+    for (memory_block* b = free_[c]; b; b = b->next)
+      if (b->freed > time && (!first || b->freed < first->freed)) first = b;
+  return first;
+}
+
 WEFT_DEFINE memory_block* block_pool::holding(const void* address) const {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   auto after = segments_.upper_bound(at);
@@ -110,7 +118,8 @@ WEFT_DEFINE memory_block* block_pool::holding(const void* address) const {
 
 WEFT_DEFINE std::size_t block_pool::largest_free() const {
   std::size_t most = 0;
-  for (const memory_block* b = oldest_; b; b = b->newer) most = std::max(most, b->bytes);
+  for (std::size_t c = next_class(0); c < classes; c = next_class(c + 1))
+    for (const memory_block* b = free_[c]; b; b = b->next) most = std::max(most, b->bytes);
   return most;
 }
 
@@ -184,9 +193,7 @@ WEFT_DEFINE void block_pool::list(memory_block& block) noexcept {
   block.next = std::exchange(free_[c], &block);
   if (block.next) block.next->previous = &block;
   has_free_[c / 64] |= std::uint64_t{1} << c % 64;
-  block.newer = nullptr;
-  block.older = std::exchange(newest_, &block);
-  (block.older ? block.older->newer : oldest_) = &block;
+  block.freed = ++time_;
 }
 
 WEFT_DEFINE void block_pool::unlist(memory_block& block) noexcept {
@@ -194,8 +201,6 @@ WEFT_DEFINE void block_pool::unlist(memory_block& block) noexcept {
   (block.previous ? block.previous->next : free_[c]) = block.next;
   if (block.next) block.next->previous = block.previous;
   if (!free_[c]) has_free_[c / 64] &= ~(std::uint64_t{1} << c % 64);
-  (block.older ? block.older->newer : oldest_) = block.newer;
-  (block.newer ? block.newer->older : newest_) = block.older;
   block.next = nullptr;
 }
 

@@ -5,32 +5,68 @@
 #include <algorithm>
 
 #include <weft/base/config.hpp>
+#include <weft/device/block_pool.hpp>
 #include <weft/device/memory.hpp>
 
 namespace weft {
 
+WEFT_DEFINE caching_allocator::caching_allocator(std::shared_ptr<backend> device,
+                                                 const memory_options& options)
+    : device_(std::move(device)),
+      options_(options),
+      pool_(std::make_unique<block_pool>(options.max_split_size)) {}
+
 WEFT_DEFINE caching_allocator::~caching_allocator() {
   await_uses(true);
-  for (memory_block* block : awaited_) pool_.give(*block);  // of queues that will never end
+  for (memory_block* block : awaited_) pool_->give(*block);  // of queues that will never end
   trim(0);
   if (range_) device_->mapped()->unreserve(range_, range_bytes_);
 }
 
-WEFT_DEFINE memory_block& caching_allocator::allocate(std::size_t bytes, const char* what) {
+WEFT_DEFINE caching_allocator::allocation caching_allocator::allocate(std::size_t bytes, const char* what) {
   const std::size_t granted = size_class(bytes);
   const std::lock_guard lock(mutex_);
   if (!awaited_.empty()) await_uses(false);
   private_pool* const own = own_pool();
   if (own) own->make_room();
   memory_block* found = own ? own->take(granted) : nullptr;
-  if (!found) found = pool_.take(granted);
+  if (!found) found = pool_->take(granted);
   memory_block& block = found ? *found : obtain(granted, what);
-  block.what.store(what, std::memory_order_relaxed);
+  block.what = what;
   figures_.in_use += granted;
   figures_.peak = std::max(figures_.peak, figures_.in_use);
   ++figures_.blocks;
   allow(block.at, bytes);
-  return block;
+  return {&block, block.at};
+}
+
+WEFT_DEFINE void caching_allocator::describe(memory_block& block, const char* what,
+                                             const memory_block* named) {
+  const std::lock_guard lock(mutex_);
+  block.what = what;
+  if (named) block.name = named->name;
+}
+
+WEFT_DEFINE void caching_allocator::set_name(memory_block& block, std::shared_ptr<const std::string> name) {
+  const std::lock_guard lock(mutex_);
+  block.name = std::move(name);
+}
+
+WEFT_DEFINE void caching_allocator::empty_cache() {
+  const std::lock_guard lock(mutex_);
+  await_uses(false);
+  trim(0);
+}
+
+WEFT_DEFINE memory_figures caching_allocator::figures() const {
+  const std::lock_guard lock(mutex_);
+  return current_figures();
+}
+
+WEFT_DEFINE memory_figures caching_allocator::current_figures() const {
+  memory_figures f = figures_;
+  f.largest_free = pool_->largest_free();
+  return f;
 }
 
 WEFT_DEFINE void caching_allocator::deallocate(memory_block& block) noexcept {
@@ -41,7 +77,7 @@ WEFT_DEFINE void caching_allocator::deallocate(memory_block& block) noexcept {
   forbid(block.at, block.bytes);
   if (block.uses.empty()) {
     private_pool* const own = own_pool();
-    if (!own) return pool_.give(block);
+    if (!own) return pool_->give(block);
     block.is = memory_block::use::reserved;
     return own->free_.push_back(&block);
   }
@@ -54,10 +90,11 @@ WEFT_DEFINE void caching_allocator::deallocate(memory_block& block) noexcept {
 
 WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_ptr<queue_use> use) {
   const std::lock_guard lock(mutex_);
-  memory_block* const block = pool_.holding(address);
+  memory_block* const block = pool_->holding(address);
   if (!block || block->is != memory_block::use::taken) return false;
   awaited_.reserve(figures_.blocks + awaited_.size());
-  std::erase_if(block->uses, [](const auto& earlier) { return is_over(*earlier, false); });
+  std::erase_if(block->uses,
+                [&](const auto& earlier) { return earlier == use || is_over(*earlier, false); });
   block->uses.push_back(std::move(use));
   return true;
 }
@@ -72,7 +109,7 @@ WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const c
   }
   ++figures_.retries;
   await_uses(true);
-  if (memory_block* const found = pool_.take(granted)) return *found;
+  if (memory_block* const found = pool_->take(granted)) return *found;
   trim(0);
   try {
     return *request(granted);
@@ -81,41 +118,42 @@ WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const c
 
 WEFT_DEFINE memory_block* caching_allocator::request(std::size_t granted) {
   if (granted > block_pool::small && options_.expandable_segments && extend(granted))
-    return pool_.take(granted);
+    return pool_->take(granted);
   void* const memory = device_->allocate(granted);
   try {
-    pool_.add(memory, granted);
+    pool_->add(memory, granted);
   } catch (...) {
     device_->deallocate(memory, granted);
     throw;
   }
   note_reserved(granted);
   forbid(memory, granted);
-  return pool_.take(granted);
+  return pool_->take(granted);
 }
 
 WEFT_DEFINE bool caching_allocator::extend(std::size_t granted) {
   mapped_memory* const pages = range();
   if (!pages) return false;
-  pool_.prepare(2);
-  const block_pool::place missing = pool_.to_map(granted);
+  pool_->prepare(2);
+  const block_pool::place missing = pool_->to_map(granted);
   if (!missing.block) return false;
   pages->map(missing.block->at, missing.bytes);
-  pool_.map(missing);
+  forbid(missing.block->at, missing.bytes);
+  pool_->map(missing);
   note_reserved(missing.bytes);
   return true;
 }
 
 WEFT_DEFINE mapped_memory* caching_allocator::range() {
   mapped_memory* const pages = device_->mapped();
-  if (has_range_ || !pages) return range_ ? pages : nullptr;
-  has_range_ = true;
+  if (tried_range_ || !pages) return range_ ? pages : nullptr;
+  tried_range_ = true;
   const std::size_t page = pages->page_bytes(), total = pages->capacity();
   const std::size_t bytes = (total + total / 8) / page * page;  // more than there is, for holes
   if (bytes == 0) return nullptr;
   char* const at = static_cast<char*>(pages->reserve(bytes));
   try {
-    pool_.add_range(at, bytes, page);
+    pool_->add_range(at, bytes, page);
   } catch (...) {
     pages->unreserve(at, bytes);
     throw;
@@ -137,16 +175,17 @@ WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
     while (!block->uses.empty() && is_over(*block->uses.back(), waits)) block->uses.pop_back();
     if (!block->uses.empty()) return false;
     figures_.awaited -= block->bytes;
-    pool_.give(*block);
+    pool_->give(*block);
     return true;
   });
 }
 
 WEFT_DEFINE void caching_allocator::trim(std::size_t most) noexcept {
-  for (memory_block* block = pool_.oldest(); block && figures_.reserved > most;) {
-    memory_block* const next = block->newer;
+  for (std::uint64_t time = 0; figures_.reserved > most;) {
+    memory_block* const block = pool_->freed_after(time);
+    if (!block) return;
+    time = block->freed;
     return_memory(*block);
-    block = next;
   }
 }
 
@@ -156,16 +195,17 @@ WEFT_DEFINE void caching_allocator::return_memory(memory_block& block) noexcept 
     allow(block.at, block.bytes);
     device_->deallocate(block.at, block.bytes);
     figures_.reserved -= block.bytes;
-    pool_.remove(block);
+    pool_->remove(block);
   } else {
-    const block_pool::pages whole = pool_.pages_of(block);
+    const block_pool::pages whole = pool_->pages_of(block);
     if (whole.bytes == 0) return;
     try {
-      pool_.prepare(2);
+      pool_->prepare(2);
     } catch (const std::bad_alloc&) { return; }
+    allow(block.at + whole.offset, whole.bytes);
     device_->mapped()->unmap(block.at + whole.offset, whole.bytes);
     figures_.reserved -= whole.bytes;
-    pool_.unmap(block, whole);
+    pool_->unmap(block, whole);
   }
   ++figures_.returned;
 }
@@ -182,7 +222,7 @@ WEFT_DEFINE void caching_allocator::refuse(const out_of_memory_error& e, std::si
   ++figures_.failures;
   const device_room room = device_->room();
   throw out_of_memory_error(
-      detail::out_of_memory_text(e.what(), what, current_figures(), room) + detail::largest_blocks(pool_, 8),
+      detail::out_of_memory_text(e.what(), what, current_figures(), room) + detail::largest_blocks(*pool_, 8),
       {granted, figures_.in_use, figures_.reserved, room.free});
 }
 
@@ -193,12 +233,8 @@ WEFT_DEFINE std::string caching_allocator::summary() const {
   if (options_.expandable_segments)
     text += device_->mapped() ? "  expandable segments\n"
                               : "  expandable segments were asked for, which this device has not\n";
-  if (figures_.blocks) text += "  the largest blocks in use:" + detail::largest_blocks(pool_, 16) + "\n";
+  if (figures_.blocks) text += "  the largest blocks in use:" + detail::largest_blocks(*pool_, 16) + "\n";
   return text;
-}
-
-WEFT_DEFINE void buffer::set_name(std::string text) const {
-  if (block_) block_->allocator->name(block_->of, std::make_shared<const std::string>(std::move(text)));
 }
 
 WEFT_DEFINE void caching_allocator::private_pool::open() {
@@ -220,7 +256,7 @@ WEFT_DEFINE void caching_allocator::private_pool::close() noexcept {
 
 WEFT_DEFINE caching_allocator::private_pool::~private_pool() {
   const std::lock_guard lock(of_.mutex_);
-  for (memory_block* block : free_) of_.pool_.give(*block);
+  for (memory_block* block : free_) of_.pool_->give(*block);
 }
 
 WEFT_DEFINE memory_block* caching_allocator::private_pool::take(std::size_t granted) {

@@ -24,16 +24,18 @@ WEFT_DEFINE std::string largest_blocks(const block_pool& pool, std::size_t most)
   pool.for_each([&](const memory_block& b) {
     if (b.is == memory_block::use::taken) taken.push_back(&b);
   });
-  std::stable_sort(taken.begin(), taken.end(),
-                   [](const memory_block* a, const memory_block* b) { return a->granted > b->granted; });
+  const std::size_t listed = std::min(most, taken.size());
+  std::partial_sort(taken.begin(), taken.begin() + static_cast<std::ptrdiff_t>(listed), taken.end(),
+                    [](const memory_block* a, const memory_block* b) {
+                      return a->granted > b->granted || (a->granted == b->granted && a->at < b->at);
+                    });
   std::string text;
-  for (std::size_t i = 0; i < std::min(most, taken.size()); ++i) {
+  for (std::size_t i = 0; i < listed; ++i) {
     const memory_block& b = *taken[i];
-    const std::string_view what = b.what.load(std::memory_order_relaxed);
-    text += "\n    " + bytes_text(b.granted) + "  " + std::string(what.empty() ? "a tensor" : what);
+    text += "\n    " + bytes_text(b.granted) + "  " + (*b.what ? b.what : "a tensor");
     if (b.name) text += " " + *b.name;
   }
-  if (taken.size() > most) text += "\n    and " + std::to_string(taken.size() - most) + " more";
+  if (taken.size() > listed) text += "\n    and " + std::to_string(taken.size() - listed) + " more";
   return text;
 }
 

@@ -318,7 +318,7 @@ void basic_tape_entries<Unused>::accumulate(const std::shared_ptr<tensor_state>&
   expect_hooks(to);
   if (!to->grad) {
     to->grad = alias_of(*g);
-    g->memory.describe("gradient");
+    g->memory.describe("gradient", to->memory);
     to->grad->divided = to->is_part_of_layer() ? to->divided : nullptr;
     return;
   }
