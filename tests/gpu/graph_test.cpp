@@ -179,6 +179,33 @@ TEST_CASE("graphs: other settings, other shapes and other losses are steps of th
   CHECK(fake_cuda::misuse() == "");
 }
 
+namespace {
+struct two_heads {
+  linear<7, 5> hidden;
+  linear<5, 3> first, second;
+};
+}  // namespace
+
+TEST_CASE("graphs: steps that read other parameters of the same shapes are steps of their own") {
+  const auto parameters = [](bool graph) {
+    small_run r;
+    two_heads model = create<two_heads>(r.d);
+    initialize(model, 3);
+    auto run = bind<>(model, r.optimizer, r.alone, {});
+    for (int s = 0; s < 7; ++s) {
+      const linear<5, 3>& head = s % 2 ? model.first : model.second;
+      run.step(1, [&](index_t) { return cross_entropy(head(relu(model.hidden(r.x))), r.labels); },
+               {.graph = graph});
+    }
+    std::vector<float> all;
+    for (const auto& p : parameters_of(model))
+      for (float x : flat_view<float>(p).to_vector()) all.push_back(x);
+    return all;
+  };
+  CHECK(parameters(true) == parameters(false));
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: what cannot be recorded is refused by name, and the run goes on without") {
   const auto refused = [](auto prepare, auto loss, const parallel_options& o = {}) {
     small_run r;

@@ -24,23 +24,23 @@ struct step_form {
   const void* statement = nullptr;  // the type of the losses
   double clip = 0, loss_scale = 1;
   int recompute_programs = 0;
-  std::vector<const void*> memory{};  // of parameters and buffers
+  std::vector<const void*> memory{};  // of parameters and buffers, and of those among the operands
   std::vector<std::size_t> operands{};  // of the losses of all micro-batches, as numbers of different tensors
   std::vector<tensor_spec> tensors{};   // different ones
   std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in the losses
   bool operator==(const step_form&) const = default;
 };
 
-/// The tensors that losses read, each once; `form` gets what it depends on of them.
+/// The tensors that losses read, each once; `form`, which has the memory of parameters and buffers, gets what
+/// it depends on of them.
 tensor_list described_operands(const runtime::operands& read, step_form& form);
 
 /// One recorded step.
 class step_graph {
  public:
-  /// `parameters`: those that get gradients. Of `read`, those that are `fixed` are read where they are; for
-  /// the others there is memory of the graph's own.
-  step_graph(context& c, step_form form, const tensor_list& read,
-             const std::function<bool(const tensor_state&)>& fixed);
+  /// Of `read`, parameters and buffers are read where they are; for the others there is memory of the
+  /// graph's own.
+  step_graph(context& c, step_form form, const tensor_list& read);
   step_graph(const step_graph&) = delete;
   step_graph& operator=(const step_graph&) = delete;
 

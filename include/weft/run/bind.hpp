@@ -117,10 +117,11 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
   s.end(node, 0, n.operand.get(), before);
 }
 
-// Not the operands of blocks and of what is applied to slices.
+// Not the operands of blocks, for which their address stands, and of what is applied to slices.
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
+  to.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(n.blocks))});
 }
 template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
@@ -147,7 +148,7 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 }  // namespace detail
 
 /// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
-/// are allowed; operands of blocks are left out.
+/// are allowed: the address of blocks is appended as a number, and their operands are left out.
 template <expression E>
 void append_operands(const E& e, operands& to) {
   detail::scope s;

@@ -184,10 +184,7 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
   for (const auto& [name, b] : parallel_->buffers()) form.memory.push_back(b->memory.data());
   const tensor_list tensors = parallel::described_operands(read, form);
   parallel::step_graph* g = graphs_.find(form);
-  if (!g)
-    g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors, [&](const tensor_state& t) {
-      return std::find(form.memory.begin(), form.memory.end(), t.memory.data()) != form.memory.end();
-    }));
+  if (!g) g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors));
   const double mean = mean_factor(o);
   const auto all = [&] {
     parallel::step_graph::values v;

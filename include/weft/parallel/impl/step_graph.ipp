@@ -68,23 +68,26 @@ class recording_scope {
 
 WEFT_DEFINE tensor_list described_operands(const runtime::operands& read, step_form& form) {
   tensor_list each;
+  const std::vector<const void*> fixed = form.memory;
   for (const auto& leaf : read.leaves) {
     const auto known = std::find(each.begin(), each.end(), leaf);
     form.operands.push_back(static_cast<std::size_t>(known - each.begin()));
     if (known != each.end()) continue;
     each.push_back(leaf);
     form.tensors.push_back({leaf->type, leaf->extents});
+    const bool is_fixed = std::find(fixed.begin(), fixed.end(), leaf->memory.data()) != fixed.end();
+    form.memory.push_back(is_fixed ? leaf->memory.data() : nullptr);
   }
   for (const any_number& x : read.numbers) form.numbers.push_back(x.bits);
   for (const index_t size : read.sizes) form.numbers.push_back(size);
   return each;
 }
 
-WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list& read,
-                                   const std::function<bool(const tensor_state&)>& fixed)
+WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list& read)
     : context_(c), form_(std::move(form)), where_(c.where()), pool_(where_.memory()) {
+  const void* const* memory = form_.memory.data() + (form_.memory.size() - read.size());
   for (const auto& t : read)
-    inputs_.push_back(fixed(*t) ? nullptr : make_state(where_, t->extents, t->type));
+    inputs_.push_back(*memory++ ? nullptr : make_state(where_, t->extents, t->type));
 }
 
 WEFT_DEFINE const step_graph::values& step_graph::warm_up(const tensor_list& parameters,
