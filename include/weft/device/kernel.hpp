@@ -50,7 +50,6 @@ struct kernel_range {
   index_t begin, end;  // within a row
   void* scratch;  // scratch_size units for each scratch row, or for the folded columns
   const fold_blocks* blocks = nullptr;
-  bool streams = false;  // whether results are stored past the caches, as none would hold them
 };
 
 /// Scratch memory for a row of `size` elements, in units of 8 bytes, rounded up to vectors of 64 bytes, which

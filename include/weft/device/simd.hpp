@@ -98,48 +98,6 @@ WEFT_INLINE void store(lane<V>* p, const V& v) {  // by reference: V may be wide
   std::memcpy(p, &v, sizeof v);
 }
 
-/// Whether vectors of this type can be stored past the caches, so that what they overwrite is not read first.
-template <class V>
-inline constexpr bool can_stream =
-#if defined(__AVX512F__)
-    sizeof(V) == 64 ||
-#endif
-#if defined(__AVX__)
-    sizeof(V) == 32 ||
-#endif
-#if defined(__SSE2__)
-    sizeof(V) == 16 ||
-#endif
-    false;
-/// Stores a vector past the caches; `p` is a multiple of its size. Before other threads may read it, this one
-/// calls finish_streams().
-template <class V>
-WEFT_INLINE void stream(lane<V>* p, const V& v) {
-  if constexpr (!can_stream<V>) {
-    store(p, v);
-  } else {
-#if defined(__clang__)
-    __builtin_nontemporal_store(v, reinterpret_cast<V*>(p));
-#elif defined(__SSE2__)
-    vec<float, static_cast<int>(sizeof(V) / 4)> bits;
-    std::memcpy(&bits, &v, sizeof v);
-    float* const to = reinterpret_cast<float*>(p);
-    if constexpr (sizeof(V) == 16) __builtin_ia32_movntps(to, bits);
-#if defined(__AVX__)
-    if constexpr (sizeof(V) == 32) __builtin_ia32_movntps256(to, bits);
-#endif
-#if defined(__AVX512F__)
-    if constexpr (sizeof(V) == 64) __builtin_ia32_movntps512(to, bits);
-#endif
-#endif
-  }
-}
-inline void finish_streams() {
-#if defined(__SSE2__)
-  __builtin_ia32_sfence();
-#endif
-}
-
 namespace detail {
 /// Loads and stores of the first `n` lanes, fewer than there are; other memory is not accessed, other lanes
 /// are loaded as zero. Written with inline assembly, as the compilers' functions for masks differ and their

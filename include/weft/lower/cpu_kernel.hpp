@@ -80,7 +80,6 @@ class cpu_kernel {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, values);
     } else {
       run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, values);
-      if (range.streams) simd::finish_streams();
     }
   }
 
@@ -224,9 +223,7 @@ class cpu_kernel {
     } else if constexpr (w.op == coordinate) {
       vector_code::get<I>(e.values) = simd::iota<V>() + static_cast<R>(e.begin);
     } else if constexpr (w.op == store) {
-      T* const to = r.template pointer<T>(w.a) + e.begin;
-      if (r.range.streams) vector_code::stream_as<T>(to, operand<S, w.b>(r, e), e.size);
-      else vector_code::store_as<T>(to, operand<S, w.b>(r, e), e.size);
+      vector_code::store_as<T>(r.template pointer<T>(w.a) + e.begin, operand<S, w.b>(r, e), e.size);
     } else if constexpr (w.op == spill) {
       simd::store(r.template scratch_row<R>(w.a) + e.begin, operand<S, w.b>(r, e));
     } else if constexpr (w.op == reload) {

@@ -122,15 +122,6 @@ WEFT_INLINE void store_as(T* p, V v, index_t n) {
   }
 }
 
-/// The same past the caches, where all lanes are stored, in the type that they have, to an address for that.
-template <class T, class V>
-WEFT_INLINE void stream_as(T* p, const V& v, index_t n) {
-  if constexpr (std::is_same_v<T, simd::lane<V>> && simd::can_stream<V>)
-    if (n == simd::lane_count<V> && reinterpret_cast<std::uintptr_t>(p) % sizeof(V) == 0)
-      return simd::stream(p, v);
-  store_as<T>(p, v, n);
-}
-
 /// Floats converted to integers in [Low, High], as `converted` in base/dtype.hpp.
 template <class R, R Low, R High, class V>
 WEFT_INLINE simd::rebind<V, R> truncated(V v) {

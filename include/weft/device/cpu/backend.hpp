@@ -55,9 +55,6 @@ class cpu_backend : public backend {
     return worth_dividing(call, elements) ? std::min<index_t>(most, 4 * threads_.threads()) : 1;
   }
 
-  /// Whether a kernel's results are stored past the caches: if one of f32 is larger than the last of them.
-  static bool streams(const kernel_call& call);
-
   /// Divides rows among tasks, and rows into pieces if there are few.
   void launch_elements(const kernel_call& call);
 

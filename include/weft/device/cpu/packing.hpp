@@ -5,9 +5,10 @@
 // bf16 and f16 are widened while they are packed, or bf16 packed as pairs if the machine multiplies pairs.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 
-#include <weft/device/cpu/caches.hpp>
 #include <weft/device/multiply.hpp>
 #include <weft/device/storage.hpp>
 
@@ -89,6 +90,15 @@ inline constexpr int packed_lanes = vector_bytes / static_cast<int>(sizeof(T));
 
 /// Number of rows of B to prefetch, as hardware does not prefetch rows that are far apart.
 inline constexpr index_t rows_ahead = 16;
+
+/// Bytes of a core's second-level cache.
+inline index_t second_cache() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return std::min<index_t>(bytes, 4 << 20);
+#endif
+  return 1 << 20;
+}
 
 /// Source lanes of the upper or lower of two rows when blocks of side Distance off the diagonal are
 /// exchanged.

@@ -4,7 +4,6 @@
 
 #include <weft/base/config.hpp>
 #include <weft/device/cpu/backend.hpp>
-#include <weft/device/cpu/caches.hpp>
 
 namespace weft {
 namespace cpu {
@@ -68,23 +67,16 @@ WEFT_DEFINE bool cpu_backend::worth_dividing(const kernel_call& call, index_t el
   return threads_.threads() > 1 && elements * static_cast<index_t>(call.instructions.size()) >= serial_work;
 }
 
-WEFT_DEFINE bool cpu_backend::streams(const kernel_call& call) {
-  return call.args.rows() * call.args.row_size() > last_cache() / 4;
-}
-
 WEFT_DEFINE void cpu_backend::launch_elements(const kernel_call& call) {
   constexpr index_t unit = 1024;  // elements, so that tasks begin where vectors do
   const index_t rows = call.args.rows(), size = call.args.row_size(), units = (size + unit - 1) / unit;
-  const bool past_caches = streams(call);
-  if (!worth_dividing(call, rows * size))
-    return call.function(call.args, {0, rows, 0, size, nullptr, nullptr, past_caches});
+  if (!worth_dividing(call, rows * size)) return call.function(call.args, {0, rows, 0, size, nullptr});
   const index_t parts = tasks_for(call, rows * size, rows),
                 pieces = tasks_for(call, rows * size, parts * units) / parts;
   threads_.parallel_for(parts * pieces, [&](index_t t, scratch_memory&) {
     const index_t part = t / pieces, piece = t % pieces;
     call.function(call.args, {rows * part / parts, rows * (part + 1) / parts, units * piece / pieces * unit,
-                              std::min(size, units * (piece + 1) / pieces * unit), nullptr, nullptr,
-                              past_caches});
+                              std::min(size, units * (piece + 1) / pieces * unit), nullptr});
   });
 }
 
@@ -93,23 +85,19 @@ WEFT_DEFINE void cpu_backend::launch_rows(const kernel_call& call) {
   if (rows < few && size > block_elements && call.scratch_rows == 0) return launch_long_rows(call);
   const index_t tasks = tasks_for(call, rows * size, rows);
   const auto bytes = static_cast<std::size_t>(call.scratch_rows * scratch_size(size) * 8);
-  const bool past_caches = streams(call);
   threads_.parallel_for(tasks, [&](index_t t, scratch_memory& scratch) {
-    call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, scratch.get(bytes), nullptr,
-                              past_caches});
+    call.function(call.args, {rows * t / tasks, rows * (t + 1) / tasks, 0, size, scratch.get(bytes)});
   });
 }
 
 WEFT_DEFINE void cpu_backend::launch_long_rows(const kernel_call& call) {
   const index_t rows = call.args.rows(), size = call.args.row_size();
   const index_t blocks = (size + block_elements - 1) / block_elements, of_row = call.folds * blocks;
-  const bool past_caches = streams(call);
   recycled_vector<double> folds(static_cast<std::size_t>(rows * of_row));
   const auto compute = [&](int phase, index_t row, index_t block) {
     const index_t begin = block * block_elements;
     const fold_blocks at{phase, block, blocks, folds.data() + row * of_row};
-    call.function(call.args, {row, row + 1, begin, std::min(size, begin + block_elements), nullptr, &at,
-                              past_caches});
+    call.function(call.args, {row, row + 1, begin, std::min(size, begin + block_elements), nullptr, &at});
   };
   for (int sweep = 0; sweep < call.sweeps; ++sweep)
     threads_.parallel_for(rows * blocks,
