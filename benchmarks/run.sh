@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Builds weft and the peers that are on this machine, compares them, prints Markdown tables of ratios.
 #
-#   benchmarks/run.sh [THREADS [FAMILY...]]      # families: gpt busy ops layers tiny products; by default all
+#   benchmarks/run.sh [THREADS [FAMILY[:TASKS]...]]   # families: gpt busy ops layers tiny products; by default all; as run.py
 #
 # Peers: PyTorch (python3 -c 'import torch'), whose wheel has LibTorch, and Debian's libtorch-dev, libopenblas-openmp-dev,
 # libdnnl-dev, libeigen3-dev, libxtensor-dev. What is missing is left out. Where other programs run, `chrt -r 50 benchmarks/run.sh`,
@@ -11,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 threads=${1:-$(nproc)}
 shift || true
-families=("${@:-}")
+families=" ${*%%:*} "
+families=${families/ busy / busy gpt }
 at=build/benchmarks
 mkdir -p $at/peers
 
@@ -19,7 +20,7 @@ mkdir -p $at/peers
 peer() {
   local name=$1 header=$2 source=benchmarks/peers/${1%_packed}.cpp family=${1%%_*}
   shift 2
-  [[ -z ${families[0]} || " ${families[*]} " == *" ${family} "* || ($family == gpt && " ${families[*]} " == *" busy "*) ]] || return 0
+  [[ -z ${families// } || $families == *" $family "* ]] || return 0
   compgen -G "$header" >/dev/null || { echo "without $name: no $header" >&2; return 0; }
   [[ $name != *_weft && $at/peers/$name -nt $source && $at/peers/$name -nt benchmarks/peers/ops.hpp ]] && return 0
   g++ -std=c++20 -O3 -march=native -w -Iinclude "$source" -o "$at/peers/$name" "$@" ||

@@ -4,7 +4,7 @@
 //
 //   static_gpt [--data FILE_OR_DIR...] [--steps 200] [--threads N]
 //
-// Prints the milliseconds of each step; benchmarks/run.py holds them beside the dynamic ones.
+// Prints the milliseconds of each step.
 #include <chrono>
 #include <cstdio>
 

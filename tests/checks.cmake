@@ -73,6 +73,14 @@ foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19) 
       ${folder}/structure/warnings.cpp)
   endif()
 endforeach()
+if(WEFT_TEST_FULL)  # the programs of benchmarks/run.sh that use weft
+  file(GLOB peer_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/peers/*_weft.cpp)
+  foreach(file ${peer_files})
+    get_filename_component(name ${file} NAME_WE)
+    weft_add_test(structure/benchmark_${name} structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -march=native -fsyntax-only -Wno-psabi
+      -Wall -Wextra -Werror -I${PROJECT_SOURCE_DIR}/include ${file})
+  endforeach()
+endif()
 if(weft_nvcc)
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/umbrella.cu "#include <weft/weft.hpp>\nint main() {}\n")
   weft_add_test(structure/nvcc structure COMMAND ${weft_nvcc} -std=c++20 -I${PROJECT_SOURCE_DIR}/include

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What programs that run.py compares have in common. A program prints the names of the tasks that it can do, one a line,
-// and an empty line. For each name that it then reads it does that task and prints the seconds that it took, or "none" if
-// it cannot, so that run.py decides which program computes when.
+// What programs that run.py compares have in common. A program prints the names of the tasks that it can do,
+// one a line, and an empty line. For each name that it then reads it does that task and prints the seconds
+// that it took, or "none" if it cannot, so that run.py decides which program computes when.
 //
 //   echo softmax | ops_weft THREADS
 #pragma once
@@ -30,7 +30,8 @@ struct task {
 
 inline int threads_of(char** values) { return std::atoi(values[1]); }
 
-/// Seconds of one run. A run so short that clock and cold caches would show is repeated for ten milliseconds after it.
+/// Seconds of one run. A run so short that clock and cold caches would show is repeated for ten milliseconds
+/// after it.
 inline double seconds_of(const std::function<void()>& run) {
   const auto seconds = [&](int repeats) {
     const auto start = std::chrono::steady_clock::now();

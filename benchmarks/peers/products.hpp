@@ -26,8 +26,9 @@ inline constexpr shape shapes[] = {
     {1000, 1000, 1000}, {1024, 1024, 1024}, {2048, 2048, 2048}, {256, 2304, 768},
     {256, 3072, 768},   {256, 768, 3072},   {4096, 768, 768},   {1024, 50304, 768}};
 
-/// Adds a task for every product: make(shape, form) returns a function that computes it. Operands are made when a task
-/// first runs, and those of the task before are freed, so that one product is in memory at a time.
+/// Adds a task for every product: make(shape, form) returns a function that computes it. Operands are made
+/// when a task first runs, and those of the task before are freed, so that one product is in memory at a
+/// time.
 template <class Make>
 void add_tasks(std::vector<ops::task>& tasks, const std::string& type, const Make& make) {
   static std::string made;

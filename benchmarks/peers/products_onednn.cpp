@@ -25,7 +25,8 @@ int main(int, char** values) {
       return m;
     };
     products::add_tasks(
-        tasks, t == type::f32 ? "f32" : "bf16", [=, &stream](const products::shape& s, const products::form& f) {
+        tasks, t == type::f32 ? "f32" : "bf16",
+        [=, &stream](const products::shape& s, const products::form& f) {
           const dnnl::memory a = filled(s.m, s.k, f.a_transposed, t), c = filled(s.m, s.n, false, type::f32);
           dnnl::memory b = filled(s.k, s.n, f.b_transposed, t);
 #ifdef WEFT_PACKED

@@ -33,7 +33,8 @@ struct head_view {
   }
   head_view from(index_t first) const { return {data + first * position, position, feature}; }
 
-  /// Asks for the features of position `t`, which is far from those that were read before: no processor foresees that.
+  /// Asks for the features of position `t`, which is far from those that were read before: no processor
+  /// foresees that.
   void prefetch(index_t t, index_t features) const {
     constexpr index_t line = 64 / sizeof(T);
     for (index_t d = 0; d < features; d += line) __builtin_prefetch(data + t * position + d * feature);
@@ -67,17 +68,18 @@ struct head_size {
   index_t matrix(index_t positions) const { return whole_blocks(positions) * padded_features; }
 };
 
-/// What is needed of a product of blocks for a tile of its rows: columns before `columns`, and of the sums terms `first` to
-/// `last` - 1, as the others are zero. A block whose queries do not attend to all its keys is a triangle.
+/// What is needed of a product of blocks for a tile of its rows: columns before `columns`, and of the sums
+/// terms `first` to `last` - 1, as the others are zero. A block whose queries do not attend to all its keys
+/// is a triangle.
 struct needed_part {
   index_t columns, first, last;
 };
 
-/// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors. needed(i, height) is the
-/// part that counts of rows i to i + height - 1.
+/// C = A B, or C += A B, with A read by strides and rows of B contiguous; columns are whole vectors.
+/// needed(i, height) is the part that counts of rows i to i + height - 1.
 template <class T, class Needed>
-void multiply_in_place(index_t m, index_t n, const T* a, index_t a_row, index_t a_column, const T* b, index_t b_row,
-                       T* c, index_t c_row, bool add, const Needed& needed) {
+void multiply_in_place(index_t m, index_t n, const T* a, index_t a_row, index_t a_column, const T* b,
+                       index_t b_row, T* c, index_t c_row, bool add, const Needed& needed) {
   using K = micro_kernels<T>;
   constexpr index_t lanes = blocking<T>::lanes, wide = K::wide * lanes;
   for (index_t j = 0; j < n;) {
@@ -241,8 +243,8 @@ void attend(const head_size<T>& s, const head_view<const S>& q, const head_view<
           for (index_t d = 0; d < row; d += lanes)
             simd::store(sums + (r + l) * row + d, simd::load<V>(sums + (r + l) * row + d) * factor[l]);
       }
-      multiply_in_place(whole_groups, row, scores, block, index_t{1}, values + j0 * row, row, sums, row, j0 > 0,
-                        [&](index_t i, index_t height) {
+      multiply_in_place(whole_groups, row, scores, block, index_t{1}, values + j0 * row, row, sums, row,
+                        j0 > 0, [&](index_t i, index_t height) {
                           return needed_part{row, 0, seen_by(i, height)};
                         });
     }
@@ -358,8 +360,8 @@ void attend_backward(const head_size<T>& s, const T* log_sum, index_t log_sum_st
       weigh_block(s, i0, rows, j0, log_sum, log_sum_stride, m.delta, m.scores, m.slopes);
       multiply_in_place(columns, row, m.scores, index_t{1}, block, m.cotangent + i0 * row, row,
                         m.sum_v + j0 * row, row, true, along_queries);
-      multiply_in_place(rows, row, m.slopes, block, index_t{1}, m.keys + j0 * row, row, m.sum_q + i0 * row, row,
-                        true, along_keys);
+      multiply_in_place(rows, row, m.slopes, block, index_t{1}, m.keys + j0 * row, row, m.sum_q + i0 * row,
+                        row, true, along_keys);
       multiply_in_place(columns, row, m.slopes, index_t{1}, block, m.queries + i0 * row, row,
                         m.sum_k + j0 * row, row, true, along_queries);
     }
