@@ -59,13 +59,13 @@ constexpr const char *wide_load = "ld\\.global(\\.nc)?\\.v4\\.[bfu]32",
                      *wide_store = "st\\.global\\.v4\\.[bfu]32", *load = "ld\\.global",
                      *short_division = "(div|rem)\\.[su]32", *long_division = "(div|rem)\\.[su]64";
 
-/// f(device) evaluated by kernels that read and write 16 bytes at a time and nothing else, without division.
+/// f(device) is evaluated by kernels that read and write 16 bytes at a time, and divide nothing.
 template <class F>
-void check_wide(F f, const char* without = long_division) {
+void check_wide(F f) {
   check_code(sources_of([&](const device& d, context& c) { (void)eval(f(d), c); }), [=](const auto& facts) {
     CHECK(facts.has(wide_load));
     CHECK(facts.has(wide_store));
-    CHECK_FALSE(facts.has(without));
+    CHECK_FALSE(facts.has(short_division));
     CHECK_FALSE(facts.has(long_division));
   });
 }
@@ -83,14 +83,19 @@ using fixed = extents<dyn, 768>;
 
 TEST_CASE(
     "machine code of element kernels: 16 bytes at a time, and no division where rows have a constant size") {
-  check_wide([](const device& d) { return exp(numbers(d, line{1024})) * 2.0f + numbers(d, line{1024}); },
-             short_division);
-  check_wide([](const device& d) { return cast<bfloat16>(numbers(d, line{1024}) * 2.0f); }, short_division);
-  check_wide([](const device& d) { return cast<float>(numbers<float16>(d, line{1024})) + 1.0f; },
-             short_division);
-  check_wide([](const device& d) { return numbers(d, fixed{64}) * numbers(d, extents<768>{}); },
-             short_division);
-  check_wide([](const device& d) { return numbers(d, rows{64, 768}) * numbers(d, line{768}); });
+  check_wide([](const device& d) { return exp(numbers(d, line{1024})) * 2.0f + numbers(d, line{1024}); });
+  check_wide([](const device& d) { return cast<bfloat16>(numbers(d, line{1024}) * 2.0f); });
+  check_wide([](const device& d) { return cast<float>(numbers<float16>(d, line{1024})) + 1.0f; });
+  check_wide([](const device& d) { return numbers(d, fixed{64}) * numbers(d, extents<768>{}); });
+  const auto of_any_size = sources_of([](const device& d, context& c) {
+    (void)eval(numbers(d, rows{64, 768}) * numbers(d, line{768}), c);
+  });
+  check_code(of_any_size, [](const auto& facts) {
+    CHECK(facts.has(wide_load));
+    CHECK(facts.has(wide_store));
+    CHECK(facts.has(short_division));
+    CHECK_FALSE(facts.has(long_division));
+  });
   const auto odd = sources_of([](const device& d, context& c) {
     (void)eval(numbers(d, rows{64, 767}) * numbers(d, line{767}), c);
   });
@@ -103,14 +108,11 @@ TEST_CASE(
 }
 
 TEST_CASE("machine code of row kernels: 16 bytes at a time, without division") {
-  check_wide([](const device& d) { return softmax(numbers(d, rows{64, 768})); }, short_division);
-  check_wide([](const device& d) { return softmax(cast<float>(numbers<bfloat16>(d, fixed{64}))); },
-             short_division);
-  check_wide(
-      [](const device& d) {
-        return layer_norm(numbers(d, fixed{64}), numbers(d, extents<768>{}), numbers(d, extents<768>{}));
-      },
-      short_division);
+  check_wide([](const device& d) { return softmax(numbers(d, rows{64, 768})); });
+  check_wide([](const device& d) { return softmax(cast<float>(numbers<bfloat16>(d, fixed{64}))); });
+  check_wide([](const device& d) {
+    return layer_norm(numbers(d, fixed{64}), numbers(d, extents<768>{}), numbers(d, extents<768>{}));
+  });
 }
 
 TEST_CASE("machine code of folded columns: no 64-bit division") {

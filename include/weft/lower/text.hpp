@@ -30,6 +30,7 @@ struct text_form {
   bool joins_blocks = false;  // the second text of folded columns
   bool narrow = false;        // positions and offsets have 32 bits
   int width = 1;              // elements of a row that an item computes one after the other
+  bool aligned = true;        // they can be read and written at once
   index_t row_size = 0;       // 0: a parameter
 };
 
@@ -117,7 +118,7 @@ class text_writer {
   [[gnu::cold]] std::string scratch_row(dtype t, int row) const;
 
   // Where an item computes several elements, a list in registers has those that instruction i reads or writes
-  // in memory, and is moved at once.
+  // in memory, and is moved at once if it is aligned there.
   struct list {
     std::string type;   // of an element
     int size;           // its bytes
@@ -127,6 +128,7 @@ class text_writer {
   [[gnu::cold]] static std::string moved_type(int bytes);
   [[gnu::cold]] void write_list(std::size_t i);
   [[gnu::cold]] void write_moves(std::size_t i, bool to_memory);
+  static bool in_scratch(const instruction& w) { return w.op == spill || w.op == reload; }
   static bool reads_list(const instruction& w) { return (w.op == load && !w.b) || w.op == reload; }
   static bool writes_list(const instruction& w) { return w.op == store || w.op == spill; }
   /// Expression for the element that is being computed of such an instruction.
@@ -171,9 +173,10 @@ class text_writer {
 namespace detail {
 /// Whether 32 bits hold every position in the space of a kernel, and every offset of an element.
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
-/// How many elements next to each other an item can read and write at once, in up to 16 bytes where the sizes
-/// of elements differ by less than that: they divide rows, and begin where memory is aligned for it.
-[[gnu::cold]] int width_of(const kernel_call& call);
+/// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
+/// and steps between rows. Addresses do not matter to rows, so that the order of their sums does not depend
+/// on where operands are.
+[[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
 }  // namespace detail
 
 /// The text_form of a call; its number of scalars is determined from the instructions.

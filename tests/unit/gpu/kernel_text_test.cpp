@@ -101,7 +101,20 @@ TEST_CASE("rows that are folded: several elements at once, with values kept betw
     check([=](const device& d) { return sum(transpose(numbers(d, rows{n, 5})) * 2.0f, dims<1>); });
   }
   check([](const device& d) { return softmax(numbers(d, extents<dyn, 512>{9})); });
+  check([](const device& d) { return softmax(slice<1>(numbers(d, rows{5, 516}), 3, 515)); });
   check([](const device& d) { return softmax(numbers<double>(d, extents<dyn, 300>{9})); });
+}
+
+TEST_CASE("a row has the same sum wherever it begins") {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const auto x = numbers(*d, rows{5, 516});
+  for (index_t first = 0; first < 5; ++first) {
+    const auto there = eval(slice<1>(x, first, first + 512) + 0.0f, c);
+    CHECK(eval(sum(slice<1>(x, first, first + 512), dims<1>), c).to_vector() ==
+          eval(sum(there, dims<1>), c).to_vector());
+  }
 }
 
 TEST_CASE("columns that are folded, of rows of a constant size and of others") {
@@ -151,6 +164,10 @@ TEST_CASE("the form of a text: as wide as sizes, strides and addresses allow, 32
   kernel_call rows = a_call(5, 768, 768, 64);
   rows.division = kernel_division::rows;
   CHECK(width(rows) == 4);
+  CHECK(lower::text_form_of(rows).aligned);
+  rows.args.pointer[0] = reinterpret_cast<void*>(68);
+  CHECK(width(rows) == 4);  // sums have one order wherever a row begins
+  CHECK_FALSE(lower::text_form_of(rows).aligned);
   rows.args.extent[1] = 252;  // fewer than four for each item of a group
   CHECK(width(rows) == 2);
   rows.division = kernel_division::columns;

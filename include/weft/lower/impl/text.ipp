@@ -159,19 +159,21 @@ WEFT_DEFINE void text_writer::write_list(std::size_t i) {
 WEFT_DEFINE void text_writer::write_moves(std::size_t i, bool to_memory) {
   const auto [type, size, where] = list_of(i);
   const int bytes = form_.width * size;
-  for (int k = 0; k < (bytes + 15) / 16; ++k) {
-    const std::string at = "[" + std::to_string(k) + "]", own = "v" + number(i) + ".all" + at;
-    const std::string there = "((GLOBAL " + moved_type(bytes) + "*)&" + where + ")" + at;
+  const bool at_once = form_.aligned || in_scratch(at(i));
+  for (int k = 0; k < (at_once ? (bytes + 15) / 16 : form_.width); ++k) {
+    const std::string at = "[" + std::to_string(k) + "]";
+    const std::string own = "v" + number(i) + (at_once ? ".all" : ".element") + at;
+    const std::string there = "((GLOBAL " + (at_once ? moved_type(bytes) : type) + "*)&" + where + ")" + at;
     line((to_memory ? there + " = " + own : own + " = " + there) + ";");
   }
 }
 
 WEFT_DEFINE text_writer::list text_writer::list_of(std::size_t i) const {
   const instruction w = at(i);
-  const bool in_scratch = w.op == spill || w.op == reload;
-  const dtype memory = in_scratch ? register_type(w.type) : w.type;
-  return {in_scratch ? register_name(w.type) : memory_name(w.type), static_cast<int>(size_of(memory)),
-          in_scratch ? scratch_row(w.type, w.a) + "[c]" : element(w.type, w.a, "o", "c")};
+  if (in_scratch(w))
+    return {register_name(w.type), static_cast<int>(size_of(register_type(w.type))),
+            scratch_row(w.type, w.a) + "[c]"};
+  return {memory_name(w.type), static_cast<int>(size_of(w.type)), element(w.type, w.a, "o", "c")};
 }
 
 WEFT_DEFINE std::string text_writer::moved(std::size_t i) const {
@@ -374,32 +376,38 @@ WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
   return items <= most;
 }
 
-WEFT_DEFINE int width_of(const kernel_call& call) {
+WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
   const kernel_args& args = call.args;
-  if (call.division == kernel_division::columns) return 1;
-  index_t bytes[max_arguments]{},
-      least = 16;  // bytes: of an element, where rows are read or written in order
+  if (call.division == kernel_division::columns) return;
+  index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
   for (std::size_t i = 0; i < call.instructions.size(); ++i) {
     const instruction w = instruction::decoded(call.instructions[i]);
     if (w.op == constant) ++i;
     if ((w.op == load && !w.b) || w.op == store) least = std::min(least, bytes[w.a] = size_of(w.type));
   }
-  const auto is_aligned = [&](index_t width) {
-    for (int a = 0; a < args.arguments; ++a) {
-      if (bytes[a] == 0) continue;
-      const auto alignment = static_cast<std::uintptr_t>(std::min<index_t>(width * bytes[a], 16));
-      if (reinterpret_cast<std::uintptr_t>(args.pointer[a]) % alignment != 0) return false;
-      for (int d = 0; d < args.order - 1; ++d)
-        if (args.extent[d] > 1 && args.stride[a][d] % width != 0) return false;
-    }
-    return true;
+  const auto divides = [&](index_t width) {
+    bool all = args.row_size() % width == 0;
+    for (int a = 0; a < args.arguments; ++a)
+      for (int d = 0; d < args.order - 1 && bytes[a] > 0; ++d)
+        all = all && (args.extent[d] <= 1 || args.stride[a][d] % width == 0);
+    return all;
   };
-  const index_t of_group = call.division == kernel_division::rows ? row_groups::items : 1;
+  const auto is_aligned = [&](index_t width) {
+    bool all = true;
+    for (int a = 0; a < args.arguments; ++a) {
+      const index_t alignment = bytes[a] > 0 ? std::min<index_t>(width * bytes[a], 16) : 1;
+      all = all &&
+            reinterpret_cast<std::uintptr_t>(args.pointer[a]) % static_cast<std::uintptr_t>(alignment) == 0;
+    }
+    return all;
+  };
+  const bool by_rows = call.division == kernel_division::rows;
+  const index_t items = by_rows ? row_groups::items : 1;
   index_t width = 16 / std::max<index_t>(least, 2);
-  while (width > 1 &&
-         (args.row_size() % width != 0 || args.row_size() < width * of_group || !is_aligned(width)))
+  while (width > 1 && !(divides(width) && args.row_size() >= width * items && (by_rows || is_aligned(width))))
     width /= 2;
-  return static_cast<int>(width);
+  form.width = static_cast<int>(width);
+  form.aligned = is_aligned(width);
 }
 
 }  // namespace detail
@@ -412,7 +420,7 @@ WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
     if (w.op == constant) ++i;
   }
   form.narrow = detail::fits_32_bits(call);
-  form.width = detail::width_of(call);
+  detail::set_width(call, form);
   const bool divides = call.division != kernel_division::elements || call.args.order > 1;
   if (call.fixed_row && divides) form.row_size = call.args.row_size();
   return form;
