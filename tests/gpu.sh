@@ -12,7 +12,9 @@
 # Exit code 1: something failed; 3: there is no GPU, or no NVRTC or cuBLASLt.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-programs=(tests/weft_test_law_device_test tests/weft_test_gpu_nccl_world examples/train_gpt benchmarks/weft_benchmark_device)
+kernel_tests=(weft_test_gpu_index_add_test weft_test_gpu_copies_and_products_test weft_test_gpu_kernel_text_test)
+programs=(tests/weft_test_law_device_test tests/weft_test_gpu_nccl_world examples/train_gpt benchmarks/weft_benchmark_device
+          "${kernel_tests[@]/#/tests/}")
 mode=run pack='' json='' quick=0
 while [ $# -gt 0 ]; do
   case $1 in
@@ -30,7 +32,7 @@ build() {
   local targets=(weft_example_train_gpt weft_benchmark_device)
   cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-march=x86-64-v3 "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" \
     -DWEFT_NATIVE=OFF -DWEFT_BUILD_BENCHMARKS=ON -DWEFT_WITH_CUDA=ON -DWEFT_WITH_TBB=OFF -DWEFT_WITH_MPI=OFF -DWEFT_WITH_GLOO=OFF >/dev/null
-  if grep -q 'weft_doctest_headers:PATH=/' build/gpu/CMakeCache.txt; then targets+=(weft_test_law_device_test weft_test_gpu_nccl_world)
+  if grep -q 'weft_doctest_headers:PATH=/' build/gpu/CMakeCache.txt; then targets+=(weft_test_law_device_test weft_test_gpu_nccl_world "${kernel_tests[@]}")
   else echo "without doctest: the law tests are not built"; fi
   cmake --build build/gpu -j "${JOBS:-$(nproc)}" --target "${targets[@]}" -- --no-print-directory >build/gpu/build.log 2>&1 ||
     { tail -n 40 build/gpu/build.log; exit 1; }
@@ -177,6 +179,11 @@ libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   WEFT_TEST_DEVICE=cuda stage law 180 "$at/weft_test_law_device_test" || true
   check "every kind of program as on the reference" says law SUCCESS
 }
+for test in "${kernel_tests[@]}"; do
+  [ -x "$at/$test" ] || continue
+  WEFT_TEST_DEVICE=cuda stage "$test" 60 "$at/$test" || true
+  check "${test#weft_test_gpu_}" says "$test" SUCCESS
+done
 # NCCL is optional.
 while read -r folder; do
   [ -e "$out/libraries/libnccl.so.2" ] || [ ! -e "$folder/libnccl.so.2" ] || ln -s "$folder/libnccl.so.2" "$out/libraries/libnccl.so.2"

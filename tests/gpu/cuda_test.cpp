@@ -230,6 +230,25 @@ TEST_CASE(
   CHECK(row_groups(wide).groups == 1);
 }
 
+TEST_CASE("cuda: what sums of rows by index need for a while is forecast, and asked for once") {
+  const auto job = [](const device& d) {
+    context c(d);
+    const auto index = generate<std::int32_t>(extents<dyn>{5000}, [](index_t i) { return i % 7; }, d);
+    const auto table = variable<float, extents<7, 3>>(randn<float>(extents<7, 3>{}, {.seed = 1}, d));
+    for (int step = 0; step < 2; ++step) {
+      tape steps(c);
+      steps.backward(steps.eval(sum(embedding(table, index))));
+    }
+    return d.memory().figures();
+  };
+  const device d = nvidia();
+  const std::size_t forecast = peak_bytes([&](const device& nowhere) { job(nowhere); }, false);
+  const memory_figures used = job(d);
+  CHECK(used.peak == forecast);
+  CHECK(used.peak >= 5000 * (16 + 4));  // keys, and the indices
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("cuda: a kernel that fails is named where launches are checked, and otherwise how to find it") {
   const device d = nvidia();
   context c(d);

@@ -32,6 +32,7 @@ constexpr const char* words = R"(
 struct fake_places { unsigned item, items, group, groups; };
 extern "C" { fake_places fake_place; void (*fake_barrier)(); }
 struct fake_axis { unsigned x; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 #define threadIdx fake_axis{fake_place.item}
 #define blockDim fake_axis{fake_place.items}

@@ -340,6 +340,12 @@ TEST_CASE("look-ups and losses, with their gradients") {
     const auto index = generate<std::int32_t>(extents<dyn>{8}, [](index_t i) { return i * i % 6; }, d);
     return embedding(x, index);
   });
+  check_with_gradients([](auto x, auto w) {  // enough of them to be sorted on a GPU
+    const device& d = w.state()->where;
+    const auto index = generate<std::int32_t>(
+        extents<dyn, 35>{2, 35}, [](index_t i) { return i * i % 5; }, d);
+    return embedding(x, index);
+  });
   check_with_gradients([](auto x, auto w) {
     const device& d = w.state()->where;
     const auto labels = generate<std::int64_t>(extents<dyn>{6}, [](index_t i) { return i % 7; }, d);

@@ -77,6 +77,8 @@ class backend {
   /// Bytes of device memory, aligned to 64, that `launch(call)` needs at `call.scratch`. They are taken from
   /// the program's arena, so that the allocator's figures, limit and retry include them.
   virtual std::size_t scratch_bytes(const kernel_call&) const { return 0; }
+  /// The same of a native op, at `operands.scratch`. Pointers are not set yet.
+  virtual std::size_t native_scratch_bytes(const native_code&, const native_operands&) const { return 0; }
   /// Says which fused kernels a program will launch, and which of them together (kernel_call::joins), before
   /// its first run with these extents. Devices that compile kernels can compile those that they do not know
   /// yet side by side. Pointers and numbers are not set yet.

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include <weft/device/backend.hpp>
+#include <weft/device/sorted_rows.hpp>
 
 namespace weft {
 
@@ -54,6 +55,9 @@ class counting_backend : public backend, private mapped_memory {
 
   std::size_t scratch_bytes(const kernel_call& call) const override {
     return holds_messages_ ? 0 : group_scratch_bytes(call);
+  }
+  std::size_t native_scratch_bytes(const native_code& code, const native_operands& operands) const override {
+    return holds_messages_ ? 0 : group_scratch_bytes(code, operands);
   }
 
   bool launches_together() const override { return !holds_messages_; }

@@ -71,6 +71,7 @@ struct kernel_call {
   int scratch_rows = 0;
   int sweeps = 0, folds = 0;  // of the code
   bool joins = false;         // launched together with the one before it
+  bool fixed_row = false;     // whether the size of a row is the same in every run of the program
   void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
 };
@@ -82,6 +83,7 @@ using kernel_calls = std::vector<const kernel_call*>;
 /// needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the device has
 /// places for run where their scratch memory would exceed `most_scratch` bytes.
 struct row_groups {
+  static constexpr int items = 64;  // of a group
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
   index_t groups = 0, scratch_bytes = 0;

@@ -54,6 +54,7 @@ struct native_operands {
   std::span<const strided> out;
   const attributes& at;
   std::uint64_t random = 0;  // key of the program's random numbers
+  void* scratch = nullptr;   // device memory of backend::native_scratch_bytes; null: there is none
 };
 
 class executor;

@@ -29,7 +29,7 @@ struct attention_tiles {
   index_t rows() const { return rows_of_thread * threads / across; }
   index_t bytes(int of_rows, int of_columns, bool sums_of_rows) const;
   /// Chooses the largest tiles that fit; false if none do.
-  bool choose(index_t memory, int of_rows, int of_columns, bool sums_of_rows);
+  bool choose(const group_limits& limits, int of_rows, int of_columns, bool sums_of_rows);
   /// The kernel for `length` rows of each of `others` heads and batch elements.
   native_text kernel(const char* text, index_t length, index_t others) const;
 };

@@ -3,13 +3,16 @@
 //
 // Kernel sources are C with these macros for what the two languages name differently: KERNEL, FUNCTION,
 // GLOBAL (pointers to device memory), SHARED (memory of a group), LOCAL_ID, GROUP_ID, GLOBAL_ID, their
-// counts, and BARRIER. Indices are `long`, which has 64 bits in both.
+// counts, and BARRIER. Indices are `long`, which has 64 bits in both. Both languages have the types uint2,
+// uint4 and float4, and _Pragma("unroll").
 #pragma once
+
+#include <weft/device/kernel.hpp>
 
 namespace weft::gpu {
 
 /// Work items per group, in every kernel that does not say otherwise.
-inline constexpr int group_size = 64;
+inline constexpr int group_size = row_groups::items;
 
 /// The dialect's definitions in OpenCL C.
 inline constexpr const char* opencl_dialect = R"(
@@ -169,76 +172,6 @@ FUNCTION uint philox_word(ulong key, ulong i) {
     high += 0xBB67AE85u;
   }
   return i % 4 == 0 ? c0 : i % 4 == 1 ? c1 : i % 4 == 2 ? c2 : c3;
-}
-)";
-
-/// c = a b: groups of 64 items compute tiles of 32 x 32, each item 4 x 4 of one. Operands are stored as
-/// OPERAND, the result as RESULT; T is the type of sums.
-inline constexpr const char* multiply_text = R"(
-#define TILE 32
-#define DEPTH 16
-KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, GLOBAL char* p2, PARAMS P) {
-  SHARED_MEMORY T left[DEPTH][TILE + 1];
-  SHARED_MEMORY T right[DEPTH][TILE + 1];
-  long tiles_n = (P.n + TILE - 1) / TILE, tiles_m = (P.m + TILE - 1) / TILE;
-  int row = (int)(LOCAL_ID / 8) * 4, column = (int)(LOCAL_ID % 8) * 4;
-  for (long tile = GROUP_ID; tile < P.batch * tiles_m * tiles_n; tile += GROUPS) {
-    long batch = tile / (tiles_m * tiles_n), m0 = tile / tiles_n % tiles_m * TILE, n0 = tile % tiles_n * TILE;
-    GLOBAL const OPERAND* a = (GLOBAL const OPERAND*)(p0 + P.at[0]) +
-                              element_offset(batch, 4, P.batches, P.batch_a);
-    GLOBAL const OPERAND* b = (GLOBAL const OPERAND*)(p1 + P.at[1]) +
-                              element_offset(batch, 4, P.batches, P.batch_b);
-    GLOBAL RESULT* c = (GLOBAL RESULT*)(p2 + P.at[2]) + element_offset(batch, 4, P.batches, P.batch_c);
-    T sum[4][4];
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) sum[i][j] = 0;
-    for (long k0 = 0; k0 < P.k; k0 += DEPTH) {
-      for (long e = LOCAL_ID; e < TILE * DEPTH; e += GROUP_SIZE) {
-        long ma = m0 + (P.a1 == 1 ? e / DEPTH : e % TILE), ka = P.a1 == 1 ? e % DEPTH : e / TILE;
-        long nb = n0 + (P.b1 == 1 ? e % TILE : e / DEPTH), kb = P.b1 == 1 ? e / TILE : e % DEPTH;
-        left[ka][ma - m0] = ma < P.m && k0 + ka < P.k ? LOADED(a[ma * P.a0 + (k0 + ka) * P.a1]) : (T)0;
-        right[kb][nb - n0] = nb < P.n && k0 + kb < P.k ? LOADED(b[(k0 + kb) * P.b0 + nb * P.b1]) : (T)0;
-      }
-      BARRIER;
-      for (int k = 0; k < DEPTH; ++k)
-        for (int i = 0; i < 4; ++i)
-          for (int j = 0; j < 4; ++j) sum[i][j] += left[k][row + i] * right[k][column + j];
-      BARRIER;
-    }
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j)
-        if (m0 + row + i < P.m && n0 + column + j < P.n)
-          STORE(c[(m0 + row + i) * P.c0 + (n0 + column + j) * P.c1], sum[i][j]);
-  }
-}
-)";
-
-/// Copies the elements of one strided tensor to another.
-inline constexpr const char* copy_text = R"(
-typedef struct { long at[2], size, extent[6], from[6], to[6]; } PARAMS;
-KERNEL weft_kernel(GLOBAL char* p0, GLOBAL char* p1, PARAMS P) {
-  GLOBAL const T* from = (GLOBAL const T*)(p0 + P.at[0]);
-  GLOBAL T* to = (GLOBAL T*)(p1 + P.at[1]);
-  for (long i = GLOBAL_ID; i < P.size; i += GLOBAL_SIZE)
-    to[element_offset(i, 6, P.extent, P.to)] = from[element_offset(i, 6, P.extent, P.from)];
-}
-)";
-
-/// The same for up to `most_copies` pairs, on devices whose kernels can read addresses from memory. `begin`
-/// counts the elements of the pairs before.
-inline constexpr std::size_t most_copies = 20;
-inline constexpr const char* copies_text = R"(
-typedef struct { long begin, from_address, to_address, extent[6], from[6], to[6]; } PAIR;
-typedef struct { long size, pairs; PAIR pair[20]; } PARAMS;
-KERNEL weft_kernel(CONSTANT_PARAMS P) {
-  for (long e = GLOBAL_ID; e < P.size; e += GLOBAL_SIZE) {
-    long k = 0;
-    while (k + 1 < P.pairs && P.pair[k + 1].begin <= e) ++k;
-    const PAIR* pair = P.pair + k;
-    long i = e - pair->begin;
-    ((T*)pair->to_address)[element_offset(i, 6, pair->extent, pair->to)] =
-        ((const T*)pair->from_address)[element_offset(i, 6, pair->extent, pair->from)];
-  }
 }
 )";
 

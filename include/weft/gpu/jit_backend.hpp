@@ -21,9 +21,12 @@
 #include <vector>
 
 #include <weft/device/kind.hpp>
+#include <weft/device/sorted_rows.hpp>
+#include <weft/gpu/copies.hpp>
 #include <weft/gpu/dialect.hpp>
 #include <weft/gpu/kernel_cache.hpp>
 #include <weft/gpu/native_ops.hpp>
+#include <weft/gpu/products.hpp>
 #include <weft/gpu/staging.hpp>
 #include <weft/lower/text.hpp>
 
@@ -59,6 +62,9 @@ class jit_backend : public backend {
   void synchronize() override { finish({}); }
 
   std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
+  std::size_t native_scratch_bytes(const native_code& code, const native_operands& operands) const override {
+    return group_scratch_bytes(code, operands);
+  }
 
   void prepare(std::span<const kernel_call* const> kernels) override;
 
@@ -211,8 +217,6 @@ class jit_backend : public backend {
   static std::array<std::vector<one_of_joint>, 2> waves_of(std::span<const kernel_call* const> calls);
   static joint_launch joint_launch_of(const std::vector<one_of_joint>& calls);
   void queue(const std::vector<one_of_joint>& calls);
-  [[gnu::cold]] static std::string multiply_text_of(const strided& a, const strided& c);
-  [[gnu::cold]] static std::string copy_text_of(index_t bytes, const char* text);
   [[gnu::cold]] std::shared_ptr<compiled_kernel> compiled(const std::string& text, int threads = group_size);
   [[gnu::cold]] std::string source_of(const std::string& text, int threads) const;
   /// The kernel of this source as it was kept, or else compiled, with a key if it is to be kept. Needs no

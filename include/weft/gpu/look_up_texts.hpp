@@ -24,16 +24,6 @@ inline constexpr const char* index_select_text = R"(
     }
     out0_store(item, in0_load(at));)";
 
-/// Each item is a column of the rows.
-inline constexpr const char* index_add_text = R"(
-    for (long r = 0; r < out0_extent(0) && !out0_adds; ++r) out0_store(r * P.items + item, 0);
-    for (long n = 0; n < in0_size; ++n) {
-      long row = in0_load(in0_offset(n));
-      if (row < 0 || row >= out0_extent(0)) { fault(); continue; }
-      long at = row * P.items + item;
-      out0_store(at, out0_load(at) + in1_load(in1_offset(n * P.items + item)));
-    })";
-
 /// Each item is an element of the result.
 inline constexpr const char* gather_text = R"(
     int dim = (int)attribute(0);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include <weft/device/native.hpp>
 #include <weft/gpu/attention_kernels.hpp>
+#include <weft/gpu/index_add_texts.hpp>
 #include <weft/gpu/look_up_texts.hpp>
 #include <weft/gpu/merge_texts.hpp>
 
@@ -16,10 +18,8 @@ namespace detail {
 inline index_t lines_of_result(const native_operands& o) {
   return o.out[0].size() / std::max<index_t>(o.out[0].extents[static_cast<int>(o.at[0])], 1);
 }
-/// Number of elements of a row of the result.
-inline index_t columns_of_result(const native_operands& o) {
-  return o.out[0].size() / std::max<index_t>(o.out[0].extents[0], 1);
-}
+/// The kernels that add up rows by index, sorted where there is scratch memory for it.
+[[gnu::cold]] std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits);
 }  // namespace detail
 
 /// The kernels of a native op, in their order: those of the library's op that it names, or its own; none if

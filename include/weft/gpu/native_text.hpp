@@ -11,19 +11,21 @@ namespace weft::gpu {
 /// One kernel of a native op. Without `threads` the text is the body of a loop over `items`. With them it is
 /// compiled for groups of this many threads, defines its functions and the body of NATIVE_KERNEL, and loops
 /// over `tasks`, of which there are `items`: for (long task = GROUP_ID; task < tasks; task += GROUPS).
-/// GROUP_MEMORY of tensor_core_words has `group_bytes`.
+/// GROUP_MEMORY of tensor_core_words has `group_bytes`. Operands with scratch memory give texts `scratch`.
 struct native_text {
   const char* text = nullptr;
   index_t items = 0;
   int threads = 0;
   std::string definitions{};  // before the text
   index_t group_bytes = 0;
+  index_t pass = 0;  // `pass` of texts that have scratch memory
 };
 
 /// What groups of threads of a device have.
 struct group_limits {
   index_t memory = index_t{48} << 10;  // bytes that a group can share
   index_t tensor_core_memory = 0;      // the same of kernels that use tensor_core_words; 0: there are none
+  int threads = 1024;                  // of a group
 };
 
 }  // namespace weft::gpu

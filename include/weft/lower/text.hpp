@@ -3,7 +3,9 @@
 //
 // A work item computes one element; if rows are reduced, a work group computes a row together; if columns are
 // reduced, an item computes one column of a block of rows, and a second text adds the blocks up in their
-// order. Extents and strides are parameters, so a text serves all shapes of one order.
+// order. Extents and strides are parameters, so a text serves all shapes of one order; but the size of a row
+// is a constant where the program's extents fix it. Where they fit, positions and offsets have 32 bits, and
+// elements that are next to each other in memory are read and written up to 16 bytes at a time.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -26,6 +28,10 @@ struct text_form {
   int numbers = 0;  // run-time numbers
   int scratch_rows = 0;
   bool joins_blocks = false;  // the second text of folded columns
+  bool narrow = false;        // positions and offsets have 32 bits
+  int width = 1;              // elements of a row that an item computes one after the other
+  bool aligned = true;        // they can be read and written at once
+  index_t row_size = 0;       // 0: a parameter
 };
 
 /// Number of the pointers of a kernel, of which the last may be scratch memory.
@@ -85,6 +91,13 @@ class text_writer {
 
   [[gnu::cold]] void line(const std::string& text) { out_ += text + "\n"; }
 
+  // Positions count from 0 and are divided, offsets may be negative.
+  const char* position() const { return form_.narrow ? "uint" : "long"; }
+  const char* offset() const { return form_.narrow ? "int" : "long"; }
+  [[gnu::cold]] std::string as_position(const std::string& x) const;
+  [[gnu::cold]] std::string as_offset(const std::string& x) const;
+  [[gnu::cold]] std::string row_size() const;
+
   [[gnu::cold]] void write_parameters();
 
   [[gnu::cold]] void write_head();
@@ -101,7 +114,26 @@ class text_writer {
 
   /// Expression for element `index` of the row of argument `a`.
   [[gnu::cold]] static std::string element(dtype t, int a, const char* offset, const std::string& index);
-  [[gnu::cold]] std::string scratch_element(dtype t, int row) const;
+  /// Expression for the memory of scratch row `row`.
+  [[gnu::cold]] std::string scratch_row(dtype t, int row) const;
+
+  // Where an item computes several elements, a list in registers has those that instruction i reads or writes
+  // in memory, and is moved at once if it is aligned there.
+  struct list {
+    std::string type;   // of an element
+    int size;           // its bytes
+    std::string where;  // the first one in memory
+  };
+  [[gnu::cold]] list list_of(std::size_t i) const;
+  [[gnu::cold]] static std::string moved_type(int bytes);
+  [[gnu::cold]] void write_list(std::size_t i);
+  [[gnu::cold]] void write_moves(std::size_t i, bool to_memory);
+  static bool in_scratch(const instruction& w) { return w.op == spill || w.op == reload; }
+  static bool reads_list(const instruction& w) { return (w.op == load && !w.b) || w.op == reload; }
+  static bool writes_list(const instruction& w) { return w.op == store || w.op == spill; }
+  /// Expression for the element that is being computed of such an instruction.
+  [[gnu::cold]] std::string moved(std::size_t i) const;
+  std::string column() const { return form_.width > 1 ? "(c + j)" : "c"; }
 
   [[gnu::cold]] static std::string neutral(int fold, dtype t);
   [[gnu::cold]] static std::string combined(int fold, const std::string& a, const std::string& b);
@@ -136,6 +168,15 @@ class text_writer {
   std::string out_;
 };
 
+}  // namespace detail
+
+namespace detail {
+/// Whether 32 bits hold every position in the space of a kernel, and every offset of an element.
+[[gnu::cold]] bool fits_32_bits(const kernel_call& call);
+/// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
+/// and steps between rows. Addresses do not matter to rows, so that the order of their sums does not depend
+/// on where operands are.
+[[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
 }  // namespace detail
 
 /// The text_form of a call; its number of scalars is determined from the instructions.

@@ -127,6 +127,7 @@ class specialization {
     native_code code{};
     kernel_call call{};
     std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
+    bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
     bool done = false;        // in this run, together with a product
   };
@@ -199,7 +200,7 @@ class specialization {
   [[gnu::cold]] void find_launches();
   /// In how many slices a product is computed whose result is sent.
   [[gnu::cold]] int slices_of(const lower::step_entry& product, const backend& device) const;
-  /// Places the scratch memory of kernels and prepares the device for them.
+  /// Places the scratch memory of kernels and native ops, and prepares the device for the kernels.
   [[gnu::cold]] void prepare_launches(backend& device);
 
   /// The memory of a value of the arena.
@@ -252,7 +253,7 @@ class specialization {
   /// Computes a product in slices and starts the exchange of each.
   [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent);
 
-  static void run_step(const frame& f, const prepared& s, std::span<const strided> t);
+  void run_step(const frame& f, const prepared& s, std::span<const strided> t) const;
 
   [[gnu::cold]] static void show(const frame& f, const char* name, const strided& t);
 

@@ -18,14 +18,15 @@ WEFT_DEFINE index_t attention_tiles::bytes(int of_rows, int of_columns, bool sum
               across * (sums_of_rows ? r : columns));
 }
 
-WEFT_DEFINE bool attention_tiles::choose(index_t memory, int of_rows, int of_columns, bool sums_of_rows) {
+WEFT_DEFINE bool attention_tiles::choose(const group_limits& limits, int of_rows, int of_columns,
+                                         bool sums_of_rows) {
   constexpr int most = 128;  // results of a thread, which it keeps in registers
   if (features < 1 || of_columns * depth / across * rows_of_thread > most) return false;
   constexpr int choices[][2] = {{128, 32}, {128, 16}, {64, 32}, {64, 16}, {32, 16}};
   for (const auto& [t, c] : choices) {
     threads = t;
     columns = c;
-    if (bytes(of_rows, of_columns, sums_of_rows) <= memory) return true;
+    if (t <= limits.threads && bytes(of_rows, of_columns, sums_of_rows) <= limits.memory) return true;
   }
   return false;
 }
@@ -98,7 +99,7 @@ WEFT_DEFINE std::vector<native_text> attention_texts(const native_operands& o, c
         by.kernel(attention_forward_tensor_core_text, o.in[0].type, q[1], q[0] * q[2], by.bytes(1, 4, 0))};
   }
   detail::attention_tiles tiles(static_cast<int>(q[3]));
-  if (detail::computes_in_f32(o) && tiles.choose(limits.memory, 1, 1, true))
+  if (detail::computes_in_f32(o) && tiles.choose(limits, 1, 1, true))
     return {tiles.kernel(attention_forward_tiles_text, q[1], q[0] * q[2])};
   return {detail::row_by_row(attention_text, o, q[0] * q[1] * q[2])};
 }
@@ -113,8 +114,8 @@ WEFT_DEFINE std::vector<native_text> attention_backward_texts(const native_opera
             by.kernel(attention_keys_tensor_core_text, type, k[1], k[0] * k[2], by.bytes(2, 6, 3))};
   }
   detail::attention_tiles of_queries(static_cast<int>(q[3])), of_keys = of_queries;
-  if (detail::computes_in_f32(o) && of_queries.choose(limits.memory, 2, 1, true) &&
-      of_keys.choose(limits.memory, 2, 2, false))
+  if (detail::computes_in_f32(o) && of_queries.choose(limits, 2, 1, true) &&
+      of_keys.choose(limits, 2, 2, false))
     return {of_queries.kernel(attention_queries_tiles_text, q[1], q[0] * q[2]),
             of_keys.kernel(attention_keys_tiles_text, k[1], k[0] * k[2])};
   return {detail::row_by_row(attention_backward_text, o, q[0] * q[1] * q[2] + k[0] * k[1] * k[2])};

@@ -16,8 +16,9 @@ namespace gpu {
 WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_call& call) {
   const index_t items = call.args.rows() * call.args.row_size();
   part first{lower::text_form_of(call)}, second;
+  const index_t width = first.form.width;
   switch (call.division) {
-    case kernel_division::elements: first.groups = groups_for(items); break;
+    case kernel_division::elements: first.groups = groups_for(items / width); break;
     case kernel_division::rows: first.groups = row_groups(call).groups; break;
     case kernel_division::columns:
       const column_blocks by(call);
@@ -157,36 +158,35 @@ WEFT_DEFINE void jit_backend::queue(const std::vector<one_of_joint>& calls) {
 
 WEFT_DEFINE void jit_backend::multiply(const native_code&, const strided& a, const strided& b,
                                        const strided& c) {
-  std::string key = "multiply ";
-  key += name_of(a.type);
-  key += name_of(c.type);
-  if (c.adds) key += " adds";
-  const std::lock_guard lock(mutex_);
-  auto& kernel = kernels_[key];
-  if (!kernel) kernel = compiled(multiply_text_of(a, c));
   const int order = c.extents.order;
   const index_t m = c.extents[order - 2], n = c.extents[order - 1], k = a.extents[order - 1];
   index_t batch = 1;
   for (int d = 0; d < order - 2; ++d) batch *= c.extents[d];
+  const product_tiles by = product_tiles::choose(m, n, batch, a.type, limits());
+  const std::string key = weft::detail::joined(
+      {"multiply ", name_of(a.type), " ", name_of(c.type), c.adds ? " adds " : " ", by.tile});
+  const std::lock_guard lock(mutex_);
+  auto& kernel = kernels_[key];
+  if (!kernel) kernel = compiled(by.source(a, c), by.threads());
   parameters p{0, 0, 0, m, n, k, batch};
   for (const strided* t : {&a, &b, &c}) p.insert(p.end(), {t->stride[order - 2], t->stride[order - 1]});
   append_padded(p, c.extents.extent, order - 2, 1);
   for (const strided* t : {&a, &b, &c}) append_padded(p, t->stride, order - 2, 0);
-  const index_t tiles = batch * ((m + 31) / 32) * ((n + 31) / 32);
+  const index_t tiles = by.count(m, n) * batch;
   if (tiles > 0) run(*kernel, {a.pointer, b.pointer, c.pointer}, p, std::min(tiles, max_groups));
   finish_launch([] { return "matmul"; });
 }
 
 WEFT_DEFINE void jit_backend::copy(const strided& from, const strided& to) {
-  const index_t bytes = size_of(to.type), size = to.size();
+  const copy_form by(from, to);
+  copy_text_form form;
+  form.add(by);
   const std::lock_guard lock(mutex_);
-  auto& kernel = kernels_["copy " + std::to_string(bytes)];
-  if (!kernel) kernel = compiled(copy_text_of(bytes, copy_text));
-  parameters p{0, 0, size};
-  append_padded(p, to.extents.extent, to.extents.order, 1, max_order);
-  append_padded(p, from.stride, to.extents.order, 0, max_order);
-  append_padded(p, to.stride, to.extents.order, 0, max_order);
-  if (size > 0) run(*kernel, {from.pointer, to.pointer}, p, groups_for(size));
+  auto& kernel = kernels_["copy " + form.key()];
+  if (!kernel) kernel = compiled(form.source(copy_text));
+  parameters p{0, 0, by.size()};
+  for (const index_t* values : {by.extent, by.from, by.to}) p.insert(p.end(), values, values + by.order);
+  if (by.size() > 0) run(*kernel, {from.pointer, to.pointer}, p, groups_for(by.size()));
   finish_launch([] { return "copy"; });
 }
 
@@ -218,24 +218,28 @@ WEFT_DEFINE void jit_backend::upload(void* to, const void* from, std::size_t byt
 WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::span<const strided> to) {
   if (checks_launches_ || !reads_pointers() || from.size() == 1) return backend::copy_together(from, to);
   const std::lock_guard lock(mutex_);
-  for (std::size_t first = 0; first < from.size(); first += most_copies) {
-    const std::size_t end = std::min(from.size(), first + most_copies);
-    const index_t bytes = size_of(to[first].type);
-    auto& kernel = kernels_["copies " + std::to_string(bytes)];
-    if (!kernel) kernel = compiled(copy_text_of(bytes, copies_text));
-    parameters p{0, static_cast<index_t>(end - first)};
+  constexpr auto most = static_cast<std::size_t>(most_copies);
+  for (std::size_t first = 0; first < from.size(); first += most) {
+    const std::size_t end = std::min(from.size(), first + most);
+    copy_text_form form;
+    for (std::size_t i = first; i < end; ++i) form.add(copy_form(from[i], to[i]));
     index_t size = 0;
+    parameters p{0, static_cast<index_t>(end - first)};
     for (std::size_t i = first; i < end; ++i) {
-      p.push_back(size);
-      p.push_back(address_of(from[i].pointer));
-      p.push_back(address_of(to[i].pointer));
-      append_padded(p, to[i].extents.extent, to[i].extents.order, 1, max_order);
-      append_padded(p, from[i].stride, to[i].extents.order, 0, max_order);
-      append_padded(p, to[i].stride, to[i].extents.order, 0, max_order);
-      size += to[i].size();
+      const copy_form by(from[i], to[i], form.unit);
+      p.insert(p.end(), {size, address_of(from[i].pointer), address_of(to[i].pointer)});
+      const auto ones = static_cast<std::size_t>(form.order - by.order);
+      for (const index_t* values : {by.extent, by.from, by.to}) {
+        p.insert(p.end(), ones, 1);
+        p.insert(p.end(), values, values + by.order);
+      }
+      size += by.size();
     }
+    form.narrow = form.narrow && size <= index_t{1} << 30;
     p[0] = size;
-    p.resize(2 + most_copies * (3 + 3 * max_order));
+    p.resize(2 + most * static_cast<std::size_t>(3 + 3 * form.order));
+    auto& kernel = kernels_["copies " + form.key()];
+    if (!kernel) kernel = compiled(form.source(copies_text));
     if (size > 0) run(*kernel, {}, p, groups_for(size));
   }
 }
@@ -324,25 +328,11 @@ WEFT_DEFINE void jit_backend::append_parameters(const kernel_call& call, const p
 WEFT_DEFINE std::string jit_backend::key_of(std::span<const std::uint64_t> instructions,
                                             const lower::text_form& form) {
   std::string key(reinterpret_cast<const char*>(instructions.data()), instructions.size_bytes());
-  for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks}})
+  for (int part : {static_cast<int>(form.division), form.order, form.folded, int{form.joins_blocks},
+                   int{form.narrow}, form.width, int{form.aligned}})
     key += static_cast<char>(part);
+  key += std::to_string(form.row_size);
   return key;
-}
-
-WEFT_DEFINE std::string jit_backend::multiply_text_of(const strided& a, const strided& c) {
-  using namespace lower::detail;
-  return std::string("#define T ") + register_name(a.type) + "\n#define OPERAND " + memory_name(a.type) +
-         "\n#define RESULT " + memory_name(c.type) + "\n#define LOADED(x) " + loaded(a.type, "x") +
-         "\n#define STORE(to, x) to = " +
-         stored(c.type, c.adds ? "(" + loaded(c.type, "to") + " + (x))" : "(x)") +
-         "\ntypedef struct { long at[3], m, n, k, batch, a0, a1, b0, b1, c0, c1,"
-         " batches[4], batch_a[4], batch_b[4], batch_c[4]; } PARAMS;\n" +
-         multiply_text;
-}
-
-WEFT_DEFINE std::string jit_backend::copy_text_of(index_t bytes, const char* text) {
-  constexpr const char* types[] = {"", "uchar", "ushort", "", "uint", "", "", "", "ulong"};
-  return std::string("#define T ") + types[bytes] + "\n" + text;
 }
 
 WEFT_DEFINE std::shared_ptr<compiled_kernel> jit_backend::compiled(const std::string& text, int threads) {
@@ -395,8 +385,9 @@ WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {
 WEFT_DEFINE std::string native_source(const native_text& by, const native_operands& operands,
                                       bool reads_keys) {
   const int in = static_cast<int>(operands.in.size()), out = static_cast<int>(operands.out.size());
-  std::string fields = "typedef struct {\n  long at[" + std::to_string(in + out + 1) +
-                       "], items, v[6], fault_code;\n  ulong key, keys;\n";
+  const auto fault = std::to_string(in + out), scratch = std::to_string(in + out + 1);
+  std::string fields = "typedef struct {\n  long at[" + scratch +
+                       " + 1], items, v[6], fault_code, pass;\n  ulong key, keys;\n";
   std::string names, arguments;
   for (int k = 0; k < in + out; ++k) {
     const strided& t = operand(operands, k);
@@ -418,13 +409,14 @@ WEFT_DEFINE std::string native_source(const native_text& by, const native_operan
     names += "typedef " + std::string(lower::detail::register_name(t.type)) + " " + n + "_t;\n";
     arguments += "GLOBAL char* p" + p + ", ";
   }
-  const auto fault = std::to_string(in + out);
   names += "#define attribute(k) P.v[k]\n#define tasks P.items\n";
   names += reads_keys ? "#define random (P.keys ? ((GLOBAL const ulong*)P.keys)[P.key] : P.key)\n"
                       : "#define random P.key\n";
   names += "#define fault() (*(GLOBAL int*)(p" + fault + " + P.at[" + fault + "]) = (int)P.fault_code)\n";
-  names +=
-      "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault + ", PARAMS P)\n";
+  if (operands.scratch)
+    names += "#define pass P.pass\n#define scratch (p" + scratch + " + P.at[" + scratch + "])\n";
+  names += "#define NATIVE_KERNEL KERNEL weft_kernel(" + arguments + "GLOBAL char* p" + fault +
+           ", GLOBAL char* p" + scratch + ", PARAMS P)\n";
   const std::string all = by.definitions + fields + "} PARAMS;\n" + names;
   if (by.threads > 0) return all + by.text;
   return all + "NATIVE_KERNEL {\nfor (long item = GLOBAL_ID; item < P.items; item += GLOBAL_SIZE) {\n" +
@@ -451,7 +443,8 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
                                                       const native_text& by,
                                                       const native_operands& operands) {
   const int count = static_cast<int>(operands.in.size() + operands.out.size());
-  std::string key = std::string("native ") + op + by.definitions + by.text;
+  std::string key =
+      std::string(operands.scratch ? "native scratch " : "native ") + op + by.definitions + by.text;
   for (int k = 0; k < count; ++k) {
     const strided& t = operand(operands, k);
     key += " ";  // one by one: g++ 12 warns falsely of overlapping copies
@@ -468,10 +461,11 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
     kernel->fault = static_cast<int>(faults_.size());
   }
   std::vector<void*> pointers;
-  parameters p(static_cast<std::size_t>(count + 1), 0);
+  parameters p(static_cast<std::size_t>(count + 2), 0);
   p.push_back(by.items);
   append_padded(p, operands.at.v, max_order, 0, max_order);
   p.push_back(kernel->fault);
+  p.push_back(by.pass);
   p.push_back(static_cast<index_t>(operands.random));
   p.push_back(is_recording() ? address_of(recorded_->keys) : 0);
   for (int k = 0; k < count; ++k) {
@@ -482,6 +476,7 @@ WEFT_DEFINE void jit_backend::jit_backend::run_native(const char* op, const char
     append_padded(p, t.stride, t.extents.order, 0, order);
   }
   pointers.push_back(fault_);
+  pointers.push_back(operands.scratch ? operands.scratch : fault_);  // not accessed where there is none
   if (!is_recording()) natives_pending_ = true;
   else {
     if (operands.random >= most_keys) refuse_recording("runs more than 8192 programs");

@@ -7,6 +7,28 @@
 
 namespace weft {
 namespace gpu {
+namespace detail {
+
+WEFT_DEFINE std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits) {
+  const sorted_rows by(o);
+  std::vector<native_text> texts;
+  if (!o.out[0].adds) texts.push_back({zero_text, o.out[0].size()});
+  if (!o.scratch || !by.sorts()) {
+    texts.push_back({index_add_text, by.columns});
+    return texts;
+  }
+  const std::string words = weft::detail::joined(
+      {"#define CHUNK ", sorted_rows::chunk, "\n#define TILE ", sorted_rows::tile, "\n", sorted_keys_text});
+  texts.push_back({sort_chunks_text, (by.count + sorted_rows::chunk - 1) / sorted_rows::chunk,
+                   std::min(128, limits.threads), words});
+  for (index_t pass = 0; pass < by.passes; ++pass)
+    texts.push_back({merge_keys_text, (by.count + merged_by_item - 1) / merged_by_item, 0, words, 0, pass});
+  texts.push_back({sum_tiles_text, by.tiles * by.columns, 0, words, 0, by.passes});
+  if (by.tiles > 1) texts.push_back({join_tiles_text, by.tiles * by.columns, 0, words, 0, by.passes});
+  return texts;
+}
+
+}  // namespace detail
 
 WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, const native_operands& o,
                                                      const group_limits& limits) {
@@ -14,7 +36,7 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
   switch (code.op) {
     case native_op::checked_index: return {{checked_index_text, elements}};
     case native_op::index_select: return {{index_select_text, elements}};
-    case native_op::index_add: return {{index_add_text, detail::columns_of_result(o)}};
+    case native_op::index_add: return detail::index_add_texts(o, limits);
     case native_op::gather: return {{gather_text, elements}};
     case native_op::scatter_sum: return {{scatter_sum_text, detail::lines_of_result(o)}};
     case native_op::arg_extremum: return {{arg_extremum_text, elements}};

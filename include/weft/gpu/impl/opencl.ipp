@@ -159,7 +159,10 @@ WEFT_DEFINE void opencl_backend::run(compiled_kernel& kernel, const std::vector<
 WEFT_DEFINE group_limits opencl_backend::limits() const {
   cl_ulong bytes = 0;
   cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
-  return {.memory = static_cast<index_t>(bytes)};
+  std::size_t threads = 0;
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof threads, &threads, nullptr);
+  return {.memory = static_cast<index_t>(bytes),
+          .threads = static_cast<int>(std::min<std::size_t>(threads, 1024))};
 }
 
 WEFT_DEFINE void opencl_backend::read(void* to, const void* from, std::size_t bytes) {

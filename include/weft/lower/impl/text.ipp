@@ -31,6 +31,16 @@ WEFT_DEFINE std::string text_writer::run() {
   return std::move(out_);
 }
 
+WEFT_DEFINE std::string text_writer::as_position(const std::string& x) const {
+  return form_.narrow ? "(uint)" + x : x;
+}
+WEFT_DEFINE std::string text_writer::as_offset(const std::string& x) const {
+  return form_.narrow ? "(int)" + x : x;
+}
+WEFT_DEFINE std::string text_writer::row_size() const {
+  return form_.row_size > 0 ? std::to_string(form_.row_size) : as_offset("P.size");
+}
+
 WEFT_DEFINE void text_writer::write_parameters() {
   const auto order = std::to_string(form_.order);
   line("typedef struct {");
@@ -51,26 +61,37 @@ WEFT_DEFINE void text_writer::write_head() {
       line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
            std::to_string(form_.arguments) + "] + GROUP_ID * P.size * 8 * " +
            std::to_string(form_.scratch_rows) + ";");
-    line("for (long row = GROUP_ID; row < P.rows; row += GROUPS) {");
+    line(std::string("for (") + position() + " row = GROUP_ID; row < " + as_position("P.rows") +
+         "; row += GROUPS) {");
   } else {
     const bool divided = by_columns() && !form_.joins_blocks;
-    line(std::string("long items = P.rows * P.size") + (divided ? " * P.blocks;" : ";"));
-    line("for (long e = GLOBAL_ID; e < items; e += GLOBAL_SIZE) {");
-    line("long row = e / P.size, c = e % P.size;");
-    if (divided) line("long block = row % P.blocks; row /= P.blocks;");
+    const bool one_row = kept() == 0 && !divided;
+    const std::string width = std::to_string(form_.width);
+    const std::string items =
+        std::string("(P.rows * P.size") + (divided ? " * P.blocks)" : " / " + width + ")");
+    line(std::string(position()) + " items = " + as_position(items) + ";");
+    line(std::string(position()) + " across = " + as_position("(" + row_size() + " / " + width + ")") + ";");
+    line(std::string("for (") + position() + " e = GLOBAL_ID; e < items; e += GLOBAL_SIZE) {");
+    if (!one_row) line(std::string(position()) + " row = e / across;");
+    line(std::string(offset()) + " c = " + as_offset((one_row ? "(e * " : "(e % across * ") + width + ")") +
+         ";");
+    if (divided)
+      line(std::string(position()) + " block = row % " + as_position("P.blocks") +
+           "; row /= " + as_position("P.blocks") + ";");
   }
-  for (int a = 0; a < form_.arguments; ++a) line("long o" + std::to_string(a) + " = 0;");
+  for (int a = 0; a < form_.arguments; ++a) line(std::string(offset()) + " o" + std::to_string(a) + " = 0;");
   write_offsets("row", 0, kept());
   if (by_columns()) {
     const instruction fold = at(instructions_.size() - 2);
     line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
     for (int a = 0; a < form_.arguments; ++a)
-      line("long b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
+      line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
     if (form_.joins_blocks) return;
-    line("long end = P.folded_rows * (block + 1) / P.blocks;");
-    line("for (long f = P.folded_rows * block / P.blocks; f < end; ++f) {");
+    const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
+    line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
+    line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
     for (int a = 0; a < form_.arguments; ++a)
-      line("long o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
+      line(std::string(offset()) + " o" + std::to_string(a) + " = b" + std::to_string(a) + ";");
     write_offsets("f", kept(), form_.order - 1);
   }
 }
@@ -82,20 +103,22 @@ WEFT_DEFINE std::string text_writer::partial(dtype t, const std::string& index) 
 
 WEFT_DEFINE void text_writer::write_joined_blocks() {
   const instruction fold = at(instructions_.size() - 2);
-  line("for (long block = 0; block < P.blocks; ++block) {");
-  line("sum = " +
-       combined(fold.op - column_sum, "sum", partial(fold.type, "(row * P.blocks + block) * P.size + c")) +
+  const std::string row = kept() > 0 ? "row * " + as_position("P.blocks") + " + block" : "block";
+  line(std::string("for (") + position() + " block = 0; block < " + as_position("P.blocks") + "; ++block) {");
+  line("sum = " + combined(fold.op - column_sum, "sum", partial(fold.type, "(" + row + ") * across + c")) +
        ";");
 }
 
 WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, int last) {
   if (first >= last) return;
-  line("{ long rest = " + row + ", i;");
+  line(std::string("{ ") + position() + " rest = " + row + ", i;");
   for (int d = last; d-- > first;) {
     const auto dim = std::to_string(d);
-    line("i = rest % P.extent[" + dim + "]; rest /= P.extent[" + dim + "];");
+    const std::string extent = as_position("P.extent[" + dim + "]");
+    line(d == first ? "i = rest;" : "i = rest % " + extent + "; rest /= " + extent + ";");
     for (int a = 0; a < form_.arguments; ++a)
-      line("o" + std::to_string(a) + " += i * P.stride[" + std::to_string(a) + "][" + dim + "];");
+      line("o" + std::to_string(a) + " += " + as_offset("i") + " * " +
+           as_offset("P.stride[" + std::to_string(a) + "][" + dim + "]") + ";");
   }
   line("}");
 }
@@ -117,9 +140,44 @@ WEFT_DEFINE std::string text_writer::element(dtype t, int a, const char* offset,
          " + " + index + "]";
 }
 
-WEFT_DEFINE std::string text_writer::scratch_element(dtype t, int row) const {
+WEFT_DEFINE std::string text_writer::scratch_row(dtype t, int row) const {
   return std::string("((GLOBAL ") + register_name(t) + "*)(scratch + P.size * 8 * " + std::to_string(row) +
-         "))[c]";
+         "))";
+}
+
+WEFT_DEFINE std::string text_writer::moved_type(int bytes) {
+  return bytes == 2 ? "ushort" : bytes == 4 ? "uint" : bytes == 8 ? "uint2" : "uint4";
+}
+
+WEFT_DEFINE void text_writer::write_list(std::size_t i) {
+  const auto [type, size, where] = list_of(i);
+  const int bytes = form_.width * size;
+  line("union { " + type + " element[" + std::to_string(form_.width) + "]; " + moved_type(bytes) + " all[" +
+       std::to_string((bytes + 15) / 16) + "]; } v" + number(i) + ";");
+}
+
+WEFT_DEFINE void text_writer::write_moves(std::size_t i, bool to_memory) {
+  const auto [type, size, where] = list_of(i);
+  const int bytes = form_.width * size;
+  const bool at_once = form_.aligned || in_scratch(at(i));
+  for (int k = 0; k < (at_once ? (bytes + 15) / 16 : form_.width); ++k) {
+    const std::string at = "[" + std::to_string(k) + "]";
+    const std::string own = "v" + number(i) + (at_once ? ".all" : ".element") + at;
+    const std::string there = "((GLOBAL " + (at_once ? moved_type(bytes) : type) + "*)&" + where + ")" + at;
+    line((to_memory ? there + " = " + own : own + " = " + there) + ";");
+  }
+}
+
+WEFT_DEFINE text_writer::list text_writer::list_of(std::size_t i) const {
+  const instruction w = at(i);
+  if (in_scratch(w))
+    return {register_name(w.type), static_cast<int>(size_of(register_type(w.type))),
+            scratch_row(w.type, w.a) + "[c]"};
+  return {memory_name(w.type), static_cast<int>(size_of(w.type)), element(w.type, w.a, "o", "c")};
+}
+
+WEFT_DEFINE std::string text_writer::moved(std::size_t i) const {
+  return form_.width > 1 ? "v" + number(i) + ".element[j]" : list_of(i).where;
 }
 
 WEFT_DEFINE std::string text_writer::neutral(int fold, dtype t) {
@@ -155,18 +213,18 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
   switch (w.op) {
     case load: {
       const std::string inner =
-          "P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]";
-      define(i, loaded(w.type, element(w.type, w.a, "o", w.b ? "c * " + inner : "c")));
+          as_offset("P.stride[" + std::to_string(w.a) + "][" + std::to_string(form_.order - 1) + "]");
+      define(i, loaded(w.type, w.b ? element(w.type, w.a, "o", column() + " * " + inner) : moved(i)));
       return 0;
     }
     case load_row: define(i, loaded(w.type, element(w.type, w.a, "o", "0"))); return 0;
-    case store: line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
+    case store: line(moved(i) + " = " + stored(w.type, reg(w.b)) + ";"); return 0;
     case store_row:
       line(once + element(w.type, w.a, "o", "0") + " = " + stored(w.type, reg(w.b)) + ";");
       return 0;
-    case spill: line(scratch_element(w.type, w.a) + " = " + reg(w.b) + ";"); return 0;
-    case reload: define(i, scratch_element(w.type, w.a)); return 0;
-    case coordinate: define(i, std::string("(") + register_name(w.type) + ")c"); return 0;
+    case spill: line(moved(i) + " = " + reg(w.b) + ";"); return 0;
+    case reload: define(i, moved(i)); return 0;
+    case coordinate: define(i, std::string("(") + register_name(w.type) + ")" + column()); return 0;
     case scalar_argument: define(i, run_time_number(w)); return 0;
     case constant: define(i, bits(w.type, instructions_[i + 1])); return 1;
     case fold_sum:
@@ -191,22 +249,33 @@ WEFT_DEFINE std::string text_writer::run_time_number(const instruction& w) const
 }
 
 WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
-  if (!by_rows()) {
-    line("{");
-    return;
+  if (by_rows()) {
+    for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
+      if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
+    const std::string width = form_.width > 1 ? " * " + std::to_string(form_.width) : "";
+    line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
+         "; c += GROUP_SIZE" + width + ") {");
+  } else line("{");
+  if (form_.width == 1) return;
+  for (std::size_t k = i + 1; at(k).op != lower::end; ++k) {
+    if (reads_list(at(k)) || writes_list(at(k))) write_list(k);
+    if (reads_list(at(k))) write_moves(k, false);
   }
-  for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
-    if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
-  line("for (long c = LOCAL_ID; c < P.size; c += GROUP_SIZE) {");
+  line("_Pragma(\"unroll\") for (int j = 0; j < " + std::to_string(form_.width) + "; ++j) {");
 }
 
 WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
+  std::size_t begin = i;
+  while (at(begin).op != sweep) --begin;
+  if (form_.width > 1) {
+    line("}");
+    for (std::size_t k = begin; k < i; ++k)
+      if (writes_list(at(k))) write_moves(k, true);
+  }
   line("}");
   if (!by_rows()) return;
   constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
-  std::size_t k = i;
-  while (at(k).op != sweep) --k;
-  for (++k; k < i; ++k) {
+  for (std::size_t k = begin; k < i; ++k) {
     const instruction w = at(k);
     if (!is_fold(w)) continue;
     const std::string type = register_name(w.type);
@@ -287,6 +356,62 @@ switch (table[P.calls + 2 + 2 * call]) {
          "}\n}\n";
 }
 
+namespace detail {
+
+WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
+  constexpr index_t most = index_t{1} << 30;  // a loop that ends there steps a little beyond
+  const kernel_args& args = call.args;
+  index_t items = 1;
+  for (int d = 0; d < args.order; ++d) items *= args.extent[d];
+  if (call.division == kernel_division::columns) {
+    const column_blocks by(call);
+    items = std::max(items, by.folded * (by.blocks + 1));
+  }
+  for (int a = 0; a < args.arguments; ++a) {
+    index_t reach = 0;
+    for (int d = 0; d < args.order; ++d)
+      reach += std::abs(args.stride[a][d]) * std::max<index_t>(args.extent[d] - 1, 0);
+    items = std::max(items, reach);
+  }
+  return items <= most;
+}
+
+WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
+  const kernel_args& args = call.args;
+  if (call.division == kernel_division::columns) return;
+  index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
+  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+    const instruction w = instruction::decoded(call.instructions[i]);
+    if (w.op == constant) ++i;
+    if ((w.op == load && !w.b) || w.op == store) least = std::min(least, bytes[w.a] = size_of(w.type));
+  }
+  const auto divides = [&](index_t width) {
+    bool all = args.row_size() % width == 0;
+    for (int a = 0; a < args.arguments; ++a)
+      for (int d = 0; d < args.order - 1 && bytes[a] > 0; ++d)
+        all = all && (args.extent[d] <= 1 || args.stride[a][d] % width == 0);
+    return all;
+  };
+  const auto is_aligned = [&](index_t width) {
+    bool all = true;
+    for (int a = 0; a < args.arguments; ++a) {
+      const index_t alignment = bytes[a] > 0 ? std::min<index_t>(width * bytes[a], 16) : 1;
+      all = all &&
+            reinterpret_cast<std::uintptr_t>(args.pointer[a]) % static_cast<std::uintptr_t>(alignment) == 0;
+    }
+    return all;
+  };
+  const bool by_rows = call.division == kernel_division::rows;
+  const index_t items = by_rows ? row_groups::items : 1;
+  index_t width = 16 / std::max<index_t>(least, 2);
+  while (width > 1 && !(divides(width) && args.row_size() >= width * items && (by_rows || is_aligned(width))))
+    width /= 2;
+  form.width = static_cast<int>(width);
+  form.aligned = is_aligned(width);
+}
+
+}  // namespace detail
+
 WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
   text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
   for (std::size_t i = 0; i < call.instructions.size(); ++i) {
@@ -294,6 +419,10 @@ WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
     if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
     if (w.op == constant) ++i;
   }
+  form.narrow = detail::fits_32_bits(call);
+  detail::set_width(call, form);
+  const bool divides = call.division != kernel_division::elements || call.args.order > 1;
+  if (call.fixed_row && divides) form.row_size = call.args.row_size();
   return form;
 }
 

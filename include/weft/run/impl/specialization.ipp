@@ -73,7 +73,17 @@ WEFT_DEFINE void specialization::prepare_launches(backend& device) {
   kernel_calls kernels;
   std::size_t scratch = 0;  // of the launch
   for (int s = 0; s < steps_.size(); ++s) {
-    if (!is_kernel(s)) continue;
+    if (!is_kernel(s)) {
+      const lower::step_entry& e = *steps_[s].entry;
+      if (e.kind != step_kind::native) continue;
+      const strided* const in = tensors_.begin() + e.first_operand;
+      const auto inputs = static_cast<std::size_t>(e.inputs), outputs = static_cast<std::size_t>(e.outputs);
+      const std::size_t bytes =
+          device.native_scratch_bytes(steps_[s].code, {{in, inputs}, {in + inputs, outputs}, steps_[s].at});
+      steps_[s].has_scratch = bytes > 0;
+      scratch_bytes_ = std::max(scratch_bytes_, (bytes + 63) / 64 * 64);
+      continue;
+    }
     steps_[s].call.joins = steps_[s].together == 0;
     if (!steps_[s].call.joins) scratch = 0;
     kernels.push_back(&steps_[s].call);
@@ -371,17 +381,21 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
   }
   check_accesses(args, accesses(k));
   int kept_end = args.order - 1;  // dims before this one count rows
+  int row_begin = args.order - 1;  // dims from this one on are the row
   if (k.division == kernel_division::columns) {
     const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
-    for (int d = args.order - 2; d >= last; --d) merge_into_last(args, d, accesses(k));
+    for (int d = args.order - 2; d >= last; --d)
+      if (merge_into_last(args, d, accesses(k))) row_begin = d;
     move_before_last(args, first, last);
     args.folded = last - first;
     kept_end = args.order - 1 - args.folded;
   } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
-    for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) {}
+    for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) row_begin = d;
     kept_end = args.order - 1;
   }
   merge_rows(args, 0, kept_end);
+  call.fixed_row = true;
+  for (int d = row_begin; d < s.space.order; ++d) call.fixed_row = call.fixed_row && s.space[d] >= 0;
 }
 
 WEFT_DEFINE void specialization::check_accesses(const kernel_args& args, const access_list& how) {
@@ -433,14 +447,16 @@ WEFT_DEFINE void specialization::move_before_last(kernel_args& args, int first, 
     std::rotate(args.stride[a] + first, args.stride[a] + last, args.stride[a] + args.order - 1);
 }
 
-WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s, std::span<const strided> t) {
+WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s,
+                                          std::span<const strided> t) const {
   backend& device = f.device;
   const lower::step_entry& e = *s.entry;
   const auto inputs = static_cast<std::size_t>(e.inputs);
   if (e.kind == step_kind::contraction) {
     device.multiply(s.code, t[0], t[1], t[2]);
   } else if (e.kind == step_kind::native) {
-    device.call_native(e.op, s.code, {t.first(inputs), t.subspan(inputs), s.at, f.random});
+    void* const scratch = s.has_scratch ? static_cast<char*>(f.arena) + arena_.bytes : nullptr;
+    device.call_native(e.op, s.code, {t.first(inputs), t.subspan(inputs), s.at, f.random, scratch});
   } else if (e.kind == step_kind::exchange && s.code.cpu) {  // one rank can compute it
     const native_operands o{t.first(inputs), t.subspan(inputs), s.at, f.random};
     if (!f.hooks || !f.hooks->attend(e.op, o)) device.call_native(e.op, s.code, o);

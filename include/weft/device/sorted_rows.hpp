@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// How devices with groups of work items add up rows by index (native_op::index_add).
+//
+// The indices are sorted, each with its position: chunks in the memory of a group, then pairs of sorted lists
+// merged in passes. Tiles of the sorted positions are added up side by side, and where the rows of one index
+// reach over several tiles, their partial sums in the order of the tiles. So the order of every sum depends
+// on the indices alone, and nothing is added up atomically.
+#pragma once
+
+#include <algorithm>
+
+#include <weft/base/dtype.hpp>
+#include <weft/device/native.hpp>
+
+namespace weft {
+
+/// The parts of that, and the memory that it takes: two lists of keys of 8 bytes, and for each tile a sum
+/// that began in an earlier one and a sum that goes on in the next one.
+struct sorted_rows {
+  static constexpr index_t chunk = 1024, tile = 64;
+  static constexpr index_t least = 32;               // fewer rows are added up one after the other
+  static constexpr index_t most = index_t{1} << 31;  // half a key holds an index or a position
+  index_t count = 0, columns = 0, tiles = 0, passes = 0, scratch_bytes = 0;
+
+  explicit sorted_rows(const native_operands& o) : count(o.in[0].size()), columns(1) {
+    const shape& out = o.out[0].extents;
+    for (int d = 1; d < out.order; ++d) columns *= out[d];
+    if (count <= least || columns == 0 || count >= most || out[0] >= most) return;
+    tiles = (count + tile - 1) / tile;
+    while (chunk << passes < count) ++passes;
+    scratch_bytes = 2 * (count * 8 + tiles * columns * std::max<index_t>(size_of(o.out[0].type), 4));
+  }
+  bool sorts() const { return scratch_bytes > 0; }
+};
+
+/// The scratch memory of a native op on such devices.
+inline std::size_t group_scratch_bytes(const native_code& code, const native_operands& operands) {
+  if (code.op != native_op::index_add) return 0;
+  return static_cast<std::size_t>(sorted_rows(operands).scratch_bytes);
+}
+
+}  // namespace weft

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// What NVRTC makes of fused kernels, copies, sums by index and products: memory is accessed 16 bytes at a
+// time where sizes and strides allow it, inner loops have no 64-bit division, nothing is spilled. Needs no
+// GPU, and no stand-in.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/weft.hpp>
+
+#include "code_facts.hpp"
+
+using namespace weft;
+
+namespace {
+
+const std::optional<test::reporting_compiler>& compiler() {
+  static const auto found = test::compiler_here();
+  return found;
+}
+
+/// The sources of what f(device, context) launches.
+template <class F>
+std::vector<std::string> sources_of(F f) {
+  const auto keeps = std::make_shared<test::sources_only>();
+  {
+    const device d(keeps);
+    context c(d);
+    f(d, c);
+  }
+  REQUIRE(!keeps->sources.empty());
+  return keeps->sources;
+}
+
+/// What every kernel must be, for each architecture; then expect(facts).
+template <class F>
+void check_code(const std::vector<std::string>& sources, F expect) {
+  if (!compiler()) return;
+  for (const std::string& source : sources)
+    for (const char* architecture : {"sm_80", "sm_90", "sm_100", "sm_120"}) {
+      CAPTURE(architecture);
+      const test::code_facts facts = compiler()->compile(source, architecture);
+      CAPTURE(source.substr(source.find("typedef struct {")));
+      CAPTURE(facts.log);
+      REQUIRE(facts.compiled);
+      CHECK(facts.log.find("warning") == std::string::npos);
+      CHECK(facts.figure("([0-9]+) bytes stack frame") == 0);
+      CHECK(facts.figure("([0-9]+) bytes spill stores") == 0);
+      CHECK(facts.figure("([0-9]+) bytes spill loads") == 0);
+      CHECK_FALSE(facts.has("\\.local"));
+      CHECK_FALSE(facts.has("\\b(atom|red)\\."));
+      expect(facts);
+    }
+}
+
+constexpr const char *wide_load = "ld\\.global(\\.nc)?\\.v4\\.[bfu]32",
+                     *wide_store = "st\\.global\\.v4\\.[bfu]32", *load = "ld\\.global",
+                     *short_division = "(div|rem)\\.[su]32", *long_division = "(div|rem)\\.[su]64";
+
+/// f(device) is evaluated by kernels that read and write 16 bytes at a time, and divide nothing.
+template <class F>
+void check_wide(F f) {
+  check_code(sources_of([&](const device& d, context& c) { (void)eval(f(d), c); }), [=](const auto& facts) {
+    CHECK(facts.has(wide_load));
+    CHECK(facts.has(wide_store));
+    CHECK_FALSE(facts.has(short_division));
+    CHECK_FALSE(facts.has(long_division));
+  });
+}
+
+template <class T = float, class E>
+auto numbers(const device& d, E extents) {
+  return randn<T>(extents, {}, d);
+}
+
+using line = extents<dyn>;
+using rows = extents<dyn, dyn>;
+using fixed = extents<dyn, 768>;
+
+}  // namespace
+
+TEST_CASE(
+    "machine code of element kernels: 16 bytes at a time, and no division where rows have a constant size") {
+  check_wide([](const device& d) { return exp(numbers(d, line{1024})) * 2.0f + numbers(d, line{1024}); });
+  check_wide([](const device& d) { return cast<bfloat16>(numbers(d, line{1024}) * 2.0f); });
+  check_wide([](const device& d) { return cast<float>(numbers<float16>(d, line{1024})) + 1.0f; });
+  check_wide([](const device& d) { return numbers(d, fixed{64}) * numbers(d, extents<768>{}); });
+  const auto of_any_size = sources_of([](const device& d, context& c) {
+    (void)eval(numbers(d, rows{64, 768}) * numbers(d, line{768}), c);
+  });
+  check_code(of_any_size, [](const auto& facts) {
+    CHECK(facts.has(wide_load));
+    CHECK(facts.has(wide_store));
+    CHECK(facts.has(short_division));
+    CHECK_FALSE(facts.has(long_division));
+  });
+  const auto odd = sources_of([](const device& d, context& c) {
+    (void)eval(numbers(d, rows{64, 767}) * numbers(d, line{767}), c);
+  });
+  check_code(odd, [](const auto& facts) {
+    CHECK(facts.has(load));
+    CHECK_FALSE(facts.has(wide_load));
+    CHECK_FALSE(facts.has(wide_store));
+    CHECK_FALSE(facts.has(long_division));
+  });
+}
+
+TEST_CASE("machine code of row kernels: 16 bytes at a time, without division") {
+  check_wide([](const device& d) { return softmax(numbers(d, rows{64, 768})); });
+  check_wide([](const device& d) { return softmax(cast<float>(numbers<bfloat16>(d, fixed{64}))); });
+  check_wide([](const device& d) {
+    return layer_norm(numbers(d, fixed{64}), numbers(d, extents<768>{}), numbers(d, extents<768>{}));
+  });
+}
+
+TEST_CASE("machine code of folded columns: no 64-bit division") {
+  const auto folded = sources_of([](const device& d, context& c) {
+    (void)eval(sum(numbers(d, extents<dyn, dyn, 768>{4, 512}), dims<0, 1>), c);
+    (void)eval(amax(numbers(d, rows{4096, 768}), dims<0>), c);
+    (void)eval(sum(numbers(d, extents<dyn, dyn, 768>{4, 512}), dims<1>), c);
+  });
+  CHECK(folded.size() == 6);  // and a text that joins blocks each
+  check_code(folded, [](const auto& facts) { CHECK_FALSE(facts.has(long_division)); });
+}
+
+TEST_CASE("machine code of copies: lines and rows 16 bytes at a time, others without 64-bit division") {
+  const auto copied = [](shape extents, std::vector<index_t> from) {
+    return sources_of([&](const device& d, context&) {
+      strided a, b;
+      a.extents = b.extents = extents;
+      set_contiguous(b);
+      for (std::size_t i = 0; i < from.size(); ++i) a.stride[i] = from[i];
+      d->copy(a, b);
+    });
+  };
+  for (const auto& wide : {copied({2, {64, 768}}, {768, 1}), copied({2, {64, 768}}, {2304, 1})})
+    check_code(wide, [](const auto& facts) {
+      CHECK(facts.has(wide_load));
+      CHECK(facts.has(wide_store));
+      CHECK_FALSE(facts.has(long_division));
+    });
+  check_code(copied({3, {8, 64, 96}}, {1, 768, 8}), [](const auto& facts) {
+    CHECK_FALSE(facts.has(wide_load));
+    CHECK_FALSE(facts.has(long_division));
+  });
+}
+
+TEST_CASE("machine code of products in tiles, and of sums of rows by index") {
+  check_code(sources_of([](const device& d, context&) {
+               for (const dtype type : {dtype::f32, dtype::bf16})
+                 for (const index_t n : {32, 1024, 4096}) {
+                   strided t;
+                   t.type = type;
+                   t.extents = {2, {n, n}};
+                   set_contiguous(t);
+                   d->multiply({}, t, t, t);
+                 }
+             }),
+             [](const auto& facts) { CHECK(facts.has("fma\\.rn\\.f32")); });
+  const auto sums = sources_of([](const device& d, context& c) {
+    const auto index = generate<std::int32_t>(
+        extents<dyn>{5000}, [](index_t i) { return i % 7; }, d);
+    const auto table = variable<float, extents<7, 768>>(numbers(d, extents<7, 768>{}));
+    tape steps(c);
+    steps.backward(steps.eval(sum(embedding(table, index))));
+  });
+  std::vector<std::string> of_sorting;
+  for (const std::string& source : sums)
+    if (source.find("SORTED(p)") != source.npos) of_sorting.push_back(source);
+  CHECK(of_sorting.size() == 4);
+  check_code(of_sorting, [](const auto&) {});
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+// Kernels whose items compute several elements, whose rows have a constant size, or whose positions have 32
+// bits compute what the others do. WEFT_TEST_DEVICE names the device; by default it is opencl.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <weft/lower/text.hpp>
+#include <weft/weft.hpp>
+
+#include "../../compare.hpp"
+#include "../../gpu/device_memory.hpp"
+#include "../../oracle.hpp"
+
+using namespace weft;
+using test::tested_device;
+namespace oracle = test::oracle;
+
+namespace {
+
+/// f(device) on the tested device is what its definition says.
+template <class F>
+void check(F f, double tolerance = 1e-5) {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const auto seen = oracle::read(eval(f(*d), c));
+  CHECK(
+      test::matches(seen, oracle::value(f(default_device())), {.absolute = 1e-12, .of_largest = tolerance}));
+}
+
+template <class T = float, class E>
+auto numbers(const device& d, E extents, std::uint64_t seed = 1) {
+  return randn<T>(extents, {.seed = seed}, d);
+}
+
+using line = extents<dyn>;
+using rows = extents<dyn, dyn>;
+
+}  // namespace
+
+TEST_CASE(
+    "elements: several at once where their number allows it, from any address on, of types side by side") {
+  for (const index_t n : {1, 2, 3, 4, 7, 8, 16, 1023, 1024, 4100}) {
+    CAPTURE(n);
+    check([=](const device& d) { return exp(numbers(d, line{n})) * 2.0f + numbers(d, line{n}, 2); });
+    check([=](const device& d) {
+      return cast<float>(numbers<bfloat16>(d, line{n})) * numbers(d, line{n}, 2) +
+             cast<float>(numbers<double>(d, line{n}, 3));
+    });
+    check([=](const device& d) { return cast<bfloat16>(numbers(d, line{n}) * 3.0f); }, 0x1p-8);
+    check([=](const device& d) {
+      const auto mask = generate<bool>(
+          line{n}, [](index_t i) { return i % 3 == 0; }, d);
+      const auto bytes = generate<std::uint8_t>(
+          line{n}, [](index_t i) { return i % 7; }, d);
+      return where(mask, cast<float>(bytes), numbers(d, line{n}));
+    });
+  }
+  for (const index_t n : {9, 1025, 1032}) {
+    CAPTURE(n);
+    check([=](const device& d) { return slice<0>(numbers(d, line{n}), 1, n) + 1.0f; });
+    check([=](const device& d) { return slice<0>(numbers(d, line{n}), 4, n) + 1.0f; });
+    check([=](const device& d) { return slice<0>(numbers<float16>(d, line{n}), 8, n); }, 0);
+  }
+}
+
+TEST_CASE("elements of rows: sizes of a row, known when the program is compiled or not, rows apart, turned") {
+  for (const index_t n : {1, 3, 4, 6, 8, 130}) {
+    CAPTURE(n);
+    check([=](const device& d) { return numbers(d, rows{37, n}) * numbers(d, line{n}, 2); });
+    check([=](const device& d) { return numbers(d, rows{5, n}) * numbers(d, extents<dyn, 1>{5}, 2); });
+    check([=](const device& d) { return transpose(numbers(d, rows{n, 5})) + numbers(d, rows{5, n}, 2); });
+    check([=](const device& d) { return slice<1>(numbers(d, rows{5, n + 1}), 1, n + 1) + 1.0f; });
+    check([=](const device& d) {
+      return slice<1>(numbers(d, rows{5, n + 4}), 4, n + 4) + numbers(d, rows{5, n}, 2);
+    });
+  }
+  check([](const device& d) { return numbers(d, extents<dyn, 12>{37}) * numbers(d, extents<12>{}, 2); });
+  check([](const device& d) {
+    return numbers(d, extents<dyn, 6, 8>{7}) * numbers(d, extents<6, 1>{}, 2) + numbers(d, extents<8>{}, 3);
+  });
+  check([](const device& d) { return flip<1>(numbers(d, rows{5, 8})) + numbers(d, line{8}, 2); });
+}
+
+TEST_CASE("rows that are folded: several elements at once, with values kept between sweeps") {
+  for (const index_t n : {1, 3, 64, 255, 256, 258, 260, 512, 1028}) {
+    CAPTURE(n);
+    check([=](const device& d) { return softmax(numbers(d, rows{5, n})); });
+    check([=](const device& d) {
+      return layer_norm(numbers(d, rows{5, n}), numbers(d, line{n}, 2), numbers(d, line{n}, 3));
+    });
+    check([=](const device& d) { return softmax(cast<float>(numbers<bfloat16>(d, rows{5, n}))); });
+    check([=](const device& d) {
+      const auto labels = generate<std::int32_t>(
+          line{5}, [=](index_t i) { return i * 7 % n; }, d);
+      return cross_entropy<reduction_kind::none>(numbers(d, rows{5, n}), labels);
+    });
+    check([=](const device& d) { return amax(slice<1>(numbers(d, rows{5, n + 1}), 1, n + 1), dims<1>); });
+    check([=](const device& d) { return sum(transpose(numbers(d, rows{n, 5})) * 2.0f, dims<1>); });
+  }
+  check([](const device& d) { return softmax(numbers(d, extents<dyn, 512>{9})); });
+  check([](const device& d) { return softmax(slice<1>(numbers(d, rows{5, 516}), 3, 515)); });
+  check([](const device& d) { return softmax(numbers<double>(d, extents<dyn, 300>{9})); });
+}
+
+TEST_CASE("a row has the same sum wherever it begins") {
+  const device* const d = tested_device();
+  if (!d) return;
+  context c(*d);
+  const auto x = numbers(*d, rows{5, 516});
+  for (index_t first = 0; first < 5; ++first) {
+    const auto there = eval(slice<1>(x, first, first + 512) + 0.0f, c);
+    CHECK(eval(sum(slice<1>(x, first, first + 512), dims<1>), c).to_vector() ==
+          eval(sum(there, dims<1>), c).to_vector());
+  }
+}
+
+TEST_CASE("columns that are folded, of rows of a constant size and of others") {
+  check([](const device& d) { return sum(numbers(d, extents<dyn, 12>{1003}), dims<0>); });
+  check([](const device& d) { return amax(numbers(d, rows{1003, 5}), dims<0>); });
+  check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<1>); });
+  check([](const device& d) { return sum(numbers(d, extents<dyn, dyn, 6>{3, 700}), dims<0, 1>); });
+  check([](const device& d) { return sum(exp(transpose(numbers(d, rows{6, 70}))), dims<0>); });
+}
+
+namespace {
+
+/// y = x + 1 for [rows, size], of rows that are `apart` in x.
+kernel_call a_call(index_t count, index_t size, index_t apart, std::uintptr_t address,
+                   dtype type = dtype::f32) {
+  using lower::instruction;
+  static std::vector<std::vector<std::uint64_t>> kept;
+  kept.push_back({instruction{lower::sweep}.encoded(), instruction{lower::load, type, 0}.encoded(),
+                  instruction{lower::store, type, 1, 1}.encoded(), instruction{lower::end}.encoded()});
+  kernel_call call;
+  call.instructions = kept.back();
+  call.args.order = 2;
+  call.args.arguments = 2;
+  call.args.extent[0] = count;
+  call.args.extent[1] = size;
+  for (int a = 0; a < 2; ++a) {
+    call.args.pointer[a] = reinterpret_cast<void*>(address);
+    call.args.stride[a][0] = a == 0 ? apart : size;
+    call.args.stride[a][1] = 1;
+  }
+  return call;
+}
+
+}  // namespace
+
+TEST_CASE("the form of a text: as wide as sizes, strides and addresses allow, 32 bits where all fits") {
+  const auto width = [](const kernel_call& c) { return lower::text_form_of(c).width; };
+  CHECK(width(a_call(5, 768, 768, 64)) == 4);
+  CHECK(width(a_call(5, 768, 768, 72)) == 2);
+  CHECK(width(a_call(5, 768, 768, 68)) == 1);
+  CHECK(width(a_call(5, 768, 770, 64)) == 2);
+  CHECK(width(a_call(5, 767, 768, 64)) == 1);
+  CHECK(width(a_call(1, 768, 771, 64)) == 4);  // of one row, it does not matter where the next one is
+  CHECK(width(a_call(5, 768, 768, 64, dtype::bf16)) == 8);
+  CHECK(width(a_call(5, 768, 768, 64, dtype::f64)) == 2);
+  CHECK(width(a_call(5, 768, 768, 64, dtype::u8)) == 8);
+  kernel_call rows = a_call(5, 768, 768, 64);
+  rows.division = kernel_division::rows;
+  CHECK(width(rows) == 4);
+  CHECK(lower::text_form_of(rows).aligned);
+  rows.args.pointer[0] = reinterpret_cast<void*>(68);
+  CHECK(width(rows) == 4);  // sums have one order wherever a row begins
+  CHECK_FALSE(lower::text_form_of(rows).aligned);
+  rows.args.extent[1] = 252;  // fewer than four for each item of a group
+  CHECK(width(rows) == 2);
+  rows.division = kernel_division::columns;
+  CHECK(width(rows) == 1);
+
+  const auto narrow = [](const kernel_call& c) { return lower::text_form_of(c).narrow; };
+  CHECK(narrow(a_call(1 << 10, 1 << 20, 1 << 20, 64)));
+  CHECK_FALSE(narrow(a_call((1 << 10) + 1, 1 << 20, 1 << 20, 64)));
+  CHECK(narrow(a_call(2, 4, 1 << 29, 64)));
+  CHECK_FALSE(narrow(a_call(3, 4, -(index_t{1} << 29), 64)));
+  kernel_call columns = a_call(1 << 24, 4, 4, 64);
+  CHECK(narrow(columns));
+  columns.division = kernel_division::columns;
+  columns.args.folded = 1;
+  CHECK_FALSE(narrow(columns));  // the first row of a block is a quotient of a larger number
+
+  kernel_call fixed = a_call(5, 768, 768, 64);
+  CHECK(lower::text_form_of(fixed).row_size == 0);
+  fixed.fixed_row = true;
+  CHECK(lower::text_form_of(fixed).row_size == 768);
+  fixed.args.order = 1;  // nothing is divided by it
+  CHECK(lower::text_form_of(fixed).row_size == 0);
+}
