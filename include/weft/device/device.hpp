@@ -23,7 +23,7 @@ struct device_options {
 class device {
  public:
   explicit device(std::shared_ptr<backend> b)
-      : allocator_(std::make_shared<caching_allocator>(std::move(b))) {}
+      : allocator_(make_recycled<caching_allocator>(std::move(b))) {}
 
   backend& operator*() const { return allocator_->device(); }
   backend* operator->() const { return &allocator_->device(); }

@@ -14,7 +14,6 @@
 #include <bit>
 #include <limits>
 #include <mutex>
-#include <vector>
 
 #include <weft/base/poison.hpp>
 #include <weft/base/recycled.hpp>
@@ -104,7 +103,7 @@ class caching_allocator {
 
   std::shared_ptr<backend> device_;
   mutable std::mutex mutex_;
-  std::vector<void*> free_[classes];  // by class
+  recycled_vector<void*> free_[classes];  // by class
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   memory_figures figures_;
 };

@@ -18,6 +18,7 @@
 #include <concepts>
 
 #include <weft/optim/optimizer_state.hpp>
+#include <weft/run/joint_launch.hpp>
 
 namespace weft {
 

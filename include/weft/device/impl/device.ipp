@@ -11,7 +11,7 @@ WEFT_DEFINE buffer device::allocate(std::size_t bytes) const { return buffer(all
 
 // Not inlined, so that units with and without weft::compiled in one program share its variable.
 [[gnu::noinline]] WEFT_DEFINE const device& default_device() {
-  static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
+  static const device* cpu = new device(make_recycled<cpu::cpu_backend>());
   return *cpu;
 }
 

@@ -6,6 +6,7 @@
 
 #include <weft/base/config.hpp>
 #include <weft/parallel/norm.hpp>
+#include <weft/run/joint_launch.hpp>
 
 namespace weft {
 namespace parallel {
