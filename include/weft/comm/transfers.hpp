@@ -85,7 +85,7 @@ inline operation exchange_of_parts(const operation& o, const rank_counts& shares
   const index_t mine = shares[static_cast<std::size_t>(rank)];
   operation parts{.kind = collective::all_to_all, .in = o.in, .in_counts = shares};
   parts.out = {received, mine * static_cast<index_t>(shares.size()), o.type(), o.space()};
-  parts.out_counts.assign(shares.size(), mine);
+  parts.out_counts = rank_counts(shares.size(), mine);
   return parts;
 }
 /// The gathering of a reduction but reduce_scatter, of which this rank has `sums` of its part.

@@ -23,9 +23,9 @@ struct device_options {
 class device {
  public:
   explicit device(std::shared_ptr<backend> b)
-      : allocator_(std::make_shared<caching_allocator>(std::move(b))) {}
+      : allocator_(make_recycled<caching_allocator>(std::move(b))) {}
   device(std::shared_ptr<backend> b, const memory_options& o)
-      : allocator_(std::make_shared<caching_allocator>(std::move(b), o)) {}
+      : allocator_(make_recycled<caching_allocator>(std::move(b), o)) {}
 
   backend& operator*() const { return allocator_->device(); }
   backend* operator->() const { return &allocator_->device(); }

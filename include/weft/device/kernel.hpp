@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include <weft/base/dtype.hpp>
 #include <weft/shape/shape.hpp>
@@ -75,9 +74,6 @@ struct kernel_call {
   void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
 };
-
-/// Kernels in the order of their launches.
-using kernel_calls = std::vector<const kernel_call*>;
 
 /// How devices with groups of work items compute a kernel of rows: each group computes one row at a time, and
 /// needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the device has

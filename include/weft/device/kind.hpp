@@ -44,7 +44,7 @@ struct host {
     return {{std::to_string(hardware_threads()) + " threads", 0, ""}};
   }
   static std::shared_ptr<backend> open(int, const device_options& o) {
-    return std::make_shared<cpu::cpu_backend>(o.threads);
+    return make_recycled<cpu::cpu_backend>(o.threads);
   }
   static device shared() { return default_device(); }
 };

@@ -101,7 +101,10 @@ struct flattener<gradient_node<Tag, Point, Body>> {
     const value y = flatten_in<Body>(g, s);
     s.unbind();
     const value one = g.constant(1, y.type());
-    const sequence<int> cotangents = autodiff::reverse(g, y.id, one.id);
+    // The list depends on a template argument, so that clang does not compile all derivatives for programs
+    // that use none.
+    using ops = std::conditional_t<expression<Body>, op::all::list, void>;
+    const sequence<int> cotangents = autodiff::reverse<ops>(g, y.id, one.id);
     const int cotangent = cotangents[x.id];
     return cotangent >= 0 ? value(&g, cotangent)
                           : expand_to(g.constant(0, x.type()), x.extents());

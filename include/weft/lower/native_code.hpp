@@ -10,7 +10,8 @@
 
 namespace weft::lower {
 
-/// A native op of the library for operands of one type.
+/// A native op of the library for elements of one type: those of its first operand, or, where it adds at
+/// indices, which come first, of the second.
 struct native_use {
   native_op op = native_op::own;
   dtype type{};
@@ -20,7 +21,9 @@ struct native_use {
 /// The native op of a step; `own` if it is none of the library.
 constexpr native_use native_use_of(const plan_view& p, const step_entry& s) {
   if (same_object(s.native, nullptr) || s.native->op == native_op::own) return {};
-  const int operand = p.operands[static_cast<std::size_t>(s.first_operand)];
+  const native_op op = s.native->op;
+  const bool begins_with_index = op == native_op::index_add || op == native_op::scatter_sum;
+  const int operand = p.operands[static_cast<std::size_t>(s.first_operand + begins_with_index)];
   return {s.native->op, p.values[static_cast<std::size_t>(operand)].result.type};
 }
 

@@ -204,7 +204,7 @@ inline void no_longer_deferred(tensor_state& p) {
   if (!p.divided || !p.divided->is_deferred) return;
   division known = *p.divided;
   known.is_deferred = false;
-  p.divided = std::make_shared<division>(std::move(known));
+  p.divided = make_recycled<division>(std::move(known));
 }
 /// Gives a deferred parameter of type T its memory and elements; others have them.
 template <element T>

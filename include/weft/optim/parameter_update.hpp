@@ -19,6 +19,7 @@
 
 #include <weft/optim/gradient_scale.hpp>
 #include <weft/optim/optimizer_state.hpp>
+#include <weft/run/joint_launch.hpp>
 
 namespace weft {
 

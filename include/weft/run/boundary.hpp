@@ -6,6 +6,7 @@
 // records them, or `eval`.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include <weft/expr/shared.hpp>
@@ -131,7 +132,8 @@ class resolver {
   }
   /// Drops what was computed inside the let at `depth`, which ends.
   void leave(int depth) {
-    std::erase_if(computed_, [&](const auto& c) { return c.depth >= depth; });
+    computed_.erase_from(
+        std::remove_if(computed_.begin(), computed_.end(), [&](const auto& c) { return c.depth >= depth; }));
   }
 
   Evaluator& evaluator;

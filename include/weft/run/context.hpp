@@ -12,7 +12,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <vector>
 
 #include <weft/base/philox.hpp>
 #include <weft/device/device.hpp>
@@ -160,12 +159,12 @@ class context {
   [[noreturn, gnu::cold]] static void refuse_use(const char* why);
 
   struct known_specialization {
-    const void* identity;
+    const void* identity = nullptr;
     std::unique_ptr<runtime::specialization> made;
   };
-  static constexpr std::ptrdiff_t most_kept = 256;
+  static constexpr int most_kept = 256;
   /// Inserts `s` after those with its identity, of which the first is the oldest.
-  [[gnu::cold]] runtime::specialization& add(known_specialization s, std::ptrdiff_t at);
+  [[gnu::cold]] runtime::specialization& add(known_specialization s, int at);
 
   device device_;
   backend* engine_ = nullptr;
@@ -173,7 +172,7 @@ class context {
   bool executing_ = false;
   std::uint64_t step_ = 0, programs_ = 0, backward_passes_ = 0;
   std::vector<random_state>* draws_ = nullptr;
-  std::vector<known_specialization> specializations_;  // by identity
+  sequence<known_specialization> specializations_;  // by identity
   buffer arena_;
   std::size_t arena_bytes_ = 0;
 };

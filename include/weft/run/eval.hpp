@@ -44,38 +44,13 @@ void set_outputs(const context& c, specialization& i, tensor_list& outputs, cons
 [[gnu::cold]] void copy_to_given(const context& c, tensor_list& outputs, const tensor_list& given);
 }  // namespace detail
 
-/// Collects programs of one kernel each, which are launched together: none may read or write what another one
-/// writes. Where the device does not profit from it, or a program cannot be collected, it is launched at
-/// once. Operands and results are kept until then.
-class joint_launch {
- public:
-  explicit joint_launch(context& c) : device_(c.engine()) {}
-  joint_launch(const joint_launch&) = delete;
-  joint_launch& operator=(const joint_launch&) = delete;
-  /// Launches what an error has left, as if it had been launched at once.
-  ~joint_launch();
-
-  void launch();
-
-  /// Where to collect the kernel of `p`; null if it cannot be.
-  std::vector<kernel_call>* collects(const specialization& p) {
-    return device_.launches_together() && p.is_one_kernel() ? &calls_ : nullptr;
-  }
-  void keep(const tensor_list& some) { kept_.insert(kept_.end(), some.begin(), some.end()); }
-
- private:
-  backend& device_;
-  std::vector<kernel_call> calls_;
-  tensor_list kept_;
-};
-
 /// Executes a program in `c`. `outputs[o]` is allocated if it is null, or aliases `sums[o]` if the program
 /// can accumulate into that. Outputs that are given are written in place; if the program reads one in another
 /// order than it writes it, it computes into a buffer and copies. Its kernel may be left to `together`.
 /// Throws device_error if an operand is on another device.
 void execute(context& c, specialization& i, const tensor_list& leaves,
              const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why = {},
-             const tensor_list& sums = {}, joint_launch* together = nullptr);
+             const tensor_list& sums = {}, launch_collector* together = nullptr);
 /// The same for a program and the values of its symbols.
 inline void execute(context& c, const executable& p, const tensor_list& leaves,
                     const recycled_vector<any_number>& numbers, const symbol_values& symbols,

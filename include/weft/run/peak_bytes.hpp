@@ -43,7 +43,7 @@ consteval std::size_t peak_bytes() {
 /// own memory (device/counting.hpp).
 template <class Step>
 std::size_t peak_bytes(Step&& step, bool holds_messages = true) {
-  const device nowhere(std::make_shared<counting_backend>(holds_messages));
+  const device nowhere(make_recycled<counting_backend>(holds_messages));
   step(nowhere);
   return nowhere.memory().figures().peak;
 }

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <weft/base/poison.hpp>
 #include <weft/device/backend.hpp>
@@ -34,6 +33,21 @@ struct output_memory {
   bool adds = false;
 };
 
+class specialization;
+
+/// Interface of what collects programs of one kernel, to launch them together (run/joint_launch.hpp).
+class launch_collector {
+ public:
+  /// Whether the kernel of `p` is to be collected rather than launched.
+  virtual bool collects(const specialization& p) const = 0;
+  virtual void collect(const kernel_call& kernel) = 0;
+  /// Keeps tensors until the launch.
+  virtual void keep(const tensor_list& some) = 0;
+
+ protected:
+  ~launch_collector() = default;
+};
+
 /// The arguments of one execution of a program, beside its leaves and outputs.
 struct frame {
   backend& device;
@@ -42,7 +56,7 @@ struct frame {
   std::uint64_t random;
   const tap_handler& on_tap;
   execution_hooks* hooks;  // polled between steps; may be null
-  std::vector<kernel_call>* collected = nullptr;  // kernels are appended to it rather than launched
+  launch_collector* collector = nullptr;  // takes the kernels, which are not launched
 };
 
 namespace detail {
@@ -64,6 +78,8 @@ class specialization {
   /// `device`: on which it will run, and which may need scratch memory in the arena, and time to prepare.
   [[gnu::cold]] specialization(const plan_view& p, std::span<const kernel_function> kernels,
                                const symbol_values& symbols, backend& device);
+  specialization(const specialization&) = delete;  // kernels_ points into steps_
+  specialization& operator=(const specialization&) = delete;
 
   /// The symbol values that this specialization was made for.
   const symbol_values& symbols() const { return symbols_; }
@@ -127,6 +143,7 @@ class specialization {
     native_code code{};
     kernel_call call{};
     std::size_t scratch = 0;  // where the scratch memory of a kernel begins, after the arena
+    int number = 0;           // of a kernel, among the kernels
     bool has_scratch = false;  // of a native op
     joined_product joined{};  // of a product
     bool done = false;        // in this run, together with a product
@@ -249,6 +266,8 @@ class specialization {
   /// Sets the pointers of the operands of a step that is not a kernel.
   std::span<const strided> placed_operands(const frame& f, const lower::step_entry& s);
   void* memory_of(const frame& f, const source& s) const;
+  /// Launches the kernels that are launched together, of which `first` is the first.
+  void launch(const frame& f, const prepared& first) const;
 
   /// Computes a product in slices and starts the exchange of each.
   [[gnu::cold]] void multiply_in_slices(const frame& f, const prepared& product, const prepared& sent);
@@ -273,7 +292,7 @@ class specialization {
   sequence<source> sources_;   // by operand
   sequence<strided> tensors_;  // by operand, for steps that are not kernels
   sequence<prepared> steps_;
-  kernel_calls together_;  // of the current launch
+  sequence<const kernel_call*> kernels_;
 };
 
 }  // namespace weft::runtime

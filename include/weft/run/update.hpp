@@ -24,7 +24,7 @@ namespace detail {
 /// Sets `targets` to the outputs of `p`, whose kernel may be left to `together`. If it throws, they are
 /// unchanged.
 void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
-                  joint_launch* together = nullptr);
+                  launch_collector* together = nullptr);
 }  // namespace runtime
 
 /// Sets the elements of `targets` to the values of `e`, one each, of the same shapes and dtypes; a value may
@@ -33,7 +33,8 @@ void execute_into(context& c, const executable& p, const operands& o, const tens
 /// Computed in place if each element depends on no other element of the target, else through a buffer; its
 /// kernel may be left to `together`. Throws shape_error, with nothing written, if a target does not fit.
 template <expression E>
-void update(context& c, const tensor_list& targets, const E& e, runtime::joint_launch* together = nullptr) {
+void update(context& c, const tensor_list& targets, const E& e,
+            runtime::launch_collector* together = nullptr) {
   runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
                         targets, together);
 }

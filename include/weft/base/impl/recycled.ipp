@@ -51,5 +51,39 @@ WEFT_DEFINE recycled_blocks::lists& recycled_blocks::mine() {
   return own;
 }
 
+/// Allocates one control block of std::shared_ptr, and an object behind it.
+template <class T>
+struct allocator_beside {
+  using value_type = T;
+  std::size_t bytes;  // of the object
+  void** object;      // where `allocate` says where it is
+
+  allocator_beside(std::size_t b, void** o) : bytes(b), object(o) {}
+  template <class U>
+  allocator_beside(const allocator_beside<U>& other) noexcept : bytes(other.bytes), object(other.object) {}
+
+  static std::size_t before_object(std::size_t n) {
+    constexpr std::size_t alignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
+    return (n * sizeof(T) + alignment - 1) / alignment * alignment;
+  }
+  T* allocate(std::size_t n) {
+    void* const block = recycled_blocks::take(before_object(n) + bytes);
+    *object = static_cast<char*>(block) + before_object(n);
+    return static_cast<T*>(block);
+  }
+  void deallocate(T* block, std::size_t n) noexcept {
+    recycled_blocks::give(block, before_object(n) + bytes);
+  }
+  friend bool operator==(const allocator_beside& a, const allocator_beside& b) { return a.bytes == b.bytes; }
+};
+
+// Not inlined, so that what std::allocate_shared needs is there once.
+[[gnu::noinline]] WEFT_DEFINE std::shared_ptr<recycled_object> recycled_memory(std::size_t bytes) {
+  void* object = nullptr;
+  auto owner = std::allocate_shared<recycled_object>(allocator_beside<recycled_object>(bytes, &object));
+  owner->object = object;
+  return owner;
+}
+
 }  // namespace detail
 }  // namespace weft

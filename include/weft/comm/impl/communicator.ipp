@@ -15,14 +15,14 @@ WEFT_DEFINE work communicator::all_gather(const_elements mine, elements all, ran
 
 WEFT_DEFINE work communicator::gather(const_elements mine, elements all, int root, rank_counts counts,
                                       comm_options o) {
-  if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
+  if (counts.empty()) counts = rank_counts(static_cast<std::size_t>(size()), mine.count);
   return begin(
       {.kind = collective::gather, .in = mine, .out = all, .out_counts = std::move(counts), .root = root}, o);
 }
 
 WEFT_DEFINE work communicator::scatter(const_elements all, elements mine, int root, rank_counts counts,
                                        comm_options o) {
-  if (counts.empty()) counts.assign(static_cast<std::size_t>(size()), mine.count);
+  if (counts.empty()) counts = rank_counts(static_cast<std::size_t>(size()), mine.count);
   return begin(
       {.kind = collective::scatter, .in = all, .out = mine, .in_counts = std::move(counts), .root = root}, o);
 }

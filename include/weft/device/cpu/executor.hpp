@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <new>
 
 #include <weft/base/config.hpp>
@@ -71,7 +70,7 @@ class executor {
 
   int threads_;
   struct arena;  // of oneTBB
-  std::unique_ptr<arena> arena_;
+  arena* arena_ = nullptr;
 };
 
 }  // namespace weft

@@ -12,8 +12,8 @@
 namespace weft::cpu {
 inline namespace WEFT_ISA {
 
-/// The function of a native op whose first operand has elements of type T; null if there is none. Templates
-/// are instantiated only for the ops and types that a program names.
+/// The function of a native op for elements of type T (lower/native_code.hpp); null if there is none.
+/// Programs instantiate the ops and types that they name.
 template <native_op Op, class T>
 constexpr native_function native_function_of() {
   if constexpr (Op == native_op::product) {
@@ -22,23 +22,32 @@ constexpr native_function native_function_of() {
     if constexpr (is_floating(dtype_of<T>)) return &attention<T>;
   } else if constexpr (Op == native_op::attention_backward) {
     if constexpr (is_floating(dtype_of<T>)) return &attention_backward<T>;
-  } else if constexpr (std::is_floating_point_v<T>) {
-    if constexpr (Op == native_op::merge_attention) return &merge_attention<T>;
-    if constexpr (Op == native_op::add_positions) return &add_positions<T>;
+  } else if constexpr (Op == native_op::merge_attention) {
+    if constexpr (std::is_floating_point_v<T>) return &merge_attention<T>;
+  } else if constexpr (Op == native_op::add_positions) {
+    if constexpr (std::is_floating_point_v<T>) return &add_positions<T>;
+  } else if constexpr (Op == native_op::checked_index) {
+    return &checked_index;
+  } else if constexpr (Op == native_op::index_select) {
+    return &index_select<T>;
+  } else if constexpr (Op == native_op::index_add) {
+    return &index_add<T>;
+  } else if constexpr (Op == native_op::gather) {
+    return &gather<T>;
+  } else if constexpr (Op == native_op::scatter_sum) {
+    return &scatter_add<T>;
+  } else if constexpr (Op == native_op::arg_extremum) {
+    return &arg_extremum<T>;
+  } else if constexpr (Op == native_op::argsort) {
+    return &argsort<T>;
+  } else if constexpr (Op == native_op::cumsum) {
+    return &cumsum<T>;
+  } else if constexpr (Op == native_op::uniform) {
+    return &uniform<T>;
+  } else if constexpr (Op == native_op::checked_probability) {
+    return &checked_probability<T>;
   }
-  switch (Op) {
-    case native_op::checked_index: return &checked_index;
-    case native_op::index_select: return &index_select;
-    case native_op::index_add: return &index_add;
-    case native_op::gather: return &gather;
-    case native_op::scatter_sum: return &scatter_add;
-    case native_op::arg_extremum: return &arg_extremum;
-    case native_op::argsort: return &argsort;
-    case native_op::cumsum: return &cumsum;
-    case native_op::uniform: return &uniform;
-    case native_op::checked_probability: return &checked_probability;
-    default: return nullptr;
-  }
+  return nullptr;
 }
 
 }  // namespace WEFT_ISA

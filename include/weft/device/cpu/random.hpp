@@ -2,6 +2,9 @@
 // The native ops of random numbers on the CPU.
 #pragma once
 
+#include <algorithm>
+
+#include <weft/base/error.hpp>
 #include <weft/device/cpu/executor.hpp>
 #include <weft/device/native.hpp>
 #include <weft/device/random.hpp>
@@ -10,14 +13,35 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 
 /// out: uniform in [0, 1) with 24 bits. Attribute 0 distinguishes this op from others of its program.
-void uniform(const native_call& call);
+template <class T>
+void uniform(const native_call& call) {
+  const strided& out = call.out[0];
+  const philox_key key = key_of(mix(call.random, static_cast<std::uint64_t>(call.at[0])));
+  constexpr index_t piece = 1 << 14;
+  const index_t tasks = (out.size() + piece - 1) / piece;
+  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+    fill_uniform(key, task * piece, std::min(piece, out.size() - task * piece),
+                 out.data<T>() + task * piece);
+  });
+}
 
 namespace detail {
 [[noreturn, gnu::cold]] void refuse_probability(double p, index_t position);
 }  // namespace detail
 
 /// in: p; out: the same. Throws value_error unless all elements are in [0, 1].
-void checked_probability(const native_call& call);
+template <class T>
+void checked_probability(const native_call& call) {
+  const strided &p = call.in[0], &out = call.out[0];
+  const index_t tasks = p.size() < 65536 ? 1 : 16;
+  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+    for (index_t i = p.size() * task / tasks; i < p.size() * (task + 1) / tasks; ++i) {
+      const T x = p.data<const T>()[element_offset(p.extents, p.stride, 0, p.extents.order, i)];
+      if (!(x >= T{} && x <= T{1})) detail::refuse_probability(static_cast<double>(x), i);
+      out.data<T>()[i] = x;
+    }
+  });
+}
 
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

@@ -50,11 +50,50 @@ void checked_index(const native_call& call);
 
 /// in: table [rows, ...], index [...]; out: [index..., ...]. v0: the index_reader. Throws value_error for an
 /// index out of range.
-void index_select(const native_call& call);
+template <class T>
+void index_select(const native_call& call) {
+  const strided &table = call.in[0], &index = call.in[1], &out = call.out[0];
+  const index_t count = index.size(), size = detail::row_size(table, 1);
+  detail::check_indices(index_readers[call.at[0]], index, table.extents[0]);
+  const bool contiguous = detail::rows_contiguous(table, 1);
+  const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>(count, 16);
+  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+    for (index_t i = count * task / tasks; i < count * (task + 1) / tasks; ++i) {
+      const T* row = table.data<const T>() + detail::index_at(index, i) * table.stride[0];
+      T* to = out.data<T>() + i * size;
+      if (contiguous) std::copy(row, row + size, to);
+      else
+        for (index_t c = 0; c < size; ++c) to[c] = row[detail::row_element(table, 1, c)];
+    }
+  });
+}
 
 /// in: index [...], rows [index..., ...]; out: [v0, ...]; v1: the index_reader. Rows of one index are added
 /// in the order of their positions; tasks divide the columns.
-void index_add(const native_call& call);
+template <class T>
+void index_add(const native_call& call) {
+  const strided &index = call.in[0], &rows = call.in[1], &out = call.out[0];
+  const index_t count = index.size(), size = detail::row_size(out, 1);
+  detail::check_indices(index_readers[call.at[1]], index, out.extents[0]);
+  const bool contiguous = detail::rows_contiguous(rows, 0);
+  if constexpr (!std::is_same_v<T, bool>) {
+    const index_t tasks = count * size < 65536 ? 1 : std::min<index_t>((size + 63) / 64, 16);
+    call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
+      const index_t begin = size * task / tasks, end = size * (task + 1) / tasks;
+      for (index_t r = 0; r < out.extents[0] && !out.adds; ++r)
+        std::fill(out.data<T>() + r * size + begin, out.data<T>() + r * size + end, T{});
+      for (index_t i = 0; i < count; ++i) {
+        T* to = out.data<T>() + detail::index_at(index, i) * size;
+        const T* from = rows.data<const T>();
+        if (contiguous)
+          for (index_t c = begin; c < end; ++c) to[c] = static_cast<T>(to[c] + from[i * size + c]);
+        else
+          for (index_t c = begin; c < end; ++c)
+            to[c] = static_cast<T>(to[c] + from[detail::row_element(rows, 0, i * size + c)]);
+      }
+    });
+  }
+}
 
 namespace detail {
 
@@ -89,15 +128,72 @@ index_t index_in_line(const char* op, const strided& index, index_t line, int di
 }  // namespace detail
 
 /// in: x, index; out: like index, out[..., i, ...] = x[..., index[..., i, ...], ...] along dim v0.
-void gather(const native_call& call);
+template <class T>
+void gather(const native_call& call) {
+  const strided &x = call.in[0], &index = call.in[1], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
+    const index_t indices = detail::line_offset(index, dim, before, after);
+    const T* from = x.data<const T>() + detail::line_offset(x, dim, before, after);
+    T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
+    for (index_t i = 0; i < index.extents[dim]; ++i)
+      to[i * out.stride[dim]] =
+          from[x.stride[dim] *
+               detail::index_in_line("gather", index, indices, dim, before, after, i, x.extents[dim])];
+  });
+}
 
 /// in: index, source; out: zeros, to which each element of source is added at its index along dim v0, whose
 /// extent is v1, in the order of positions.
-void scatter_add(const native_call& call);
+template <class T>
+void scatter_add(const native_call& call) {
+  const strided &index = call.in[0], &source = call.in[1], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  if constexpr (!std::is_same_v<T, bool>) {
+    if (!out.adds) std::fill(out.data<T>(), out.data<T>() + out.size(), T{});
+    detail::for_each_line(call, index.extents, dim, [&](index_t before, index_t after) {
+      const index_t indices = detail::line_offset(index, dim, before, after);
+      const T* from = source.data<const T>() + detail::line_offset(source, dim, before, after);
+      T* to = out.data<T>() + detail::line_offset(out, dim, before, after);
+      for (index_t i = 0; i < index.extents[dim]; ++i) {
+        T& sum = to[out.stride[dim] * detail::index_in_line("scatter_add", index, indices, dim, before,
+                                                            after, i, out.extents[dim])];
+        sum = static_cast<T>(sum + from[i * source.stride[dim]]);
+      }
+    });
+  }
+}
 
 /// Position of the largest (v1 = 0) or smallest (v1 = 1) element along dim v0, the first of equal ones; the
 /// first NaN if there is one.
-void arg_extremum(const native_call& call);
+template <class T>
+void arg_extremum(const native_call& call) {
+  const strided &x = call.in[0], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  const index_t count = x.extents[dim], stride = x.stride[dim],
+                lines_after = detail::extent_after(x.extents, dim);
+  const auto is_nan = [](T v) {
+    if constexpr (std::is_integral_v<T>) return false;
+    else return v != v;
+  };
+  const auto find = [&](auto comes_first) {
+    detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
+      const T* line = x.data<const T>() + detail::line_offset(x, dim, before, after);
+      index_t best = 0;
+      T extreme = *line;
+      for (index_t i = 1; i < count && !is_nan(extreme); ++i) {
+        const T v = line[i * stride];
+        if (is_nan(v) || comes_first(v, extreme)) {
+          best = i;
+          extreme = v;
+        }
+      }
+      out.data<std::int64_t>()[before * lines_after + after] = best;
+    });
+  };
+  if (call.at[1]) find([](T a, T b) { return a < b; });
+  else find([](T a, T b) { return a > b; });
+}
 
 }  // namespace WEFT_ISA
 }  // namespace weft::cpu

@@ -15,7 +15,7 @@ WEFT_DEFINE std::string memory_summary(const device& where) { return where.memor
 
 // Not inlined, so that units with and without weft::compiled in one program share its variable.
 [[gnu::noinline]] WEFT_DEFINE const device& default_device() {
-  static const device* cpu = new device(std::make_shared<cpu::cpu_backend>());
+  static const device* cpu = new device(make_recycled<cpu::cpu_backend>());
   return *cpu;
 }
 

@@ -9,6 +9,7 @@
 #include <weft/base/config.hpp>
 #include <weft/optim/clip.hpp>
 #include <weft/parallel/norm.hpp>
+#include <weft/run/joint_launch.hpp>
 
 namespace weft {
 namespace parallel {

@@ -11,13 +11,15 @@ WEFT_DEFINE runtime::specialization& context::specialization_of(const lower::pla
                                                                 const void* identity,
                                                                 std::span<const kernel_function> kernels,
                                                                 const runtime::symbol_values& symbols) {
-  auto at = std::partition_point(
-      specializations_.begin(), specializations_.end(),
-      [&](const known_specialization& i) { return std::less<>()(i.identity, identity); });
-  for (; at != specializations_.end() && at->identity == identity; ++at)
-    if (at->made->symbols() == symbols) return *at->made;
-  return add({identity, std::make_unique<runtime::specialization>(plan, kernels, symbols, *device_)},
-             at - specializations_.begin());
+  int at = 0;
+  for (int end = specializations_.size(); at < end;) {
+    const int middle = at + (end - at) / 2;
+    if (std::less<>()(specializations_[middle].identity, identity)) at = middle + 1;
+    else end = middle;
+  }
+  for (; at < specializations_.size() && specializations_[at].identity == identity; ++at)
+    if (specializations_[at].made->symbols() == symbols) return *specializations_[at].made;
+  return add({identity, std::make_unique<runtime::specialization>(plan, kernels, symbols, *device_)}, at);
 }
 
 WEFT_DEFINE std::uint64_t context::number_of_draw() {
@@ -52,15 +54,19 @@ WEFT_DEFINE void context::refuse_use(const char* why) {
                        ": threads, and taps that evaluate, need one of their own: context c; eval(e, c)"});
 }
 
-WEFT_DEFINE runtime::specialization& context::add(known_specialization s, std::ptrdiff_t at) {
-  if (at >= most_kept) {
-    const auto oldest = specializations_.begin() + (at - most_kept);
-    if (oldest->identity == s.identity) {
-      specializations_.erase(oldest);
-      --at;
-    }
+WEFT_DEFINE runtime::specialization& context::add(known_specialization s, int at) {
+  runtime::specialization& made = *s.made;
+  if (at >= most_kept && specializations_[at - most_kept].identity == s.identity) {
+    // Each of its identity takes the place of the one before it, the first of which is dropped.
+    for (int i = at - most_kept; i < at - 1; ++i) specializations_[i] = std::move(specializations_[i + 1]);
+    specializations_[at - 1] = std::move(s);
+  } else {
+    specializations_.push_back({});
+    for (int i = specializations_.size() - 1; i > at; --i)
+      specializations_[i] = std::move(specializations_[i - 1]);
+    specializations_[at] = std::move(s);
   }
-  return *specializations_.insert(specializations_.begin() + at, std::move(s))->made;
+  return made;
 }
 
 // Not inlined, so that units with and without weft::compiled in one program share its variable.

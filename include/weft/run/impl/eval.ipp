@@ -64,24 +64,9 @@ WEFT_DEFINE void copy_to_given(const context& c, tensor_list& outputs, const ten
 
 }  // namespace detail
 
-WEFT_DEFINE void joint_launch::launch() {
-  const std::vector<kernel_call> calls = std::exchange(calls_, {});
-  kernel_calls all;
-  for (const kernel_call& call : calls) all.push_back(&call);
-  if (!all.empty()) device_.launch_together(all);
-  kept_.clear();
-}
-
-WEFT_DEFINE joint_launch::~joint_launch() {
-  try {
-    launch();
-  } catch (...) {  // another error is on its way
-  }
-}
-
 WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leaves,
                          const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
-                         const tensor_list& sums, joint_launch* together) {
+                         const tensor_list& sums, launch_collector* together) {
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);
@@ -89,9 +74,9 @@ WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leave
   tensor_list given;  // the given outputs, if the program writes to buffers
   if (!outputs.empty() && !detail::can_write_to(i, outputs)) given.swap(outputs);
   detail::set_outputs(c, i, outputs, sums);
-  std::vector<kernel_call>* const collected = together && given.empty() ? together->collects(i) : nullptr;
-  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks, collected});
-  if (collected) {
+  if (together && (!given.empty() || !together->collects(i))) together = nullptr;
+  i.run({c.engine(), c.arena(i.arena_bytes()), numbers, c.next_random(), c.on_tap, hooks, together});
+  if (together) {
     together->keep(leaves);
     together->keep(outputs);
   }

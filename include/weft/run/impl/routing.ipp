@@ -88,7 +88,7 @@ WEFT_DEFINE void routing::sort(const row_choices& all, index_t most) {
         if (all.here[n] >= 0) f(e, all.here[n], all.here[n] * all.per_row + j);
       }
   };
-  mine_.assign(static_cast<std::size_t>(experts_), 0);
+  mine_ = expert_ranks::counts(static_cast<std::size_t>(experts_), 0);
   each_of_this_rank([&](std::size_t e, index_t, index_t) { ++mine_[e]; });
   expert_ranks::counts next(mine_.size(), 0);
   std::exclusive_scan(mine_.begin(), mine_.end(), next.begin(), index_t{0});

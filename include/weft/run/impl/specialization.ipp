@@ -70,7 +70,6 @@ WEFT_DEFINE void specialization::find_launches() {
 }
 
 WEFT_DEFINE void specialization::prepare_launches(backend& device) {
-  kernel_calls kernels;
   std::size_t scratch = 0;  // of the launch
   for (int s = 0; s < steps_.size(); ++s) {
     if (!is_kernel(s)) {
@@ -86,12 +85,13 @@ WEFT_DEFINE void specialization::prepare_launches(backend& device) {
     }
     steps_[s].call.joins = steps_[s].together == 0;
     if (!steps_[s].call.joins) scratch = 0;
-    kernels.push_back(&steps_[s].call);
+    steps_[s].number = kernels_.size();
+    kernels_.push_back(&steps_[s].call);
     steps_[s].scratch = scratch;
     scratch += (device.scratch_bytes(steps_[s].call) + 63) / 64 * 64;
     scratch_bytes_ = std::max(scratch_bytes_, scratch);
   }
-  device.prepare(kernels);
+  device.prepare({kernels_.begin(), static_cast<std::size_t>(kernels_.size())});
 }
 
 WEFT_DEFINE bool specialization::are_independent(int a, int b) const {
@@ -150,18 +150,31 @@ WEFT_DEFINE std::span<const strided> specialization::placed_operands(const frame
   return {tensors_.begin() + first, static_cast<std::size_t>(count)};
 }
 
+WEFT_DEFINE void specialization::launch(const frame& f, const prepared& first) const {
+  const std::span steps(&first, static_cast<std::size_t>(first.together));
+  if (std::none_of(steps.begin(), steps.end(), [](const prepared& s) { return s.done; })) {
+    if (steps.size() == 1) return f.device.launch(first.call);
+    return f.device.launch_together({kernels_.begin() + first.number, steps.size()});
+  }
+  recycled_vector<const kernel_call*> left;
+  for (const prepared& s : steps)
+    if (!s.done) left.push_back(&s.call);
+  if (!left.empty()) f.device.launch_together(left);
+}
+
 WEFT_DEFINE void specialization::run(const frame& f) {
   const detail::exchange_guard guard(f.hooks);
-  int left = 0;       // kernels of the current launch that are still to come
-  together_.clear();  // an error may have left some
+  const prepared* first_kernel = nullptr;  // of the current launch
   for (prepared& s : steps_) s.done = false;
   for (prepared& s : steps_) {
     if (f.hooks) f.hooks->poll();
     const int first = s.entry->first_operand, count = s.entry->inputs + s.entry->outputs;
-    if (weft::detail::poisons && f.device.host_accessible()) {
-      if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
-      else forbid_operands(f, static_cast<int>(&s - steps_.begin()) - 1);
-      allow_operands(f, *s.entry);
+    if constexpr (weft::detail::poisons) {
+      if (f.device.host_accessible()) {
+        if (&s == steps_.begin()) weft::detail::poison(f.arena, arena_.bytes);
+        else forbid_operands(f, static_cast<int>(&s - steps_.begin()) - 1);
+        allow_operands(f, *s.entry);
+      }
     }
     if (s.entry->kind == step_kind::kernel) {
       place_arguments(f, s);
@@ -169,13 +182,12 @@ WEFT_DEFINE void specialization::run(const frame& f) {
         s.call.args.number[i] =
             number(plan_.operands[static_cast<std::size_t>(first + count + i)], f.numbers);
       s.call.scratch = static_cast<char*>(f.arena) + arena_.bytes + s.scratch;
-      if (s.together > 0) left = s.together;
-      if (!s.done) {
-        if (f.collected) f.collected->push_back(s.call);
-        else if (s.together == 1) f.device.launch(s.call);
-        else together_.push_back(&s.call);
+      if (s.together > 0) first_kernel = &s;
+      if (!f.collector) {
+        if (&s - first_kernel == first_kernel->together - 1) launch(f, *first_kernel);
+      } else if (!s.done) {
+        f.collector->collect(s.call);
       }
-      if (--left == 0 && !together_.empty()) f.device.launch_together(std::exchange(together_, {}));
       continue;
     }
     const std::span<const strided> t = placed_operands(f, *s.entry);
@@ -195,7 +207,7 @@ WEFT_DEFINE void specialization::multiply_in_slices(const frame& f, const prepar
                                                     const prepared& sent) {
   const std::span<const strided> t = placed_operands(f, *product.entry);
   const strided& out = placed_operands(f, *sent.entry)[1];
-  if (weft::detail::poisons) allow_operands(f, *sent.entry);
+  if constexpr (weft::detail::poisons) allow_operands(f, *sent.entry);
   const int dim = sliced_dim(t[2].extents);
   const bool of_rows = dim == t[2].extents.order - 2;
   for (int k = 0; k < product.slices; ++k) {
@@ -474,7 +486,7 @@ WEFT_DEFINE void specialization::run_step(const frame& f, const prepared& s,
       parts.push_back(part_of(out, dim, start, from.extents[dim], 1));
       start += from.extents[dim];
     }
-    device.copy_together(t.first(inputs), parts);
+    device.copy_together(t.first(inputs), {parts.data(), parts.size()});
   } else {
     device.fill_zero(t[1].pointer, static_cast<std::size_t>(t[1].size() * size_of(t[1].type)));
     const int dim = static_cast<int>(s.at[0]);
@@ -486,7 +498,7 @@ WEFT_DEFINE void specialization::show(const frame& f, const char* name, const st
   if (f.device.is_recording())
     refuse<usage_error>({"weft: tap: \"", name,
                          "\" is in a step that is recorded (.graph = true): the host would have to wait"});
-  std::vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
+  recycled_vector<char> host(static_cast<std::size_t>(t.size() * size_of(t.type)));
   f.device.download(host.data(), t.pointer, host.size());
   f.on_tap({name, t.type, t.extents, host.data()});
 }

@@ -87,13 +87,14 @@ void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::exec
   add_to(sums.value, outputs[0]);
   if (!recording_) return;
   tensor_list operands = o.leaves;
-  operands.insert(operands.end(), outputs.begin() + 1, outputs.end());
+  operands.append(outputs.begin() + 1, outputs.end());
   operands.push_back(sums.seed);
   const auto sum_of = [&](std::size_t i) -> std::shared_ptr<tensor_state>& {
     auto known = std::find(sums.leaves.begin() + 1, sums.leaves.end(), o.leaves[i]);
     if (known == sums.leaves.end()) {
-      known = sums.leaves.insert(known, o.leaves[i]);
-      sums.gradients.emplace_back();
+      sums.leaves.push_back(o.leaves[i]);
+      sums.gradients.push_back(nullptr);
+      known = &sums.leaves.back();
     }
     return sums.gradients[static_cast<std::size_t>(known - sums.leaves.begin())];
   };
@@ -127,7 +128,7 @@ void basic_tape_entries<Unused>::remember(slice_sums& sums) {
 
 template <class Unused>
 void basic_tape_entries<Unused>::keep_what_is_read(entry& n) {
-  n.read.assign(n.leaves.size(), n.recomputes);
+  n.read = recycled_vector<char>(n.leaves.size(), n.recomputes);
   const runtime::executable* const parts[] = {n.backward, n.weight};
   for (const runtime::executable* part : parts) {
     if (!part) continue;
@@ -163,8 +164,9 @@ template <class Unused>
 void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state>& y,
                                               const std::shared_ptr<tensor_state>& seed) {
   const context::use own(*context_);
-  const auto is_y = [&](const entry& n) { return n.result == y; };
-  if (std::find_if(entries_.rbegin(), entries_.rend(), is_y) == entries_.rend()) refuse_backward(*y);
+  bool is_here = false;
+  for (std::size_t n = entries_.size(); !is_here && n > 0; --n) is_here = entries_[n - 1].result == y;
+  if (!is_here) refuse_backward(*y);
   context_->begin_backward();
   accumulate(y, runtime::placed(*context_, seed, y->where_in_layer()));
   runtime::execution_hooks* const hooks = context_->hooks();
@@ -275,7 +277,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
   tensor_list leaves(count);
   for (std::size_t i = 0; i < count; ++i)
     if (n.read[i]) leaves[i] = n.leaves[i];
-  leaves.insert(leaves.end(), n.saved.begin(), n.saved.end());
+  leaves.append(n.saved.begin(), n.saved.end());
   tensor_list gradients, sums(count);
   for (std::size_t i = 0; i < count; ++i)
     if (p.plan.outputs[i] >= 0 && !has_shared_gradient(*n.leaves[i])) sums[i] = n.leaves[i]->grad;
@@ -285,7 +287,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
   forget_added(gradients, sums);
   for (std::size_t i = 0; i < count; ++i)
     if (gradients[i]) accumulate(n.leaves[i], gradients[i]);
-  n.saved.insert(n.saved.end(), gradients.begin() + static_cast<std::ptrdiff_t>(count), gradients.end());
+  n.saved.append(gradients.begin() + count, gradients.end());
 }
 
 template <class Unused>

@@ -32,7 +32,7 @@ WEFT_DEFINE void check_target(const tensor_state& target, std::size_t number, co
 }  // namespace detail
 
 WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o, const tensor_list& targets,
-                              joint_launch* together) {
+                              launch_collector* together) {
   if (targets.size() != p.plan.outputs.size())
     refuse<usage_error>(
         {"weft: update: ", targets.size(), " targets for ", p.plan.outputs.size(), " values"});

@@ -46,13 +46,13 @@ struct executor::arena {};
 WEFT_DEFINE executor::executor(int threads) : threads_(threads > 0 ? threads : hardware_threads()) {
   if (threads < 0) refuse<value_error>({"weft: cpu: ", threads, " threads"});
 #if WEFT_WITH_TBB
-  arena_ = std::make_unique<arena>(threads_);
+  arena_ = new arena(threads_);
 #else
   threads_ = 1;
 #endif
 }
 
-WEFT_DEFINE executor::~executor() = default;
+WEFT_DEFINE executor::~executor() { delete arena_; }
 
 WEFT_DEFINE void executor::run(index_t tasks, bool parallel, task_function f, const void* body) {
   if (threads_ == 1 || tasks <= 1 || !parallel) {

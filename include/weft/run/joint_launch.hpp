@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// Programs of one kernel each that are launched together, such as the updates of all parameters of a model.
+//
+//   joint_launch together(c);
+//   for (...) execute(c, program, leaves, numbers, outputs, {}, {}, &together);
+//   together.launch();
+#pragma once
+
+#include <weft/run/eval.hpp>
+
+namespace weft::runtime {
+
+/// Collects programs of one kernel each, of which none may read or write what another one writes. Where the
+/// device does not profit from it, or a program cannot be collected, it is launched at once. Operands and
+/// results are kept until then.
+class joint_launch final : public launch_collector {
+ public:
+  explicit joint_launch(context& c) : device_(c.engine()) {}
+  joint_launch(const joint_launch&) = delete;
+  joint_launch& operator=(const joint_launch&) = delete;
+  /// Launches what an error has left, as if it had been launched at once.
+  ~joint_launch();
+
+  void launch();
+
+  bool collects(const specialization& p) const override {
+    return device_.launches_together() && p.is_one_kernel();
+  }
+  void collect(const kernel_call& kernel) override { calls_.push_back(kernel); }
+  void keep(const tensor_list& some) override { kept_.append(some.begin(), some.end()); }
+
+ private:
+  backend& device_;
+  recycled_vector<kernel_call> calls_;
+  tensor_list kept_;
+};
+
+}  // namespace weft::runtime
+
+#ifndef WEFT_COMPILED
+#include <weft/run/impl/joint_launch.ipp>
+#endif
