@@ -16,8 +16,11 @@ includes = {f: re.findall(r"#include <weft/([^>]+)>", text) for f, text in files
 errors = []
 
 def header_of(f):
-    """The header whose functions the file defines; the two include each other."""
-    return f.replace("/impl/", "/")[:-len(".ipp")] + ".hpp" if f.endswith(".ipp") else None
+    """The header whose functions the file defines, NAME.ipp or NAME_part.ipp; the two include each other."""
+    name = f.replace("/impl/", "/")[:-len(".ipp")] if f.endswith(".ipp") else ""
+    while name and name + ".hpp" not in files:
+        name = name.rpartition("_")[0]
+    return name + ".hpp" if name else None
 
 for f, targets in includes.items():
     errors += [f"{f}: includes {t}, which does not exist" for t in targets if t not in files]

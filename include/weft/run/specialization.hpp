@@ -299,4 +299,5 @@ class specialization {
 
 #ifndef WEFT_COMPILED
 #include <weft/run/impl/specialization.ipp>
+#include <weft/run/impl/specialization_run.ipp>
 #endif
