@@ -10,6 +10,7 @@ All programs of a comparison are started, and stopped (SIGSTOP) while another co
 it once, so that programs alternate at the level of steps. The first round warms up; then each program's threads that computed most
 are bound to one core each. A ratio is the median over rounds of peer / weft, with its quartiles.
 """
+import atexit
 import collections
 import os
 import pathlib
@@ -37,6 +38,7 @@ class program:
     def __init__(self, command, cores):
         self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        atexit.register(self.process.kill)  # a stopped program would stay
         self.tasks = list(iter(lambda: self.line().rstrip("\n"), ""))
         self.process.send_signal(signal.SIGSTOP)
 
