@@ -23,6 +23,9 @@ foreach(section tutorial cookbook cheat_sheet)
     set(target weft_docs_${section}_${name})
     add_executable(${target} EXCLUDE_FROM_ALL ${file})
     weft_program(${target})
+    if(NOT WEFT_TEST_FULL AND NOT name STREQUAL "hello")  # the long form compiles all of them with headers alone
+      target_link_libraries(${target} PRIVATE ${weft_library})
+    endif()
     if(name STREQUAL "eigen")
       target_include_directories(${target} SYSTEM PRIVATE ${weft_eigen_headers})
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # of intrinsics in Eigen
