@@ -26,6 +26,7 @@ struct group_limits {
   index_t memory = index_t{48} << 10;  // bytes that a group can share
   index_t tensor_core_memory = 0;      // the same of kernels that use tensor_core_words; 0: there are none
   int threads = 1024;                  // of a group
+  bool memory_is_own = true;           // not a part of device memory, as on CPUs
 };
 
 }  // namespace weft::gpu

@@ -18,7 +18,8 @@ struct product_tiles {
   static constexpr int depth = 16;
   int tile = 32, item = 4;
 
-  /// The largest tiles that fit the device, and of which there are enough for its groups.
+  /// The largest tiles that fit the device, and of which there are enough for its groups. More than 32 are
+  /// for devices where a group's memory is faster than that of the device.
   [[gnu::cold]] static product_tiles choose(index_t m, index_t n, index_t batch, dtype type,
                                             const group_limits& limits);
   int threads() const { return tile / item * (tile / item); }

@@ -174,8 +174,8 @@ namespace detail {
 /// Whether 32 bits hold every position in the space of a kernel, and every offset of an element.
 [[gnu::cold]] bool fits_32_bits(const kernel_call& call);
 /// How many elements next to each other an item computes, up to 16 bytes of the smallest: they divide rows,
-/// and steps between rows. Addresses do not matter to rows, so that the order of their sums does not depend
-/// on where operands are.
+/// and steps between rows. Addresses only decide whether elements are moved at once, so that the order of
+/// sums does not depend on where operands are.
 [[gnu::cold]] void set_width(const kernel_call& call, text_form& form);
 }  // namespace detail
 

@@ -164,11 +164,32 @@ void check_product(const device& d, const a_product& p, double tolerance) {
   CHECK(wrong == 0);
 }
 
+/// Sizes around tiles, transposed and strided operands, batches, added up, of every type.
+void check_products(const device& d) {
+  for (const index_t size : {1, 15, 16, 17, 31, 33, 65})
+    check_product<float>(d, {2, size, 66 - size, size + 3}, 1e-6);
+  check_product<float>(d, {1, 0, 5, 4}, 0);
+  check_product<float>(d, {1, 5, 0, 4}, 0);
+  check_product<float>(d, {1, 5, 6, 0}, 0);
+  check_product<float>(d, {0, 5, 6, 3}, 0);
+  for (int turned = 0; turned < 8; ++turned)
+    for (const index_t size : {20, 70, 130})  // tiles of 32, 64 and 128
+      check_product<float>(
+          d, {size > 100 ? 32 : 40, size, size - 1, 19, turned % 2 > 0, turned / 2 % 2 > 0, turned > 3},
+          1e-6);
+  check_product<float>(d, {40, 70, 66, 20, false, false, false, true, true}, 1e-6);
+  check_product<float>(d, {3, 30, 33, 20, false, true, false, true, true, 2}, 1e-6);
+  check_product<double>(d, {40, 70, 66, 40, true}, 1e-14);
+  check_product<bfloat16>(d, {40, 70, 66, 40, false, true}, 0x1p-8);
+  check_product<bfloat16, float>(d, {3, 17, 20, 40, false, true}, 1e-6);
+  check_product<float16>(d, {3, 40, 20, 40, false, false, false, false, true}, 0x1p-10);
+}
+
 #if WEFT_WITH_OPENCL
-/// OpenCL with groups of few threads that share little.
-class small_groups : public gpu::opencl_backend {
+/// OpenCL with other limits.
+class limited_groups : public gpu::opencl_backend {
  public:
-  explicit small_groups(gpu::group_limits limits) : limits_(limits) {}
+  explicit limited_groups(gpu::group_limits limits) : limits_(limits) {}
 
  protected:
   gpu::group_limits limits() const override { return limits_; }
@@ -232,33 +253,17 @@ TEST_CASE(
 }
 
 TEST_CASE("products: sizes around tiles, transposed and strided operands, batches, added up, of every type") {
-  const device* const d = tested_device();
-  if (!d) return;
-  for (const index_t size : {1, 15, 16, 17, 31, 33, 65})
-    check_product<float>(*d, {2, size, 66 - size, size + 3}, 1e-6);
-  check_product<float>(*d, {1, 0, 5, 4}, 0);
-  check_product<float>(*d, {1, 5, 0, 4}, 0);
-  check_product<float>(*d, {1, 5, 6, 0}, 0);
-  check_product<float>(*d, {0, 5, 6, 3}, 0);
-  for (int turned = 0; turned < 8; ++turned)
-    for (const index_t size : {20, 70, 130})  // tiles of 32, 64 and 128
-      check_product<float>(
-          *d, {size > 100 ? 32 : 40, size, size - 1, 19, turned % 2 > 0, turned / 2 % 2 > 0, turned > 3},
-          1e-6);
-  check_product<float>(*d, {40, 70, 66, 20, false, false, false, true, true}, 1e-6);
-  check_product<float>(*d, {3, 30, 33, 20, false, true, false, true, true, 2}, 1e-6);
-  check_product<double>(*d, {40, 70, 66, 40, true}, 1e-14);
-  check_product<bfloat16>(*d, {40, 70, 66, 40, false, true}, 0x1p-8);
-  check_product<bfloat16, float>(*d, {3, 17, 20, 40, false, true}, 1e-6);
-  check_product<float16>(*d, {3, 40, 20, 40, false, false, false, false, true}, 0x1p-10);
+  if (const device* const d = tested_device()) check_products(*d);
 }
 
 #if WEFT_WITH_OPENCL
-TEST_CASE("products on OpenCL devices whose groups are small") {
-  for (const auto& [memory, threads] : {std::pair{32768, 64}, {5000, 1024}, {40000, 16}}) try {
-      const device d(std::make_shared<small_groups>(gpu::group_limits{.memory = memory, .threads = threads}));
+TEST_CASE("products on OpenCL devices with groups of every size") {
+  for (const auto& [memory, threads] : {std::pair{65536, 1024}, {32768, 64}, {5000, 1024}, {40000, 16}}) try {
+      const device d(
+          std::make_shared<limited_groups>(gpu::group_limits{.memory = memory, .threads = threads}));
       CAPTURE(memory);
       CAPTURE(threads);
+      if (memory == 65536) check_products(d);
       check_product<float>(d, {40, 70, 66, 40}, 1e-6);
       check_product<double>(d, {2, 70, 66, 40}, 1e-14);
     } catch (const device_error& e) {
@@ -282,6 +287,7 @@ TEST_CASE("tiles of products: the largest that a group has threads and memory fo
   CHECK(tile(1024, 1024, 1, {}) == 64);
   CHECK(tile(512, 512, 1, {}) == 32);
   CHECK(tile(512, 512, 8, {}) == 128);
+  CHECK(tile(4096, 4096, 1, {.memory_is_own = false}) == 32);
   CHECK(tile(4096, 4096, 1, {.threads = 128}) == 64);
   CHECK(tile(4096, 4096, 1, {.threads = 63}) == 16);
   CHECK(tile(4096, 4096, 1, {.memory = 16384}) == 64);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
 #include <weft/base/config.hpp>
 #include <weft/base/error.hpp>

@@ -161,8 +161,11 @@ WEFT_DEFINE group_limits opencl_backend::limits() const {
   cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, nullptr);
   std::size_t threads = 0;
   cl_.clGetDeviceInfo(device_, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof threads, &threads, nullptr);
+  cl_device_local_mem_type type = CL_LOCAL;
+  cl_.clGetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_TYPE, sizeof type, &type, nullptr);
   return {.memory = static_cast<index_t>(bytes),
-          .threads = static_cast<int>(std::min<std::size_t>(threads, 1024))};
+          .threads = static_cast<int>(std::min<std::size_t>(threads, 1024)),
+          .memory_is_own = type == CL_LOCAL};
 }
 
 WEFT_DEFINE void opencl_backend::read(void* to, const void* from, std::size_t bytes) {

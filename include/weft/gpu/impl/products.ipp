@@ -22,7 +22,8 @@ WEFT_DEFINE product_tiles product_tiles::choose(index_t m, index_t n, index_t ba
   constexpr index_t enough = 128;  // tiles: about one for each multiprocessor of a large GPU
   for (const product_tiles& by : choices) {
     const bool fits = by.threads() <= limits.threads && by.bytes(type) <= limits.memory;
-    if (fits && (by.tile <= 32 || by.count(m, n) * batch >= enough)) return by;
+    const bool gains = by.tile <= 32 || (limits.memory_is_own && by.count(m, n) * batch >= enough);
+    if (fits && gains) return by;
   }
   return choices[3];
 }

@@ -392,22 +392,15 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
         all = all && (args.extent[d] <= 1 || args.stride[a][d] % width == 0);
     return all;
   };
-  const auto is_aligned = [&](index_t width) {
-    bool all = true;
-    for (int a = 0; a < args.arguments; ++a) {
-      const index_t alignment = bytes[a] > 0 ? std::min<index_t>(width * bytes[a], 16) : 1;
-      all = all &&
-            reinterpret_cast<std::uintptr_t>(args.pointer[a]) % static_cast<std::uintptr_t>(alignment) == 0;
-    }
-    return all;
-  };
-  const bool by_rows = call.division == kernel_division::rows;
-  const index_t items = by_rows ? row_groups::items : 1;
+  const index_t items = call.division == kernel_division::rows ? row_groups::items : 1;
   index_t width = 16 / std::max<index_t>(least, 2);
-  while (width > 1 && !(divides(width) && args.row_size() >= width * items && (by_rows || is_aligned(width))))
-    width /= 2;
+  while (width > 1 && !(divides(width) && args.row_size() >= width * items)) width /= 2;
   form.width = static_cast<int>(width);
-  form.aligned = is_aligned(width);
+  for (int a = 0; a < args.arguments; ++a) {
+    const auto moved = static_cast<std::uintptr_t>(std::min<index_t>(width * bytes[a], 16));
+    const auto address = reinterpret_cast<std::uintptr_t>(args.pointer[a]);
+    form.aligned = form.aligned && (bytes[a] == 0 || address % moved == 0);
+  }
 }
 
 }  // namespace detail
