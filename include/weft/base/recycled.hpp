@@ -77,6 +77,11 @@ class recycled_vector {
     reserve(size);
     while (size_ < size) construct(value);
   }
+  /// Copies of `count` elements from `values` on.
+  recycled_vector(const T* values, std::size_t count) : recycled_vector() {
+    reserve(count);
+    while (size_ < count) construct(values[size_]);
+  }
   recycled_vector(std::initializer_list<T> values) : recycled_vector(values.begin(), values.size()) {}
   recycled_vector(const recycled_vector& other) : recycled_vector(other.data_, other.size_) {}
   recycled_vector(recycled_vector&& other) noexcept { swap(other); }
@@ -147,10 +152,6 @@ class recycled_vector {
   }
 
  private:
-  recycled_vector(const T* values, std::size_t count) : recycled_vector() {
-    reserve(count);
-    while (size_ < count) construct(values[size_]);
-  }
   template <class... Value>
   void construct(Value&&... value) {
     new (data_ + size_) T(std::forward<Value>(value)...);

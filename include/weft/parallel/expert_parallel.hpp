@@ -31,7 +31,7 @@ class expert_group final : public runtime::expert_ranks {
   int rank() const override { return ranks_->rank(); }
   counts gather(const counts& mine) override {
     counts all;  // where nothing is sent, every rank is taken to have what this one has
-    for (int r = 0; r < size(); ++r) all.insert(all.end(), mine.begin(), mine.end());
+    for (int r = 0; r < size(); ++r) all.append(mine.begin(), mine.end());
     const auto n = static_cast<index_t>(mine.size());
     const_elements own(mine.data(), n, dtype::i64);
     ranks_->all_gather(own, {all.data(), n * size(), dtype::i64}, {}, options("experts chosen", true)).wait();

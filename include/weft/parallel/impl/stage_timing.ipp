@@ -47,8 +47,8 @@ WEFT_DEFINE std::vector<pipeline::record> all_records(communicator& ranks,
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather(size, sizes, {}, o).wait();
   std::vector<double> all(
-      static_cast<std::size_t>(operation::sum_of(rank_counts(sizes.begin(), sizes.end()))));
-  ranks.all_gather(mine, all, rank_counts(sizes.begin(), sizes.end()), o).wait();
+      static_cast<std::size_t>(operation::sum_of(rank_counts(sizes.data(), sizes.size()))));
+  ranks.all_gather(mine, all, rank_counts(sizes.data(), sizes.size()), o).wait();
   std::vector<pipeline::record> records;
   for (std::size_t i = 0; i < all.size(); i += fields)
     records.push_back({static_cast<int>(all[i]), static_cast<pipeline::step_kind>(all[i + 1]),

@@ -88,7 +88,7 @@ WEFT_DEFINE void weights_writer::gather_boxes() {
   owners_.all_gather(std::span(&size, 1), counts, {}, options_).wait();
   if (owners_.rank() == 0)
     numbers.resize(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), index_t{0})));
-  owners_.gather(own, numbers, 0, rank_counts(counts.begin(), counts.end()), options_).wait();
+  owners_.gather(own, numbers, 0, rank_counts(counts.data(), counts.size()), options_).wait();
   boxes_.assign(owners_.rank() == 0 ? ranks * held_.size() : 0, {});
   const std::int64_t* n = numbers.data();
   for (std::size_t i = 0; i < boxes_.size(); ++i) {
