@@ -526,7 +526,7 @@ struct examiner {
     recycled_vector<any_number> numbers;
     for (double x : v.numbers) numbers.push_back(any_number::of(x));  // floating arguments alone
     const runtime::symbol_values symbols =
-        runtime::resolve_symbols(view, leaves, {v.sizes.begin(), v.sizes.end()});
+        runtime::resolve_symbols(view, leaves, {v.sizes.data(), v.sizes.size()});
     runtime::specialization at(view, {}, symbols, *where);
     std::vector<std::byte> arena(at.arena_bytes() + 64, std::byte{0xFF});  // NaN
     for (std::size_t i = 0; i < leaves.size(); ++i) at.set_leaf(i, leaves[i]->memory.data());
