@@ -7,11 +7,15 @@
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
-// Of run/boundary.hpp.
+// Of run/boundary.hpp and run/experts.hpp.
 template <class Block, expression X>
 struct boundary_node;
 template <class F, expression X, expression Labels>
 struct slices_node;
+template <bool Renormalise, class Expert, expression X, expression Probabilities>
+struct experts_node;
+template <expression X, expression Loss>
+struct attached_node;
 }  // namespace weft
 
 namespace weft::runtime {
@@ -86,6 +90,10 @@ template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s);
 template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s);
+template <bool Renormalise, class Expert, class X, class P>
+void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s);
+template <class X, class Loss>
+void collect(const attached_node<X, Loss>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to, scope& s);
 template <class Op, class Attr, int Sizes, class... A>
@@ -117,7 +125,7 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
   s.end(node, 0, n.operand.get(), before);
 }
 
-// Not the operands of blocks, for which their address stands, and of what is applied to slices.
+// Not the operands of blocks and experts, for which their address stands, and of what is applied to slices.
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
@@ -127,6 +135,18 @@ template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.labels, to, s);
+}
+
+template <bool Renormalise, class Expert, class X, class P>
+void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+  collect(n.probabilities, to, s);
+  to.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(n.experts))});
+}
+template <class X, class Loss>
+void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+  collect(n.loss, to, s);
 }
 
 template <class... E>

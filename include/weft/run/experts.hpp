@@ -62,19 +62,6 @@ inline constexpr unsigned parts_of<experts_node<Renormalise, Expert, X, Probabil
 namespace runtime {
 namespace detail {
 
-// Not the operands of experts, for which their address stands.
-template <bool Renormalise, class Expert, class X, class P>
-void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s) {
-  collect(n.operand, to, s);
-  collect(n.probabilities, to, s);
-  to.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(n.experts))});
-}
-template <class X, class Loss>
-void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
-  collect(n.operand, to, s);
-  collect(n.loss, to, s);
-}
-
 template <class Variable, bool Renormalise, class Expert, class X, class Probabilities>
 inline constexpr bool reads_after_boundary<Variable, experts_node<Renormalise, Expert, X, Probabilities>> =
     reads_after_boundary<Variable, X> || reads_after_boundary<Variable, Probabilities>;
