@@ -140,8 +140,8 @@ NATIVE_KERNEL {
       sum += (f64)(limb1 & 0xffffffffl) * DOUBLE_OF_BITS(1055ul << 52);
       sum += (f64)(limb0 & 0xffffffffl);
       if (sum > 0) {
-        long half = (largest - 96) / 2, rest = largest - 96 - half;
-        sum *= DOUBLE_OF_BITS((ulong)(half + 1023) << 52);
+        long part = (largest - 96) / 2, rest = largest - 96 - part;
+        sum *= DOUBLE_OF_BITS((ulong)(part + 1023) << 52);
         sum *= DOUBLE_OF_BITS((ulong)(rest + 1023) << 52);
       }
     }
