@@ -10,7 +10,10 @@ cd "$(dirname "$0")/../../include"
 which=$1 compiler=$2 jobs=$3
 shift 3
 left_out=(-name none)
-case " ${WEFT_COMPONENTS:-} " in *" CUDA "*) ;; *) left_out+=(-o -name cuda.hpp -o -name nvrtc.hpp -o -name cublaslt.hpp) ;; esac
+case " ${WEFT_COMPONENTS:-} " in
+  *" CUDA "*) ;;
+  *) left_out+=(-o -name 'cuda*.hpp' -o -name nvrtc.hpp -o -name cublaslt.hpp -o -name 'nccl*.hpp' -o -name rank_sums.hpp) ;;
+esac
 case " ${WEFT_COMPONENTS:-} " in *" MPI "*) ;; *) left_out+=(-o -name 'mpi*.hpp') ;; esac
 alone() {
   local header=$1

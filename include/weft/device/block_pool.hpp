@@ -40,9 +40,9 @@ struct memory_block {
   std::size_t granted = 0;                            // of a taken block: the size class of its request
   memory_block *before = nullptr, *after = nullptr;   // its neighbours in the segment
   memory_block *previous = nullptr, *next = nullptr;  // free blocks of one class
+  memory_block *older = nullptr, *newer = nullptr;    // free blocks, by when they were freed
   use is = use::unmapped;
   bool in_range = false;                    // of addresses whose pages come and go
-  std::uint64_t freed = 0;                  // of a free block: when, as the pool counts
   const char* what = "";                    // of a taken block: what is kept there
   std::shared_ptr<const std::string> name;  // of the tensor there; null: it has none
   std::vector<std::shared_ptr<queue_use>> uses;
@@ -79,14 +79,14 @@ class block_pool {
 
   /// A range of addresses without memory, of whole pages.
   void add_range(void* at, std::size_t bytes, std::size_t page_bytes);
-  struct place {
+  struct missing_part {
     memory_block* block = nullptr;
     std::size_t bytes = 0;
   };
   /// What of the range has to be mapped so that `bytes` are free: the beginning of an unmapped block. Null if
   /// there is no room.
-  place to_map(std::size_t bytes) const;
-  void map(const place& p) noexcept;
+  missing_part to_map(std::size_t bytes) const;
+  void map(const missing_part& p) noexcept;
   /// Whole pages in a block, from `offset` on.
   struct pages {
     std::size_t offset = 0, bytes = 0;
@@ -95,8 +95,8 @@ class block_pool {
   /// Takes pages out of a free block of the range.
   void unmap(memory_block& block, const pages& p) noexcept;
 
-  /// The free block that was freed next after `time`, by its `freed`; the first one of all after 0.
-  memory_block* freed_after(std::uint64_t time) const;
+  /// The free block that was freed first; its `newer` the next one. Null if there is none.
+  memory_block* oldest() const { return oldest_; }
   /// The block that holds an address; null if it is in no segment.
   memory_block* holding(const void* address) const;
   std::size_t largest_free() const;
@@ -153,7 +153,7 @@ class block_pool {
   std::size_t max_split_;
   std::array<memory_block*, classes> free_{};
   std::array<std::uint64_t, classes / 64> has_free_{};
-  std::uint64_t time_ = 0;
+  memory_block *oldest_ = nullptr, *newest_ = nullptr;  // of all free blocks
   std::map<std::uintptr_t, memory_block*> segments_;  // their first blocks by address
   memory_block* range_ = nullptr;                     // the first block of the range
   std::size_t page_ = 1;

@@ -2,7 +2,8 @@
 // Memory of NVIDIA GPUs that is mapped to reserved addresses page by page, for expandable segments.
 #pragma once
 
-#include <weft/gpu/cuda.hpp>
+#include <weft/device/raw_memory.hpp>
+#include <weft/gpu/cuda_driver.hpp>
 
 namespace weft::gpu {
 

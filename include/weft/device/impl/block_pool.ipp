@@ -63,7 +63,7 @@ WEFT_DEFINE void block_pool::add_range(void* at, std::size_t bytes, std::size_t 
   page_ = page_bytes;
 }
 
-WEFT_DEFINE block_pool::place block_pool::to_map(std::size_t bytes) const {
+WEFT_DEFINE block_pool::missing_part block_pool::to_map(std::size_t bytes) const {
   for (memory_block* b = range_; b; b = b->after) {
     if (b->is != memory_block::use::unmapped) continue;
     const std::size_t below = b->before && b->before->is_free() ? b->before->bytes : 0;
@@ -75,7 +75,7 @@ WEFT_DEFINE block_pool::place block_pool::to_map(std::size_t bytes) const {
   return {};
 }
 
-WEFT_DEFINE void block_pool::map(const place& p) noexcept {
+WEFT_DEFINE void block_pool::map(const missing_part& p) noexcept {
   if (p.bytes < p.block->bytes) split(*p.block, p.bytes);
   give(*p.block);
 }
@@ -99,14 +99,6 @@ WEFT_DEFINE void block_pool::unmap(memory_block& block, const pages& p) noexcept
   joined(*middle);
 }
 
-WEFT_DEFINE memory_block* block_pool::freed_after(std::uint64_t time) const {
-  memory_block* first = nullptr;
-  for (std::size_t c = next_class(0); c < classes; c = next_class(c + 1))
-    for (memory_block* b = free_[c]; b; b = b->next)
-      if (b->freed > time && (!first || b->freed < first->freed)) first = b;
-  return first;
-}
-
 WEFT_DEFINE memory_block* block_pool::holding(const void* address) const {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   auto after = segments_.upper_bound(at);
@@ -117,9 +109,11 @@ WEFT_DEFINE memory_block* block_pool::holding(const void* address) const {
 }
 
 WEFT_DEFINE std::size_t block_pool::largest_free() const {
-  std::size_t most = 0;
-  for (std::size_t c = next_class(0); c < classes; c = next_class(c + 1))
-    for (const memory_block* b = free_[c]; b; b = b->next) most = std::max(most, b->bytes);
+  std::size_t most = 0, last = classes;
+  for (std::size_t word = has_free_.size(); last == classes && word-- > 0;)
+    if (has_free_[word] != 0) last = word * 64 + std::bit_width(has_free_[word]) - 1;
+  if (last == classes) return 0;
+  for (const memory_block* b = free_[last]; b; b = b->next) most = std::max(most, b->bytes);
   return most;
 }
 
@@ -193,7 +187,9 @@ WEFT_DEFINE void block_pool::list(memory_block& block) noexcept {
   block.next = std::exchange(free_[c], &block);
   if (block.next) block.next->previous = &block;
   has_free_[c / 64] |= std::uint64_t{1} << c % 64;
-  block.freed = ++time_;
+  block.newer = nullptr;
+  block.older = std::exchange(newest_, &block);
+  (block.older ? block.older->newer : oldest_) = &block;
 }
 
 WEFT_DEFINE void block_pool::unlist(memory_block& block) noexcept {
@@ -201,6 +197,8 @@ WEFT_DEFINE void block_pool::unlist(memory_block& block) noexcept {
   (block.previous ? block.previous->next : free_[c]) = block.next;
   if (block.next) block.next->previous = block.previous;
   if (!free_[c]) has_free_[c / 64] &= ~(std::uint64_t{1} << c % 64);
+  (block.older ? block.older->newer : oldest_) = block.newer;
+  (block.newer ? block.newer->older : newest_) = block.older;
   block.next = nullptr;
 }
 

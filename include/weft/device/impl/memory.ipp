@@ -135,7 +135,7 @@ WEFT_DEFINE bool caching_allocator::extend(std::size_t granted) {
   mapped_memory* const pages = range();
   if (!pages) return false;
   pool_->prepare(2);
-  const block_pool::place missing = pool_->to_map(granted);
+  const block_pool::missing_part missing = pool_->to_map(granted);
   if (!missing.block) return false;
   pages->map(missing.block->at, missing.bytes);
   forbid(missing.block->at, missing.bytes);
@@ -181,11 +181,9 @@ WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
 }
 
 WEFT_DEFINE void caching_allocator::trim(std::size_t most) noexcept {
-  for (std::uint64_t time = 0; figures_.reserved > most;) {
-    memory_block* const block = pool_->freed_after(time);
-    if (!block) return;
-    time = block->freed;
-    return_memory(*block);
+  for (memory_block *block = pool_->oldest(), *next; block && figures_.reserved > most; block = next) {
+    next = block->newer;
+    return_memory(*block);  // what is left of the block becomes the newest
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/device/sorted_rows.hpp>
 #include <weft/gpu/native_ops.hpp>
 
 namespace weft {
