@@ -34,9 +34,13 @@ weft_add_test(structure/headers structure TIMEOUT 1800 PROCESSORS ${WEFT_TEST_JO
 weft_add_test(structure/two_units structure COMMAND ${folder}/structure/two_units.sh ${CMAKE_CXX_COMPILER} ${scratch}/two_units)
 # With what a program that links weft::compiled is compiled outside of CMake's targets.
 set(compiled_flags ${cuda_flags})
-foreach(component TBB OPENCL CUDA NCCL)
+set(library_flags ${flags})
+foreach(component TBB OPENCL CUDA NCCL MPI GLOO)
   if(component IN_LIST weft_components)
-    list(APPEND compiled_flags -DWEFT_WITH_${component}=1)
+    list(APPEND library_flags -DWEFT_WITH_${component}=1)
+    if(NOT component MATCHES "MPI|GLOO")
+      list(APPEND compiled_flags -DWEFT_WITH_${component}=1)
+    endif()
   endif()
 endforeach()
 if(WEFT_NATIVE)
@@ -63,14 +67,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 foreach(level ${levels})
   weft_add_test(structure/warnings_${level} structure COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -march=native -${level} ${warnings}
-    -I${PROJECT_SOURCE_DIR}/include -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/warnings_${level}.o)
+    -I${PROJECT_SOURCE_DIR}/include ${library_flags} -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/warnings_${level}.o)
 endforeach()
 foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19)  # those that are here
   find_program(weft_${other} ${other})
   if(weft_${other} AND CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
     weft_add_test(structure/warnings_${other} structure COMMAND ${weft_${other}} -std=c++20 -march=native -fsyntax-only
       -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wno-psabi -Werror -I${PROJECT_SOURCE_DIR}/include
-      ${folder}/structure/warnings.cpp)
+      ${library_flags} ${folder}/structure/warnings.cpp)
   endif()
 endforeach()
 if(WEFT_TEST_FULL)  # the programs of benchmarks/run.sh that use weft

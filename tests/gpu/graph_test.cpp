@@ -216,6 +216,66 @@ TEST_CASE("graphs: steps that read other parameters of the same shapes are steps
   CHECK(fake_cuda::misuse() == "");
 }
 
+namespace {
+struct scaled_block {
+  linear<8, 8> map;
+  std::vector<float> gains{1, 2};
+  std::optional<float> shift;
+  dropout_layer drop{.rate = 0.1f};
+  tensor<float, extents<8>> mask;
+  auto operator()(expression auto x) const {
+    return x + drop(map(x)) * gains[0] * gains.back() * mask + shift.value_or(0.0f);
+  }
+};
+struct scaled_model {
+  embedding_table<11, 8> tokens;
+  repeat<scaled_block> blocks;
+};
+}  // namespace
+
+TEST_CASE("graphs: what blocks hold, and the weight of a loss in slices, are those of the step") {
+  const auto numbers = [](bool graph, long& recorded) {
+    const device d = nvidia();
+    scaled_model m = create<scaled_model>(d);
+    for (int b = 0; b < 2; ++b) m.blocks.blocks.push_back(create<scaled_block>(d));
+    for (auto& b : m.blocks.blocks) b.mask = full<float>(extents<8>{}, 1, d);
+    initialize(m, 3);
+    auto head = randn<float>(extents<dyn, 8>{11, 8}, {.seed = 3}, d);
+    const auto other = full<float>(extents<8>{}, 0.5f, d);
+    adamw optimizer{.lr = 0.05};
+    self_communicator alone;
+    auto run = bind<>(m, optimizer, alone, {});
+    const long before = fake_cuda::calls("cuGraphInstantiate");
+    std::vector<double> all;
+    index_t at_once = 66;
+    for (int s = 0; s < 21; ++s) {
+      scaled_block& b = m.blocks.blocks[1];
+      if (s == 3) b.drop.rate = 0.5f;
+      if (s == 6) b.gains.back() = 3;
+      if (s == 9) b.shift = 0.0f;  // the same values, another program
+      if (s == 12) b.shift = 0.25f;
+      if (s == 15) b.mask = other;
+      if (s == 18) at_once = 33;
+      head = randn<float>(extents<dyn, 8>{11, 8}, {.seed = static_cast<std::uint64_t>(s)}, d);
+      const auto [x, y] = batch(d, 5, s);
+      const step_result r = run.step(
+          1,
+          [&](index_t) {
+            return linear_cross_entropy(flatten<0, 1>(m.blocks(m.tokens(x))), head, y, at_once);
+          },
+          {.graph = graph});
+      all.insert(all.end(), {r.loss, r.norm});
+    }
+    recorded = fake_cuda::calls("cuGraphInstantiate") - before;
+    return all;
+  };
+  long with = 0, without = 0;
+  CHECK(numbers(true, with) == numbers(false, without));
+  CHECK(with == 7);
+  CHECK(without == 0);
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: what cannot be recorded is refused by name, and the run goes on without") {
   const auto refused = [](auto prepare, auto loss, const parallel_options& o = {}) {
     small_run r;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Typical programs over every header that needs no library: the tests structure/warnings compile them with
+// Typical programs over every header whose libraries are here: the tests structure/warnings compile them with
 // the warnings that users turn on.
 #include <iostream>
 
@@ -8,6 +8,7 @@
 #include <weft/comm/file_store.hpp>
 #include <weft/comm/flight_report.hpp>
 #include <weft/comm/rpc.hpp>
+#include <weft/comm/run_world.hpp>
 #include <weft/comm/tcp_store.hpp>
 #include <weft/comm/threads.hpp>
 #include <weft/gpu/open.hpp>
@@ -32,6 +33,10 @@
 #include <weft/train/progress.hpp>
 #include <weft/train/text.hpp>
 #include <weft/train/weights.hpp>
+
+#if WEFT_WITH_NCCL
+#include <weft/gpu/nccl.hpp>
+#endif
 
 using namespace weft;
 

@@ -19,6 +19,19 @@ namespace weft {
 /// The default number of logits that linear_cross_entropy computes at once: 64 MB in f32.
 inline constexpr index_t logits_at_once = index_t{1} << 24;
 
+namespace detail {
+/// The sum of the cross-entropies of some rows, in the type S.
+template <index_t Ignore, class S, class W>
+struct cross_entropy_of_rows {
+  W weight;
+  template <expression Rows, expression Labels>
+  auto operator()(Rows rows, Labels labels) const {
+    auto logits = matmul(rows, transpose(weight));
+    return cross_entropy<reduction_kind::sum, Ignore>(in_type<S>(std::move(logits)), labels);
+  }
+};
+}  // namespace detail
+
 /// Mean cross-entropy of the logits x W^T, for x [..., In], W [V, In] and integer labels [...]; rows whose
 /// label is `Ignore` do not count. At most about `at_once` logits exist at a time. Must be a statement of its
 /// own, not inside `grad`. With bf16 and f16, logits are rounded to that type, losses are summed and labels
@@ -30,17 +43,14 @@ auto linear_cross_entropy(X x, const W& weight, Y labels, index_t at_once = logi
     refuse<value_error>({"weft: linear_cross_entropy: ", at_once, " logits at once"});
   using T = typename X::value_type;
   using S = slice_sum<T>;
-  const auto of_rows = [weight](auto rows, auto row_labels) {
-    auto logits = matmul(rows, transpose(weight));
-    return cross_entropy<reduction_kind::sum, Ignore>(detail::in_type<S>(std::move(logits)), row_labels);
-  };
+  const detail::cross_entropy_of_rows<Ignore, S, W> of_rows{weight};
   const index_t rows = std::max<index_t>(1, at_once / std::max<index_t>(1, weight.extents()[0]));
   auto matrix = [&] {
     if constexpr (X::static_shape.order == 2) return std::move(x);
     else return flatten<0, X::static_shape.order - 2>(std::move(x));
   }();
   auto counted = apply<op::count_labels, attr<Ignore, static_cast<index_t>(dtype_of<S>)>>(labels);
-  using slices = slices_node<decltype(of_rows), decltype(matrix), Y>;
+  using slices = slices_node<detail::cross_entropy_of_rows<Ignore, S, W>, decltype(matrix), Y>;
   auto sum = slices{{}, std::move(matrix), std::move(labels), of_rows, rows};
   return detail::in_type<T>(std::move(sum) / std::move(counted));
 }

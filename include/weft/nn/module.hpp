@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <weft/device/random.hpp>
-#include <weft/nn/walk.hpp>
+#include <weft/tensor/walk.hpp>
 #include <weft/tensor/create.hpp>
 
 namespace weft {

@@ -26,6 +26,7 @@
 #include <span>
 #include <utility>
 
+#include <weft/base/record_function.hpp>
 #include <weft/comm/self.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/parallel/distributed_context.hpp>
@@ -67,6 +68,7 @@ class bound_run : public Context {
   template <class Loss>
     requires std::invocable<Loss&, index_t>
   step_result step(index_t micro_batches, Loss loss, step_options o = {}) {
+    const record_function range("step");
     o.micro_batches = micro_batches;
     Context::check(o);  // before gradients are computed
     if (o.graph && this->where()->records()) return recorded_step(micro_batches, loss, o);

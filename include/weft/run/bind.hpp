@@ -4,6 +4,7 @@
 #pragma once
 
 #include <weft/grad/derivative.hpp>
+#include <weft/run/module_contents.hpp>
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
@@ -125,23 +126,25 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
   s.end(node, 0, n.operand.get(), before);
 }
 
-// Not the operands of blocks and experts, for which their address stands, and of what is applied to slices.
+// What blocks and experts hold stands for their operands.
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
-  to.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(n.blocks))});
+  append_contents(*n.blocks, to.numbers);
 }
 template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.labels, to, s);
+  collect(n.f.weight, to, s);
+  to.sizes.push_back(n.rows);
 }
 
 template <bool Renormalise, class Expert, class X, class P>
 void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.probabilities, to, s);
-  to.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(n.experts))});
+  append_contents(*n.experts, to.numbers);
 }
 template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
@@ -168,7 +171,7 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 }  // namespace detail
 
 /// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
-/// are allowed: the address of blocks is appended as a number, and their operands are left out.
+/// are allowed: what their blocks hold is appended as numbers, and the operands of blocks are left out.
 template <expression E>
 void append_operands(const E& e, operands& to) {
   detail::scope s;

@@ -30,7 +30,7 @@ template <element T>
 using slice_sum = std::conditional_t<is_narrow(dtype_of<T>), float, T>;
 
 /// The sum, of type slice_sum, of f(rows of operand, labels of these rows) over slices of `rows` rows, so
-/// that the intermediate values of only one slice exist at a time.
+/// that the intermediate values of only one slice exist at a time. `f.weight`: what f reads besides.
 template <class F, expression X, expression Labels>
 struct slices_node : expression_base {
   using value_type = slice_sum<typename X::value_type>;

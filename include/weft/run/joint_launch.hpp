@@ -6,13 +6,14 @@
 //   together.launch();
 #pragma once
 
+#include <weft/base/record_function.hpp>
 #include <weft/run/eval.hpp>
 
 namespace weft::runtime {
 
 /// Collects programs of one kernel each, of which none may read or write what another one writes. Where the
 /// device does not profit from it, or a program cannot be collected, it is launched at once. Operands and
-/// results are kept until then.
+/// results are kept until then. In profilers its lifetime is a range "optimizer step".
 class joint_launch final : public launch_collector {
  public:
   explicit joint_launch(context& c) : device_(c.engine()) {}
@@ -30,6 +31,7 @@ class joint_launch final : public launch_collector {
   void keep(const tensor_list& some) override { kept_.append(some.begin(), some.end()); }
 
  private:
+  record_function range_{"optimizer step"};
   backend& device_;
   recycled_vector<kernel_call> calls_;
   tensor_list kept_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/record_function.hpp>
 #include <weft/comm/communicator.hpp>
 
 namespace weft {
@@ -65,6 +66,7 @@ WEFT_DEFINE rank_counts communicator::even(index_t count, const char* what) cons
 
 WEFT_DEFINE work communicator::begin(operation o, comm_options& with) {
   o.label = std::move(with.label);
+  const record_function range([&o] { return o.text(); });
   o.timeout = with.timeout;
   o.step = with.step;
   check(o);

@@ -5,12 +5,14 @@
 #include <weft/base/config.hpp>
 #include <weft/gpu/cuda.hpp>
 #include <weft/gpu/cuda_pages.hpp>
+#include <weft/gpu/nvtx.hpp>
 
 namespace weft {
 namespace gpu {
 
 WEFT_DEFINE cuda_backend::cuda_backend(int ordinal)
     : ordinal_(ordinal), queue_(driver_, ordinal), workspace_(allocate(cublaslt::workspace_bytes)) {
+  send_ranges_to_nvtx();
   try {
     const auto current = queue_.use();
     if (driver_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, queue_.device) >=

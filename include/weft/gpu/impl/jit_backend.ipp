@@ -281,16 +281,16 @@ WEFT_DEFINE void jit_backend::finish(std::span<const host_copy> copies) {
     const auto own = staging_.lock();
     const auto begin = [&](const host_copy& c) {
       if (c.bytes == 0) return;
-      char* const part = staging_.part(c.bytes, [this](std::size_t n) { return allocate_staging(n); });
-      if (part) staged.emplace_back(c, part);
-      read(part ? part : c.to, c.from, c.bytes);
+      char* const kept = staging_.part(c.bytes, [this](std::size_t n) { return allocate_staging(n); });
+      if (kept) staged.emplace_back(c, kept);
+      read(kept ? kept : c.to, c.from, c.bytes);
     };
     if (asks) begin({&code, fault_, sizeof code});
     for (const host_copy& c : copies) begin(c);
     now.begin();
   }
   wait();
-  for (const auto& [c, part] : staged) std::memcpy(c.to, part, c.bytes);
+  for (const auto& [c, kept] : staged) std::memcpy(c.to, kept, c.bytes);
   const std::lock_guard lock(mutex_);
   for (const auto& kernel : std::exchange(unkept_, {}))
     if (const std::vector<char> machine = code_of(*kernel); !machine.empty())

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <weft/base/config.hpp>
+#include <weft/base/record_function.hpp>
 #include <weft/parallel/first_values.hpp>
 #include <weft/parallel/pipeline_context.hpp>
 #include <weft/parallel/pipeline_step.hpp>
@@ -82,6 +83,7 @@ WEFT_DEFINE void pipeline_context::prepare(index_t micro_batches, const visit_fu
 WEFT_DEFINE step_result pipeline_context::step(parallel::step_statements& statements, index_t micro_batches,
                                                step_options o) {
   using parallel::detail::abort_on_error;
+  const record_function range("step");
   o.micro_batches = micro_batches;
   check(o);
   if (o.graph)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/record_function.hpp>
 #include <weft/run/eval.hpp>
 
 namespace weft {
@@ -67,6 +68,8 @@ WEFT_DEFINE void copy_to_given(const context& c, tensor_list& outputs, const ten
 WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leaves,
                          const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
                          const tensor_list& sums, launch_collector* together) {
+  constexpr const char* passes[] = {"forward", "recompute", "backward"};
+  const record_function range(passes[static_cast<int>(why.during)]);
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Definitions of <weft/nn/walk.hpp>.
+// Definitions of <weft/tensor/walk.hpp>.
 #pragma once
 
 #include <weft/base/config.hpp>
-#include <weft/nn/walk.hpp>
+#include <weft/tensor/walk.hpp>
 
 namespace weft {
 namespace detail {

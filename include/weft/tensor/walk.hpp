@@ -232,5 +232,5 @@ void walk(M& m, const Path& path, F& f) {
 }  // namespace weft
 
 #ifndef WEFT_COMPILED
-#include <weft/nn/impl/walk.ipp>
+#include <weft/tensor/impl/walk.ipp>
 #endif

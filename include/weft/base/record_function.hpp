@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Named ranges of the time of a thread, for profilers.
+//
+//   { const record_function range("data"); ... }        // torch.profiler.record_function("data")
+//
+// weft names training steps ("step", "optimizer step"), programs by their pass ("forward", "recompute",
+// "backward") and operations of ranks (their kind, size and label). Without a profiler a range costs a load
+// and a comparison.
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <string>
+
+namespace weft {
+
+/// Where ranges are sent. Thread-safe; ranges of one thread are nested.
+class range_sink {
+ public:
+  virtual ~range_sink() = default;
+  /// `name` is valid during the call.
+  virtual void begin(const char* name) noexcept = 0;
+  virtual void end() noexcept = 0;
+};
+
+namespace detail {
+inline std::atomic<range_sink*> ranges_go_to{nullptr};
+}
+
+/// Sends the ranges that begin from now on, in all threads, to `sink`, which must live as long as they do;
+/// null: nowhere. Returns the one before.
+inline range_sink* set_range_sink(range_sink* sink) { return detail::ranges_go_to.exchange(sink); }
+
+/// A range, from here to the end of the scope.
+class record_function {
+ public:
+  explicit record_function(const char* name) noexcept : to_(detail::ranges_go_to) {
+    if (to_) to_->begin(name);
+  }
+  /// Named name(), which is not called without a profiler.
+  template <std::invocable Name>
+  explicit record_function(Name name) : to_(detail::ranges_go_to) {
+    if (to_) to_->begin(std::string(name()).c_str());
+  }
+  record_function(const record_function&) = delete;
+  record_function& operator=(const record_function&) = delete;
+  ~record_function() {
+    if (to_) to_->end();
+  }
+
+ private:
+  range_sink* to_;
+};
+
+}  // namespace weft
