@@ -47,7 +47,7 @@ class text_sink final : public range_sink {
 void train(const device& d, communicator& ranks) {
   classifier model = create<classifier>(d);
   sgd optimizer{.lr = 0.1};
-  auto run = bind<policy<strategy::data_parallel>>(model, optimizer, ranks, {});
+  auto run = bind<policy<strategy::data_parallel>>(model, optimizer, ranks, parallel_options{});
   const auto x = randn<float>(extents<dyn, 7>{4, 7}, {.seed = 2}, d);
   const auto labels = generate<std::int32_t>(extents<dyn>{4}, [](index_t i) { return i % 3; }, d);
   for (int s = 0; s < 2; ++s) {
@@ -56,8 +56,8 @@ void train(const device& d, communicator& ranks) {
   }
 }
 const std::string alone =
-    "batch 0\n step\n  forward\n  backward\n  optimizer step\n   forward\n"
-    "batch 1\n step\n  forward\n  backward\n  optimizer step\n   forward\n";
+    "batch 0\n step\n  forward\n  backward\n  gradient norm\n  optimizer step\n"
+    "batch 1\n step\n  forward\n  backward\n  gradient norm\n  optimizer step\n";
 
 /// The lines of `text` that begin with one of these words behind their spaces.
 std::string lines(const std::string& text, std::initializer_list<std::string_view> words) {
@@ -70,7 +70,8 @@ std::string lines(const std::string& text, std::initializer_list<std::string_vie
   }
   return found;
 }
-const std::initializer_list<std::string_view> own{"batch", "step", "forward", "backward", "optimizer"};
+const std::initializer_list<std::string_view> own{
+    "batch", "step", "forward", "recompute", "backward", "gradient norm", "optimizer step", "eval"};
 
 }  // namespace
 
@@ -119,7 +120,7 @@ TEST_CASE("ranges: operations of ranks have their kind, size and label; an error
   self_communicator ranks;
   classifier model = create<classifier>(default_device());
   sgd optimizer{.lr = 0.1};
-  auto run = bind<policy<strategy::data_parallel>>(model, optimizer, ranks, {});
+  auto run = bind<policy<strategy::data_parallel>>(model, optimizer, ranks, parallel_options{});
   CHECK_THROWS(run.step(1, [&](index_t) {
     throw value_error("weft: no batch");
     return cross_entropy(model(zeros<float>(extents<dyn, 7>{4, 7})), full<std::int32_t>(extents<dyn>{4}, 0));

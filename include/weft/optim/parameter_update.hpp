@@ -146,7 +146,7 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
   const state_dict_t& named = o.state.to_update(model);
   ++o.steps;
   std::size_t next = 0;
-  runtime::joint_launch together(c);
+  runtime::joint_launch together(c, "optimizer step");
   const auto visit = [&](detail::no_path, const auto& p) {
     using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
     const std::string& name = named[next++].first;
@@ -167,7 +167,7 @@ void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scal
     if (p->grad && p->type != dtype::f32)
       refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
   ++o.steps;
-  runtime::joint_launch together(c);
+  runtime::joint_launch together(c, "optimizer step");
   for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);
   together.launch();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Programs of one kernel each that are launched together, such as the updates of all parameters of a model.
 //
-//   joint_launch together(c);
+//   joint_launch together(c, "optimizer step");
 //   for (...) execute(c, program, leaves, numbers, outputs, {}, {}, &together);
 //   together.launch();
 #pragma once
@@ -13,10 +13,11 @@ namespace weft::runtime {
 
 /// Collects programs of one kernel each, of which none may read or write what another one writes. Where the
 /// device does not profit from it, or a program cannot be collected, it is launched at once. Operands and
-/// results are kept until then. In profilers its lifetime is a range "optimizer step".
+/// results are kept until then.
 class joint_launch final : public launch_collector {
  public:
-  explicit joint_launch(context& c) : device_(c.engine()) {}
+  /// `what`: the name of its lifetime in profilers.
+  joint_launch(context& c, const char* what) : range_(what), device_(c.engine()) {}
   joint_launch(const joint_launch&) = delete;
   joint_launch& operator=(const joint_launch&) = delete;
   /// Launches what an error has left, as if it had been launched at once.
@@ -31,7 +32,7 @@ class joint_launch final : public launch_collector {
   void keep(const tensor_list& some) override { kept_.append(some.begin(), some.end()); }
 
  private:
-  record_function range_{"optimizer step"};
+  record_function range_;
   backend& device_;
   recycled_vector<kernel_call> calls_;
   tensor_list kept_;

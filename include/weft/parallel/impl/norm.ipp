@@ -26,7 +26,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_
     total += count;
   }
   const auto joined = make_state(c.where(), {1, {total}}, dtype::f64);
-  runtime::joint_launch together(c);
+  runtime::joint_launch together(c, "gradient norm");
   index_t first = 0;
   for (const auto& g : all) {
     auto e = sum(square(cast<double>(tensor<float, extents<dyn, dyn>>(g))), dims<-1>);

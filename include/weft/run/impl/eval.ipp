@@ -68,8 +68,6 @@ WEFT_DEFINE void copy_to_given(const context& c, tensor_list& outputs, const ten
 WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leaves,
                          const recycled_vector<any_number>& numbers, tensor_list& outputs, const purpose& why,
                          const tensor_list& sums, launch_collector* together) {
-  constexpr const char* passes[] = {"forward", "recompute", "backward"};
-  const record_function range(passes[static_cast<int>(why.during)]);
   const context::turn own(c);
   execution_hooks* const hooks = c.hooks();
   if (hooks) hooks->before_program(leaves, why);
@@ -88,6 +86,7 @@ WEFT_DEFINE void execute(context& c, specialization& i, const tensor_list& leave
 }
 
 WEFT_DEFINE std::shared_ptr<tensor_state> execute_value(context& c, const executable& p, operands o) {
+  const record_function range("eval");
   tensor_list outputs;
   const symbol_values symbols = resolve_symbols(p.plan, o.leaves, o.sizes, c.layer_rank());
   place_operands(c, p.plan, symbols, o.leaves,

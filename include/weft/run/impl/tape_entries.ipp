@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <weft/base/record_function.hpp>
 #include <weft/run/tape_entries.hpp>
 
 namespace weft {
@@ -38,6 +39,7 @@ std::shared_ptr<tensor_state> basic_tape_entries<Unused>::run_forward(const runt
                                                                       const runtime::executable& backward,
                                                                       runtime::operands o,
                                                                       const runtime::executable* weight) {
+  const record_function range("forward");
   const context::use own(*context_);
   entry n;
   n.symbols = runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -78,6 +80,7 @@ template <class Unused>
 void basic_tape_entries<Unused>::run_slice(slice_sums& sums, const runtime::executable& forward,
                                            const runtime::executable& backward, const runtime::operands& o,
                                            const std::shared_ptr<tensor_state>& slice, index_t first) {
+  const record_function range("forward");
   const context::use own(*context_);
   const runtime::symbol_values symbols =
       runtime::resolve_symbols(forward.plan, o.leaves, o.sizes, context_->layer_rank());
@@ -273,6 +276,7 @@ void basic_tape_entries<Unused>::check_versions(const entry& n) {
 
 template <class Unused>
 void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable& p) {
+  const record_function range("backward");
   const std::size_t count = n.leaves.size();
   tensor_list leaves(count);
   for (std::size_t i = 0; i < count; ++i)
@@ -292,6 +296,7 @@ void basic_tape_entries<Unused>::run_program(entry& n, const runtime::executable
 
 template <class Unused>
 void basic_tape_entries<Unused>::recompute(entry& n) {
+  const record_function range("recompute");
   const context::random_state now = context_->randomness();
   context_->set_randomness(n.randomness);
   tensor_list outputs;
