@@ -376,6 +376,24 @@ TEST_CASE("graphs: an invalid label is reported by the step that reads it") {
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("graphs: what the loss of a later micro-batch changes in place is no operand of an earlier one") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  for (int s = 0; s < 5; ++s) {
+    const auto step = [&] {
+      run.step(2,
+               [&](index_t j) {
+                 if (s == 3 && j == 1) update(r.x, r.x * 2.0f, run);
+                 return cross_entropy(r.model(r.x), r.labels);
+               },
+               {.graph = true});
+    };
+    if (s == 3) CHECK_THROWS_AS(step(), value_error);
+    else CHECK_NOTHROW(step());
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: in f16 the scale of the loss goes on, and steps that overflow are skipped") {
   const auto numbers = [](bool graph) {
     small_run r;
