@@ -625,6 +625,22 @@ TEST_CASE("cuda: bias, residual and gelu_tanh after a product are computed by cu
   check([=](const device& on) { return product(on) * b(on); }, 0, 0);
   check([=](const device& on) { return y(on) + y(on) + product(on); }, 0, 0);
   check([=](const device& on) { return product(on) - b(on); }, 0, 0);
+  check([=](const device& on) { return product(on) + b(on) + b(on); }, 0, 0);
+  check([=](const device& on) { return let(product(on), [&](auto p) { return p + p + b(on); }); }, 0, 0);
+  check([=](const device& on) { return let(product(on), [](auto p) { return gelu_tanh(p + p); }); }, 0, 0,
+        1e-5f);
+  // The product is read again by a later kernel.
+  const auto v = [](const device& on) { return randn<float>(extents<dyn, dyn>{6, 6}, {.seed = 7}, on); };
+  check([=](const device& on) {
+    return let(product(on), [&](auto p) { return matmul(gelu_tanh(p + b(on)), v(on)) * p; });
+  }, 0, 0, 1e-5f);
+  const auto turned = [](const device& on) { return randn<float>(three{2, 6, 5}, {.seed = 5}, on); };
+  const auto column = [](const device& on) {
+    return randn<float>(extents<dyn, dyn, 1>{2, 5, 1}, {.seed = 6}, on);
+  };
+  check([=](const device& on) { return product(on) + transpose(turned(on)); }, 0, 0);
+  check([=](const device& on) { return product(on) + b(on) + transpose(turned(on)); }, 0, 0);
+  check([=](const device& on) { return product(on) + column(on); }, 0, 0);
   check([=](const device& on) {
     return let(product(on), [&](auto p) { return gelu_tanh(p + b(on)) + p; });
   }, 0, 0, 1e-5f);
