@@ -162,11 +162,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t w
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t wish, int,
-                                              cublasLtMatmulHeuristicResult_t* best, int* found) {
+                                              cublasLtMatrixLayout_t result, cublasLtMatmulPreference_t wish,
+                                              int, cublasLtMatmulHeuristicResult_t* best, int* found) {
   const std::lock_guard lock(state);
   ++noted.questions;
-  const bool has_epilogue = real<fake_product>(product)->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  const fake_product& asked = *real<fake_product>(product);
+  const cudaDataType type = real<fake_matrix>(result)->type;
+  const bool has_epilogue = asked.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  const bool has_vector = has_epilogue && asked.epilogue != CUBLASLT_EPILOGUE_GELU;
+  if ((has_vector && asked.bias_type != type) || (asked.scale == CUDA_R_64F) != (type == CUDA_R_64F))
+    return CUBLAS_STATUS_INVALID_VALUE;  // vectors have the type of the result, and so have factors of f64
   const bool refuses = noted.answer == 1 || noted.answer == 2 || (noted.answer == 3 && has_epilogue);
   noted.compute = real<fake_product>(product)->compute;
   noted.schemes = real<fake_preference>(wish)->schemes;

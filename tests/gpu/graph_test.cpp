@@ -6,8 +6,10 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
+#include <weft/gpu/cuda_event.hpp>
 #include <weft/gpu/open.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
@@ -362,6 +364,53 @@ TEST_CASE("graphs: what the driver does not allow in a capture is refused before
   CHECK(fake_cuda::misuse() == "");
 }
 
+TEST_CASE("graphs: memory neither goes back nor is mapped while work is recorded") {
+  for (const bool expands : {false, true}) {
+    CAPTURE(expands);
+    const device d(std::make_shared<gpu::cuda_backend>(0), {.expandable_segments = expands});
+    { const buffer cached = d.allocate(3 << 20); }
+    d.memory().limit(d.memory().figures().reserved);
+    const memory_figures before = d.memory().figures();
+    const long freed = fake_cuda::calls("cuMemFree") + fake_cuda::calls("cuMemUnmap"),
+               mapped = fake_cuda::calls("cuMemMap");
+    d->begin_recording();
+    CHECK(message_of<usage_error>([&] { (void)d.allocate(30 << 20); }).find("needs more memory") !=
+          std::string::npos);
+    d->abandon_recording();
+    CHECK(fake_cuda::calls("cuMemFree") + fake_cuda::calls("cuMemUnmap") - freed <= 1);  // the keys
+    CHECK(fake_cuda::calls("cuMemMap") == mapped);
+    CHECK(d.memory().figures().reserved == before.reserved);
+    CHECK_NOTHROW((void)d.allocate(30 << 20));
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: memory that another stream uses is left alone while a step is recorded") {
+  const auto gpu = std::make_shared<gpu::cuda_backend>(0);
+  const device d(gpu);
+  small_run r{.d = d, .model = create<classifier>(d), .optimizer = {.lr = 0.1}, .alone = {}};
+  gpu::cuda_queue copies(gpu->driver(), gpu->queue().device);
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  for (int s = 0; s < 4; ++s) {
+    std::optional<buffer> from = r.d.allocate(4000);
+    const buffer to = r.d.allocate(4000);
+    {
+      const auto current = copies.use();
+      gpu->driver().check(gpu->driver().within_device(reinterpret_cast<CUdeviceptr>(to.data()),
+                                                      reinterpret_cast<CUdeviceptr>(from->data()), 4000,
+                                                      copies.stream),
+                          "cuMemcpyDtoDAsync");
+    }
+    for (const void* memory : {from->data(), to.data()})
+      CHECK(r.d.memory().record_use(memory, std::make_shared<gpu::cuda_stream_use>(*gpu, copies.stream)));
+    from.reset();
+    CHECK_NOTHROW(run.step(1, [&](index_t) { return cross_entropy(r.model(r.x), r.labels); },
+                           {.graph = true}));
+  }
+  r.d->synchronize();
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: an invalid label is reported by the step that reads it") {
   small_run r;
   auto run = bind<>(r.model, r.optimizer, r.alone, {});
@@ -373,6 +422,74 @@ TEST_CASE("graphs: an invalid label is reported by the step that reads it") {
     if (s == 3) CHECK_THROWS_AS(step(), value_error);
     else CHECK_NOTHROW(step());
   }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: a recorded step leaves the random state that one that is not recorded leaves") {
+  const auto drawn = [](bool graph) {
+    small_run r;
+    auto run = bind<>(r.model, r.optimizer, r.alone, {});
+    std::vector<std::vector<float>> all;
+    for (int s = 0; s < 5; ++s) {
+      run.step(2, [&](index_t) { return cross_entropy(r.model(dropout(r.x, 0.5f)), r.labels); },
+               {.graph = graph});
+      all.push_back(eval(dropout(r.x, 0.5f), run).to_vector());
+    }
+    return all;
+  };
+  CHECK(drawn(true) == drawn(false));
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: blocks that the run does not train, and that change between micro-batches, are refused") {
+  const device d = nvidia();
+  scaled_model bound = create<scaled_model>(d), other = create<scaled_model>(d);
+  for (scaled_model* m : {&bound, &other}) {
+    m->blocks.blocks.push_back(create<scaled_block>(d));
+    m->blocks.blocks[0].mask = full<float>(extents<8>{}, 1, d);
+    initialize(*m, 3);
+  }
+  adamw optimizer;
+  self_communicator alone;
+  auto run = bind<>(bound, optimizer, alone, {});
+  const auto head = randn<float>(extents<dyn, 8>{11, 8}, {.seed = 3}, d);
+  const auto [x, y] = batch(d, 5, 1);
+  const auto step = [&](const scaled_model& of, auto change) {
+    return message_of<error>([&] {
+      run.step(2,
+               [&](index_t j) {
+                 if (j == 1) change();
+                 return linear_cross_entropy(flatten<0, 1>(of.blocks(bound.tokens(x))), head, y);
+               },
+               {.graph = true});
+    });
+  };
+  const auto nothing = [] {};
+  const std::string fine = "nothing of the kind was thrown";
+  CHECK(step(other, nothing).find("in a block that the run does not train") != std::string::npos);
+  for (int s = 0; s < 4; ++s) {
+    CHECK(step(bound, nothing) == fine);
+    const std::string refused = "changes what blocks of an earlier one hold";
+    CHECK(step(bound, [&] { bound.blocks.blocks[0].gains[0] += 1; }).find(refused) != std::string::npos);
+    auto& mask = bound.blocks.blocks[0].mask;
+    CHECK(step(bound, [&] { update(mask, mask * 2.0f, run); }).find(refused) != std::string::npos);
+  }
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: work that draws too many random numbers is refused, not written beside its keys") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  const auto step = [&](index_t micro_batches) {
+    return run.step(micro_batches,
+                    [&](index_t j) {
+                      return cross_entropy(r.model(dropout(r.x, j == 0 ? 0.5f : 0.25f)), r.labels);
+                    },
+                    {.graph = true});
+  };
+  step(4095);  // two programs each: just under the limit before those of the norm
+  CHECK_THROWS_AS(step(4095), usage_error);
+  CHECK_NOTHROW(step(1));
   CHECK(fake_cuda::misuse() == "");
 }
 

@@ -185,6 +185,8 @@ constexpr T converted(From x) {
 struct any_number {
   std::int64_t bits = 0;
 
+  friend constexpr bool operator==(any_number a, any_number b) { return a.bits == b.bits; }
+
   template <element T>
   static constexpr any_number of(T x) {
     if constexpr (is_floating(dtype_of<T>)) return {std::bit_cast<std::int64_t>(static_cast<double>(x))};

@@ -4,8 +4,8 @@
 //   { const record_function range("data"); ... }        // torch.profiler.record_function("data")
 //
 // weft names training steps ("step", "gradient norm", "optimizer step"), programs ("eval", and on tapes
-// "forward", "recompute", "backward") and operations of ranks (their kind, size and label). Without a profiler
-// a range costs a load and a comparison.
+// "forward", "recompute", "backward") and operations of ranks (their kind, size and label). Without a
+// profiler a range costs a load and a comparison.
 #pragma once
 
 #include <atomic>

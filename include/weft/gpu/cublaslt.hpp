@@ -65,7 +65,7 @@ class cublaslt {
   static index_t alignment(const void* p);
 
   /// `vector`: of the epilogue.
-  std::shared_ptr<const setup> setup_of(const problem& p, const void* vector);
+  std::shared_ptr<const setup> setup_of(const problem& p);
 
   static cudaDataType_t type_of(dtype t);
   static cublasLtEpilogue_t epilogue_of(const product_epilogue& e);
@@ -77,7 +77,7 @@ class cublaslt {
   /// The column-major view of a [rows, columns] matrix: as its transpose, or by its columns.
   static bool describe(const strided& t, int r, index_t rows, index_t columns, matrix& to);
 
-  [[gnu::cold]] void prepare(const problem& p, const void* vector, setup& s);
+  [[gnu::cold]] void prepare(const problem& p, setup& s);
 
   [[gnu::cold]] cublasLtMatrixLayout_t layout(cudaDataType_t type, index_t rows, index_t columns,
                                               index_t leading, index_t batch, index_t stride);

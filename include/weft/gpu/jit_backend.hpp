@@ -110,7 +110,12 @@ class jit_backend : public backend {
   [[gnu::cold]] void release(recorded_parts& parts) noexcept;
   /// Before recorded work is queued: passes its keys on.
   void begin_replay(const recorded_parts& parts, std::span<const std::uint64_t> keys) {
-    if (parts.draws) upload(parts.keys, keys.data(), keys.size_bytes());
+    if (parts.draws) {
+      if (keys.size() > most_keys)
+        refuse<usage_error>({"weft: ", name(), ": recorded work draws random numbers and runs ", keys.size(),
+                             " programs; at most ", most_keys, " can"});
+      upload(parts.keys, keys.data(), keys.size_bytes());
+    }
     const std::lock_guard lock(mutex_);
     natives_pending_ = natives_pending_ || parts.reports;
   }

@@ -124,8 +124,11 @@ class bound_run : public Context {
       begin_batch(j, micro_batches);
       losses.push_back(loss(j));
       begins.push_back(this->randomness());
+      runtime::append_operands(losses.back(), read);
     }
-    for (const statement& l : losses) runtime::append_operands(l, read);  // none changed by a later call
+    runtime::operands after;
+    for (const statement& l : losses) runtime::append_operands(l, after);
+    parallel::require_unchanged(read, after);
     const auto compute = [&] {
       tensor_list values;
       for (std::size_t j = 0; j < losses.size(); ++j) {

@@ -22,18 +22,22 @@ namespace weft::parallel {
 /// same recorded work.
 struct step_form {
   const void* statement = nullptr;  // the type of the losses
-  double clip = 0, loss_scale = 1;
+  double clip = 0, loss_scale = 1, loss_weight = 1;
   int recompute_programs = 0;
   std::vector<const void*> memory{};  // of parameters and buffers, and of those among the operands
   std::vector<std::size_t> operands{};  // of the losses of all micro-batches, as numbers of different tensors
   std::vector<tensor_spec> tensors{};   // different ones
-  std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in the losses
+  std::vector<std::int64_t> numbers{};  // run-time numbers and sizes in the losses, and what blocks hold
   bool operator==(const step_form&) const = default;
 };
 
 /// The tensors that losses read, each once; `form`, which has the memory of parameters and buffers, gets what
 /// it depends on of them.
 tensor_list described_operands(const runtime::operands& read, step_form& form);
+
+/// Throws value_error unless the blocks of losses hold the same `before` and `after` the losses of later
+/// micro-batches were made: all are evaluated after that.
+void require_unchanged(const runtime::operands& before, const runtime::operands& after);
 
 /// One recorded step.
 class step_graph {
@@ -78,6 +82,7 @@ class step_graph {
   buffer arena_;
   tensor_list inputs_;  // what the work reads instead of tensors; null: the tensor itself
   std::vector<draw> draws_;
+  std::uint64_t programs_ = 0;  // that the step runs from the beginning of the last micro-batch on
   tensor_list gradients_;  // of parameters
   values values_;
   std::unique_ptr<recorded_work> work_;

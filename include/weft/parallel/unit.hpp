@@ -68,9 +68,9 @@ state_ptr zeros_like(const tensor_state& t);
 /// The device on which messages among `ranks` for parameters on `where` are kept: `where`, if they reach it,
 /// or memory of the host, which is counted separately. Null: any ranks.
 device message_device(const device& where, const communicator* ranks = nullptr);
-/// Where messages in memory of `where` are, for communicators.
+/// Where messages in memory of `where` are, for communicators; anywhere on a device that only counts.
 inline memory_space message_space(const backend& where) {
-  return where.holds_messages() ? memory_space::host : memory_space::device;
+  return where.holds_messages() || !where.computes() ? memory_space::host : memory_space::device;
 }
 /// Throws usage_error, naming the option, unless `t` is f32, bf16 or f16.
 void check_message_type(const char* option, dtype t);

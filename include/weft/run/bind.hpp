@@ -26,6 +26,7 @@ struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
+  module_contents blocks;      // which stand for their operands, and experts
   bool check_versions = true;  // whether tensors must be unchanged since the expression was written
 };
 
@@ -130,7 +131,7 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
-  append_contents(*n.blocks, to.numbers);
+  append_contents(*n.blocks, to.blocks);
 }
 template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
@@ -144,7 +145,7 @@ template <bool Renormalise, class Expert, class X, class P>
 void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.probabilities, to, s);
-  append_contents(*n.experts, to.numbers);
+  append_contents(*n.experts, to.blocks);
 }
 template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
@@ -171,7 +172,7 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 }  // namespace detail
 
 /// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
-/// are allowed: what their blocks hold is appended as numbers, and the operands of blocks are left out.
+/// are allowed: what their blocks hold is appended, and the operands of blocks are left out.
 template <expression E>
 void append_operands(const E& e, operands& to) {
   detail::scope s;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What a module holds besides the elements of its tensors, as numbers: programs of modules with equal
-// contents are equal.
+// What a module holds: the programs of modules that hold equal numbers, and tensors of equal elements, are
+// equal.
 //
-//   append_contents(blocks, numbers);
+//   module_contents all;
+//   append_contents(blocks, all);
 #pragma once
 
 #include <cstring>
@@ -12,17 +13,27 @@
 
 namespace weft::runtime {
 
+/// Contents of modules, in order of declaration.
+struct module_contents {
+  recycled_vector<any_number> numbers;      // members that are no tensors; addresses and extents of tensors
+  recycled_vector<std::uint64_t> versions;  // of tensors
+  tensor_list parameters;                   // tracked tensors
+};
+
 namespace detail {
 
-/// Appends the addresses of tensors, and the bytes of what is none. Private members of classes with
-/// `children` are not seen.
+/// Private members of classes with `children` are not seen.
 class contents_reader {
  public:
-  explicit contents_reader(recycled_vector<any_number>& to) : to_(to) {}
+  explicit contents_reader(module_contents& to) : to_(to) {}
 
   template <class Path, class Tensor>
   void operator()(const Path&, const Tensor& t) {
-    append_address(t.state()->memory.data());
+    const std::shared_ptr<tensor_state>& state = t.state();
+    append_address(state->memory.data());
+    for (int d = 0; d < state->extents.order; ++d) append(state->extents[d]);
+    to_.versions.push_back(state->version);
+    if constexpr (Tensor::requires_grad) to_.parameters.push_back(state);
   }
   template <class Part>
   void enter(const Part& p) {
@@ -34,7 +45,7 @@ class contents_reader {
 
  private:
   void append_address(const void* p) {
-    to_.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(p))});
+    to_.numbers.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(p))});
   }
   template <class T>
   void append(const T& x) {
@@ -43,7 +54,7 @@ class contents_reader {
       for (std::size_t i = 0; i < sizeof(T); i += sizeof(std::int64_t)) {
         any_number word;
         std::memcpy(&word.bits, reinterpret_cast<const char*>(&x) + i, std::min(sizeof word, sizeof(T) - i));
-        to_.push_back(word);
+        to_.numbers.push_back(word);
       }
     } else if constexpr (is_tuple<T>) {
       std::apply([&](const auto&... each) { (append(each), ...); }, x);
@@ -66,14 +77,14 @@ class contents_reader {
     }
   }
 
-  recycled_vector<any_number>& to_;
+  module_contents& to_;
 };
 
 }  // namespace detail
 
-/// Appends what the module `m` holds, in order of declaration.
+/// Appends what the module `m` holds.
 template <class M>
-void append_contents(const M& m, recycled_vector<any_number>& to) {
+void append_contents(const M& m, module_contents& to) {
   detail::contents_reader reader(to);
   weft::detail::walk<weft::detail::tensors_of::both>(m, weft::detail::no_path{}, reader);
 }

@@ -202,6 +202,7 @@ class specialization {
   bool multiply_joined(const frame& f, const prepared& s, std::span<const strided> t) {
     if (s.joined.step < 0) return false;
     prepared& kernel = steps_[s.joined.step];
+    if (kernel.done) return false;  // another product has computed it
     place_arguments(f, kernel);
     return kernel.done = runtime::multiply_joined(f.device, t, s.joined, kernel.call.args);
   }

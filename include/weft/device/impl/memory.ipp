@@ -93,13 +93,15 @@ WEFT_DEFINE bool caching_allocator::record_use(const void* address, std::shared_
   memory_block* const block = pool_->holding(address);
   if (!block || block->is != memory_block::use::taken) return false;
   awaited_.reserve(figures_.blocks + awaited_.size());
+  const bool asks = !device_->is_recording();
   std::erase_if(block->uses,
-                [&](const auto& earlier) { return earlier == use || is_over(*earlier, false); });
+                [&](const auto& earlier) { return earlier == use || (asks && is_over(*earlier, false)); });
   block->uses.push_back(std::move(use));
   return true;
 }
 
 WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const char* what) {
+  if (device_->is_recording()) return *request(granted);  // which the device refuses
   const std::size_t most = threshold(), beside = most - std::min(granted, most);
   if (figures_.reserved > beside) trim(beside);
   try {
@@ -117,8 +119,8 @@ WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const c
 }
 
 WEFT_DEFINE memory_block* caching_allocator::request(std::size_t granted) {
-  if (granted > block_pool::small && options_.expandable_segments && extend(granted))
-    return pool_->take(granted);
+  const bool expands = granted > block_pool::small && options_.expandable_segments;
+  if (expands && !device_->is_recording() && extend(granted)) return pool_->take(granted);
   void* const memory = device_->allocate(granted);
   try {
     pool_->add(memory, granted);
@@ -171,6 +173,7 @@ WEFT_DEFINE bool caching_allocator::is_over(queue_use& use, bool waits) noexcept
 }
 
 WEFT_DEFINE void caching_allocator::await_uses(bool waits) noexcept {
+  if (device_->is_recording()) return;  // what is recorded cannot ask whether queues have come so far
   std::erase_if(awaited_, [&](memory_block* block) {
     while (!block->uses.empty() && is_over(*block->uses.back(), waits)) block->uses.pop_back();
     if (!block->uses.empty()) return false;

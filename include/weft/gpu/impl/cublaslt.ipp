@@ -20,7 +20,7 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
       result.transposed)
     return false;
   const strided* const vector = with.bias ? with.bias : with.sums;
-  if (vector && batch > 1) return false;
+  if (vector && (batch > 1 || vector->type != c.type)) return false;
   const void* const added = with.added ? with.added->pointer : c.pointer;
   if (with.added && (with.added->type != c.type || c.adds)) return false;
   const problem p{static_cast<index_t>(a.type),
@@ -47,7 +47,7 @@ WEFT_DEFINE bool cublaslt::multiply(const strided& a, const strided& b, const st
                   a.type == dtype::f32 && tf32_,
                   with.added != nullptr};
   // Kept while another thread replaces the others.
-  const std::shared_ptr<const setup> kept = setup_of(p, vector ? vector->pointer : nullptr);
+  const std::shared_ptr<const setup> kept = setup_of(p);
   const setup& s = *kept;
   if (!s.found) return false;
   const bool adds = c.adds || with.added;
@@ -77,12 +77,12 @@ WEFT_DEFINE index_t cublaslt::alignment(const void* p) {
   return static_cast<index_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
 }
 
-WEFT_DEFINE std::shared_ptr<const cublaslt::setup> cublaslt::setup_of(const problem& p, const void* vector) {
+WEFT_DEFINE std::shared_ptr<const cublaslt::setup> cublaslt::setup_of(const problem& p) {
   const std::lock_guard lock(mutex_);
   if (const auto known = setups_.find(p); known != setups_.end()) return known->second;
   if (setups_.size() == most_setups) setups_.clear();
   const auto made = std::make_shared<setup>(*this);
-  prepare(p, vector, *made);
+  prepare(p, *made);
   return setups_[p] = made;
 }
 
@@ -118,7 +118,7 @@ WEFT_DEFINE bool cublaslt::describe(const strided& t, int r, index_t rows, index
   return false;
 }
 
-WEFT_DEFINE void cublaslt::prepare(const problem& p, const void* vector, setup& s) {
+WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
   const auto& [operand, sum, m, n, k, batch, t_left, t_right, ld_left, ld_right, ld_result, st_left, st_right,
                st_result, al_left, al_right, al_result, al_added, epilogue, of_vector, al_vector, tf32,
                adds] = p;
@@ -134,9 +134,9 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, const void* vector, setup& 
         "cublasLtMatmulDescSetAttribute");
   if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     set_attribute(s, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(epilogue));
-  if (vector) {
+  if (of_vector >= 0) {  // an address that is aligned like the vectors, so that the answer holds for all
     set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(static_cast<dtype>(of_vector)));
-    set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+    set_attribute(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(al_vector));
   }
   s.left = layout(type, t_left ? k : n, t_left ? n : k, ld_left, batch, st_left);
   s.right = layout(type, t_right ? m : k, t_right ? k : m, ld_right, batch, st_right);
@@ -161,7 +161,8 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, const void* vector, setup& 
   const cublasStatus_t status =
       heuristic(handle_, s.product, s.left, s.right, s.result, s.result, wish, 1, &best, &found);
   destroy_preference(wish);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  const bool has_steps = epilogue != CUBLASLT_EPILOGUE_DEFAULT || adds;  // to compute it without
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && !has_steps) check(status, "cublasLtMatmulAlgoGetHeuristic");
   s.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   s.algorithm = best.algo;
 }

@@ -208,12 +208,15 @@ class cuda_backend::recorded_graph final : public recorded_work {
 
 WEFT_DEFINE void cuda_backend::begin_recording() {
   const auto current = queue_.use();
-  if (!capturing_) capturing_.emplace(driver_, ordinal_);
-  begin_parts();
-  const CUresult result = driver_.begin_capture(capturing_->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-  if (result == CUDA_SUCCESS) return;
-  release(*end_parts());
-  driver_.check(result, "cuStreamBeginCapture");
+  begin_parts();  // from here on no other thread records
+  try {
+    if (!capturing_) capturing_.emplace(driver_, ordinal_);
+    driver_.check(driver_.begin_capture(capturing_->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                  "cuStreamBeginCapture");
+  } catch (const device_error&) {
+    release(*end_parts());
+    throw;
+  }
 }
 
 WEFT_DEFINE CUgraph cuda_backend::captured(bool keeps) {

@@ -247,8 +247,13 @@ WEFT_DEFINE void jit_backend::copy_together(std::span<const strided> from, std::
 WEFT_DEFINE void jit_backend::begin_parts() {
   if (checks_launches_) refuse_recording("waits after each launch, as WEFT_CHECK_LAUNCHES says");
   auto parts = std::make_unique<recorded_parts>();
-  parts->uploads.part(1, [this](std::size_t n) { return allocate_staging(n); });
   parts->keys = allocate(most_keys * sizeof(std::uint64_t));
+  try {
+    parts->uploads.part(1, [this](std::size_t n) { return allocate_staging(n); });
+  } catch (...) {
+    release(*parts);
+    throw;
+  }
   const std::lock_guard lock(mutex_);
   if (recorded_) {
     release(*parts);

@@ -2,6 +2,7 @@
 // Definitions of <weft/parallel/distributed_context.hpp>.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -176,7 +177,7 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
   require_recordable();
   const communication before = communicated();
   tensor_list parameters;
-  parallel::step_form form{statement, o.clip, loss_scale, recompute_programs};
+  parallel::step_form form{statement, o.clip, loss_scale, loss_weight, recompute_programs};
   for (const auto& [name, p] : local_) {
     parameters.push_back(p);
     form.memory.push_back(p->memory.data());
@@ -184,7 +185,13 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
   for (const auto& [name, b] : parallel_->buffers()) form.memory.push_back(b->memory.data());
   const tensor_list tensors = parallel::described_operands(read, form);
   parallel::step_graph* g = graphs_.find(form);
-  if (!g) g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors));
+  if (!g) {
+    for (const auto& p : read.blocks.parameters)
+      if (std::find(parameters.begin(), parameters.end(), p) == parameters.end())
+        refuse<usage_error>({"weft: step: a step with a parameter of shape ", p->extents,
+                             " in a block that the run does not train cannot be recorded (.graph = true)"});
+    g = &graphs_.add(std::make_unique<parallel::step_graph>(*this, form, tensors));
+  }
   const double mean = mean_factor(o);
   const auto all = [&] {
     parallel::step_graph::values v;

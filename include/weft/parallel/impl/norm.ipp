@@ -145,7 +145,7 @@ NATIVE_KERNEL {
         sum *= DOUBLE_OF_BITS((ulong)(rest + 1023) << 52);
       }
     }
-    f64 norm = sqrt(sum) / loss_scale * mean;
+    volatile f64 norm = sqrt(sum) / loss_scale * mean;  // rounded before it is added to
     if (clip > 0) {
       limit = clip / (norm + 1e-6);
       if (limit > 1) limit = 1;

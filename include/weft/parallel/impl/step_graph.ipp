@@ -80,7 +80,15 @@ WEFT_DEFINE tensor_list described_operands(const runtime::operands& read, step_f
   }
   for (const any_number& x : read.numbers) form.numbers.push_back(x.bits);
   for (const index_t size : read.sizes) form.numbers.push_back(size);
+  for (const any_number& x : read.blocks.numbers) form.numbers.push_back(x.bits);
   return each;
+}
+
+WEFT_DEFINE void require_unchanged(const runtime::operands& before, const runtime::operands& after) {
+  if (before.blocks.numbers == after.blocks.numbers && before.blocks.versions == after.blocks.versions)
+    return;
+  throw value_error("weft: step: the loss of a micro-batch changes what blocks of an earlier one hold, and "
+                    "all are made before the first is evaluated (.graph = true)");
 }
 
 WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list& read)
@@ -125,6 +133,7 @@ WEFT_DEFINE void step_graph::record(std::span<const context::random_state> begin
     values_ = {};
     throw;
   }
+  programs_ = context_.randomness().programs - begins.back().programs;
   draws_.clear();
   for (const context::random_state& d : draws) {
     std::size_t j = 0;
@@ -148,6 +157,9 @@ WEFT_DEFINE const step_graph::values& step_graph::replay(std::span<const context
     keys.push_back(context::random_key(begin, begin.programs + d.program));
   }
   work_->replay(keys);
+  context::random_state end = begins.back();
+  end.programs += programs_;
+  context_.set_randomness(end);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     parameters[i]->grad = gradients_[i] ? alias_of(*gradients_[i]) : nullptr;
   return values_;

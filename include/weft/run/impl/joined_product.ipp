@@ -37,7 +37,8 @@ inline index_t size_of_space(const kernel_args& k) {
 inline bool multiply_with_next(backend& device, const strided& a, const strided& b, const strided& c,
                                const lower::epilogue& how, const kernel_args& next) {
   const index_t columns = c.extents.last();
-  if (c.adds || c.size() == 0 || detail::size_of_space(next) != c.size() || !detail::is_contiguous(c) ||
+  if (a.type == dtype::f64 || c.adds || c.size() == 0 || detail::size_of_space(next) != c.size() ||
+      !detail::is_contiguous(c) ||
       next.pointer[how.product] != c.pointer || !detail::is_contiguous(next, how.product) ||
       !detail::is_contiguous(next, how.result))
     return false;
@@ -109,12 +110,15 @@ WEFT_DEFINE joined_product joined_product_of(const lower::plan_view& p, int step
   const lower::value_entry& result = p.values[static_cast<std::size_t>(base(product, 2))];
   const auto after = p.steps.subspan(static_cast<std::size_t>(step) + 1);
   if (!after.empty() && next_is_alone && result.output < 0 && result.last_step == step + 1 &&
-      is_kernel(after[0], kernel_division::elements) && after[0].outputs == 1)
+      is_kernel(after[0], kernel_division::elements) && after[0].outputs == 1) {
+    int argument = -1, reads = 0;  // of the product or views of it
     for (int i = 0; i < after[0].inputs; ++i)
-      if (base(after[0], i) == base(product, 2)) {
-        const lower::epilogue next = lower::epilogue_of(instructions_of(after[0]), i);
-        if (next.found()) return {step + 1, next, false};
-      }
+      if (base(after[0], i) == base(product, 2)) argument = i, ++reads;
+    if (reads == 1) {
+      const lower::epilogue next = lower::epilogue_of(instructions_of(after[0]), argument);
+      if (next.found()) return {step + 1, next, false};
+    }
+  }
   for (std::size_t f = 0; f < after.size(); ++f) {
     const lower::step_entry& s = after[f];
     if (!is_kernel(s, kernel_division::columns) || s.inputs != 1 || s.outputs != 1 ||
