@@ -6,7 +6,9 @@
 #include <map>
 #include <vector>
 
+#include <weft/comm/counting.hpp>
 #include <weft/comm/threads.hpp>
+#include <weft/device/counting.hpp>
 #include <weft/nn/transformer.hpp>
 #include <weft/parallel/context_parallel.hpp>
 #include <weft/weft.hpp>
@@ -68,4 +70,33 @@ TEST_CASE("activations of a rank fall with the number of ranks") {
   // sent and arrive, and those of queries. Of two ranks nothing arrives while there is something to compute.
   falls_with_ranks<policy<strategy::mesh<cp<ring>>>>({{2, 2 + 2 + 1}, {4, 2 * 2 + 3 * 2 + 1}});
   falls_with_ranks<policy<strategy::mesh<cp<ulysses>>>>({{2, 2}, {4, 2}});  // a tensor sent and received
+}
+
+namespace {
+/// What a forecast of a pass on a device with memory of its own, or of the host, says.
+template <class Plan>
+std::size_t forecast_peak(bool of_host) {
+  const device where(std::make_shared<counting_backend>(of_host));
+  counting_communicator nowhere(0, 2);
+  layer model;
+  to(model, where);
+  sgd optimizer;
+  auto run = bind<Plan>(model, optimizer, nowhere);
+  const index_t own = run.part_of_context(length).count();
+  const variable<float, extents<dyn, dyn, width>> x(
+      zeros<float>(extents<dyn, dyn, width>{1, own, width}, where));
+  tape steps(run);
+  steps.backward(steps.eval(mean(square(model(x)))));
+  return where.memory().figures().peak;
+}
+}  // namespace
+
+TEST_CASE("divided positions are forecast on devices that only count, of the host and not") {
+  const auto both = []<class Plan>(Plan) {
+    const std::size_t host = forecast_peak<Plan>(true), other = forecast_peak<Plan>(false);
+    CHECK(host > keys);
+    CHECK(other > keys);
+  };
+  both(policy<strategy::mesh<cp<ring>>>());
+  both(policy<strategy::mesh<cp<ulysses>>>());
 }
