@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <weft/comm/threads.hpp>

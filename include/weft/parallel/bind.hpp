@@ -118,7 +118,10 @@ class bound_run : public Context {
     using statement = std::remove_cvref_t<std::invoke_result_t<Loss&, index_t>>;
     std::vector<statement> losses;
     std::vector<context::random_state> begins;
-    runtime::operands read;
+    runtime::module_contents held, held_after;
+    runtime::operands read, read_after;
+    read.held = &held;
+    read_after.held = &held_after;
     losses.reserve(static_cast<std::size_t>(micro_batches));
     for (index_t j = 0; j < micro_batches; ++j) {
       begin_batch(j, micro_batches);
@@ -126,9 +129,10 @@ class bound_run : public Context {
       begins.push_back(this->randomness());
       runtime::append_operands(losses.back(), read);
     }
-    runtime::operands after;
-    for (const statement& l : losses) runtime::append_operands(l, after);
-    parallel::require_unchanged(read, after);
+    if (losses.size() > 1) {
+      for (const statement& l : losses) runtime::append_operands(l, read_after);
+      parallel::require_unchanged(held, held_after);
+    }
     const auto compute = [&] {
       tensor_list values;
       for (std::size_t j = 0; j < losses.size(); ++j) {

@@ -37,7 +37,7 @@ tensor_list described_operands(const runtime::operands& read, step_form& form);
 
 /// Throws value_error unless the blocks of losses hold the same `before` and `after` the losses of later
 /// micro-batches were made: all are evaluated after that.
-void require_unchanged(const runtime::operands& before, const runtime::operands& after);
+void require_unchanged(const runtime::module_contents& before, const runtime::module_contents& after);
 
 /// One recorded step.
 class step_graph {

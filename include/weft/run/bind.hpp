@@ -26,8 +26,8 @@ struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
-  module_contents blocks;      // which stand for their operands, and experts
-  bool check_versions = true;  // whether tensors must be unchanged since the expression was written
+  module_contents* held = nullptr;  // gets what blocks and experts hold; see append_operands
+  bool check_versions = true;       // whether tensors must be unchanged since the expression was written
 };
 
 namespace detail {
@@ -131,7 +131,7 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
-  append_contents(*n.blocks, to.blocks);
+  append_contents(*n.blocks, *to.held);
 }
 template <class F, class X, class Labels>
 void collect(const slices_node<F, X, Labels>& n, operands& to, scope& s) {
@@ -145,7 +145,7 @@ template <bool Renormalise, class Expert, class X, class P>
 void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.probabilities, to, s);
-  append_contents(*n.experts, to.blocks);
+  append_contents(*n.experts, *to.held);
 }
 template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
@@ -172,7 +172,7 @@ void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s)
 }  // namespace detail
 
 /// Appends the operands of `e` to those of other expressions. Expressions with boundaries (run/boundary.hpp)
-/// are allowed: what their blocks hold is appended, and the operands of blocks are left out.
+/// are allowed if `to.held` is set: it gets what their blocks hold, and the operands of blocks are left out.
 template <expression E>
 void append_operands(const E& e, operands& to) {
   detail::scope s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a module holds: the programs of modules that hold equal numbers, and tensors of equal elements, are
-// equal.
+// What a module holds besides the elements of its tensors. As long as it does not change, evaluating the
+// module executes the same programs, with the same numbers, in the same memory.
 //
 //   module_contents all;
 //   append_contents(blocks, all);

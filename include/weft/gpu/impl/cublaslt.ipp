@@ -161,8 +161,10 @@ WEFT_DEFINE void cublaslt::prepare(const problem& p, setup& s) {
   const cublasStatus_t status =
       heuristic(handle_, s.product, s.left, s.right, s.result, s.result, wish, 1, &best, &found);
   destroy_preference(wish);
-  const bool has_steps = epilogue != CUBLASLT_EPILOGUE_DEFAULT || adds;  // to compute it without
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED && !has_steps) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  // What follows the product can be computed in steps of its own instead, whatever the answer.
+  const bool has_alternative = epilogue != CUBLASLT_EPILOGUE_DEFAULT || adds;
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && !has_alternative)
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
   s.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   s.algorithm = best.algo;
 }

@@ -186,7 +186,7 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
   const tensor_list tensors = parallel::described_operands(read, form);
   parallel::step_graph* g = graphs_.find(form);
   if (!g) {
-    for (const auto& p : read.blocks.parameters)
+    for (const auto& p : read.held->parameters)
       if (std::find(parameters.begin(), parameters.end(), p) == parameters.end())
         refuse<usage_error>({"weft: step: a step with a parameter of shape ", p->extents,
                              " in a block that the run does not train cannot be recorded (.graph = true)"});

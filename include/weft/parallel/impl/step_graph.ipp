@@ -80,13 +80,13 @@ WEFT_DEFINE tensor_list described_operands(const runtime::operands& read, step_f
   }
   for (const any_number& x : read.numbers) form.numbers.push_back(x.bits);
   for (const index_t size : read.sizes) form.numbers.push_back(size);
-  for (const any_number& x : read.blocks.numbers) form.numbers.push_back(x.bits);
+  for (const any_number& x : read.held->numbers) form.numbers.push_back(x.bits);
   return each;
 }
 
-WEFT_DEFINE void require_unchanged(const runtime::operands& before, const runtime::operands& after) {
-  if (before.blocks.numbers == after.blocks.numbers && before.blocks.versions == after.blocks.versions)
-    return;
+WEFT_DEFINE void require_unchanged(const runtime::module_contents& before,
+                                   const runtime::module_contents& after) {
+  if (before.numbers == after.numbers && before.versions == after.versions) return;
   throw value_error("weft: step: the loss of a micro-batch changes what blocks of an earlier one hold, and "
                     "all are made before the first is evaluated (.graph = true)");
 }
