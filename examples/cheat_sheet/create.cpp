@@ -42,10 +42,10 @@ int main() {
   expect(x.size(), 6);
   //| x.ndim | x.dim() | x.ndim | -
   expect(x.static_shape.order, 2);
-  //| x.dtype | x.dtype() | x.dtype | Scalar
+  //| x.dtype | x.dtype() | x.dtype | Scalar | decltype(x)::value_type
   static_assert(std::is_same_v<decltype(x)::value_type, float>);
   //| x.to(torch.int32) | x.to(torch::kInt) | x.astype(np.int32) | x.cast<int>()
-  expect(cast<std::int32_t>(x * 0.5f), {0, 1, 1, 2, 2, 3});
+  expect(cast<std::int32_t>(x), {1, 2, 3, 4, 5, 6});
   //| x.tolist() | - | x.tolist() | -
   compiles(x.to_vector());
   //| x.sum().item() | x.sum().item<float>() | float(x.sum()) | x.sum()
@@ -56,6 +56,6 @@ int main() {
   x.mutable_data()[1 * 3 + 2] = 7;
   //| x.copy_(torch.tensor(values).view(2, 3)) | x.copy_(...) | x[:] = np.reshape(values, (2, 3)) | x = Map<...>(values)
   x.copy_from(values);
-  //| x.data_ptr() | x.data_ptr<float>() | x.ctypes.data | x.data()
+  //| x.data_ptr() | x.data_ptr<float>() | x.ctypes.data | x.data() | x.data()
   expect(x.data()[0], 1);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What the rows of the cheat sheets are checked with: tests/docs/check.py makes docs/cheat_sheets/ of them.
 //
-//   //| PyTorch | LibTorch | NumPy | Eigen          a row; "-" where there is none
+//   //| PyTorch | LibTorch | NumPy | Eigen          a row; "-" where there is none. A fifth cell is the part
+//                                                   of the code below that is shown
 //   expect(weft, {values});                         shown as `weft`, as compiles(weft) is; or a statement
 #pragma once
 

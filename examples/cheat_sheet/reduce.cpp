@@ -20,13 +20,13 @@ int main() {
   //| x.amax(1), x.amin(1) | x.amax(1), x.amin(1) | x.max(1), x.min(1) | x.rowwise().maxCoeff(), x.rowwise().minCoeff()
   expect(amax(x, dims<1>), {3, 6});
   expect(amin(x, dims<1>), {1, 4});
-  //| x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.maxCoeff(&row, &column)
+  //| x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | x.argmax(1), x.argmin() | -
   expect(argmax<1>(x), {2, 2});
   expect(argmin(x), {0});
   //| x.sort(1, descending=True)[0], x.argsort(1) | std::get<0>(x.sort(1, true)), x.argsort(1) | -np.sort(-x, 1), x.argsort(1) | -
   expect(sort<1, descending>(x), {3, 2, 1, 6, 5, 4});
   expect(argsort<1>(x), {0, 1, 2, 0, 1, 2});
-  //| values, indices = x.topk(2) | auto [values, indices] = x.topk(2) | - | -
+  //| values, indices = x.topk(2) | auto [values, indices] = x.topk(2) | - | - | auto [values, indices] = topk<-1, 2>(x)
   auto [values, indices] = topk<-1, 2>(x);
   expect(values, {3, 2, 6, 5});
   expect(indices, {2, 1, 2, 1});

@@ -14,13 +14,13 @@ int main() {
   expect(reshape<dyn>(x), {1, 2, 3, 4, 5, 6});
   //| x.T | x.t() | x.T | x.transpose()
   expect(transpose(x), {1, 4, 2, 5, 3, 6});
-  //| t.transpose(0, 1) | t.transpose(0, 1) | t.swapaxes(0, 1) | -
+  //| t.transpose(0, 1) | t.transpose(0, 1) | t.swapaxes(0, 1) | - | transpose<0, 1>(t)
   expect(sum(transpose<0, 1>(t), dims<1, 2>), {60, 92, 124});
-  //| t.permute(2, 0, 1) | t.permute({2, 0, 1}) | t.transpose(2, 0, 1) | -
+  //| t.permute(2, 0, 1) | t.permute({2, 0, 1}) | t.transpose(2, 0, 1) | - | permute<2, 0, 1>(t)
   expect(sum(permute<2, 0, 1>(t), dims<1, 2>), {60, 66, 72, 78});
   //| v.unsqueeze(0) | v.unsqueeze(0) | v[None] | v.transpose()
   expect(unsqueeze<0>(v), {7, 8, 9});
-  //| t.flatten(0, 1) | t.flatten(0, 1) | t.reshape(6, 4) | -
+  //| t.flatten(0, 1) | t.flatten(0, 1) | t.reshape(6, 4) | - | flatten<0, 1>(t)
   expect(sum(flatten<0, 1>(t), dims<1>), {6, 22, 38, 54, 70, 86});
   //| x.unflatten(1, (3, 1)) | x.unflatten(1, {3, 1}) | x.reshape(2, 3, 1) | -
   expect(unflatten<1, 3>(x), {1, 2, 3, 4, 5, 6});

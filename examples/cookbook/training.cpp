@@ -21,11 +21,10 @@ struct mlp {
 // [memory]
 /// Samples that are in memory.
 struct samples {
-  using fields = std::tuple<tensor<float, weft::extents<dyn, 4>>, tensor<float, weft::extents<dyn, 1>>>;
+  using fields = std::tuple<tensor<float, extents<dyn, 4>>, tensor<float, extents<dyn, 1>>>;
   std::vector<float> inputs, targets;   // 4 and 1 for each sample
 
   index_t size() const { return static_cast<index_t>(targets.size()); }
-  std::array<shape, 2> extents() const { return {shape{1, {4}}, shape{1, {1}}}; }
   void read(index_t i, float* input, float* target) const {
     std::copy_n(inputs.data() + 4 * i, 4, input);
     *target = targets[static_cast<std::size_t>(i)];

@@ -14,14 +14,12 @@ using namespace weft;
 // [dataset]
 /// Points on two spirals, and which spiral each is on.
 struct spirals {
-  using fields = std::tuple<tensor<float, weft::extents<dyn, 2>>,
-                            tensor<std::int32_t, weft::extents<dyn>>>;
+  using fields = std::tuple<tensor<float, extents<dyn, 2>>, tensor<std::int32_t, extents<dyn>>>;  // a batch
 
   index_t points;
   double phase = 0;
 
   index_t size() const { return points; }
-  std::array<shape, 2> extents() const { return {shape{1, {2}}, shape{}}; }   // of one sample
   void read(index_t i, float* point, std::int32_t* label) const {
     const double part = (static_cast<double>(i / 2) + phase) * 2 / static_cast<double>(points);
     const double turn = 9.0 * part;

@@ -14,7 +14,8 @@ A comment before a block of a page says where it comes from:
   <!-- output: examples/tutorial/tensors.cpp create -->   what the program prints after the line `-- create`
   <!-- error: tests/fail/matmul.cpp -->                   lines that the compiler prints, in this order
   <!-- table: examples/cheat_sheet/shapes.cpp numpy -->   rows `//| PyTorch | LibTorch | NumPy | Eigen` and what is
-                                                          expected or compiled after each
+                                                          expected or compiled after each, or what a fifth cell says,
+                                                          which must be a part of that
   <!-- sketch -->                                         code that is part of no program
 """
 import pathlib
@@ -86,6 +87,7 @@ def table(path, library):
         if not text.startswith("//|"):
             continue
         cells = [c.strip().replace("\\|", "|") for c in text[3:].split(" | ")]
+        wanted = cells.pop() if len(cells) == len(LIBRARIES) + 1 else None
         if len(cells) != len(LIBRARIES):
             raise ValueError(f"{path}:{i + 1}: {len(cells)} cells, not {len(LIBRARIES)}")
         if cells[column] == "same":
@@ -99,6 +101,10 @@ def table(path, library):
                 statements.append("")
             n += 1
         code = ", ".join(shown_code(c) for c in statements if c)
+        if wanted:
+            if wanted not in " ".join(statements):
+                raise ValueError(f"{path}:{i + 1}: {wanted} is not compiled after this row")
+            code = wanted
         bar = "&#124;"
         them, us = (c.replace("|", bar) for c in (cells[column], code))
         rows.append(f"| {cell(them)} | {cell(us)} |")

@@ -333,6 +333,49 @@ TEST_CASE("graphs: a step is recorded in the memory of the step before, whatever
   CHECK(fake_cuda::misuse() == "");
 }
 
+namespace {
+/// Whether a step of so many rows was a recorded one.
+template <class Run>
+bool is_replayed(small_run& r, Run& run, index_t rows) {
+  const long graphs = fake_cuda::calls("cuGraphLaunch");
+  const auto x = randn<float>(extents<dyn, 7>{rows, 7}, {.seed = 4}, r.d);
+  const auto labels = generate<std::int32_t>(extents<dyn>{rows}, [](index_t i) { return i % 3; }, r.d);
+  CHECK(std::isfinite(
+      run.step(1, [&](index_t) { return cross_entropy(r.model(x), labels); }, {.graph = true}).loss));
+  return fake_cuda::calls("cuGraphLaunch") > graphs;
+}
+}  // namespace
+
+TEST_CASE("graphs: a step whose memory went to others is executed once more before it is recorded") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  CHECK_FALSE(is_replayed(r, run, 4));
+  fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2);
+  const memory_figures before = r.d.memory().figures();
+  const buffer large = r.d.allocate(1 << 20);
+  CHECK(r.d.memory().figures().retries == before.retries + 1);
+  CHECK_FALSE(is_replayed(r, run, 4));
+  CHECK(is_replayed(r, run, 4));
+  fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 2);
+  const buffer larger = r.d.allocate(2 << 20);  // what is recorded keeps its memory
+  CHECK(is_replayed(r, run, 4));
+  CHECK(fake_cuda::misuse() == "");
+}
+
+TEST_CASE("graphs: of steps of ever other forms, the last four that came once hold memory") {
+  small_run r;
+  auto run = bind<>(r.model, r.optimizer, r.alone, {});
+  std::size_t blocks = 0;
+  for (index_t rows = 30; rows > 10; --rows) {
+    CHECK_FALSE(is_replayed(r, run, rows));
+    if (rows == 26) blocks = r.d.memory().figures().blocks;
+  }
+  CHECK(r.d.memory().figures().blocks == blocks);
+  for (index_t rows = 14; rows > 10; --rows) CHECK(is_replayed(r, run, rows));
+  CHECK_FALSE(is_replayed(r, run, 15));
+  CHECK(fake_cuda::misuse() == "");
+}
+
 TEST_CASE("graphs: what the driver does not allow in a capture is refused before it is asked") {
   const device d = nvidia();
   const buffer memory = d.allocate(64);

@@ -35,7 +35,9 @@ class communicator {
  public:
   virtual ~communicator() = default;
 
+  /// Of the back end: "threads", "gloo", "mpi", "nccl".
   virtual const char* name() const = 0;
+  /// The number of this rank, from 0 to size() - 1.
   virtual int rank() const = 0;
   virtual int size() const = 0;
 

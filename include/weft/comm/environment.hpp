@@ -27,7 +27,7 @@ struct launch {
 
 /// Exit codes of ranks, as launchers interpret them (examples/launch).
 namespace exit_codes {
-/// The job succeeded; a rank failed; the command line was wrong; other ranks failed; interrupted by SIGINT.
+/// The job succeeded; a rank failed; the command line was wrong; other ranks failed; ended by a signal.
 inline constexpr int done = 0, failed = 1, bad_use = 2, others_failed = 3, interrupted = 130;
 }
 

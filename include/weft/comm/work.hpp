@@ -43,7 +43,10 @@ class work {
   /// Waits for the operation, ignoring errors.
   ~work() { finish(); }
 
+  /// Whether it has succeeded or failed.
   bool is_completed() const;
+  /// Waits for the operation, no longer than its time-out. Throws timeout_error after that, and comm_error if
+  /// a rank has failed or called another operation.
   void wait() const { wait(limit_); }
   void wait(std::chrono::milliseconds limit) const;
   /// Waits, ignoring errors, so that memory that the operation uses can be freed.
@@ -61,6 +64,7 @@ class work {
     recorder_ = std::move(r);
     record_ = record;
   }
+  /// What `wait` would throw; null while the operation is under way, and if it has succeeded.
   std::exception_ptr exception() const { return state_ && state_->poll() ? state_->failure() : nullptr; }
 
  private:

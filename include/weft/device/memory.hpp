@@ -89,16 +89,19 @@ class caching_allocator {
 
   /// Blocks for one user, as recorded work that goes on using them: while a thread has the pool open, what it
   /// allocates comes from here, or else from the cached blocks, and what it frees goes here. Nobody else gets
-  /// these blocks before the pool ends.
+  /// these blocks before the pool ends or, if it is not sealed, the device has no more memory.
   class private_pool {
    public:
-    explicit private_pool(caching_allocator& of) : of_(of) {}
+    explicit private_pool(caching_allocator& of);
     private_pool(const private_pool&) = delete;
     private_pool& operator=(const private_pool&) = delete;
     ~private_pool();
     /// Only one pool of an allocator can be open at a time: another thread waits.
     void open();
     void close() noexcept;
+    /// From now on the pool keeps its free blocks, whoever needs memory. False, and nothing is sealed, if it
+    /// has lost some since it was made or last asked.
+    bool seal();
 
    private:
     friend caching_allocator;
@@ -108,9 +111,12 @@ class caching_allocator {
       if (most > free_.capacity()) free_.reserve(2 * most);
     }
     memory_block* take(std::size_t granted);
+    /// Gives all free blocks to the allocator.
+    void yield() noexcept;
 
     caching_allocator& of_;
     std::vector<memory_block*> free_;
+    bool sealed_ = false, yielded_ = false;
   };
 
  private:
@@ -156,6 +162,7 @@ class caching_allocator {
   bool tried_range_ = false;
   char* range_ = nullptr;
   std::size_t range_bytes_ = 0;
+  std::vector<private_pool*> private_pools_;
   std::mutex opening_;  // held while a private pool is open
   private_pool* open_ = nullptr;
   std::thread::id user_;  // who has opened it

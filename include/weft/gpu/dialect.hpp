@@ -20,7 +20,7 @@ inline constexpr const char* opencl_dialect = R"(
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #define HAS_DOUBLE 1
 #endif
-#define KERNEL __kernel void
+#define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void
 #define FUNCTION
 #define GLOBAL __global
 #define SHARED __local

@@ -16,6 +16,11 @@ inline constexpr index_t merged_by_item = 16;
 inline constexpr const char* zero_text = R"(
     out0_store(item, 0);)";
 
+/// Each item is an index of a row without elements.
+inline constexpr const char* checked_sum_row_text = R"(
+    long row = in0_load(in0_offset(item));
+    if (row < 0 || row >= out0_extent(0)) fault();)";
+
 /// Each item is a column of the rows, which are added up in memory.
 inline constexpr const char* index_add_text = R"(
     for (long n = 0; n < in0_size; ++n) {

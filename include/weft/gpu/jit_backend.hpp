@@ -262,9 +262,6 @@ const strided& operand(const native_operands& operands, int k);
 [[gnu::cold]] std::string native_source(const native_text& by, const native_operands& operands,
                                         bool reads_keys);
 
-/// Runs a native op by its texts, compiled at the first call for these types and orders. Throws device_error
-/// if it has none.
-/// Queues one kernel of a native op.
 }  // namespace weft::gpu
 
 #ifndef WEFT_COMPILED

@@ -11,6 +11,11 @@ inline constexpr const char* checked_index_text = R"(
     if (!skips && (index < 0 || index >= attribute(0))) { fault(); continue; }
     out0_store(item, skips ? -1 : (int)index);)";
 
+/// Each item is an index into a table whose rows have no elements.
+inline constexpr const char* checked_row_text = R"(
+    long row = in1_load(in1_offset(item));
+    if (row < 0 || row >= in0_extent(0)) fault();)";
+
 /// Each item is an element of the result.
 inline constexpr const char* index_select_text = R"(
     long size = 1;

@@ -40,6 +40,8 @@ struct linear {
   parameter<extents<Out>, float, typename Division::bias> bias =
       detail::parameter_if_static<Out>(starting(In));
 
+  /// For `in` and `out` features, with parameters on `where`. Throws shape_error if an extent of the type is
+  /// another one.
   static linear create(index_t in, index_t out, const device& where = default_device()) {
     return {make_parameter(extents<Out, In>{out, in}, starting(in), where),
             make_parameter(extents<Out>{out}, starting(in), where)};
@@ -57,6 +59,7 @@ struct linear_without_bias {
   parameter<extents<Out, In>, float, typename Division::template weight<0, 1>> weight =
       detail::parameter_if_static<Out, In>(linear<In, Out>::starting(In));
 
+  /// As linear::create.
   static linear_without_bias create(index_t in, index_t out, const device& where = default_device()) {
     return {make_parameter(extents<Out, In>{out, in}, linear<In, Out>::starting(in), where)};
   }
@@ -71,6 +74,7 @@ struct embedding_table {
   parameter<extents<Rows, Features>, float, Division> weight =
       detail::parameter_if_static<Rows, Features>(init::normal(1));
 
+  /// Of `rows` rows of `features`, on `where`. Throws shape_error if an extent of the type is another one.
   static embedding_table create(index_t rows, index_t features, const device& where = default_device()) {
     return {make_parameter(extents<Rows, Features>{rows, features}, init::normal(1), where)};
   }
@@ -92,6 +96,7 @@ struct layer_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
   parameter<extents<Features>> bias = detail::parameter_if_static<Features>(init::constant(0));
 
+  /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
   static layer_normalization create(index_t features, const device& where = default_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where),
             make_parameter(extents<Features>{features}, init::constant(0), where)};
@@ -105,6 +110,7 @@ template <index_t Features = dyn, class Epsilon = default_epsilon>
 struct rms_normalization {
   parameter<extents<Features>> weight = detail::parameter_if_static<Features>(init::constant(1));
 
+  /// For `features` features, on `where`. Throws shape_error if the extent of the type is another one.
   static rms_normalization create(index_t features, const device& where = default_device()) {
     return {make_parameter(extents<Features>{features}, init::constant(1), where)};
   }

@@ -42,6 +42,7 @@ struct feed_forward {
   linear<C, Hidden, divided::columns<>> in;
   linear<Hidden, C, divided::rows<>> out;
 
+  /// For `features` features and `hidden` between, on `where`.
   static feed_forward create(index_t features, index_t hidden, const device& where = default_device()) {
     return {decltype(in)::create(features, hidden, where), decltype(out)::create(hidden, features, where)};
   }

@@ -420,8 +420,8 @@ constexpr auto flatten(X x) {
   return apply<op::flatten, attr<first, last>>(std::move(x));
 }
 
-/// Part I of Parts equal parts of dim Dim. An extent that Parts does not divide is an error (torch.chunk
-/// makes the last part smaller).
+/// Part I of Parts equal parts of dim Dim. An extent that Parts does not divide does not compile, or throws
+/// shape_error at evaluation if it is known only then (torch.chunk makes the last part smaller).
 template <index_t Dim, index_t Parts, index_t I, expression X>
 constexpr auto chunk(X x) {
   constexpr int dim = normalized_dim(Dim, X::static_shape.order);

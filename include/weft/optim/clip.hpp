@@ -128,8 +128,9 @@ void scale_gradients(const Parameters& parameters, double factor, context& c = d
 }
 
 /// Scales all gradients so that their 2-norm together is at most `limit`, and returns the norm before:
-/// torch.nn.utils.clip_grad_norm_. If the norm is NaN all gradients become NaN. Throws value_error if the
-/// limit is negative or NaN. Waits for the device.
+/// torch.nn.utils.clip_grad_norm_. Gradients of several backward passes are clipped as the sum that they are.
+/// A limit of 0 makes all of them 0 (step_options::clip = 0 means no limit). If the norm is NaN all gradients
+/// become NaN. Throws value_error if the limit is negative or NaN. Waits for the device.
 template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_norm", limit);

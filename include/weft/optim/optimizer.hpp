@@ -29,7 +29,9 @@ struct sgd {
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
 
-  /// update_parameters(*this, model, scale, c).
+  /// Updates every parameter that has a gradient, which is multiplied by `scale`, and drops the gradients
+  /// (update_parameters). `c` is on the device of the model. Throws usage_error if no parameter has a
+  /// gradient, value_error if a setting is out of range.
   template <class Model>
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);
@@ -92,7 +94,9 @@ struct adamw {
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
 
-  /// update_parameters(*this, model, scale, c).
+  /// Updates every parameter that has a gradient, which is multiplied by `scale`, and drops the gradients
+  /// (update_parameters). `c` is on the device of the model. Throws usage_error if no parameter has a
+  /// gradient, value_error if a setting is out of range.
   template <class Model>
   void step(Model& model, double scale = 1, context& c = default_context()) {
     update_parameters(*this, model, scale, c);

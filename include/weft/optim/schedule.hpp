@@ -12,7 +12,7 @@
 namespace weft {
 
 /// Linear warm-up lr (s + 1) / warmup, then constant, or a cosine from lr to 0 at `steps` (Loshchilov and
-/// Hutter, 2017), or lr times `gamma` every `every` steps.
+/// Hutter, 2017), or lr times gamma^(s / every), in which the steps of the warm-up count.
 struct schedule {
   enum class shape { constant, cosine, step };
   shape kind = shape::constant;

@@ -49,7 +49,8 @@ class step_graph {
   step_graph& operator=(const step_graph&) = delete;
 
   const step_form& form() const { return form_; }
-  bool is_warm() const { return warm_; }
+  /// Whether the step can be recorded: it was executed, and the memory that it needed is still kept for it.
+  bool is_warm() { return is_recorded() || (warm_ && pool_.seal()); }
   bool is_recorded() const { return work_ != nullptr; }
 
   /// What a step computes: the losses of its micro-batches, the gradients that it leaves in parameters, and
@@ -96,6 +97,7 @@ class step_graphs {
   step_graph& add(std::unique_ptr<step_graph> g);
 
  private:
+  static constexpr std::ptrdiff_t most_unrecorded = 4;
   static constexpr std::size_t most = 16;  // the oldest is dropped
   std::vector<std::unique_ptr<step_graph>> all_;
 };

@@ -52,8 +52,8 @@ namespace recompute {
 struct none {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::written; }
 };
-/// Recomputes norms and activations as well, before the product that reads them: a few percent of the time
-/// for a third of the memory of a transformer block. To recompute whole blocks use
+/// Recomputes norms and activations as well, before the product that reads them: a few percent more time for
+/// a quarter less memory of activations (docs/performance.md). To recompute whole blocks use
 /// context::recompute_programs.
 struct selective {
   static constexpr void choose(detail::chosen_options& o) { o.saved = saving::products; }

@@ -45,7 +45,7 @@ class context {
   backend& engine() const { return engine_ ? *engine_ : *device_; }
 
   /// How many programs of a tape, counted from the first, save only their operands and recompute the rest in
-  /// backward: less memory for up to a third more time, with the same bits. Recomputing the last program of a
+  /// backward: less memory for about a third more time, with the same bits. Recomputing the last program of a
   /// pass saves nothing, as backward reads its values at once.
   int recompute_programs = 0;
   static constexpr int every_program = std::numeric_limits<int>::max();
@@ -56,6 +56,7 @@ class context {
   /// Weight of this rank's loss: 0 for a batch that is computed only so that ranks stay in step.
   double loss_weight = 1;
 
+  /// Seed of the random numbers of this context's programs, as those of dropout.
   std::uint64_t seed = 0;
 
   /// Sets the step on which random numbers depend. Within a step each executed program draws other numbers;
@@ -193,7 +194,7 @@ class context_for<Options, Device> : public context {
   explicit context_for(const device_options& o = {}) : context(Device::where(o)) {}
 };
 /// A context whose programs are compiled with other choices than the default, and which may choose the
-/// device.
+/// device. It moves nothing there: `to(model, c.where())` moves a model, and data is made on c.where().
 ///   context_in<precision::bf16> c;
 ///   context_in<on<cuda>, precision::bf16> second({.device = 1});
 ///   tape steps(c);

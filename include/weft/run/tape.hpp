@@ -15,8 +15,9 @@
 
 namespace weft {
 
-/// Records the expressions that it evaluates, and differentiates them in reverse order. `InParts`: backward
-/// computes the gradients of inputs, and backward_weights(), which must follow, those of parameters.
+/// Records the expressions that it evaluates, and differentiates them in reverse order; `backward`, `size`
+/// and `clear` are those of its base. `InParts`: backward computes the gradients of inputs, and
+/// backward_weights(), which must follow, those of parameters.
 template <class Options = program_options<>, bool InParts = false>
 class tape : public tape_entries {
  public:

@@ -75,13 +75,17 @@ class tensor : public expression_base {
                                           "expression, steps.eval(e) on a tape");
   }
 
+  /// False of a handle that refers to no tensor: every other member throws usage_error then.
   bool defined() const { return state_ != nullptr; }
+  /// What handles of the same elements share.
   const std::shared_ptr<tensor_state>& state() const {
     if (!state_) detail::refuse_undefined(dtype_of<T>, static_shape);
     return state_;
   }
   const shape& extents() const { return state()->whole(); }
+  /// The extent of a dim; -1 is the last one. Throws value_error for a dim that there is not.
   index_t extent(int dim) const { return extents()[detail::checked_dim(extents(), dim)]; }
+  /// The number of elements.
   index_t size() const { return extents().size(); }
 
   /// The expression select<0>(*this, i): x[i] without the first dim. Negative indices count from the right.
@@ -100,28 +104,32 @@ class tensor : public expression_base {
     return data()[detail::checked_position(extents(), at)];
   }
 
-  /// Copies the elements to the host, in row-major order.
+  /// Copies the elements to the host, in row-major order. Waits for the device. Throws value_error if what
+  /// computes them found an invalid operand, as an index out of range, on a device that did not wait.
   std::vector<T> to_vector() const {
     static_assert(!std::is_same_v<T, bool>, "weft: to_vector of bool: use copy_to");
     std::vector<T> host(static_cast<std::size_t>(size()));
     copy_to(host.data());
     return host;
   }
+  /// The same to `host`, which has room for size() elements.
   void copy_to(T* host) const {
     detail::download_to(*state(), host);
   }
-  /// Sets all elements. Evaluating an expression of this tensor written before throws value_error.
+  /// Sets all size() elements, in row-major order. Evaluating an expression of this tensor written before
+  /// throws value_error.
   void copy_from(const T* host) {
     detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
     ++state()->version;
   }
+  /// The same. Throws shape_error for another number of elements.
   void copy_from(const std::vector<T>& host) {
     detail::require_elements(*state(), "copy_from", static_cast<index_t>(host.size()));
     copy_from(host.data());
   }
 
-  /// The only element of a tensor of size 1.
+  /// The only element. Waits for the device, as to_vector does. Throws shape_error if the size is not 1.
   T item() const {
     detail::require_elements(*state(), "item", 1);
     T value;
@@ -153,6 +161,7 @@ class tensor : public expression_base {
   tensor<T, Extents> grad() const {
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
+  /// Drops the gradient: grad() is undefined until the next backward pass.
   void zero_grad() { state()->grad.reset(); }
 
   /// Calls f(gradient) in every backward pass: for a value computed on the tape, when its gradient is

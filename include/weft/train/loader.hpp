@@ -20,14 +20,47 @@
 
 namespace weft {
 
+namespace detail {
+/// The extents of a sample that the type of a batch has, whose first dim is the batch.
+constexpr shape sample_of(const shape& batch) {
+  shape s;
+  for (int d = 1; d < batch.order; ++d) s.append(batch[d]);
+  return s;
+}
+template <class Fields>
+inline constexpr bool samples_are_static = false;
+template <class... F>
+inline constexpr bool samples_are_static<std::tuple<F...>> = (sample_of(F::static_shape).is_static() && ...);
+
+template <class D>
+concept says_extents = requires(const D& d) {
+  { d.extents() } -> std::convertible_to<std::array<shape, std::tuple_size_v<typename D::fields>>>;
+};
+
+/// The extents of a sample of each field.
+template <class D, class Fields = typename D::fields>
+auto sample_extents(const D& data) {
+  return [&]<std::size_t... K>(std::index_sequence<K...>) -> std::array<shape, sizeof...(K)> {
+    if constexpr (says_extents<D>) return data.extents();
+    else return {sample_of(std::tuple_element_t<K, Fields>::static_shape)...};
+  }(std::make_index_sequence<std::tuple_size_v<Fields>>());
+}
+}  // namespace detail
+
 /// Numbered samples. `fields` is a tuple of the tensor types of a batch, whose first dim is the batch;
-/// extents() returns the other dims of each; read(i, p, q, ...) writes sample i to memory of those sizes, one
-/// pointer per field. `read` is called by a thread of the loader.
+/// read(i, p, q, ...) writes sample i, one pointer per field, and is called by a thread of the loader. If
+/// types do not have the other dims, extents() returns them for each field.
+///
+///   struct squares {
+///     using fields = std::tuple<tensor<float, extents<dyn, 1>>, tensor<float, extents<dyn, 1>>>;
+///     index_t size() const { return 100; }
+///     void read(index_t i, float* x, float* y) const { *x = 0.01f * i, *y = *x * *x; }
+///   };
 template <class D>
 concept dataset = requires(const D& d) {
   typename D::fields;
   { d.size() } -> std::convertible_to<index_t>;
-  { d.extents() } -> std::convertible_to<std::array<shape, std::tuple_size_v<typename D::fields>>>;
+  requires detail::samples_are_static<typename D::fields> || detail::says_extents<D>;
 };
 
 /// The batches of a step that belong to a rank, if ranks and micro-batches share a step. A step consists of
@@ -214,7 +247,15 @@ class loader {
 
   template <std::size_t... K>
   static void read(const D& data, request& r, std::index_sequence<K...>) {
-    const std::array<shape, count> extents = data.extents();
+    constexpr bool reads = requires { data.read(index_t{}, static_cast<element_of<K>*>(nullptr)...); };
+    static_assert(reads, "weft: loader: the dataset needs void read(index_t i, T* to...) const, with one "
+                         "pointer for each of its fields, to elements of the field's type");
+    if constexpr (!reads) return;
+    else read_samples(data, r, std::index_sequence<K...>());
+  }
+  template <std::size_t... K>
+  static void read_samples(const D& data, request& r, std::index_sequence<K...>) {
+    const std::array<shape, count> extents = detail::sample_extents(data);
     (r.fields[K].resize(r.samples.size() * static_cast<std::size_t>(extents[K].size()) *
                         sizeof(element_of<K>)),
      ...);
@@ -224,7 +265,7 @@ class loader {
   }
 
   batch on_device(const request& r, index_t size) const {
-    const std::array<shape, count> extents = data_->extents();
+    const std::array<shape, count> extents = detail::sample_extents(*data_);
     return [&]<std::size_t... K>(std::index_sequence<K...>) {
       return batch{[&] {
         shape s{1, {size}};

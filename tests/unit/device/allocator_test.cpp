@@ -425,6 +425,35 @@ TEST_CASE("allocator: out of memory says what was asked, what is held, and by wh
   CHECK(memory_summary(d).find("wte.weight") == std::string::npos);
 }
 
+TEST_CASE("allocator: a private pool gives free blocks away where memory is short, unless it is sealed") {
+  using private_pool = caching_allocator::private_pool;
+  const device d(std::make_shared<strict_device>(10 * mebibyte, 0), {});
+  const auto free_in = [&](private_pool& pool, std::size_t bytes) {
+    pool.open();
+    { const buffer b = d.allocate(bytes); }
+    pool.close();
+  };
+  private_pool first(d.memory()), second(d.memory());
+  free_in(first, 4 * mebibyte);
+  free_in(second, 3 * mebibyte);
+  const buffer small = d.allocate(2 * mebibyte);  // of what is left
+  CHECK(d.memory().figures().reserved == 9 * mebibyte);
+  CHECK(first.seal());
+  buffer b = d.allocate(3 * mebibyte);
+  CHECK(d.memory().figures().reserved == 9 * mebibyte);
+  CHECK(d.memory().figures().failures == 0);
+  CHECK_FALSE(second.seal());
+  CHECK_THROWS_AS((void)d.allocate(4 * mebibyte), out_of_memory_error);  // which the first one has
+  first.open();
+  CHECK(d.allocate(4 * mebibyte));
+  first.close();
+  CHECK(first.seal());
+  b = {};
+  free_in(second, 3 * mebibyte);
+  CHECK(second.seal());
+  CHECK_THROWS_AS((void)d.allocate(3 * mebibyte), out_of_memory_error);
+}
+
 TEST_CASE("allocator: options as text, and what is wrong with them") {
   const auto o = memory_options::parse(
       "max_split_size_mb:128,garbage_collection_threshold:0.8,expandable_segments:true");

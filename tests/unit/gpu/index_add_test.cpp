@@ -146,15 +146,16 @@ TEST_CASE("sums of rows by index: an invalid index is refused, once") {
   const device* const d = tested_device();
   if (!d) return;
   for (const index_t bad : {index_t{-1}, index_t{6}, index_t{1} << 40, -(index_t{1} << 40)})
-    for (const index_t count : {20, 200}) {
+    for (const auto [count, columns] : {std::pair{20, 2}, {200, 2}, {20, 0}, {200, 0}}) {
       CAPTURE(bad);
-      const sums of{count, 6, 2, [=](index_t n) { return n == 13 ? bad : n % 6; }};
+      CAPTURE(columns);
+      const sums of{count, 6, columns, [=](index_t n) { return n == 13 ? bad : n % 6; }};
       std::string said;
       try {
         on_device<float, std::int64_t>(*d, of);
       } catch (const value_error& e) { said = e.what(); }
       CHECK(said == "weft: index_add: an index is out of range");
-      const sums fine{count, 6, 2, [](index_t n) { return n % 6; }};
+      const sums fine{count, 6, columns, [](index_t n) { return n % 6; }};
       CHECK_NOTHROW(on_device<float, std::int64_t>(*d, fine));
     }
 }

@@ -31,6 +31,22 @@ struct numbers {
   }
 };
 
+/// The same, whose types say the extents of a sample.
+struct grids {
+  using fields = std::tuple<tensor<std::int32_t, extents<dyn>>, tensor<float, extents<dyn, 3, 2>>>;
+  index_t size() const { return 7; }
+  void read(index_t i, std::int32_t* number, float* grid) const {
+    *number = static_cast<std::int32_t>(i);
+    for (int e = 0; e < 6; ++e) grid[e] = static_cast<float>(10 * i + e);
+  }
+};
+struct of_any_size {
+  using fields = std::tuple<tensor<float, extents<dyn, dyn>>>;
+  index_t size() const { return 7; }
+  void read(index_t, float*) const {}
+};
+static_assert(dataset<numbers> && dataset<grids> && !dataset<of_any_size>);
+
 std::string file_with(const char* name, const std::vector<std::uint8_t>& bytes) {
   const auto path = std::filesystem::temp_directory_path() / name;
   std::ofstream(path, std::ios::binary)
@@ -39,6 +55,21 @@ std::string file_with(const char* name, const std::vector<std::uint8_t>& bytes) 
 }
 
 }  // namespace
+
+TEST_CASE("a data set without extents() has those of its types") {
+  loader batches(grids{}, {.batch = 4});
+  index_t next = 0;
+  for (auto [number, grid] : batches) {
+    CHECK(grid.extents() == shape{3, {number.extent(0), 3, 2}});
+    const std::vector<float> all = grid.to_vector();
+    for (index_t i = 0; i < number.extent(0); ++i, ++next) {
+      CHECK(number(i) == next);
+      for (index_t e = 0; e < 6; ++e)
+        CHECK(all[static_cast<std::size_t>(6 * i + e)] == static_cast<float>(10 * next + e));
+    }
+  }
+  CHECK(next == 7);
+}
 
 TEST_CASE("a pass takes every sample once, the last batch may be smaller") {
   for (int prefetch : {0, 3}) {

@@ -111,11 +111,17 @@ WEFT_DEFINE memory_block& caching_allocator::obtain(std::size_t granted, const c
   }
   ++figures_.retries;
   await_uses(true);
-  if (memory_block* const found = pool_->take(granted)) return *found;
-  trim(0);
-  try {
-    return *request(granted);
-  } catch (const out_of_memory_error& e) { refuse(e, granted, what); }
+  for (bool yields = false;; yields = true) {
+    if (yields)
+      for (private_pool* p : private_pools_) p->yield();
+    if (memory_block* const found = pool_->take(granted)) return *found;
+    trim(0);
+    try {
+      return *request(granted);
+    } catch (const out_of_memory_error& e) {
+      if (yields) refuse(e, granted, what);
+    }
+  }
 }
 
 WEFT_DEFINE memory_block* caching_allocator::request(std::size_t granted) {
@@ -255,9 +261,28 @@ WEFT_DEFINE void caching_allocator::private_pool::close() noexcept {
   of_.opening_.unlock();
 }
 
+WEFT_DEFINE caching_allocator::private_pool::private_pool(caching_allocator& of) : of_(of) {
+  const std::lock_guard lock(of_.mutex_);
+  of_.private_pools_.push_back(this);
+}
+
 WEFT_DEFINE caching_allocator::private_pool::~private_pool() {
   const std::lock_guard lock(of_.mutex_);
+  std::erase(of_.private_pools_, this);
   for (memory_block* block : free_) of_.pool_->give(*block);
+}
+
+WEFT_DEFINE bool caching_allocator::private_pool::seal() {
+  const std::lock_guard lock(of_.mutex_);
+  sealed_ = !std::exchange(yielded_, false);
+  return sealed_;
+}
+
+WEFT_DEFINE void caching_allocator::private_pool::yield() noexcept {
+  if (sealed_ || free_.empty()) return;
+  for (memory_block* block : free_) of_.pool_->give(*block);
+  free_.clear();
+  yielded_ = true;
 }
 
 WEFT_DEFINE memory_block* caching_allocator::private_pool::take(std::size_t granted) {

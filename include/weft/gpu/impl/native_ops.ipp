@@ -12,6 +12,7 @@ namespace detail {
 
 WEFT_DEFINE std::vector<native_text> index_add_texts(const native_operands& o, const group_limits& limits) {
   const sorted_rows by(o);
+  if (by.columns == 0) return {{checked_sum_row_text, by.count}};
   std::vector<native_text> texts;
   if (!o.out[0].adds) texts.push_back({zero_text, o.out[0].size()});
   if (!o.scratch || !by.sorts()) {
@@ -36,7 +37,9 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
   const index_t elements = o.out.empty() ? 0 : o.out[0].size();
   switch (code.op) {
     case native_op::checked_index: return {{checked_index_text, elements}};
-    case native_op::index_select: return {{index_select_text, elements}};
+    case native_op::index_select:
+      if (elements == 0) return {{checked_row_text, o.in[1].size()}};
+      return {{index_select_text, elements}};
     case native_op::index_add: return detail::index_add_texts(o, limits);
     case native_op::gather: return {{gather_text, elements}};
     case native_op::scatter_sum: return {{scatter_sum_text, detail::lines_of_result(o)}};

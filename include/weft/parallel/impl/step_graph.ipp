@@ -101,8 +101,9 @@ WEFT_DEFINE step_graph::step_graph(context& c, step_form form, const tensor_list
 WEFT_DEFINE const step_graph::values& step_graph::warm_up(const tensor_list& parameters,
                                                           const std::function<values()>& compute) {
   const detail::open_pool open(pool_);
-  values_ = compute();
+  values_ = {};
   gradients_.clear();
+  values_ = compute();
   for (const auto& p : parameters) gradients_.push_back(p->grad);
   warm_ = true;
   return values_;
@@ -172,7 +173,11 @@ WEFT_DEFINE step_graph* step_graphs::find(const step_form& form) {
 }
 
 WEFT_DEFINE step_graph& step_graphs::add(std::unique_ptr<step_graph> g) {
-  if (all_.size() == most) all_.erase(all_.begin());
+  const auto is_unrecorded = [](const auto& one) { return !one->is_recorded(); };
+  auto oldest = all_.size() == most ? all_.begin() : all_.end();
+  if (std::count_if(all_.begin(), all_.end(), is_unrecorded) == most_unrecorded)
+    oldest = std::find_if(all_.begin(), all_.end(), is_unrecorded);
+  if (oldest != all_.end()) all_.erase(oldest);
   return *all_.emplace_back(std::move(g));
 }
 
