@@ -65,8 +65,9 @@ int main() {
   expect(where(a > 0, a, 0), {1, 0, 3});
   //| a.masked_fill(a < 0, 9) | a.masked_fill(a < 0, 9) | np.where(a < 0, 9, a) | (a < 0).select(9, a)
   expect(where(a < 0, 9, a), {1, 9, 3});
-  //| a.isnan() | a.isnan() | np.isnan(a) | a.isNaN()
-  expect(a != a, {0, 0, 0});
+  //| a.isnan(), a.isfinite() | a.isnan(), a.isfinite() | np.isnan(a), np.isfinite(a) | a.isNaN(), a.isFinite()
+  expect(isnan(a), {0, 0, 0});
+  expect(isfinite(a), {1, 1, 1});
   //| F.relu(a), F.gelu(a), F.silu(a) | torch::relu(a), torch::gelu(a), torch::silu(a) | - | -
   expect(relu(a), {1, 0, 3});
   expect(gelu(a), {0.841345, -0.0455003, 2.99595});

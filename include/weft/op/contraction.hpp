@@ -76,18 +76,41 @@ struct matmul : rule<2> {
 
 namespace weft {
 
+namespace detail {
+/// A vector on the left of a product is a row, one on the right a column.
+template <expression A>
+constexpr auto left_matrix(A a) {
+  if constexpr (A::static_shape.order == 1) return unsqueeze<0>(std::move(a));
+  else return a;
+}
+template <expression B>
+constexpr auto right_matrix(B b) {
+  if constexpr (B::static_shape.order == 1) return unsqueeze<1>(std::move(b));
+  else return b;
+}
+}  // namespace detail
+
 /// Whether matmul accepts these operands.
 template <class A, class B>
-concept matmul_compatible = accepts<op::matmul, attr<>, A, B>;
+concept matmul_compatible =
+    expression<A> && expression<B> &&
+    accepts<op::matmul, attr<>, decltype(detail::left_matrix(std::declval<A>())),
+            decltype(detail::right_matrix(std::declval<B>()))>;
 
-/// Matrix product over the last two dims: [..., M, K] x [..., K, N] -> [..., M, N]; batch dims broadcast, as
-/// in torch.matmul. Both operands have at least two dims and one floating type; of bf16 and f16 sums are
-/// formed in f32 and rounded once. Static extents that do not fit do not compile; dynamic ones throw
-/// shape_error at evaluation. Transposed operands are read by their strides, without a copy. Cost: 2 M N K
-/// operations per batch element.
+/// Matrix product over the last two dims, as torch.matmul: [..., M, K] x [..., K, N] -> [..., M, N]; batch
+/// dims broadcast. A vector [K] on the left is a row, on the right a column, and the result has no such dim:
+/// [..., M, K] x [K] -> [..., M], [K] x [..., K, N] -> [..., N], [K] x [K] -> []. Both operands have one
+/// floating type; of bf16 and f16 sums are formed in f32 and rounded once. Static extents that do not fit do
+/// not compile; dynamic ones throw shape_error at evaluation. Transposed operands are read by their strides,
+/// without a copy. Cost: 2 M N K operations per batch element.
 template <expression A, expression B>
 constexpr auto matmul(A a, B b) {
-  return apply<op::matmul>(std::move(a), std::move(b));
+  constexpr bool row = A::static_shape.order == 1, column = B::static_shape.order == 1;
+  auto product =
+      apply<op::matmul>(detail::left_matrix(std::move(a)), detail::right_matrix(std::move(b)));
+  if constexpr (row && column) return reshape<>(std::move(product));
+  else if constexpr (row || column) return flatten<-2, -1>(std::move(product));
+  else return product;
 }
 
 }  // namespace weft

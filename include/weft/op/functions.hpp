@@ -13,6 +13,8 @@
 //   auto y = where(x > 0.f, log1p(x), 0.f);
 #pragma once
 
+#include <limits>
+
 #include <weft/expr/apply.hpp>
 
 namespace weft::op {
@@ -193,6 +195,17 @@ template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>(A a, B b) { return less(std::move(b), std::move(a)); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>=(A a, B b) { return less_equal(std::move(b), std::move(a)); }
+
+/// Whether an element is neither infinite nor NaN; of integers and bool all are finite.
+template <expression A>
+constexpr auto isfinite(A a) { return std::move(a) * 0 == 0; }
+/// Whether an element is NaN.
+template <expression A>
+constexpr auto isnan(A a) {
+  if constexpr (is_floating(dtype_of<typename A::value_type>))
+    return logical_not(std::move(a) <= std::numeric_limits<double>::infinity());
+  else return logical_not(isfinite(std::move(a)));
+}
 
 /// min(max(x, low), high) per element: `high` where low > high, NaN where an operand is. As in PyTorch the
 /// cotangent passes to x where low <= x <= high; a bound receives it where it replaces x.

@@ -33,6 +33,16 @@ constexpr void amin(X, detail::numbers_at_run_time, Rest...) {
                 "weft: dims are template arguments: amin(x, dims<0>), amin(x, dims<0, 1>, keepdim)");
 }
 template <expression X, class... Rest>
+constexpr void any(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: any(x, dims<0>), any(x, dims<0, 1>, keepdim)");
+}
+template <expression X, class... Rest>
+constexpr void all(X, detail::numbers_at_run_time, Rest...) {
+  static_assert(detail::unsupported<X>,
+                "weft: dims are template arguments: all(x, dims<0>), all(x, dims<0, 1>, keepdim)");
+}
+template <expression X, class... Rest>
 constexpr void logsumexp(X, detail::numbers_at_run_time, Rest...) {
   static_assert(detail::unsupported<X>,
                 "weft: dims are template arguments: logsumexp(x, dims<0>), logsumexp(x, dims<0>, keepdim)");

@@ -278,4 +278,21 @@ constexpr auto logsumexp(X x, dims_t<D...>, keepdim_t) {
   return detail::reduce<op::logsumexp, true, D...>(std::move(x));
 }
 
+/// Whether an element over `dims`, by default all, is not 0, as bool; false if there are no elements.
+template <expression X, index_t... D>
+constexpr auto any(X x, dims_t<D...> d = {}) { return sum(detail::in_type<bool>(std::move(x)), d) != 0; }
+template <expression X, index_t... D>
+constexpr auto any(X x, dims_t<D...> d, keepdim_t keep) {
+  return sum(detail::in_type<bool>(std::move(x)), d, keep) != 0;
+}
+/// Whether all elements over `dims`, by default all, are not 0, as bool; true if there are no elements.
+template <expression X, index_t... D>
+constexpr auto all(X x, dims_t<D...> d = {}) {
+  return sum(logical_not(detail::in_type<bool>(std::move(x))), d) == 0;
+}
+template <expression X, index_t... D>
+constexpr auto all(X x, dims_t<D...> d, keepdim_t keep) {
+  return sum(logical_not(detail::in_type<bool>(std::move(x))), d, keep) == 0;
+}
+
 }  // namespace weft

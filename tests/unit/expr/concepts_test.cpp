@@ -18,6 +18,8 @@ using i32 = tensor<std::int32_t, extents<E...>>;
 static_assert(matmul_compatible<f32<dyn, 784>, f32<784, 10>>);
 static_assert(!matmul_compatible<f32<32, 784>, f32<10, 784>>);
 static_assert(!matmul_compatible<f32<32, 784>, i32<784, 10>>);
+static_assert(matmul_compatible<f32<784>, f32<784, 10>> && !matmul_compatible<f32<784>, f32<10, 784>>);
+static_assert(matmul_compatible<f32<32, 784>, f32<784>> && !matmul_compatible<f32<>, f32<784>>);
 static_assert(broadcast_compatible<f32<32, 1>, f32<784>> && !broadcast_compatible<f32<32, 2>, f32<784>>);
 static_assert(reshape_compatible<f32<4, 6>, 8, 3> && reshape_compatible<f32<4, 6>, 8, dyn>);
 static_assert(!reshape_compatible<f32<4, 6>, 5, 5>);

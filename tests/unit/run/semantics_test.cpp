@@ -326,6 +326,73 @@ TEST_CASE("== and != compare element by element") {
   CHECK(has_type<decltype(x == x), bool>);
 }
 
+TEST_CASE("matmul: a vector on the left is a row, on the right a column") {
+  constexpr index_t K = 5, M = 3, B = 2;
+  const auto a = randn<double>(extents<B, M, K>{}, {.stream = 1});
+  const auto v = randn<double>(extents<K>{}, {.stream = 2});
+  const auto from_left = eval(matmul(v, transpose<1, 2>(a)));
+  const tensor<double, extents<dyn, dyn, dyn>> dynamic = a;
+  const auto from_right = eval(matmul(dynamic, tensor<double, extents<dyn>>(v)));
+  CHECK(from_left.extents() == shape{2, {B, M}});
+  CHECK(from_right.extents() == shape{2, {B, M}});
+  double square = 0;
+  for (index_t k = 0; k < K; ++k) square += v(k) * v(k);
+  CHECK(eval(matmul(v, v)).extents() == shape{});
+  CHECK(eval(matmul(v, v)).item() == doctest::Approx(square));
+  for (index_t b = 0; b < B; ++b)
+    for (index_t m = 0; m < M; ++m) {
+      double sum = 0;
+      for (index_t k = 0; k < K; ++k) sum += a(b, m, k) * v(k);
+      CHECK(from_left(b, m) == doctest::Approx(sum));
+      CHECK(from_right(b, m) == doctest::Approx(sum));
+      CHECK(eval(matmul(a[b], v))(m) == doctest::Approx(sum));
+    }
+  variable<double, extents<dyn>> x(randn<double>(extents<dyn>{K}, {.stream = 3}));
+  CHECK(gradcheck([&](auto at) { return matmul(at, at) * sum(matmul(a[0], at) * matmul(a[1], v)); }, x));
+  CHECK(std::isnan(eval(matmul(v, full<double>(extents<K>{}, NaN))).item()));
+  CHECK(eval(matmul(empty<float>(extents<dyn>{0}), empty<float>(extents<dyn, 2>{0}))).to_vector() ==
+        std::vector<float>{0, 0});
+  CHECK_THROWS_WITH_AS(eval(matmul(eval(tensor<double, extents<dyn>>(v)), zeros<double>(extents<dyn>{4}))),
+                       "weft: matmul: operands of shapes [1, 5] and [4, 1]: extents 5 and 4 must be equal",
+                       shape_error);
+}
+
+TEST_CASE("isnan, isfinite, any, all") {
+  const auto bits = [](auto e) {
+    static_assert(has_type<decltype(e), bool>);
+    return eval(cast<std::int32_t>(e)).to_vector();
+  };
+  using ints = std::vector<std::int32_t>;
+  const auto of_type = [&]<class T>(T) {
+    const auto x = cast<T>(vector_of({1, NaN, inf, -inf, 0, -1e30f}));
+    CHECK(bits(isnan(x)) == ints{0, 1, 0, 0, 0, 0});
+    const bool overflows = std::is_same_v<T, float16>;
+    CHECK(bits(isfinite(x)) == ints{1, 0, 0, 0, 1, !overflows});
+    CHECK(bits(any(x)) == ints{1});
+    CHECK(bits(all(x)) == ints{0});
+    CHECK(bits(all(slice<0, 0, 4>(x))) == ints{1});  // NaN is not 0
+    CHECK(bits(any(slice<0, 4, 5>(x))) == ints{0});
+  };
+  of_type(double{});
+  of_type(float{});
+  of_type(bfloat16{});
+  of_type(float16{});
+  const auto whole = list<std::int64_t>({0, 1, 1ll << 40});
+  CHECK(bits(isnan(whole)) == ints{0, 0, 0});
+  CHECK(bits(isfinite(whole)) == ints{1, 1, 1});
+  CHECK(bits(isfinite(whole > 0)) == ints{1, 1, 1});
+  CHECK(bits(any(whole)) == ints{1});
+  CHECK(bits(all(whole != 2)) == ints{1});
+  const auto m = eval(reshape<3, 2>(vector_of({0, 0, 0, 2, 3, 4})));
+  CHECK(bits(any(m, dims<1>)) == ints{0, 1, 1});
+  CHECK(bits(all(m, dims<-1>)) == ints{0, 0, 1});
+  CHECK(eval(any(m, dims<0>, keepdim)).extents() == shape{2, {1, 2}});
+  CHECK(bits(all(m > 0, dims<0>, keepdim)) == ints{0, 0});
+  const auto none = empty<float>(extents<dyn, dyn>{0, 3});
+  CHECK(bits(any(none)) == ints{0});
+  CHECK(bits(all(none, dims<0>)) == ints{1, 1, 1});
+}
+
 TEST_CASE("x[i] and select: one slice without its dim") {
   auto x = generate<float>(extents<dyn, 3>{2, 3}, [](index_t i) { return i; });
   CHECK(same(eval(x[1]).to_vector(), {3, 4, 5}));
