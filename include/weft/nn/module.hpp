@@ -141,10 +141,13 @@ index_t parameter_count(const M& m) {
   return n;
 }
 
-/// Drops the gradients of all parameters; the next backward starts without.
+/// Drops the gradients of all parameters; the next backward starts without. Throws usage_error while a run on
+/// several ranks has them: see distributed_context::zero_grad.
 template <class M>
 void zero_grad(M& m) {
-  for (const auto& p : parameters_of(m)) p->grad.reset();
+  const tensor_list all = parameters_of(m);
+  for (const auto& p : all) detail::require_own_gradient(*p, "zero_grad");
+  for (const auto& p : all) p->grad.reset();
 }
 
 /// Moves parameters and buffers to a device; gradients of what moves are dropped. To be called before

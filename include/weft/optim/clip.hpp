@@ -69,6 +69,7 @@ void for_each_gradient_of(M& m, F f) {
   tensor_list met;
   const auto visit = [&](no_path, const auto& p) {
     using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
+    require_own_gradient(*p.state(), "clipping of gradients");
     if constexpr (is_floating(dtype_of<parameter_type>))
       if (p.state()->grad && is_new(met, p.state())) f(parameter_type{}, p.state()->grad);
   };
@@ -79,6 +80,7 @@ template <class Parameters, class F>
 void for_each_gradient_in(const char* what, const Parameters& parameters, F f) {
   tensor_list met;
   for (const auto& p : parameters) {
+    require_own_gradient(*p, what);
     if (!p->grad || !is_new(met, p)) continue;
     switch (p->grad->type) {
       case dtype::f64: f(double{}, p->grad); break;

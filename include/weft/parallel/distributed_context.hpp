@@ -43,8 +43,13 @@ class distributed_context : public context {
   /// steps, gradient and norm are those of this rank. On one rank the host waits for the device only when it
   /// reads the norm. In f16, a gradient that is not finite only changes the scale of the loss, for which the
   /// host waits. Throws value_error if `clip` is negative or NaN, and usage_error if there was no backward
-  /// pass since the last step.
+  /// pass since the last step, or if ranks that process different data have other numbers of micro-batches or
+  /// gradients of other parameters than each other.
   pending_number step(const step_options& o = {});
+
+  /// Drops the gradients of the backward passes since the last step, which is left out: what zero_grad(model)
+  /// does for a model that is bound to no run. Collective.
+  void zero_grad();
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
   /// step. Collective.
@@ -82,7 +87,8 @@ class distributed_context : public context {
 
   /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
-  /// weight 0, so that it takes part in all messages; the step averages over the batches that count.
+  /// weight 0, so that it takes part in all messages; the step averages over the batches that count. A step
+  /// of m micro-batches takes m calls: step(m, loss) throws usage_error after another number of them.
   ///   while (run.join(batch.has_value()) > 0) { ... }
   int join(bool has_batch);
 
@@ -177,9 +183,9 @@ class distributed_context : public context {
   }
   /// Sets what has been communicated since `before`.
   void set_communication(step_result& r, const communication& before) const;
-  /// The mean of the losses of all micro-batches. Throws non_finite_error if `o.finite` and one is not
-  /// finite.
-  step_result mean_of(std::span<const double> losses, const step_options& o) const;
+  /// The mean of the losses of all micro-batches, of which so many `count`: all, unless join() says another
+  /// number. Throws non_finite_error if `o.finite` and one is not finite.
+  step_result mean_of(std::span<const double> losses, index_t count, const step_options& o) const;
   /// Ends a step whose micro-batches have been computed: updates the parameters, sums the `losses` of the
   /// micro-batches of this rank over all ranks, and reports what has been communicated since `before`. Waits
   /// for the device once.
@@ -233,6 +239,10 @@ class distributed_context : public context {
   void require_recordable() const;
   /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
   double mean_factor(const step_options& o);
+  /// Throws usage_error, on all of them, unless ranks that process different data have `micro_batches` alike
+  /// and gradients of the same parameters, which have been delivered. Collective among them.
+  void require_agreement(index_t micro_batches);
+  [[noreturn, gnu::cold]] void refuse_disagreement(index_t micro_batches);
   parallel::gradient_measure measured(const step_options& o, double mean);
   /// Updates the parameters, whose gradients have been measured, and ends the step.
   pending_number apply(const parallel::gradient_measure& measured);
@@ -271,6 +281,7 @@ class distributed_context : public context {
   std::vector<std::function<void()>> before_update_;
   parallel::step_graphs graphs_;
   index_t joined_ = 0;      // micro-batches that count since the last step, if join() was used
+  index_t joins_ = 0;       // calls of join() since the last step
   std::int64_t steps_ = 0;  // since binding
   std::uint64_t passes_seen_ = 0;
 };

@@ -23,9 +23,7 @@ class gradient_reducer {
 
   gradient_reducer(const gradient_reducer&) = delete;
   gradient_reducer& operator=(const gradient_reducer&) = delete;
-  ~gradient_reducer() {
-    for (const reduction_step& r : under_way_) r.message_in_flight.finish();
-  }
+  [[gnu::cold]] ~gradient_reducer();
 
   /// Takes the gradients of a unit, which a backward pass has completed. `last`: whether it is the last pass
   /// of the step.

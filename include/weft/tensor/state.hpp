@@ -53,6 +53,7 @@ struct tensor_state {
   std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
   std::function<void()> arrive;        // waits for elements in flight from other ranks
   std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
+  bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
       : tensor_state(d, s, t, d.allocate(bytes_of(s, t), what)) {}
@@ -104,6 +105,11 @@ void require_own_memory(const tensor_state& t);
 void require_memory(const tensor_state& t);
 void download_to(const tensor_state& t, void* host);
 void require_elements(const tensor_state& t, const char* what, index_t count);
+[[noreturn, gnu::cold]] void refuse_gradient_in_run(const tensor_state& t, const char* what);
+/// Throws usage_error if the gradients of backward passes are not here but in a run.
+inline void require_own_gradient(const tensor_state& t, const char* what) {
+  if (t.gradient_in_run) refuse_gradient_in_run(t, what);
+}
 [[noreturn, gnu::cold]] void refuse_host(const tensor_state& t);
 /// Inlined, as t(i, j) asks for each element.
 inline void* host_memory(const tensor_state& t) {

@@ -161,8 +161,12 @@ class tensor : public expression_base {
   tensor<T, Extents> grad() const {
     return state()->grad ? tensor<T, Extents>(state()->grad) : tensor<T, Extents>();
   }
-  /// Drops the gradient: grad() is undefined until the next backward pass.
-  void zero_grad() { state()->grad.reset(); }
+  /// Drops the gradient: grad() is undefined until the next backward pass. Throws usage_error while a run on
+  /// several ranks has it: see distributed_context::zero_grad.
+  void zero_grad() {
+    detail::require_own_gradient(*state(), "zero_grad");
+    state()->grad.reset();
+  }
 
   /// Calls f(gradient) in every backward pass: for a value computed on the tape, when its gradient is
   /// complete and before it propagates further; for a parameter, after the pass has added to its gradient.

@@ -67,6 +67,34 @@ std::vector<double> alone(const std::vector<int>& counts) {
   return result;
 }
 
+struct two_layers {
+  linear<3, 4> first;
+  linear<4, 4> second;
+};
+/// What each rank throws of type E in `f(rank, run, model, optimizer)`; empty if nothing.
+template <class E, class F>
+std::vector<std::string> refusals(int ranks_of_run, const parallel_options& o, F f) {
+  std::vector<std::string> said(static_cast<std::size_t>(ranks_of_run));
+  run_ranks(ranks_of_run, [&](communicator& ranks) {
+    two_layers model;
+    initialize(model, 2);
+    sgd optimizer{.lr = 0.1};
+    auto run = bind(model, optimizer, ranks, o);
+    try {
+      f(ranks.rank(), run, model);
+    } catch (const E& e) { said[static_cast<std::size_t>(ranks.rank())] = e.what(); }
+  });
+  return said;
+}
+/// A backward pass; of the second layer alone, if not `both` are used.
+template <class Run>
+void differentiate(Run& run, const two_layers& model, bool both = true) {
+  const auto x = full<float>(extents<5, 3>{}, 0.5f);
+  tape steps(run);
+  if (both) steps.backward(steps.eval(mean(square(model.second(model.first(x))))));
+  else steps.backward(steps.eval(mean(square(model.second(full<float>(extents<5, 4>{}, 0.25f))))));
+}
+
 struct folder {
   std::filesystem::path path = std::filesystem::temp_directory_path() / "weft-offload-test";
   folder() { std::filesystem::create_directories(path); }
@@ -85,6 +113,146 @@ TEST_CASE("ranks with fewer batches take part until the last has none") {
   }
   CHECK(largest_relative_difference(joined(counts, {.divide = sharding::parameters, .shard_ranks = 2}),
                                     expected) < 1e-4);
+}
+
+TEST_CASE("batches of weight 0: the mean loss, local steps, and another number of calls") {
+  run_ranks(3, [](communicator& ranks) {
+    two_layers model;
+    initialize(model, 2);
+    sgd optimizer{.lr = 0};
+    auto run = bind(model, optimizer, ranks, {});
+    const auto x = full<float>(extents<5, 4>{}, 0.25f);
+    const auto loss = [&](index_t) { return mean(square(model.second(x))); };
+    const double whole = run.step(2, loss).loss;
+    run.join(ranks.rank() == 0);
+    run.join(ranks.rank() != 1);
+    // The last call decides whether the batches of this rank count.
+    const double weights = 2 * 2.0 / 3;  // of two micro-batches of two ranks, over three that count
+    CHECK(run.step(2, loss).loss == doctest::Approx(whole * weights));
+    run.join(true);
+    CHECK_THROWS_WITH_AS(run.step(2, loss), "weft: step: join() was called 1 times for 2 micro-batches",
+                         usage_error);
+  });
+  std::vector<double> moved;
+  for (const bool joins : {false, true})
+    run_ranks(2, [&](communicator& ranks) {
+      two_layers model;
+      initialize(model, 2);
+      sgd optimizer{.lr = 0.1};
+      auto run = bind(model, optimizer, ranks, {.local_steps = 4});
+      if (joins) run.join(true);
+      const auto before = model.second.weight.to_vector();
+      differentiate(run, model);
+      run.step();
+      if (ranks.rank() == 0) moved.push_back(model.second.weight(0, 0) - before[0]);
+    });
+  CHECK(moved[0] == moved[1]);
+  CHECK(moved[0] != 0);
+}
+
+TEST_CASE("a parameter that only some ranks use, and other numbers of micro-batches, are refused by name") {
+  for (const sharding stage : stages)
+    for (const int n : {2, 3}) {
+      const parallel_options o{.divide = stage, .unit = [](const std::string&) { return "all"; }};
+      for (const int without : {0, n - 1}) {
+        const auto said = refusals<error>(n, o, [&](int rank, auto& run, auto& model) {
+          differentiate(run, model);
+          run.step();
+          differentiate(run, model, rank != without);
+          run.step();
+        });
+        const std::string with = without == 0 ? "1" : "0";
+        for (const std::string& s : said)
+          if (stage == sharding::parameters) CHECK(s != "");  // what is read is gathered, or not
+          else
+            CHECK(s == "weft: step: parameter first.weight has a gradient on rank " + with +
+                           " and none on rank " + std::to_string(without) +
+                           ": losses of ranks that process different data read the same parameters; add 0 "
+                           "times a sum over it to the loss that does not");
+      }
+      for (const std::string& s : refusals<usage_error>(n, o, [&](int rank, auto& run, auto& model) {
+             const bool sends_each = stage == sharding::gradients || stage == sharding::parameters;
+             for (int j = sends_each ? rank : 0; j <= rank; ++j) {
+               const auto quiet = run.no_sync(j < rank);
+               differentiate(run, model);
+             }
+             run.step({.micro_batches = rank + 1});
+           }))
+        CHECK(s.starts_with("weft: step: rank 0 has 1 micro-batches and rank 1 has 2: ranks that process"));
+      const auto fine = refusals<error>(n, o, [&](int, auto& run, auto& model) {
+        for (int s = 0; s < 3; ++s) {
+          differentiate(run, model, s != 1);  // not used by any rank
+          run.step();
+        }
+      });
+      for (const std::string& s : fine) CHECK(s == "");
+    }
+  // In messages of their own, ranks meet in different ones.
+  const auto said = refusals<comm_error>(
+      2, {.unit = [](const std::string& name) { return name; }},
+      [](int rank, auto& run, auto& model) {
+        differentiate(run, model, rank == 0);
+        run.step();
+      });
+  for (const std::string& s : said) {
+    CAPTURE(s);
+    CHECK(s.find("first.") != std::string::npos);
+  }
+}
+
+TEST_CASE("the gradients of a run are dropped by it, and by nothing else") {
+  for (const sharding stage : stages)
+    for (const int n : {1, 2}) {
+      const bool in_run = n > 1;  // alone a rank has them in the model
+      const auto drop = [&](auto& run, auto& model) {
+        differentiate(run, model);
+        const auto refuses = [&](auto f) {
+          bool refused = false;
+          try {
+            f();
+          } catch (const usage_error& e) {
+            refused = std::string(e.what()).find("is in the run to which the model is bound") !=
+                      std::string::npos;
+          }
+          CHECK(refused);
+        };
+        if (in_run) {
+          refuses([&] { clip_grad_norm(model, 1.0); });
+          refuses([&] { clip_grad_value(model, 1.0); });
+          refuses([&] { (void)gradient_norm(parameters_of(model)); });
+          refuses([&] { model.first.weight.zero_grad(); });
+          refuses([&] { zero_grad(model); });
+        }
+        run.zero_grad();
+        zero_grad(model);
+        CHECK_THROWS_AS(run.step(), usage_error);  // there is nothing left to do
+        differentiate(run, model);
+        run.step();
+        differentiate(run, model);
+        (void)run.gradient_norm();
+        run.zero_grad();
+        differentiate(run, model);
+      };
+      std::vector<double> norms;
+      run_ranks(n, [&](communicator& ranks) {
+        two_layers model;
+        initialize(model, 2);
+        sgd optimizer{.lr = 0.1};
+        auto run = bind(model, optimizer, ranks, {.divide = stage});
+        drop(run, model);
+        const double norm = run.step();
+        if (ranks.rank() == 0) norms.push_back(norm);
+      });
+      two_layers model;
+      initialize(model, 2);
+      sgd optimizer{.lr = 0.1};
+      self_communicator self;
+      auto run = bind(model, optimizer, self, {});
+      differentiate(run, model);
+      run.step();
+      differentiate(run, model);
+      CHECK(norms[0] == doctest::Approx(run.step()).epsilon(1e-5));
+    }
 }
 
 TEST_CASE("state and parameters that are elsewhere between steps: the same bits") {

@@ -126,14 +126,59 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
     throw usage_error(
         "weft: step: no backward pass has gone through this run since the last step: make the tape with "
         "`tape steps(run)` and call steps.backward(loss) before each step");
+  const index_t micro_batches = joins_ > 0 ? joins_ : o.micro_batches;
   const double mean = mean_factor(o);
   deliver_gradients();
+  require_agreement(micro_batches);
   return apply(measured(o, mean));
+}
+
+WEFT_DEFINE void distributed_context::zero_grad() {
+  deliver_gradients();
+  for (const auto& [name, p] : local_) p->grad.reset();
+  joined_ = joins_ = 0;
+  passes_seen_ = backward_passes();
+  parallel_->parameters_changed();
+}
+
+WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
+  communicator& data = groups().data();
+  if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
+  std::uint64_t has_gradient = 0;
+  for (const auto& [name, p] : local_)
+    if (experts_divided_.owner_of(*p) == parallel::every_rank) has_gradient = mix(has_gradient, !!p->grad);
+  const auto digest = static_cast<std::int64_t>(has_gradient >> 2);
+  std::int64_t most[] = {micro_batches, -micro_batches, digest, -digest};
+  data.all_reduce(std::span<std::int64_t>(most), reduction::maximum, control("step")).wait();
+  if (where()->computes() && (most[0] != -most[1] || most[2] != -most[3])) refuse_disagreement(micro_batches);
+}
+
+WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches) {
+  communicator& data = groups().data();
+  std::vector<std::int64_t> mine{micro_batches};
+  for (const auto& [name, p] : local_) mine.push_back(!!p->grad);
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(data.size()));
+  data.all_gather(mine, all, {}, control("step")).wait();
+  for (int r = 1; r < data.size(); ++r) {
+    const std::int64_t* const other = all.data() + mine.size() * static_cast<std::size_t>(r);
+    if (other[0] != all[0])
+      refuse<usage_error>({"weft: step: rank 0 has ", all[0], " micro-batches and rank ", r, " has ",
+                           other[0], ": ranks that process different data have equally many in a step "
+                           "(run.join is for those without a batch)"});
+    for (std::size_t i = 0; i < local_.size(); ++i)
+      if (other[i + 1] != all[i + 1] && experts_divided_.owner_of(*local_[i].second) == parallel::every_rank)
+        refuse<usage_error>({"weft: step: parameter ", local_[i].first, " has a gradient on rank ",
+                             all[i + 1] ? 0 : r, " and none on rank ", all[i + 1] ? r : 0,
+                             ": losses of ranks that process different data read the same parameters; add 0 "
+                             "times a sum over it to the loss that does not"});
+  }
+  throw usage_error("weft: step: ranks disagree about the gradients that they have");
 }
 
 WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
   const bool local = options_.local_steps > 1;
   const int ranks = local ? 1 : groups().data().size();
+  joins_ = 0;
   return 1.0 / static_cast<double>(joined_ > 0 ? std::exchange(joined_, 0) : o.micro_batches * ranks);
 }
 
@@ -220,13 +265,16 @@ WEFT_DEFINE step_result distributed_context::complete_step(const tensor_list& lo
                                                            const std::function<pending_number()>& update) {
   communicator& data = groups().data();
   const index_t own = static_cast<index_t>(losses.size());
-  const double weight = loss_weight;
+  if (joins_ > 0 && joins_ != own)
+    refuse<usage_error>({"weft: step: join() was called ", joins_, " times for ", own, " micro-batches"});
   std::vector<double> all(losses.size() * static_cast<std::size_t>(data.size()));  // of all ranks
+  const index_t count = joined_ > 0 ? joined_ : static_cast<index_t>(all.size());
+  const double weight = loss_weight;
   const auto read = [&](const recycled_vector<double>& numbers) {
     for (index_t j = 0; j < own; ++j)
       all[static_cast<std::size_t>(micro_batch(j, own))] = weight * numbers[static_cast<std::size_t>(j)];
     if (data.size() > 1) data.all_reduce(std::span(all), reduction::sum, in_step("losses")).wait();
-    return mean_of(all, o);
+    return mean_of(all, count, o);
   };
   step_result r;
   if (o.finite || data.size() > 1) {  // before parameters change, or while messages are under way
@@ -260,7 +308,8 @@ WEFT_DEFINE int distributed_context::join(bool has_batch) {
   std::vector<std::int32_t> having{has_batch};
   groups().data().all_reduce(having, reduction::sum, in_step("join")).wait();
   loss_weight = has_batch || having[0] == 0 ? 1 : 0;
-  joined_ += having[0];
+  joined_ += options_.local_steps > 1 ? static_cast<int>(has_batch) : having[0];
+  ++joins_;
   return having[0];
 }
 
@@ -389,11 +438,11 @@ WEFT_DEFINE void distributed_context::set_communication(step_result& r, const co
   r.waited_ms = now.waited_ms - before.waited_ms;
 }
 
-WEFT_DEFINE step_result distributed_context::mean_of(std::span<const double> losses,
+WEFT_DEFINE step_result distributed_context::mean_of(std::span<const double> losses, index_t count,
                                                      const step_options& o) const {
   step_result r;
   for (const double l : losses) r.loss += l;
-  r.loss /= static_cast<double>(losses.size());
+  r.loss /= static_cast<double>(count);
   if (o.finite && where()->computes())
     for (std::size_t i = 0; i < losses.size(); ++i)
       if (!std::isfinite(losses[i])) throw non_finite_error(static_cast<std::int64_t>(i));

@@ -42,7 +42,8 @@ WEFT_DEFINE void gradient_reducer::take(int u, bool last) {
                            static_cast<std::size_t>(p.count) * sizeof(float));
   }
   for (member& m : of.members) {
-    m.seen = m.seen || m.whole->grad;
+    if (!m.whole->grad) continue;
+    m.seen = m.whole->gradient_in_run = true;
     m.whole->grad.reset();
   }
   if (reduces_each_) {
@@ -59,6 +60,12 @@ WEFT_DEFINE void gradient_reducer::deliver() {
   while (!under_way_.empty()) advance();
   for (int u = 0; u < static_cast<int>(units_.size()); ++u)
     if (const state_ptr reduced = at(u).reduced.take(*messages_)) set_gradients(u, reduced);
+}
+
+WEFT_DEFINE gradient_reducer::~gradient_reducer() {
+  for (const reduction_step& r : under_way_) r.message_in_flight.finish();
+  for (const unit& u : units_)
+    for (const member& m : u.members) m.whole->gradient_in_run = false;
 }
 
 WEFT_DEFINE index_t gradient_reducer::bytes() const {
@@ -123,6 +130,7 @@ WEFT_DEFINE void gradient_reducer::set_gradients(int u, const state_ptr& reduced
   const std::span<const piece> own = of.message.part(of.part());
   for (const piece& p : own) {
     member& m = of.at(p.member);
+    m.whole->gradient_in_run = false;
     if (!std::exchange(m.seen, false)) continue;
     const index_t at = p.in_message - own[0].in_message;
     if (where_ == messages_) {

@@ -14,7 +14,9 @@ namespace weft {
 }
 
 [[gnu::noinline]] WEFT_DEFINE std::shared_ptr<tensor_state> alias_of(const tensor_state& t) {
-  return make_recycled<tensor_state>(t);
+  auto alias = make_recycled<tensor_state>(t);
+  alias->gradient_in_run = false;
+  return alias;
 }
 
 WEFT_DEFINE std::shared_ptr<tensor_state> make_zeros(const device& where, const shape& extents, dtype type) {
@@ -81,6 +83,12 @@ WEFT_DEFINE void require_elements(const tensor_state& t, const char* what, index
   if (t.whole().size() != count)
     refuse<shape_error>({"weft: ", what, ": a tensor of shape ", t.whole(), " has ", t.whole().size(),
                          " elements, not ", count});
+}
+
+WEFT_DEFINE void refuse_gradient_in_run(const tensor_state& t, const char* what) {
+  refuse<usage_error>({"weft: ", what, ": the gradient of a parameter of shape ", t.whole(),
+                       " is in the run to which the model is bound, until its step: run.zero_grad() drops "
+                       "it, run.step({.clip = limit}) clips it, run.gradient_norm() measures it"});
 }
 
 WEFT_DEFINE void refuse_host(const tensor_state& t) {
