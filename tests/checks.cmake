@@ -100,9 +100,13 @@ weft_test_program(weft_test_gdb gdb/program.cpp)
 target_compile_options(weft_test_gdb PRIVATE -g -O0)
 weft_add_test(gdb/printers unit COMMAND ${folder}/gdb/check.sh $<TARGET_FILE:weft_test_gdb> ${PROJECT_SOURCE_DIR}/include/weft/gdb.py)
 
+set(built "")
+if(WEFT_BUILD_COMPILED AND WEFT_INSTALL AND NOT WEFT_SANITIZE)
+  set(built ${PROJECT_BINARY_DIR})
+endif()
 foreach(way find_package add_subdirectory fetch_content plain)
   weft_add_test(package/${way} package
-    COMMAND ${folder}/package/check.sh ${way} ${PROJECT_SOURCE_DIR} ${scratch}/package ${CMAKE_CXX_COMPILER})
+    COMMAND ${folder}/package/check.sh ${way} ${PROJECT_SOURCE_DIR} ${scratch}/package ${CMAKE_CXX_COMPILER} ${built})
 endforeach()
 
 if(NOT Python3_FOUND)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// within 10: nothing is computed yet: eval(e) makes a tensor of an expression
+// within 10: nothing is computed yet: auto h = e keeps the expression
 // at most 20 lines
 #include <weft/weft.hpp>
 using namespace weft;

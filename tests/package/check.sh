@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: MIT
 # A consumer finds weft in one of four ways, and gets no warnings from weft's headers whatever it turns on.
 #
-#   check.sh find_package|add_subdirectory|fetch_content|plain SOURCE FOLDER [COMPILER]
+#   check.sh find_package|add_subdirectory|fetch_content|plain SOURCE FOLDER [COMPILER [BUILT]]
+#
+# BUILT: a build folder with weft::compiled, which is installed; without it one is built.
 set -euo pipefail
-way=$1 source=$2 at=$3/$1 compiler=${4:-c++}
+way=$1 source=$2 at=$3/$1 compiler=${4:-c++} built=${5:-}
 rm -rf "$at" && mkdir -p "$at"
 run() { "$@" >"$at/log" 2>&1 || { cat "$at/log"; return 1; }; }
 quick=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0 "-DCMAKE_CXX_COMPILER=$compiler")
@@ -18,10 +20,12 @@ if [ "$way" = plain ]; then
   exit
 fi
 if [ "$way" = find_package ]; then
-  run cmake -S "$source" -B "$at/installing" "${quick[@]}" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF \
-    -DCMAKE_INSTALL_PREFIX="$at/prefix" -DWEFT_BUILD_COMPILED=ON
-  run cmake --build "$at/installing" --target weft_compiled
-  run cmake --install "$at/installing"
+  if [ -z "$built" ]; then
+    built=$at/installing
+    run cmake -S "$source" -B "$built" "${quick[@]}" -DWEFT_BUILD_TESTS=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_BUILD_COMPILED=ON
+    run cmake --build "$built" --target weft_compiled
+  fi
+  run cmake --install "$built" --prefix "$at/prefix"
 fi
 run cmake -S "$source/tests/package" -B "$at/build" "${quick[@]}" "-DWAY=$way" "-DWEFT_SOURCE=$source" \
   "-DCMAKE_PREFIX_PATH=$at/prefix"

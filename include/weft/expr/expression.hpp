@@ -110,6 +110,18 @@ void refuse_assignment() {
                 "update(t, where(c, y, t))");
 }
 
+template <class E>
+void refuse_reassignment() {
+  static_assert(unsupported<E>,
+                "weft: a variable cannot take another expression, whose type differs: auto h2 = relu(h); "
+                "of equal layers make a repeat; or evaluate each: auto h = steps.eval(a(x)); "
+                "h = steps.eval(b(h))");
+}
+
+/// Whether E has elements; a name of its own, as g++ 12 fails where it deduces a class by such a constraint.
+template <class E>
+inline constexpr bool is_leaf = requires { E::is_leaf; };
+
 /// A module or function that can be called with an X.
 template <class M, class X>
 concept applies_to = requires(M& module, X x) { module(x); };
@@ -156,6 +168,11 @@ struct node : expression_base {
   void operator=(const E&) && {
     detail::refuse_assignment<E>();
   }
+  template <class E>
+    requires(!std::same_as<E, node>)
+  void operator=(const E&) & {
+    detail::refuse_reassignment<E>();
+  }
 
   /// The expression select<0>(*this, i): without the first dim.
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
@@ -177,6 +194,11 @@ struct sized_node : node<Op, Attr, Operands...> {
   template <class E>
   void operator=(const E&) && {
     detail::refuse_assignment<E>();
+  }
+  template <class E>
+    requires(!std::same_as<E, sized_node>)
+  void operator=(const E&) & {
+    detail::refuse_reassignment<E>();
   }
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }  // with the sizes
 };

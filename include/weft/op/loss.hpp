@@ -163,19 +163,26 @@ constexpr auto cross_entropy(X logits, Y labels) {
   }
 }
 
-/// Mean (or sum, or elements) of (x - y)^2; x and y broadcast. bf16 and f16 are computed in f32 and rounded
-/// once.
+/// Mean (or sum, or elements) of (x - y)^2 of two operands of one shape; others do not compile or throw
+/// shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto mse_loss(X x, Y y) {
+  static_assert(detail::can_be_equal(X::static_shape, Y::static_shape),
+                "weft: mse_loss: the operands must have the same shape: a target [N] beside [N, 1] would be "
+                "repeated; unsqueeze<1>(y), or flatten<0, 1>(x)");
   return detail::rounded_once([](auto a, auto b) { return detail::reduced<How>(square(a - b)); },
                               std::move(x), std::move(y));
 }
 
 /// Binary cross-entropy of logits and targets in [0, 1], which are not checked: the mean (or sum, or
 /// elements) of max(x, 0) - x y + log(1 + exp(-|x|)), which does not overflow. PyTorch's
-/// binary_cross_entropy_with_logits.
+/// binary_cross_entropy_with_logits. Operands of different shapes do not compile, or throw shape_error at
+/// evaluation.
 template <reduction_kind How = reduction_kind::mean, expression X, expression Y>
 constexpr auto bce_with_logits(X logits, Y targets) {
+  static_assert(detail::can_be_equal(X::static_shape, Y::static_shape),
+                "weft: bce_with_logits: logits and targets must have the same shape: targets [N] beside "
+                "logits [N, 1] would be repeated; unsqueeze<1>(targets), or flatten<0, 1>(logits)");
   return detail::rounded_once(
       [](auto x, auto y) { return detail::reduced<How>(apply<op::bce_with_logits>(x, y)); },
       std::move(logits), std::move(targets));

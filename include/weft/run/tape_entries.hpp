@@ -167,6 +167,10 @@ class basic_tape_entries {
   [[noreturn, gnu::cold]] static void refuse_backward(const tensor_state& y);
 
   void run_backward(const std::shared_ptr<tensor_state>& y, const std::shared_ptr<tensor_state>& seed);
+  /// Executes all entries, the last one first.
+  void execute_backward();
+  /// Drops what a backward pass that failed has left on the tape.
+  void abandon_backward();
   /// The end of a backward pass, or of a part of one.
   void finish(runtime::execution_hooks* hooks);
 

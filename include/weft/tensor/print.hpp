@@ -14,9 +14,14 @@ template <class T>
 [[gnu::cold]] void print_dim(std::ostream& out, const T* data, const shape& s, int dim, index_t offset) {
   constexpr index_t edge = 3;
   if (dim == s.order) {
-    if constexpr (sizeof(T) == 1) out << static_cast<int>(data[offset]);
-    else if constexpr (sizeof(T) == 2) out << static_cast<float>(data[offset]);
-    else out << data[offset];
+    const T x = data[offset];
+    if constexpr (sizeof(T) == 1) out << static_cast<int>(x);
+    else if constexpr (!is_floating(dtype_of<T>)) out << x;
+    else {
+      const auto number = static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(x);
+      if (number != number) out << "nan";  // of either sign
+      else out << number;
+    }
     return;
   }
   index_t step = 1;
@@ -47,16 +52,17 @@ template <class T>
 }
 }  // namespace detail
 
-/// Prints dtype, shape and elements; of a dim with more than 7 entries the first and last 3. Copies the
-/// elements to the host and waits for the device.
+/// Prints dtype, shape and elements; of a dim with more than 7 entries the first and last 3; "undefined" for
+/// a handle of no tensor, as grad() before a backward pass. Copies the elements to the host and waits for the
+/// device.
 template <class T, class Extents, bool Tracked>
 std::ostream& operator<<(std::ostream& out, const tensor<T, Extents, Tracked>& t) {
-  return detail::print<T>(out, *t.state());
+  return t.defined() ? detail::print<T>(out, *t.state()) : out << "undefined";
 }
 
 /// Compile-time error: an expression has no elements.
 template <expression E>
-  requires(!requires { E::is_leaf; })
+  requires(!detail::is_leaf<E>)
 std::ostream& operator<<(std::ostream& out, const E&) {
   static_assert(detail::unsupported<E>, "weft: nothing is computed yet: std::cout << eval(e)");
   return out;

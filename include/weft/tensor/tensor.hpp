@@ -69,10 +69,10 @@ class tensor : public expression_base {
   }
   /// Compile-time error: an expression has no elements.
   template <expression E>
-    requires(!requires { E::is_leaf; })
+    requires(!detail::is_leaf<E>)
   tensor(const E&) {
-    static_assert(detail::unsupported<E>, "weft: nothing is computed yet: eval(e) makes a tensor of an "
-                                          "expression, steps.eval(e) on a tape");
+    static_assert(detail::unsupported<E>, "weft: nothing is computed yet: auto h = e keeps the expression; "
+                                          "steps.eval(e) on a tape, or eval(e), makes a tensor of it");
   }
 
   /// False of a handle that refers to no tensor: every other member throws usage_error then.

@@ -89,7 +89,8 @@ concept has_children = requires(T& m) { m.children(); };
 template <class T>
 consteval bool is_plain_struct() {
   if constexpr (std::is_class_v<T> && std::is_aggregate_v<T>)
-    return !has_base<T> && count_members<T>() <= most_members;
+    return !has_base<T> && count_members<T>() <= most_members &&
+           (count_members<T>() > 0 || std::is_empty_v<T>);  // a reference hides all members
   else return false;
 }
 
@@ -118,6 +119,8 @@ consteval content content_of_members(std::type_identity<std::tuple<T*...>>) {
 template <class T>
 consteval content find_content() {
   if constexpr (is_tensor<T>) return content::tensors;
+  else if constexpr (std::is_pointer_v<T>)  // who owns what it points to is not known
+    return content_of_all<std::remove_pointer_t<T>>() == content::none ? content::none : content::unknown;
   else if constexpr (!std::is_class_v<T>)
     return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
   else if constexpr (is_tuple<T>) return content_of_elements(std::type_identity<T>{});
@@ -137,7 +140,8 @@ template <bool Holds, class Class>
 struct reachable_tensors_law {
   static_assert(Holds,
                 "weft: the tensors of this class cannot be found: make it a plain struct (no constructor, "
-                "private member or base class; at most 32 members), or give it `auto& children()` and "
+                "private member, base class, reference or pointer; at most 32 members), or give it "
+                "`auto& children()` and "
                 "`auto& children() const`; if it holds none, specialise weft::holds_no_tensors");
 };
 /// Whether the walk can enter a T.

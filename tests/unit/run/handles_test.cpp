@@ -2,6 +2,9 @@
 // Tensors as handles: elements, indices, conversions between extents, tensors like others, updates in place.
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <sstream>
+
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -76,6 +79,21 @@ TEST_CASE("an index from the right of an extent that is not known yet is an erro
       "weft: select: index -1 counts from the right of dim 0, whose extent is not known before the "
       "operand is evaluated",
       value_error);
+}
+
+TEST_CASE("printing: what has no elements, and NaN of either sign") {
+  const auto printed = [](const auto& t) {
+    std::ostringstream out;
+    out << t;
+    return out.str();
+  };
+  variable<float, extents<2>> v(ones<float>(extents<2>{}));
+  CHECK(printed(v.grad()) == "undefined");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(printed(from(extents<3>{}, std::vector<float>{nan, -nan, -1.5f})) == "f32 [3]\n[nan, nan, -1.5]");
+  CHECK(printed(full<bfloat16>(extents<1>{}, bfloat16(-nan))) == "bf16 [1]\n[nan]");
+  CHECK(printed(full<double>(extents<1>{}, static_cast<double>(-nan))) == "f64 [1]\n[nan]");
+  CHECK(printed(full<std::int64_t>(extents<1>{}, -7)) == "i64 [1]\n[-7]");
 }
 
 TEST_CASE("a tensor converts to one of a type that knows less, and on demand to one that knows more") {

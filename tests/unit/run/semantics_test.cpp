@@ -101,6 +101,8 @@ TEST_CASE("types: ops that keep integers, and those that make f32 of them") {
   CHECK(same(eval(gelu(x)).to_vector(), eval(gelu(cast<float>(x))).to_vector()));
   CHECK(same(eval(softplus(x)).to_vector(), eval(softplus(cast<float>(x))).to_vector()));
   CHECK(eval(logsumexp(x)).item() == doctest::Approx(4.0190599));
+  static_assert(has_type<decltype(pow(x, 2)), float>);
+  CHECK(same(eval(pow(x, 2)).to_vector(), {9, 0, 16}));
   CHECK(same(eval(clamp(x, -0.5f, 0.5f)).to_vector(), {-0.5f, 0, 0.5f}));
 }
 
@@ -464,6 +466,44 @@ TEST_CASE("shapes: errors at run time name the op and the shapes of its operands
 TEST_CASE("random numbers: a default context and an unseeded key repeat") {
   CHECK(randn<float>(extents<4>{}).to_vector() == randn<float>(extents<4>{}).to_vector());
   CHECK(randn<float>(extents<4>{}, {.stream = 1}).to_vector() != randn<float>(extents<4>{}).to_vector());
+}
+
+TEST_CASE("handles share elements and gradient, a clone neither") {
+  auto t = vector_of({1, 2});
+  const auto gradient_of = [](variable<float, extents<dyn>> x) {
+    tape steps;
+    steps.backward(steps.eval(sum(x * x)));
+    return x.grad().to_vector();
+  };
+  using handle = variable<float, extents<dyn>>;
+  CHECK(same(gradient_of(handle(t)), {2, 4}));
+  CHECK(same(gradient_of(handle(t)), {4, 8}));
+  CHECK(same(gradient_of(handle(clone(t))), {2, 4}));
+  handle other(t);
+  other.mutable_data()[0] = 5;
+  CHECK(t(0) == 5);
+}
+
+TEST_CASE("random: written twice, an expression is drawn twice, and once where it has a name") {
+  const auto x = full<float>(extents<100>{}, 1.0f);
+  const auto twice = [](auto e) { return eval(sum(abs(e - e))).item(); };
+  CHECK(twice(dropout(x, 0.5f)) > 0);
+  CHECK(twice(shared(dropout(x, 0.5f))) == 0);
+  CHECK(twice(eval(dropout(x, 0.5f))) == 0);
+  CHECK(eval(sum(abs(let(dropout(x, 0.5f), [](auto e) { return e - e; })))).item() == 0);
+}
+
+TEST_CASE("random: contexts begin with the same numbers, unless they have another seed") {
+  const auto x = full<float>(extents<100>{}, 1.0f);
+  const auto drawn = [&](std::uint64_t seed) {
+    context c;
+    c.seed = seed;
+    return eval(dropout(x, 0.5f), c).to_vector();
+  };
+  CHECK(drawn(0) == drawn(0));
+  CHECK(drawn(0) != drawn(1));
+  context c;
+  CHECK(eval(dropout(x, 0.5f), c).to_vector() != eval(dropout(x, 0.5f), c).to_vector());
 }
 
 TEST_CASE("gelu far left: the absolute error stays") {

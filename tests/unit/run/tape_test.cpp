@@ -69,6 +69,59 @@ TEST_CASE("tape: a value that backward needs and that was changed is named") {
                        value_error);
 }
 
+TEST_CASE("tape: a backward pass that fails leaves nothing on the tape") {
+  auto w = number(2), u = number(3);
+  tape steps;
+  for (const int failing : {0, 1, 2}) {  // a hook of a value, of a parameter, a changed operand
+    bool fails = true;
+    const auto step = [&] {
+      auto a = steps.eval(w * w);
+      auto b = steps.eval(u * u);
+      const auto fail = [&](auto) {
+        if (std::exchange(fails, false)) throw std::runtime_error("a hook");
+      };
+      if (failing == 0) b.on_gradient(fail);
+      if (failing == 1) u.on_gradient(fail);
+      if (failing == 2 && std::exchange(fails, false)) u.copy_from(std::vector<double>{3});
+      steps.backward(steps.eval(a + b));
+    };
+    CHECK_THROWS(step());
+    CHECK(steps.size() == 0);
+    w.zero_grad();
+    u.zero_grad();
+    step();
+    CHECK(w.grad().item() == 4);
+    CHECK(u.grad().item() == 6);
+    w.zero_grad();
+    u.zero_grad();
+    u.state()->gradient_hooks.clear();
+  }
+}
+
+TEST_CASE("tape: the gradient of a value as a seed, by which a second tape goes on") {
+  auto w = number(3);
+  tape first, second;
+  auto h = first.eval(w * w);
+  second.backward(second.eval(h * h * h));
+  CHECK(h.grad().item() == 3 * 81);
+  first.backward(h, h.grad());
+  CHECK(w.grad().item() == 3 * 81 * 6);
+}
+
+TEST_CASE("tape: a hook changes the gradient, not the seed") {
+  auto w = number(3);
+  const auto seed = full<double>(extents<>{}, 2);
+  for (int i = 0; i < 2; ++i) {
+    w.zero_grad();
+    tape steps;
+    auto y = steps.eval(w * 5.0);
+    y.on_gradient([](auto g) { update(g, g * 0.5); });
+    steps.backward(y, seed);
+    CHECK(w.grad().item() == 5);
+    CHECK(seed.item() == 2);
+  }
+}
+
 TEST_CASE("tape: detach stops gradients, a seed weighs rows") {
   auto x = variable<double, extents<3>>(from(extents<3>{}, std::vector<double>{1, 2, 3}));
   tape steps;

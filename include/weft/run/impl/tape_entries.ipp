@@ -171,7 +171,31 @@ void basic_tape_entries<Unused>::run_backward(const std::shared_ptr<tensor_state
   for (std::size_t n = entries_.size(); !is_here && n > 0; --n) is_here = entries_[n - 1].result == y;
   if (!is_here) refuse_backward(*y);
   context_->begin_backward();
-  accumulate(y, runtime::placed(*context_, seed, y->where_in_layer()));
+  if (seed == y->grad) y->grad.reset();  // what another tape has computed for it
+  std::shared_ptr<tensor_state> first = runtime::placed(*context_, seed, y->where_in_layer());
+  if (first == seed && !y->gradient_hooks.empty()) {  // which may change it
+    const index_t count = seed->extents.size();
+    first = make_state(seed->where, seed->extents, seed->type);
+    copy_elements(context_->engine(), seed->type, first->memory.data(), seed->memory.data(), count);
+  }
+  try {
+    accumulate(y, first);
+    execute_backward();
+  } catch (...) {
+    abandon_backward();
+    throw;
+  }
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::abandon_backward() {
+  for (const entry& n : entries_) n.result->grad.reset();
+  hooked_.clear();
+  clear();
+}
+
+template <class Unused>
+void basic_tape_entries<Unused>::execute_backward() {
   runtime::execution_hooks* const hooks = context_->hooks();
   if (hooks) announce(*hooks, entries_);
   while (!entries_.empty()) {
