@@ -146,7 +146,7 @@ TEST_CASE("sums of rows by index: an invalid index is refused, once") {
   const device* const d = tested_device();
   if (!d) return;
   for (const index_t bad : {index_t{-1}, index_t{6}, index_t{1} << 40, -(index_t{1} << 40)})
-    for (const auto [count, columns] : {std::pair{20, 2}, {200, 2}, {20, 0}, {200, 0}}) {
+    for (const auto& [count, columns] : {std::pair{20, 2}, {200, 2}, {20, 0}, {200, 0}}) {
       CAPTURE(bad);
       CAPTURE(columns);
       const sums of{count, 6, columns, [=](index_t n) { return n == 13 ? bad : n % 6; }};
