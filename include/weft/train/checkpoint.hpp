@@ -89,8 +89,9 @@ class checkpointer {
   /// Begins to save the state after `at.step` steps. Waits for the previous save, and throws io_error on all
   /// ranks if that failed on one. Tensors in host memory are copied by a thread while the next forward and
   /// backward passes read them; the run's next `step` waits for the copy. They must not be changed otherwise
-  /// before: that makes the save fail. Throws value_error if a field of `at` is negative or above 2^53,
-  /// usage_error if the checkpointer is read-only. Collective.
+  /// before: that makes the save fail. Throws value_error if a field of `at` or the optimizer's `steps` is
+  /// negative or above 2^53, a name has a "#", or the optimizer has a state tensor that is of no parameter of
+  /// this rank or has another shape than its part; usage_error if the checkpointer is read-only. Collective.
   void save(const run_position& at) {
     const stopwatch time(*held_up_);
     if (options_.read_only)
@@ -98,6 +99,7 @@ class checkpointer {
     if (at.step < 0 || at.samples < 0 || at.step > detail::max_count || at.samples > detail::max_count)
       throw value_error("weft: " + folder_.path() + ": save: step " + std::to_string(at.step) + ", samples " +
                         std::to_string(at.samples) + " are not within 0 and 2^53");
+    require_saveable();
     finish();
     id_.name = {at.step, id_.name.serial + 1};
     pending_ = true;
@@ -132,9 +134,9 @@ class checkpointer {
   const std::string& last_failure() const { return failure_; }
 
   /// Restores the checkpoint named by `latest`; none if there is none. Throws io_error on all ranks, naming
-  /// file and tensor, if it is damaged, incomplete or of another model; the run must not continue then, as it
-  /// may be partly restored. Each rank reads the headers of all shards, and the tensors of which it holds
-  /// rows. Collective.
+  /// file and tensor, if it is damaged, incomplete, of another model or of an optimizer of another name
+  /// (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads the headers
+  /// of all shards, and the tensors of which it holds rows. Collective.
   std::optional<run_position> load() {
     finish();
     communicator& ranks = run_->ranks();
@@ -197,6 +199,28 @@ class checkpointer {
     comm_options o = run_->groups().labelled("checkpoint", true);
     o.timeout = timeout();
     return o;
+  }
+
+  void require_saveable() const {
+    const auto require = [&](bool holds, const std::string& what) {
+      if (!holds) throw value_error("weft: " + folder_.path() + ": save: " + what);
+    };
+    const auto& optimizer = run_->optimizer();
+    require(optimizer.steps >= 0 && optimizer.steps <= detail::max_count,
+            "the optimizer's steps, " + std::to_string(optimizer.steps) + ", are not within 0 and 2^53");
+    const std::vector<held_tensor> held = run_->held_tensors();
+    std::map<std::string_view, const held_tensor*> parameters;
+    for (const held_tensor& of : held) {
+      require(of.name.find('#') == of.name.npos, "the name " + of.name + " has a \"#\"");
+      if (of.local && !of.is_buffer) parameters[of.name] = &of;
+    }
+    for (const auto& [key, t] : optimizer.state.tensors()) {
+      const auto of = parameters.find(std::string_view(key).substr(key.find('.') + 1));
+      require(of != parameters.end(), "optimizer state " + key + " is of no parameter of this rank");
+      const shape& part = of->second->local->extents;
+      require(t->extents == part, "optimizer state " + key + " is " + to_string(t->extents) +
+                                      ", the part of this rank of the parameter is " + to_string(part));
+    }
   }
 
   void begin_writing(const run_position& at) {
@@ -309,7 +333,13 @@ class checkpointer {
 
   detail::checkpoint_index index_at(const run_position& at) const {
     const loss_scaler& scaler = run_->scaler();
-    return {id_, at.samples, run_->optimizer().steps, std::ilogb(scaler.scale), scaler.growth_tracker, {}};
+    return {id_,
+            at.samples,
+            run_->optimizer().steps,
+            std::ilogb(scaler.scale),
+            scaler.growth_tracker,
+            detail::name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>,
+            {}};
   }
 
   detail::checkpoint_folder folder_;
