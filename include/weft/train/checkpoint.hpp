@@ -8,7 +8,7 @@
 //
 // Content of the folder, failures and cost: docs/checkpoints.md. A run that is killed at any moment, or by a
 // power failure, leaves this checkpoint or the one before intact. A resumed run computes the same bits as an
-// uninterrupted one. All data that is read is covered by a checksum.
+// uninterrupted one (where it cannot, `exact` refuses it). All data that is read is covered by a checksum.
 #pragma once
 
 #include <atomic>
@@ -45,6 +45,10 @@ struct checkpoint_options {
   int keep = 2;              // whole checkpoints in the folder; older ones are deleted after a save
   std::chrono::milliseconds timeout{0};  // for ranks to agree on the result of a save; 0: the run's
   save_failure on_failure = save_failure::stop;
+  /// Refuses runs of several ranks that would not resume to the same bits: with a hook that remembers, and
+  /// with local_steps. False: saves them without what hooks remember, and of local steps the copy of the
+  /// first ranks.
+  bool exact = true;
   bool read_only = false;                        // only loads; takes no lock and creates no folder
   std::chrono::milliseconds lock_timeout{3000};  // for a job that holds the folder and is exiting
   io::file_calls* calls = &io::system_calls();   // replaced in tests; must outlive the checkpointer
@@ -56,7 +60,8 @@ template <class Run>
 class checkpointer {
  public:
   /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if `keep` is
-  /// less than 1, io_error on all ranks if another job holds the folder or it cannot be used.
+  /// less than 1, or a run that is to be saved is not `exact`, io_error on all ranks if another job holds the
+  /// folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
@@ -65,6 +70,7 @@ class checkpointer {
     if (o.keep < 1)
       throw usage_error("weft: " + folder_.path() + ": keep is " + std::to_string(o.keep) +
                         ", at least 1 is needed");
+    if (o.exact && !o.read_only) require_exact();
     std::vector<std::int64_t> agreed(3);  // run, attempt, next number
     on_all_ranks(run.ranks(), options(), [&] {
       if (run.ranks().rank() != 0 || o.read_only) return;
@@ -201,6 +207,20 @@ class checkpointer {
     return o;
   }
 
+  void require_exact() const {
+    if (run_->ranks().size() == 1) return;
+    const parallel_options& o = run_->options();
+    const auto refuse_option = [&](const char* why) {
+      throw usage_error("weft: " + folder_.path() + ": " + why +
+                        "; {.exact = false} saves a run that resumes to other bits");
+    };
+    if (o.local_steps > 1)
+      refuse_option("local_steps: ranks have different copies, of which a checkpoint has one");
+    if (o.hook && o.hook.remembers)
+      refuse_option(
+          "hook: what it keeps from step to step is in no checkpoint (one that keeps nothing says "
+          "so: hook.remembers = false)");
+  }
   void require_saveable() const {
     const auto require = [&](bool holds, const std::string& what) {
       if (!holds) throw value_error("weft: " + folder_.path() + ": save: " + what);

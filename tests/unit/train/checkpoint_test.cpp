@@ -12,6 +12,7 @@
 
 #include <weft/comm/threads.hpp>
 #include <weft/nn/repeat.hpp>
+#include <weft/parallel/hook.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
 
@@ -451,4 +452,65 @@ TEST_CASE("a checkpoint of another optimizer is refused by name") {
   CHECK(has(loaded_into<adamw>(f.name()), "of optimizer other \"steps\","));
   save_with<unnamed>(f.name());  // as an earlier weft: the index has no name
   CHECK(loaded_into<adamw>(f.name()) == "");
+}
+
+TEST_CASE("runs that cannot resume to the same bits are refused before a step, unless that is wanted") {
+  const folder f("weft_checkpoint_exact");
+  const auto with = [](const gradient_hook& hook, int local_steps = 1) {
+    parallel_options o;
+    o.hook = hook;
+    o.local_steps = local_steps;
+    return o;
+  };
+  gradient_hook own = bf16_compress();
+  own.remembers = true;
+  const std::pair<parallel_options, const char*> inexact[] = {
+      {with(power_sgd({.rank = 1})), ": hook: "},
+      {with(power_sgd({.error_feedback = false, .warm_start = false, .start_step = 9})), ": hook: "},
+      {with(top_k(0.1)), ": hook: "},
+      {with(own), ": hook: "},
+      {with(nullptr, 4), ": local_steps: "}};
+  for (const auto& [o, words] : inexact) {
+    run_ranks(2, [&](communicator& ranks) {
+      net model;
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, o);
+      CHECK_THROWS_WITH_AS(checkpointer(f.name(), run), doctest::Contains(words), usage_error);
+      checkpointer saves(f.name(), run, {.exact = false});
+      train(model, run, 1);
+      saves.save({1, 0});
+      saves.finish();
+      CHECK(checkpointer(f.name(), run, {.read_only = true}).load()->step == 1);
+    });
+    net model;
+    adamw optimizer;
+    self_communicator alone;
+    auto run = bind<>(model, optimizer, alone, o);
+    checkpointer saves(f.name(), run);  // a rank alone has nothing to send
+  }
+  run_ranks(2, [&](communicator& ranks) {
+    for (const gradient_hook& hook :
+         {bf16_compress(), power_sgd({.error_feedback = false, .warm_start = false})}) {
+      net model;
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, with(hook));
+      checkpointer saves(f.name(), run);
+    }
+  });
+}
+
+TEST_CASE("of buffers that are not broadcast, those of rank 0 are saved") {
+  const folder f("weft_checkpoint_buffers");
+  run_ranks(2, [&](communicator& ranks) {
+    net model;
+    adamw optimizer;
+    parallel_options o;
+    o.broadcast_buffers = false;
+    auto run = bind(model, optimizer, ranks, o);
+    model.seen.copy_from(std::vector<float>(7, 1.0f + static_cast<float>(ranks.rank())));
+    checkpointer saves(f.name(), run);
+    saves.save({1, 0});
+    CHECK(saves.load()->step == 1);
+    CHECK(model.seen.to_vector() == std::vector<float>(7, 1.0f));
+  });
 }
