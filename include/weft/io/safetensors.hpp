@@ -145,13 +145,13 @@ struct load_options {
 };
 
 /// Writes named tensors, such as a state_dict, to a safetensors file, replacing an existing one atomically.
-/// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype, two
-/// tensors have one name, or a name is not UTF-8 or "__metadata__".
+/// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype, a
+/// tensor is null, two have one name, or a name is not UTF-8 or "__metadata__".
 void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
 /// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
 /// type. Throws io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another
-/// shape, or another dtype that `options` does not convert.
+/// shape, or another dtype that `options` does not convert; value_error if a tensor is null.
 void load(const std::string& path, const named_tensors& tensors, load_options options = {});
 
 }  // namespace weft::io

@@ -169,6 +169,7 @@ TEST_CASE("save: names that would be lost or could not be read are refused, and 
                        "weft: safetensors: the name of tensor w\xff is not UTF-8", value_error);
   CHECK_THROWS_WITH_AS(io::save(path, {{"__metadata__", a.state()}}),
                        doctest::Contains("tensor __metadata__ has the name of"), value_error);
+  CHECK_THROWS_WITH_AS(io::save(path, {{"w", nullptr}}), "weft: save: tensor w is null", value_error);
   CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"a", "\xc3"}}}), value_error);
   CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"\xc3", "a"}}}), value_error);
   CHECK(!std::filesystem::exists(path));
@@ -178,6 +179,7 @@ TEST_CASE("save: names that would be lost or could not be read are refused, and 
   CHECK(
       io::read_safetensors(path).tensors.contains("gr\xc3\xb6\xc3\x9f"
                                                   "e"));
+  CHECK_THROWS_WITH_AS(io::load(path, {{"w", nullptr}}), "weft: load: tensor w is null", value_error);
   std::filesystem::remove(path);
 }
 

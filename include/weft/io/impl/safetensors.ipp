@@ -108,6 +108,7 @@ WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, sav
   stored_tensors file;
   file.metadata["format"] = "pt";
   for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: save: tensor ", name, " is null"});
     if (file.tensors.contains(name)) refuse<value_error>({"weft: save: tensor ", name, " is there twice"});
     stored_tensor& to = file.tensors[name] = stored(*t);
     if (options.as && is_floating(to.type) && to.type != *options.as) to = converted(to, *options.as);
@@ -120,6 +121,7 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
   std::deque<stored_tensor> conversions;
   std::vector<const stored_tensor*> values;
   for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: load: tensor ", name, " is null"});
     const auto found = file.tensors.find(name);
     if (found == file.tensors.end()) detail::refuse_missing(path, name, file.others);
     const stored_tensor& from = found->second;
