@@ -360,6 +360,13 @@ int train(const settings& s, communicator& host) {
                  "micro-batches each: a power "
                  "of two is needed, and no tp, cp or ep; the bits will be others than those of one rank\n",
                  to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
+  const bool exact = strategy.local_steps == 1 && !(strategy.hook && strategy.hook.remembers);
+  if (first && !exact && !s.checkpoint.empty() && ranks.size() > 1)
+    std::fprintf(
+        stderr,
+        "train_gpt: warning: a run with --hook %s resumes from a checkpoint to other bits: what ranks "
+        "keep from step to step is not saved (docs/checkpoints.md)\n",
+        s.hook.c_str());
   const loader_options order{.batch = s.batch, .shuffle = s.order == "shuffled", .seed = s.seed};
   loader_options own = order;
   own.share = {data_rank, data_ranks, s.accumulate, strategy.reduces_each()};
@@ -386,9 +393,10 @@ int train(const settings& s, communicator& host) {
   std::optional<checkpointer<decltype(run)>> saves;
   const bool goes_on = s.on_write_error == "continue";
   if (!s.checkpoint.empty())
-    saves.emplace(
-        s.checkpoint, run,
-        checkpoint_options{.keep = s.keep, .on_failure = goes_on ? save_failure::go_on : save_failure::stop});
+    saves.emplace(s.checkpoint, run,
+                  checkpoint_options{.keep = s.keep,
+                                     .on_failure = goes_on ? save_failure::go_on : save_failure::stop,
+                                     .exact = exact});
   if (s.resume) {
     const std::optional<run_position> found = saves->load();
     if (found) at = *found;

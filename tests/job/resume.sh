@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The main job learns, resumes to the same bits, keeps two checkpoints, and does not go on from a damaged one.
+# The main job learns, resumes to the same bits, keeps two checkpoints, and does not go on from a damaged one;
+# with a hook whose memory is not saved it says so.
 . "$(dirname "$0")/common.sh"
 
 train whole "${small[@]}" --steps 40
@@ -23,3 +24,11 @@ if [ $code -eq 0 ] || ! grep -q "damaged/latest: is damaged" "$at/damaged.out" |
   cat "$at/damaged.out"
   exit 1
 fi
+
+for steps in 4 8; do
+  train hooked "${small[@]}" --steps $steps --ranks 2 --hook topk:0.1 --checkpoint "$at/hooked" --resume
+  grep -q 'warning: a run with --hook topk:0.1 resumes from a checkpoint to other bits' "$at/hooked.out" || {
+    echo "no word of a hook that remembers:"; cat "$at/hooked.out"; exit 1; }
+done
+train plain "${small[@]}" --steps 1 --ranks 2 --hook bf16 --checkpoint "$at/plain"
+if grep 'other bits' "$at/plain.out"; then exit 1; fi

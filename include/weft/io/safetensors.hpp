@@ -30,8 +30,10 @@ struct stored_tensor {
 
 /// The tensors of a file by name, and its metadata.
 struct stored_tensors {
-  std::map<std::string, stored_tensor> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, stored_tensor> tensors{};
+  std::map<std::string, std::string> metadata{};
+  /// Tensors of the file that weft has no type for, by name: why. They have not been read.
+  std::map<std::string, std::string> others{};
 };
 
 /// Parses the bytes of a safetensors file, which is called `what` in errors. Throws io_error if it is
@@ -67,7 +69,9 @@ void as_safetensors(const stored_tensors& from, Write write) {
 
 }  // namespace detail
 
-/// Writes tensors to a file, replacing an existing one atomically. Throws io_error on failure.
+/// Writes tensors to a file, replacing an existing one atomically. Throws io_error on failure, value_error,
+/// naming the tensor, for a name that is not UTF-8 or "__metadata__", or if `from` has others, which would be
+/// lost.
 void write_safetensors(const std::string& path, const stored_tensors& from);
 
 /// Sets dtype and shape of `to` to those of `t`, and waits for the device. Throws value_error if the elements
@@ -86,6 +90,9 @@ namespace detail {
 [[noreturn, gnu::cold]] void refuse_tensor(const std::string& path, const std::string& name,
                                            const stored_tensor& from, const tensor_state& t,
                                            const char* cure = "");
+/// For a tensor that is wanted and not in the file, or one of its `others`.
+[[noreturn, gnu::cold]] void refuse_missing(const std::string& path, const std::string& name,
+                                            const std::map<std::string, std::string>& others);
 }  // namespace detail
 
 /// Throws io_error if the elements cannot be restored to `t`: another dtype or shape, or a bool other than 0
@@ -138,12 +145,13 @@ struct load_options {
 };
 
 /// Writes named tensors, such as a state_dict, to a safetensors file, replacing an existing one atomically.
-/// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype.
+/// torch and safetensors read it. Throws io_error on failure, value_error if `as` is no floating dtype, a
+/// tensor is null, two have one name, or a name is not UTF-8 or "__metadata__".
 void save(const std::string& path, const named_tensors& tensors, save_options options = {});
 
-/// Sets the elements of every named tensor to those in the file, which may contain more tensors. Throws
-/// io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another shape, or
-/// another dtype that `options` does not convert.
+/// Sets the elements of every named tensor to those in the file, which may contain more tensors, of any
+/// type. Throws io_error, with nothing changed, if the file is invalid, or a tensor is missing or has another
+/// shape, or another dtype that `options` does not convert; value_error if a tensor is null.
 void load(const std::string& path, const named_tensors& tensors, load_options options = {});
 
 }  // namespace weft::io

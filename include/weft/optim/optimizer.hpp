@@ -28,6 +28,7 @@ struct sgd {
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
+  static constexpr const char* saved_as = "sgd";
 
   /// Updates every parameter that has a gradient, which is multiplied by `scale`, and drops the gradients
   /// (update_parameters). `c` is on the device of the model. Throws usage_error if no parameter has a
@@ -93,6 +94,7 @@ struct adamw {
   optimizer_state state{};
   std::int64_t steps = 0;
   static constexpr bool assigns_once = true;
+  static constexpr const char* saved_as = "adamw";
 
   /// Updates every parameter that has a gradient, which is multiplied by `scale`, and drops the gradients
   /// (update_parameters). `c` is on the device of the model. Throws usage_error if no parameter has a

@@ -32,8 +32,10 @@ inline void require_gradients(const tensor_list& parameters) {
 
 }  // namespace detail
 
-/// State tensors of an optimizer by kind ("exp_avg") and parameter name. A sorted array, as std::map would
-/// add a sixth to the time in which this library compiles.
+/// State tensors of an optimizer by kind ("exp_avg") and parameter name; a kind is a word without ".", "#" or
+/// line ends. A copy of an optimizer has the same tensors, which the steps of either change: a copy of their
+/// elements is a checkpoint, or bound_run::full_optimizer(). A sorted array, as std::map would add a sixth to
+/// the time in which this library compiles.
 class optimizer_state {
  public:
   bool contains(std::string_view kind, std::string_view name) const {
@@ -42,7 +44,7 @@ class optimizer_state {
   /// Null if there is no such tensor yet.
   std::shared_ptr<tensor_state> find(std::string_view kind, std::string_view name) const;
   /// The state tensor for the parameter `like`, of its shape and of dtype `type`, moved to its device; zero
-  /// if it is new. Throws value_error if it exists with another type or shape.
+  /// if it is new. Throws value_error if it exists with another type or shape, or `kind` is no kind.
   std::shared_ptr<tensor_state> get(std::string_view kind, std::string_view name, const tensor_state& like,
                                     dtype type);
   std::size_t bytes() const {
@@ -52,7 +54,14 @@ class optimizer_state {
   }
   /// All tensors, named "kind.name".
   state_dict_t tensors() const;
+  /// Sets a state tensor, which has the shape of what this rank updates of the parameter. Throws value_error
+  /// if `kind` is no kind.
   void set(std::string_view kind, std::string_view name, std::shared_ptr<tensor_state> t);
+
+  /// Whether `text` can be a kind: names of files and messages are "kind.parameter".
+  static bool is_kind(std::string_view text) {
+    return !text.empty() && text.find_first_of(".#\n") == text.npos;
+  }
 
   /// Removes all tensors, as before the first step.
   void clear() { slots_.clear(); }

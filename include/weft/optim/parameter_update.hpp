@@ -96,7 +96,8 @@ class parameter_update {
 /// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
 /// `check()`, called before each step, throws value_error for settings out of range; `assigns_once`, true if
 /// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
-/// update all parameters in one launch.
+/// update all parameters in one launch; `saved_as`, a text: a checkpoint of an optimizer that says another is
+/// not loaded.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
   { o.state } -> std::same_as<optimizer_state&>;
@@ -112,6 +113,13 @@ inline constexpr bool assigns_once = false;
 template <class O>
   requires requires { O::assigns_once; }
 inline constexpr bool assigns_once<O> = O::assigns_once;
+
+/// What optimizers of this type are called in checkpoints; empty if they do not say.
+template <class O>
+inline constexpr const char* name_of_optimizer = "";
+template <class O>
+requires requires { O::saved_as; }
+inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 
 /// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is
 /// moved to that of its gradient for the update, and is then not left to `together`.

@@ -87,8 +87,8 @@ class data_parallel_hooks : public runtime::execution_hooks {
   communicator& shards_of(const std::string& name) const {
     return *units_[static_cast<std::size_t>(place_of(name).unit)].shards;
   }
-  /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`.
-  /// Collective.
+  /// A complete copy of the tensor whose rows `local` are distributed like those of parameter `name`. Throws
+  /// value_error if there is no such parameter, or `local` has another size. Collective.
   [[gnu::cold]] state_ptr whole_of(const std::string& name, const state_ptr& local);
   /// What this rank holds of parameters and buffers.
   [[gnu::cold]] std::vector<held_tensor> held_tensors() const;

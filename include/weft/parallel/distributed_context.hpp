@@ -62,7 +62,9 @@ class distributed_context : public context {
 
   /// The scale of the loss in f16, which is part of checkpoints.
   const loss_scaler& scaler() const { return scaler_; }
+  /// Throws value_error if a field is out of range (loss_scaler::check).
   void set_scaler(const loss_scaler& s) {
+    s.check();
     scaler_ = s;
     set_scale();
   }

@@ -7,7 +7,7 @@
 //
 // A hook is called with a bucket, on all ranks in the same order, and returns a function that starts one
 // message after the other: it is called again when a message has completed, and returns none when the bucket
-// holds the sum over ranks.
+// holds the sum over ranks. `remembers` says whether it keeps something from step to step.
 //
 //   gradient_hook plain = [](const gradient_bucket& b) {
 //     return [b, begun = false]() mutable -> std::optional<work> {
@@ -15,6 +15,7 @@
 //       return b.ranks->all_reduce(b.elements());
 //     };
 //   };
+//   plain.remembers = false;
 #pragma once
 
 #include <any>
@@ -44,7 +45,7 @@ struct gradient_bucket {
   std::any* memory;  // state of the hook for this bucket from step to step, of this rank
 
   weft::elements elements() const { return gradient; }
-  /// The state as a T, created at the first call.
+  /// The state as a T, created at the first call. It is not in checkpoints (gradient_hook::remembers).
   template <class T>
   T& remembered() const {
     if (!memory->has_value()) *memory = std::make_shared<T>();
@@ -52,7 +53,7 @@ struct gradient_bucket {
   }
 };
 
-/// Sends gradients as bf16: half the bytes. Sums are formed in f32 and rounded once.
+/// Sends gradients as bf16: half the bytes. Sums are formed in f32 and rounded once. Keeps nothing.
 gradient_hook bf16_compress();
 
 /// Settings of power_sgd, as those of torch's PowerSGDState.
@@ -104,7 +105,8 @@ struct power_sgd_state {
 
 /// PowerSGD (Vogels et al., 2019): of each gradient matrix, reshaped to [first dim, others], a factorisation
 /// of low rank of the sum over ranks is sent, rank * (rows + columns) elements, where that is fewer than all;
-/// other gradients are sent whole. Throws usage_error if the rank is less than 1.
+/// other gradients are sent whole. Throws usage_error if the rank is less than 1. Keeps nothing from step to
+/// step without error_feedback, warm_start and start_step.
 gradient_hook power_sgd(power_sgd_options o = {});
 
 /// Sends the `share` of elements of each bucket with the largest magnitudes, and their indices, to all ranks;

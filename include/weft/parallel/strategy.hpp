@@ -21,9 +21,15 @@ namespace weft {
 enum class sharding : std::uint8_t { none, optimizer, gradients, parameters };
 
 struct gradient_bucket;
-/// A gradient hook reduces the gradients of a bucket over ranks in another way than all_reduce; see hook.hpp.
+/// The next message of a hook for a bucket; none when the bucket holds the sum.
 using next_message = std::function<std::optional<work>()>;
-using gradient_hook = std::function<next_message(const gradient_bucket&)>;
+/// A gradient hook reduces the gradients of a bucket over ranks in another way than all_reduce; see hook.hpp.
+struct gradient_hook : std::function<next_message(const gradient_bucket&)> {
+  using function::function;
+  /// Whether a step depends on what the hook has kept from steps before. Checkpoints do not have that; a hook
+  /// that keeps nothing may be set to false.
+  bool remembers = true;
+};
 
 /// All options of a parallel strategy. A strategy type sets defaults; fields can be changed before `bind`.
 struct parallel_options {
@@ -35,7 +41,8 @@ struct parallel_options {
   int expert_ranks = 1;        // ranks that divide experts
   bool deterministic = false;  // the same bits for every division of a step among ranks and micro-batches
   bool reshard_after_forward = true;  // free gathered parameters between forward and backward
-  bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0
+  bool broadcast_buffers = true;      // at the end of every step all ranks receive the buffers of rank 0,
+                                      // which are those that checkpoints have
   int prefetch = 1;                   // gathers that are started ahead of their use
   index_t bucket_bytes = 25 << 20, first_bucket_bytes = 1 << 20;  // size of the messages of parameters
   dtype param_dtype = dtype::f32;   // in which parameters are gathered: bf16 and f16 round them

@@ -8,7 +8,7 @@
 //
 // Content of the folder, failures and cost: docs/checkpoints.md. A run that is killed at any moment, or by a
 // power failure, leaves this checkpoint or the one before intact. A resumed run computes the same bits as an
-// uninterrupted one. All data that is read is covered by a checksum.
+// uninterrupted one (where it cannot, `exact` refuses it). All data that is read is covered by a checksum.
 #pragma once
 
 #include <atomic>
@@ -45,6 +45,10 @@ struct checkpoint_options {
   int keep = 2;              // whole checkpoints in the folder; older ones are deleted after a save
   std::chrono::milliseconds timeout{0};  // for ranks to agree on the result of a save; 0: the run's
   save_failure on_failure = save_failure::stop;
+  /// Refuses runs of several ranks that would not resume to the same bits: with a hook that remembers, and
+  /// with local_steps. False: saves them without what hooks remember, and of local steps the copy of the
+  /// first ranks.
+  bool exact = true;
   bool read_only = false;                        // only loads; takes no lock and creates no folder
   std::chrono::milliseconds lock_timeout{3000};  // for a job that holds the folder and is exiting
   io::file_calls* calls = &io::system_calls();   // replaced in tests; must outlive the checkpointer
@@ -56,7 +60,8 @@ template <class Run>
 class checkpointer {
  public:
   /// Locks the folder for this job, creating it and its parents if needed. Throws usage_error if `keep` is
-  /// less than 1, io_error on all ranks if another job holds the folder or it cannot be used.
+  /// less than 1, or a run that is to be saved is not `exact`, io_error on all ranks if another job holds the
+  /// folder or it cannot be used.
   checkpointer(std::string folder, Run& run, checkpoint_options o = {})
       : folder_(std::move(folder), *o.calls),
         run_(&run),
@@ -65,6 +70,7 @@ class checkpointer {
     if (o.keep < 1)
       throw usage_error("weft: " + folder_.path() + ": keep is " + std::to_string(o.keep) +
                         ", at least 1 is needed");
+    if (o.exact && !o.read_only) require_exact();
     std::vector<std::int64_t> agreed(3);  // run, attempt, next number
     on_all_ranks(run.ranks(), options(), [&] {
       if (run.ranks().rank() != 0 || o.read_only) return;
@@ -89,8 +95,9 @@ class checkpointer {
   /// Begins to save the state after `at.step` steps. Waits for the previous save, and throws io_error on all
   /// ranks if that failed on one. Tensors in host memory are copied by a thread while the next forward and
   /// backward passes read them; the run's next `step` waits for the copy. They must not be changed otherwise
-  /// before: that makes the save fail. Throws value_error if a field of `at` is negative or above 2^53,
-  /// usage_error if the checkpointer is read-only. Collective.
+  /// before: that makes the save fail. Throws value_error if a field of `at` or the optimizer's `steps` is
+  /// negative or above 2^53, a name has a "#", or the optimizer has a state tensor that is of no parameter of
+  /// this rank or has another shape than its part; usage_error if the checkpointer is read-only. Collective.
   void save(const run_position& at) {
     const stopwatch time(*held_up_);
     if (options_.read_only)
@@ -98,6 +105,7 @@ class checkpointer {
     if (at.step < 0 || at.samples < 0 || at.step > detail::max_count || at.samples > detail::max_count)
       throw value_error("weft: " + folder_.path() + ": save: step " + std::to_string(at.step) + ", samples " +
                         std::to_string(at.samples) + " are not within 0 and 2^53");
+    require_saveable();
     finish();
     id_.name = {at.step, id_.name.serial + 1};
     pending_ = true;
@@ -132,9 +140,9 @@ class checkpointer {
   const std::string& last_failure() const { return failure_; }
 
   /// Restores the checkpoint named by `latest`; none if there is none. Throws io_error on all ranks, naming
-  /// file and tensor, if it is damaged, incomplete or of another model; the run must not continue then, as it
-  /// may be partly restored. Each rank reads the headers of all shards, and the tensors of which it holds
-  /// rows. Collective.
+  /// file and tensor, if it is damaged, incomplete, of another model or of an optimizer of another name
+  /// (`saved_as`); the run must not continue then, as it may be partly restored. Each rank reads the headers
+  /// of all shards, and the tensors of which it holds rows. Collective.
   std::optional<run_position> load() {
     finish();
     communicator& ranks = run_->ranks();
@@ -197,6 +205,42 @@ class checkpointer {
     comm_options o = run_->groups().labelled("checkpoint", true);
     o.timeout = timeout();
     return o;
+  }
+
+  void require_exact() const {
+    if (run_->ranks().size() == 1) return;
+    const parallel_options& o = run_->options();
+    const auto refuse_option = [&](const char* why) {
+      throw usage_error("weft: " + folder_.path() + ": " + why +
+                        "; {.exact = false} saves a run that resumes to other bits");
+    };
+    if (o.local_steps > 1)
+      refuse_option("local_steps: ranks have different copies, of which a checkpoint has one");
+    if (o.hook && o.hook.remembers)
+      refuse_option(
+          "hook: what it keeps from step to step is in no checkpoint (one that keeps nothing says "
+          "so: hook.remembers = false)");
+  }
+  void require_saveable() const {
+    const auto require = [&](bool holds, const std::string& what) {
+      if (!holds) throw value_error("weft: " + folder_.path() + ": save: " + what);
+    };
+    const auto& optimizer = run_->optimizer();
+    require(optimizer.steps >= 0 && optimizer.steps <= detail::max_count,
+            "the optimizer's steps, " + std::to_string(optimizer.steps) + ", are not within 0 and 2^53");
+    const std::vector<held_tensor> held = run_->held_tensors();
+    std::map<std::string_view, const held_tensor*> parameters;
+    for (const held_tensor& of : held) {
+      require(of.name.find('#') == of.name.npos, "the name " + of.name + " has a \"#\"");
+      if (of.local && !of.is_buffer) parameters[of.name] = &of;
+    }
+    for (const auto& [key, t] : optimizer.state.tensors()) {
+      const auto of = parameters.find(std::string_view(key).substr(key.find('.') + 1));
+      require(of != parameters.end(), "optimizer state " + key + " is of no parameter of this rank");
+      const shape& part = of->second->local->extents;
+      require(t->extents == part, "optimizer state " + key + " is " + to_string(t->extents) +
+                                      ", the part of this rank of the parameter is " + to_string(part));
+    }
   }
 
   void begin_writing(const run_position& at) {
@@ -309,7 +353,13 @@ class checkpointer {
 
   detail::checkpoint_index index_at(const run_position& at) const {
     const loss_scaler& scaler = run_->scaler();
-    return {id_, at.samples, run_->optimizer().steps, std::ilogb(scaler.scale), scaler.growth_tracker, {}};
+    return {id_,
+            at.samples,
+            run_->optimizer().steps,
+            std::ilogb(scaler.scale),
+            scaler.growth_tracker,
+            detail::name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>,
+            {}};
   }
 
   detail::checkpoint_folder folder_;

@@ -71,6 +71,7 @@ struct checkpoint_index {
   checkpoint_id id;
   std::int64_t samples = 0, optimizer_steps = 0;
   std::int64_t loss_scale_log2 = 0, growth_tracker = 0;
+  std::string optimizer;                 // its name; empty if it has none, or an earlier weft wrote this
   std::vector<checkpoint_shard> shards;  // by part
 
   std::string text() const;

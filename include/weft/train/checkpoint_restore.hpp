@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <weft/parallel/bind.hpp>
@@ -31,9 +32,13 @@ class checkpoint_restorer {
   checkpoint_restorer(Run& run, std::string from) : run_(&run), from_(std::move(from)) {}
 
   /// Sets the tensors of this rank, the loss scale and the step count. Throws io_error, naming file and
-  /// tensor, if the checkpoint is damaged, incomplete or of another model; the run may be partly restored
-  /// then.
+  /// tensor, if the checkpoint is damaged, incomplete or of another model, or, with nothing changed, of an
+  /// optimizer of another name; the run may be partly restored otherwise.
   void restore(checkpoint_index& index) const {
+    const std::string optimizer = name_of_optimizer<std::remove_cvref_t<decltype(run_->optimizer())>>;
+    if (!optimizer.empty() && !index.optimizer.empty() && optimizer != index.optimizer)
+      throw io_error("weft: " + from_ + ": has the state of optimizer " + index.optimizer +
+                     ", this run has " + optimizer);
     const checkpoint_contents contents = read_contents(from_, index, static_cast<int>(index.shards.size()));
     const std::vector<held_tensor> held = run_->held_tensors();
     std::map<std::string_view, const held_tensor*> model;
@@ -67,7 +72,8 @@ class checkpoint_restorer {
     const std::string_view all = key;
     if (all.starts_with("model.")) return {{}, all.substr(6)};
     const std::size_t dot = all.find('.', 10);
-    if (!all.starts_with("optimizer.") || dot == all.npos || dot == 10)
+    if (!all.starts_with("optimizer.") || dot == all.npos ||
+        !optimizer_state::is_kind(all.substr(10, dot - 10)))
       throw io_error("weft: " + from_ + ": holds " + key + ", which is no tensor of a run");
     return {all.substr(10, dot - 10), all.substr(dot + 1)};
   }

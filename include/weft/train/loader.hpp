@@ -81,7 +81,8 @@ struct loader_options {
   std::uint64_t seed = 0;
   bool drop_last = false;  // omits the last batch of a pass if it is smaller
   int prefetch = 2;        // batches read ahead; 0 reads on demand
-  loader_share share{};    // with several batches per step, an incomplete last step of a pass is omitted
+  /// With several batches a step, an incomplete last step of a pass is omitted.
+  loader_share share{};
 };
 
 /// The order of samples: position p of a run is sample at(p). Shuffling is a Fisher-Yates permutation per
@@ -156,7 +157,13 @@ class loader {
    private:
     loader* of_;
   };
+  /// Throws usage_error if ranks or micro-batches share steps that take more samples than a pass has: no step
+  /// of any pass would be complete.
   iterator begin() {
+    if (is_shared() && samples() < step_samples())
+      refuse<usage_error>({"weft: loader: the dataset has ", samples(), " samples, a step of ",
+                           options_.share.batches(), " batches of ", options_.batch, " takes ",
+                           step_samples(), ": a pass has no whole step"});
     started_at_ = at_.step;
     return iterator(this);
   }
@@ -197,6 +204,7 @@ class loader {
     return data.size();
   }
 
+  index_t step_samples() const { return options_.share.batches() * options_.batch; }
   bool is_shared() const { return options_.share.batches() > 1; }
   index_t left_of_pass(const place& at) const { return samples() - at.step % samples(); }
   index_t left_for_batch(const place& at) const {
@@ -208,14 +216,13 @@ class loader {
   place after(place at, index_t size) const {
     if (!is_shared()) return {at.step + size, 0};
     if (++at.index < options_.share.micro_batches) return at;
-    return {at.step + options_.share.batches() * options_.batch, 0};
+    return {at.step + step_samples(), 0};
   }
 
   /// Skips an incomplete last step if it is to be omitted; returns whether the pass that began last has
   /// ended.
   bool pass_ends() {
-    const index_t whole = options_.share.batches() * options_.batch;
-    if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < whole)
+    if ((options_.drop_last || is_shared()) && at_.index == 0 && left_of_pass(at_) < step_samples())
       at_.step += left_of_pass(at_);
     return at_.step > started_at_ && at_.step / samples() > started_at_ / samples();
   }

@@ -12,8 +12,16 @@
 
 namespace weft {
 
+namespace detail {
+/// Appends the paths of what is in a folder and its subfolders and is no folder. Throws io_error, naming it,
+/// for a folder that cannot be read, and for a link to a folder.
+void append_files(const std::string& folder, std::vector<std::string>& files);
+}  // namespace detail
+
 /// The bytes of files, and of all files in folders and their subfolders, concatenated in sorted path order.
-/// Throws io_error for a path that is neither file nor folder, usage_error if there are no bytes.
+/// Links to files are read as these; a path that is given may be a link to a folder. Nothing is left out:
+/// throws io_error, naming the path, for what cannot be read, for what is neither file nor folder (also for a
+/// link that leads nowhere), and for a link to a folder within a folder; usage_error if there are no bytes.
 std::vector<unsigned char> read_text(const std::vector<std::string>& paths);
 
 /// A dataset for language models on bytes: sample i is bytes i T to i T + T of the text, of which the first T

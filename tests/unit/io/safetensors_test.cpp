@@ -52,6 +52,8 @@ TEST_CASE("safetensors: every malformed file is a clear error") {
       {file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]}})", 32), "is expected"},
       {file(R"({"a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,24]}})", 24), "do not match"},
       {file(R"({"a":{"dtype":"F33","shape":[2,3],"data_offsets":[0,24]}})", 24), "unknown dtype"},
+      {file(R"({"a":{"dtype":"F6_E2M3","shape":[3],"data_offsets":[0,3]}})", 3), "do not match"},
+      {file(R"({"a":{"dtype":"I16","shape":[3],"data_offsets":[0,3]}})", 3), "do not match"},
       {file(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,24]}})", 24), "unsigned integer"},
       {file(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,24]}})", 24), "unsigned integer"},
       {file(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]}})", 24),
@@ -154,5 +156,55 @@ TEST_CASE("load and save convert floating types on demand, and only then") {
   CHECK(half.to_vector()[3] == float16(0.0f));
   CHECK_THROWS_AS(io::load(path, {{"labels", back.state()}}, {.convert = true}), io_error);   // i32 is no f32
   CHECK_THROWS_AS(io::save(path, both, {.as = dtype::i32}), value_error);
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("save: names that would be lost or could not be read are refused, and no file is written") {
+  const std::string path = temporary("weft_names.safetensors");
+  std::filesystem::remove(path);
+  const auto a = full<float>(extents<2>{}, 1.0f), b = full<float>(extents<2>{}, 2.0f);
+  CHECK_THROWS_WITH_AS(io::save(path, {{"w", a.state()}, {"w", b.state()}}),
+                       "weft: save: tensor w is there twice", value_error);
+  CHECK_THROWS_WITH_AS(io::save(path, {{"w\xff", a.state()}}),
+                       "weft: safetensors: the name of tensor w\xff is not UTF-8", value_error);
+  CHECK_THROWS_WITH_AS(io::save(path, {{"__metadata__", a.state()}}),
+                       doctest::Contains("tensor __metadata__ has the name of"), value_error);
+  CHECK_THROWS_WITH_AS(io::save(path, {{"w", nullptr}}), "weft: save: tensor w is null", value_error);
+  CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"a", "\xc3"}}}), value_error);
+  CHECK_THROWS_AS(io::write_safetensors(path, {.metadata = {{"\xc3", "a"}}}), value_error);
+  CHECK(!std::filesystem::exists(path));
+  io::save(path, {{"gr\xc3\xb6\xc3\x9f"
+                   "e",
+                   a.state()}});
+  CHECK(
+      io::read_safetensors(path).tensors.contains("gr\xc3\xb6\xc3\x9f"
+                                                  "e"));
+  CHECK_THROWS_WITH_AS(io::load(path, {{"w", nullptr}}), "weft: load: tensor w is null", value_error);
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("tensors of types that weft has not are named when they are wanted, and otherwise left alone") {
+  const std::string header = R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+                             R"("b":{"dtype":"I8","shape":[4],"data_offsets":[4,8]},)"
+                             R"("c":{"dtype":"F4","shape":[3,2],"data_offsets":[8,11]},)"
+                             R"("d":{"dtype":"U64","shape":[1],"data_offsets":[11,19]},)"
+                             R"("e":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1],"data_offsets":[19,20]}})";
+  const io::stored_tensors in = read(file(header, 20));
+  CHECK(in.tensors.size() == 1);
+  CHECK(in.others.size() == 4);
+  CHECK(in.others.at("b") == "is of dtype I8, which weft does not have");
+  const std::string path = temporary("weft_others.safetensors");
+  CHECK_THROWS_WITH_AS(io::write_safetensors(path, in), doctest::Contains("tensor b is of dtype I8"),
+                       value_error);
+  std::ofstream(path, std::ios::binary) << file(header, 20);
+  const auto t = zeros<float>(extents<>{});
+  io::load(path, {{"a", t.state()}});
+  CHECK_THROWS_WITH_AS(io::load(path, {{"d", t.state()}}),
+                       ("weft: " + path + ": tensor d is of dtype U64, which weft does not have").c_str(),
+                       io_error);
+  CHECK_THROWS_WITH_AS(io::load(path, {{"e", t.state()}}), doctest::Contains("tensor e has 10 dims"),
+                       io_error);
+  CHECK_THROWS_WITH_AS(io::load(path, {{"f", t.state()}}), doctest::Contains("tensor f is missing"),
+                       io_error);
   std::filesystem::remove(path);
 }

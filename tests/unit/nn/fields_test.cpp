@@ -67,6 +67,14 @@ TEST_CASE("schedule: fields and steps out of range are named") {
 TEST_CASE("loss_scaler: fields out of range are named") {
   CHECK_THROWS_AS(loss_scaler{.scale = 0}.update(true), value_error);
   CHECK_THROWS_AS(loss_scaler{.growth_interval = 0}.update(true), value_error);
+  CHECK_THROWS_WITH_AS(loss_scaler{.scale = 1000}.update(true),
+                       "weft: loss_scaler: scale is 1000.000000, not a power of two from 2^-24 to 2^100",
+                       value_error);
+  CHECK_THROWS_AS(loss_scaler{.scale = NAN}.update(true), value_error);
+  CHECK_THROWS_AS((loss_scaler{.growth_interval = 3, .growth_tracker = 3}.update(true)), value_error);
+  loss_scaler s{.scale = loss_scaler::most, .growth_interval = 1};
+  CHECK(s.update(true));
+  CHECK(s.scale == loss_scaler::most);
 }
 
 TEST_CASE("bind, step, threads, slices of a loss: sizes that make no sense") {

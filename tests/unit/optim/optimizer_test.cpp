@@ -279,3 +279,15 @@ TEST_CASE("optimisers: what cannot be updated is named before anything has chang
   CHECK_THROWS_WITH_AS(optimizer.step(m), "weft: optimizer: exp_avg of a is f64 [3, 5], not f32 [3, 5]",
                        value_error);
 }
+
+TEST_CASE("a kind of state is a word by which files and messages can name it") {
+  optimizer_state state;
+  const auto t = full<float>(extents<2>{}, 0.0f).state();
+  for (const char* kind : {"", "avg.grad", "avg#1", "avg\n"}) {
+    CHECK_THROWS_WITH_AS(state.set(kind, "w", t), doctest::Contains("is no kind of state"), value_error);
+    CHECK_THROWS_AS(state.get(kind, "w", *t, dtype::f32), value_error);
+  }
+  CHECK(state.tensors().empty());
+  state.set("exp_avg", "w.a", t);
+  CHECK(state.tensors().at(0).first == "exp_avg.w.a");
+}

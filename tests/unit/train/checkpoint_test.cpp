@@ -12,6 +12,7 @@
 
 #include <weft/comm/threads.hpp>
 #include <weft/nn/repeat.hpp>
+#include <weft/parallel/hook.hpp>
 #include <weft/train/checkpoint.hpp>
 #include <weft/weft.hpp>
 
@@ -347,5 +348,169 @@ TEST_CASE("the scale of the loss is saved") {
     CHECK(saves.load()->step == 2);
     CHECK(run.loss_scale == 4096);
     CHECK(run.scaler().growth_tracker == 77);
+  });
+}
+
+TEST_CASE("a scale of the loss that a checkpoint cannot hold is refused when it is set") {
+  net model;
+  adamw optimizer;
+  auto run = bind<policy<precision::f16>>(model, optimizer);
+  for (const loss_scaler& wrong :
+       {loss_scaler{.scale = 1000}, loss_scaler{.scale = 0x1p-30}, loss_scaler{.scale = 0x1p101},
+        loss_scaler{.growth_tracker = -5}, loss_scaler{.growth_interval = 10, .growth_tracker = 10}})
+    CHECK_THROWS_AS(run.set_scaler(wrong), value_error);
+  CHECK(run.scaler().scale == 65536);
+  const folder f("weft_checkpoint_scales");
+  for (const loss_scaler& edge : {loss_scaler{.scale = loss_scaler::least},
+                                  loss_scaler{.scale = loss_scaler::most, .growth_tracker = 1999}}) {
+    run.set_scaler(edge);
+    checkpointer saves(f.name(), run);
+    saves.save({1, 1});
+    run.set_scaler({});
+    saves.load();
+    CHECK(run.scaler().scale == edge.scale);
+    CHECK(run.scaler().growth_tracker == edge.growth_tracker);
+  }
+}
+
+TEST_CASE("optimizer state that would not be saved as it is, is refused by name") {
+  const folder f("weft_checkpoint_state");
+  net model;
+  adamw optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  checkpointer saves(f.name(), run);
+  const auto refused = [&](const char* words) {
+    CHECK_THROWS_WITH_AS(saves.save({1, 0}), doctest::Contains(words), value_error);
+    optimizer.state.clear();
+  };
+  optimizer.state.set("global", "d", zeros<float>(extents<2>{}).state());
+  refused("optimizer state global.d is of no parameter of this rank");
+  optimizer.state.set("average", "seen", zeros<float>(extents<7>{}).state());
+  refused("average.seen is of no parameter");
+  optimizer.state.set("row", "in.weight", zeros<float>(extents<2>{}).state());
+  CHECK_THROWS_WITH_AS(run.full_optimizer(), doctest::Contains("[2] is no state of parameter in.weight"),
+                       value_error);
+  refused("optimizer state row.in.weight is [2], the part of this rank of the parameter is [5, 3]");
+  optimizer.state.set("row", "in.weight", zeros<float>(extents<50, 30>{}).state());
+  CHECK_THROWS_AS(run.full_optimizer(), value_error);
+  refused("row.in.weight is [50, 30]");
+  optimizer.steps = -1;
+  refused("the optimizer's steps, -1, are not within 0 and 2^53");
+  optimizer.steps = 0;
+  saves.save({1, 0});
+  saves.finish();
+  CHECK(saves.load()->step == 1);
+}
+
+namespace {
+/// An optimizer of one's own, which says no name.
+struct unnamed {
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  template <element T>
+  void update(const parameter_update<T>& u) const {
+    u.assign(u.value() - sign(u.gradient()) * u.number(0.01));
+  }
+};
+struct named_otherwise : unnamed {
+  static constexpr const char* saved_as = "other \"steps\"";
+};
+
+/// What loading a checkpoint into a run with an Optimizer says; nothing if it is loaded.
+template <class Optimizer>
+std::string loaded_into(const std::string& at) {
+  net model;
+  Optimizer optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  try {
+    checkpointer(at, run).load();
+  } catch (const io_error& e) { return e.what(); }
+  return "";
+}
+template <class Optimizer>
+void save_with(const std::string& at) {
+  net model;
+  Optimizer optimizer;
+  auto run = bind<policy<strategy::single>>(model, optimizer);
+  train(model, run, 1);
+  checkpointer saves(at, run);
+  saves.save({1, 1});
+  saves.finish();
+}
+}  // namespace
+
+TEST_CASE("a checkpoint of another optimizer is refused by name") {
+  const folder f("weft_checkpoint_optimizer");
+  save_with<adamw>(f.name());
+  CHECK(loaded_into<adamw>(f.name()) == "");
+  CHECK(loaded_into<unnamed>(f.name()) == "");
+  CHECK(has(loaded_into<sgd>(f.name()), "has the state of optimizer adamw, this run has sgd"));
+  save_with<sgd>(f.name());
+  CHECK(has(loaded_into<adamw>(f.name()), "has the state of optimizer sgd, this run has adamw"));
+  save_with<named_otherwise>(f.name());
+  CHECK(loaded_into<named_otherwise>(f.name()) == "");
+  CHECK(has(loaded_into<adamw>(f.name()), "of optimizer other \"steps\","));
+  save_with<unnamed>(f.name());  // as an earlier weft: the index has no name
+  CHECK(loaded_into<adamw>(f.name()) == "");
+}
+
+TEST_CASE("runs that cannot resume to the same bits are refused before a step, unless that is wanted") {
+  const folder f("weft_checkpoint_exact");
+  const auto with = [](const gradient_hook& hook, int local_steps = 1) {
+    parallel_options o;
+    o.hook = hook;
+    o.local_steps = local_steps;
+    return o;
+  };
+  gradient_hook own = bf16_compress();
+  own.remembers = true;
+  const std::pair<parallel_options, const char*> inexact[] = {
+      {with(power_sgd({.rank = 1})), ": hook: "},
+      {with(power_sgd({.error_feedback = false, .warm_start = false, .start_step = 9})), ": hook: "},
+      {with(top_k(0.1)), ": hook: "},
+      {with(own), ": hook: "},
+      {with(nullptr, 4), ": local_steps: "}};
+  for (const auto& [o, words] : inexact) {
+    run_ranks(2, [&](communicator& ranks) {
+      net model;
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, o);
+      CHECK_THROWS_WITH_AS(checkpointer(f.name(), run), doctest::Contains(words), usage_error);
+      checkpointer saves(f.name(), run, {.exact = false});
+      train(model, run, 1);
+      saves.save({1, 0});
+      saves.finish();
+      CHECK(checkpointer(f.name(), run, {.read_only = true}).load()->step == 1);
+    });
+    net model;
+    adamw optimizer;
+    self_communicator alone;
+    auto run = bind<>(model, optimizer, alone, o);
+    checkpointer saves(f.name(), run);  // a rank alone has nothing to send
+  }
+  run_ranks(2, [&](communicator& ranks) {
+    for (const gradient_hook& hook :
+         {bf16_compress(), power_sgd({.error_feedback = false, .warm_start = false})}) {
+      net model;
+      adamw optimizer;
+      auto run = bind(model, optimizer, ranks, with(hook));
+      checkpointer saves(f.name(), run);
+    }
+  });
+}
+
+TEST_CASE("of buffers that are not broadcast, those of rank 0 are saved") {
+  const folder f("weft_checkpoint_buffers");
+  run_ranks(2, [&](communicator& ranks) {
+    net model;
+    adamw optimizer;
+    parallel_options o;
+    o.broadcast_buffers = false;
+    auto run = bind(model, optimizer, ranks, o);
+    model.seen.copy_from(std::vector<float>(7, 1.0f + static_cast<float>(ranks.rank())));
+    checkpointer saves(f.name(), run);
+    saves.save({1, 0});
+    CHECK(saves.load()->step == 1);
+    CHECK(model.seen.to_vector() == std::vector<float>(7, 1.0f));
   });
 }

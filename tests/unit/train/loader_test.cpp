@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -210,4 +212,78 @@ TEST_CASE("IDX images and labels, and every way a file can be wrong") {
         {0, 0, 8, 9},
         {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1}})
     CHECK_THROWS_AS(read_idx(file_with("weft-idx", wrong)), io_error);
+}
+
+TEST_CASE("an IDX file without samples, whose samples could not be counted, is refused") {
+  std::vector<std::uint8_t> bytes{0, 0, 8, 4, 0, 0, 0, 0};
+  bytes.insert(bytes.end(), 12, 255);
+  CHECK_THROWS_WITH_AS(read_idx(file_with("weft-idx", bytes)),
+                       doctest::Contains("more elements than 63 bits"), io_error);
+  std::fill(bytes.begin() + 12, bytes.end(), std::uint8_t{0});
+  CHECK(read_idx(file_with("weft-idx", bytes)).bytes.empty());
+}
+
+TEST_CASE("a pass that has no whole step of all ranks is refused, where it would be empty") {
+  loader batches(numbers{.count = 3}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
+  CHECK_THROWS_WITH_AS(
+      batches.begin(),
+      "weft: loader: the dataset has 3 samples, a step of 2 batches of 2 takes 4: a pass has "
+      "no whole step",
+      usage_error);
+  CHECK(std::get<1>(batches.next()).to_vector() == std::vector<std::int32_t>{0, 10});  // goes on for ever
+  loader whole(numbers{.count = 4}, {.batch = 2, .share = {.rank = 0, .ranks = 2}});
+  int seen = 0;
+  for (auto [x, y] : whole) seen += static_cast<int>(y.extent(0));
+  CHECK(seen == 2);
+}
+
+TEST_CASE("text: all files of a folder, or an error that names what cannot be read") {
+  namespace fs = std::filesystem;
+  const fs::path at = fs::temp_directory_path() / ("weft-text-" + std::to_string(::getpid()));
+  fs::remove_all(at);
+  fs::create_directories(at / "a" / "deep");
+  std::ofstream(at / "a" / "deep" / "x") << "hello";
+  std::ofstream(at / "b") << "world";
+  fs::create_symlink(at / "b", at / "c");
+  const auto text = [&] {
+    const auto bytes = read_text({at.string()});
+    return std::string(bytes.begin(), bytes.end());
+  };
+  CHECK(text() == "helloworldworld");
+  const auto refused = [&](const fs::path& entry, const std::string& words) {
+    CHECK_THROWS_WITH_AS(text(), doctest::Contains((entry.string() + words).c_str()), io_error);
+    fs::remove_all(entry);
+    CHECK(text() == "helloworldworld");
+  };
+  fs::create_symlink("nowhere", at / "a" / "dangling");
+  refused(at / "a" / "dangling", ": cannot be opened");
+  ::mkfifo((at / "fifo").c_str(), 0600);
+  refused(at / "fifo", ": is a FIFO, not a file");
+  fs::create_directory_symlink(at / "a", at / "linked");
+  refused(at / "linked", ": is a link to a folder");
+  fs::create_directory_symlink(at, at / "a" / "loop");
+  refused(at / "a" / "loop", ": is a link to a folder");
+  fs::create_directory_symlink(at, at.string() + "-link");
+  CHECK(read_text({at.string() + "-link"}).size() == 15);
+  fs::remove(at.string() + "-link");
+
+  fs::create_directories(at / "locked");
+  fs::permissions(at / "locked", fs::perms::none);
+  std::fflush(nullptr);
+  const pid_t child = ::fork();  // root reads everything
+  if (child == 0) {
+    if (::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(0);
+    for (const auto& paths : {std::vector{at.string()}, std::vector{(at / "locked").string()}}) try {
+        read_text(paths);
+        ::_exit(1);
+      } catch (const io_error& e) {
+        if (std::string(e.what()).find((at / "locked").string() + ": ") == std::string::npos) ::_exit(2);
+      } catch (...) { ::_exit(3); }
+    ::_exit(0);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  fs::permissions(at / "locked", fs::perms::owner_all);
+  fs::remove_all(at);
 }

@@ -222,6 +222,34 @@ TEST_CASE("a disk that is full in between is an error on all ranks, after which 
   CHECK(io::read_safetensors(f.name() + "/w").tensors.size() == m.tensors.size());
 }
 
+TEST_CASE("a file with tensors of other types is read, unless one of these is wanted") {
+  const test::folder f("weft-weights-others");
+  fs::create_directories(f.path);
+  const auto write = [&](const std::string& type_of_bias) {
+    const std::string header = R"({"table":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},)"
+                               R"("bias":{"dtype":")" +
+                               type_of_bias +
+                               R"(","shape":[2],"data_offsets":[24,32]},)"
+                               R"("seen":{"dtype":"F32","shape":[2],"data_offsets":[32,40]},)"
+                               R"("count":{"dtype":"I8","shape":[3],"data_offsets":[40,43]}})";
+    std::string bytes(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> 8 * i);
+    write_bytes(f.path / "w", bytes + header + std::string(43, '\0'));
+  };
+  run_ranks(2, [&](communicator& ranks) {
+    bound_net n(ranks);
+    if (ranks.rank() == 0) write("F32");
+    ranks.barrier().wait();
+    load_weights(f.name() + "/w", n.run);
+    CHECK(n.values()[0] == 0);
+    ranks.barrier().wait();
+    if (ranks.rank() == 0) write("U32");
+    ranks.barrier().wait();
+    CHECK_THROWS_WITH_AS(load_weights(f.name() + "/w", n.run),
+                         doctest::Contains("tensor bias is of dtype U32, which weft does not have"), io_error);
+  });
+}
+
 TEST_CASE("a file that cannot be written is an error on all ranks, and what was there stays") {
   const test::folder f("weft-weights-bad");
   fs::create_directories(f.path);

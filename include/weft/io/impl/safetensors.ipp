@@ -16,6 +16,7 @@ WEFT_DEFINE stored_tensors parse_safetensors(std::string_view file, const std::s
   safetensors_header header = parse_safetensors_header(file.substr(0, data), file.size(), what);
   stored_tensors all;
   all.metadata = std::move(header.metadata);
+  all.others = std::move(header.others);
   for (const tensor_entry& t : header.tensors) {
     const auto bytes =
         file.substr(data + static_cast<std::size_t>(t.begin), static_cast<std::size_t>(t.end - t.begin));
@@ -29,6 +30,7 @@ WEFT_DEFINE stored_tensors read_safetensors(const std::string& path) {
   safetensors_header header = parse_safetensors_header(safetensors_beginning(file), file.size(), path);
   stored_tensors all;
   all.metadata = std::move(header.metadata);
+  all.others = std::move(header.others);
   for (const tensor_entry& t : header.tensors) {
     stored_tensor& to = all.tensors[t.name];
     to = {t.type, t.extents, std::vector<char>(static_cast<std::size_t>(t.end - t.begin))};
@@ -38,6 +40,10 @@ WEFT_DEFINE stored_tensors read_safetensors(const std::string& path) {
 }
 
 WEFT_DEFINE void write_safetensors(const std::string& path, const stored_tensors& from) {
+  if (!from.others.empty()) {
+    const auto& [name, why] = *from.others.begin();
+    refuse<value_error>({"weft: safetensors: tensor ", name, " ", why, ": its elements have not been read"});
+  }
   detail::as_safetensors(from, [&](const file_parts& parts) { replace_file(system_calls(), path, parts); });
 }
 
@@ -61,6 +67,13 @@ WEFT_DEFINE void refuse_tensor(const std::string& path, const std::string& name,
   throw io_error("weft: " + path + ": tensor " + name + " is " + name_of(from.type) + " " +
                  to_string(from.extents) + ", the model wants " + name_of(t.type) + " " +
                  to_string(t.whole()) + cure);
+}
+
+WEFT_DEFINE void refuse_missing(const std::string& path, const std::string& name,
+                                const std::map<std::string, std::string>& others) {
+  const auto other = others.find(name);
+  refuse<io_error>(
+      {"weft: ", path, ": tensor ", name, " ", other == others.end() ? "is missing" : other->second});
 }
 
 }  // namespace detail
@@ -95,6 +108,8 @@ WEFT_DEFINE void save(const std::string& path, const named_tensors& tensors, sav
   stored_tensors file;
   file.metadata["format"] = "pt";
   for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: save: tensor ", name, " is null"});
+    if (file.tensors.contains(name)) refuse<value_error>({"weft: save: tensor ", name, " is there twice"});
     stored_tensor& to = file.tensors[name] = stored(*t);
     if (options.as && is_floating(to.type) && to.type != *options.as) to = converted(to, *options.as);
   }
@@ -106,8 +121,9 @@ WEFT_DEFINE void load(const std::string& path, const named_tensors& tensors, loa
   std::deque<stored_tensor> conversions;
   std::vector<const stored_tensor*> values;
   for (const auto& [name, t] : tensors) {
+    if (!t) refuse<value_error>({"weft: load: tensor ", name, " is null"});
     const auto found = file.tensors.find(name);
-    if (found == file.tensors.end()) throw io_error("weft: " + path + ": tensor " + name + " is missing");
+    if (found == file.tensors.end()) detail::refuse_missing(path, name, file.others);
     const stored_tensor& from = found->second;
     if (from.type != t->type && from.extents == t->whole() && is_floating(from.type) &&
         is_floating(t->type)) {

@@ -28,10 +28,13 @@ WEFT_DEFINE safetensors_header safetensors_parser::parse(std::string_view first,
   if (first.size() <= 8 || first[8] != '{') fail("the header does not start with {");
   const json text(std::string(first.substr(8)), what_);
   text.root().for_each_member([&](std::string_view name, const json_value& value) {
-    if (name == "__metadata__") read_metadata(value, header);
-    else header.tensors.push_back(read_entry(std::string(name), value));
+    if (name == "__metadata__") return read_metadata(value, header);
+    auto [entry, lacks] = read_entry(std::string(name), value);
+    if (!lacks.empty()) header.others.emplace(entry.name, std::move(lacks));
+    header.tensors.push_back(std::move(entry));
   });
   check_offsets(header.tensors, file_size - header.data);
+  std::erase_if(header.tensors, [&](const tensor_entry& e) { return header.others.contains(e.name); });
   return header;
 }
 
@@ -51,7 +54,8 @@ WEFT_DEFINE std::uint64_t safetensors_parser::read_size(const std::string& name,
   return static_cast<std::uint64_t>(*n);
 }
 
-WEFT_DEFINE tensor_entry safetensors_parser::read_entry(std::string name, const json_value& value) const {
+WEFT_DEFINE std::pair<tensor_entry, std::string> safetensors_parser::read_entry(
+    std::string name, const json_value& value) const {
   const auto type = value.find("dtype"), extents = value.find("shape"), offsets = value.find("data_offsets");
   if (!type || !extents || !offsets) fail("tensor " + name + ": needs dtype, shape and data_offsets");
   if (type->kind() != json_kind::string || extents->kind() != json_kind::array ||
@@ -59,25 +63,35 @@ WEFT_DEFINE tensor_entry safetensors_parser::read_entry(std::string name, const 
     fail("tensor " + name + ": dtype, shape or data_offsets is malformed");
   tensor_entry e;
   e.name = std::move(name);
-  const auto known = std::find_if(std::begin(type_names), std::end(type_names),
-                                  [&](const type_name& t) { return type->text() == t.name; });
-  if (known == std::end(type_names))
+  const auto is_named = [&](const auto& t) { return type->text() == t.name; };
+  const auto known = std::find_if(std::begin(type_names), std::end(type_names), is_named);
+  const auto other = std::find_if(std::begin(other_types), std::end(other_types), is_named);
+  std::string lacks;
+  std::uint64_t bits = 0;
+  if (known != std::end(type_names)) {
+    e.type = known->type;
+    bits = 8 * static_cast<std::uint64_t>(size_of(e.type));
+  } else if (other != std::end(other_types)) {
+    lacks = std::string("is of dtype ") + other->name + ", which weft does not have";
+    bits = other->bits;
+  } else {
     fail("tensor " + e.name + ": unknown dtype " + std::string(type->text()));
-  e.type = known->type;
-  if (extents->size() > static_cast<std::size_t>(max_order))
-    fail("tensor " + e.name + ": more than " + std::to_string(max_order) + " dims");
-  auto bytes = static_cast<std::uint64_t>(size_of(e.type));
+  }
+  const bool fits = extents->size() <= static_cast<std::size_t>(max_order);
+  if (!fits)
+    lacks = "has " + std::to_string(extents->size()) + " dims, tensors of weft at most " +
+            std::to_string(max_order);
   extents->for_each_item([&](const json_value& extent) {
     const std::uint64_t n = read_size(e.name, extent);
-    if (__builtin_mul_overflow(bytes, n, &bytes)) fail("tensor " + e.name + ": its size overflows");
-    e.extents.append(static_cast<index_t>(n));
+    if (__builtin_mul_overflow(bits, n, &bits)) fail("tensor " + e.name + ": its size overflows");
+    if (fits) e.extents.append(static_cast<index_t>(n));
   });
   std::uint64_t* to = &e.begin;
   offsets->for_each_item(
       [&](const json_value& offset) { *std::exchange(to, &e.end) = read_size(e.name, offset); });
-  if (e.end < e.begin || e.end - e.begin != bytes)
+  if (bits % 8 || e.end < e.begin || e.end - e.begin != bits / 8)
     fail("tensor " + e.name + ": data_offsets do not match dtype and shape");
-  return e;
+  return {std::move(e), std::move(lacks)};
 }
 
 WEFT_DEFINE void safetensors_parser::check_offsets(std::vector<tensor_entry>& entries,
@@ -109,6 +123,22 @@ WEFT_DEFINE std::string safetensors_beginning(const input_file& file) {
 
 WEFT_DEFINE std::string safetensors_beginning(std::vector<tensor_entry>& tensors,
                                               const std::map<std::string, std::string>& metadata) {
+  const auto require_utf8 = [](const std::string& text, const char* what) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t size = detail::utf8_sequence(rest);
+      if (size == 0) refuse<value_error>({"weft: safetensors: ", what, text, " is not UTF-8"});
+      rest.remove_prefix(size);
+    }
+  };
+  for (const auto& [key, value] : metadata) {
+    require_utf8(key, "the key of metadata ");
+    require_utf8(value, "metadata ");
+  }
+  for (const tensor_entry& t : tensors) {
+    require_utf8(t.name, "the name of tensor ");
+    if (t.name == "__metadata__")
+      refuse<value_error>({"weft: safetensors: tensor __metadata__ has the name of the file's metadata"});
+  }
   std::string header = "{";
   const auto next = [&](const std::string& key) {
     header += (header.size() > 1 && header.back() != '{' ? "," : "") + json_string(key) + ":";

@@ -80,6 +80,10 @@ WEFT_DEFINE std::size_t optimizer_state::place_of(std::string_view kind, std::st
 
 WEFT_DEFINE void optimizer_state::insert(std::size_t place, std::string_view kind, std::string_view name,
                                          std::shared_ptr<tensor_state> t) {
+  if (!is_kind(kind))
+    refuse<value_error>({"weft: optimizer: \"", kind,
+                         "\" is no kind of state: a kind is a word without "
+                         "\".\", \"#\" or line ends"});
   slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(place),
                 slot{std::string(kind), std::string(name), std::move(t)});
 }

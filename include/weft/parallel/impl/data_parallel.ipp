@@ -164,6 +164,9 @@ WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, con
   const place at = place_of(name);
   const unit& of = units_[static_cast<std::size_t>(at.unit)];
   const member& m = of.members[static_cast<std::size_t>(at.member)];
+  if (local->extents.size() != m.local->extents.size())
+    refuse<value_error>({"weft: a tensor of shape ", local->extents, " is no state of parameter ", name,
+                         ", of which this rank has ", m.local->extents});
   auto copy = make_state(where_, m.whole->extents, local->type);
   if (of.parts() == 1) {
     copy_rows(copy, 0, local, 0, local->extents.size());

@@ -12,7 +12,7 @@
 namespace weft {
 
 WEFT_DEFINE gradient_hook bf16_compress() {
-  return [](const gradient_bucket& b) {
+  gradient_hook hook = [](const gradient_bucket& b) {
     const auto sent = std::make_shared<std::vector<bfloat16>>(b.gradient.begin(), b.gradient.end());
     return [b, sent, stage = 0]() mutable -> std::optional<work> {
       if (stage++ == 0) return b.ranks->all_reduce(*sent, reduction::sum, b.options);
@@ -21,6 +21,8 @@ WEFT_DEFINE gradient_hook bf16_compress() {
       return {};
     };
   };
+  hook.remembers = false;
+  return hook;
 }
 
 namespace detail {
@@ -60,7 +62,7 @@ WEFT_DEFINE void low_rank::orthonormalize() const {
 
 WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
   if (o.rank < 1) refuse<usage_error>({"weft: power_sgd: a rank of ", o.rank});
-  return [o](const gradient_bucket& b) {
+  gradient_hook hook = [o](const gradient_bucket& b) {
     auto& s = b.remembered<detail::power_sgd_state>();
     if (s.steps++ < o.start_step)
       return next_message([b, begun = false]() mutable -> std::optional<work> {
@@ -143,6 +145,8 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
       return {};
     });
   };
+  hook.remembers = o.error_feedback || o.warm_start || o.start_step > 0;
+  return hook;
 }
 
 WEFT_DEFINE gradient_hook top_k(double share) {

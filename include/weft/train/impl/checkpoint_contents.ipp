@@ -22,6 +22,8 @@ WEFT_DEFINE void checkpoint_contents::add(const std::string& path, int part, int
     throw io_error("weft: " + path + ": is part " + said("weft.part") + ", not " + place);
   if (static_cast<int>(paths_.size()) <= part) paths_.resize(static_cast<std::size_t>(part) + 1);
   paths_[static_cast<std::size_t>(part)] = path;
+  for (const auto& [name, why] : header.others)
+    throw io_error("weft: " + path + ": tensor " + name + " " + why);
   for (const io::tensor_entry& t : header.tensors) add_piece(path, part, header, t);
 }
 

@@ -89,7 +89,9 @@ WEFT_DEFINE std::string checkpoint_index::text() const {
                   "\", \"attempt\": \"" + hex_of(id.attempt) + "\"" + number("step", id.name.step) +
                   number("serial", id.name.serial) + number("samples", samples) +
                   number("optimizer_steps", optimizer_steps) + number("loss_scale_log2", loss_scale_log2) +
-                  number("growth_tracker", growth_tracker) + ", \"shards\": [";
+                  number("growth_tracker", growth_tracker);
+  if (!optimizer.empty()) t += ", \"optimizer\": " + io::json_string(optimizer);
+  t += ", \"shards\": [";
   for (std::size_t p = 0; p < shards.size(); ++p)
     t += std::string(p ? ", " : "") + "{\"bytes\": " + std::to_string(shards[p].bytes) +
          ", \"header_xxh64\": \"" + hex_of(shards[p].header) + "\"}";
@@ -113,6 +115,7 @@ WEFT_DEFINE checkpoint_index checkpoint_index::parsed(const std::string& text, c
   i.optimizer_steps = number_of(root, "optimizer_steps", path);
   i.loss_scale_log2 = number_of(root, "loss_scale_log2", path, -24, 100);  // the range of loss_scaler
   i.growth_tracker = number_of(root, "growth_tracker", path);
+  if (root.find("optimizer")) i.optimizer = text_of(root, "optimizer", path);
   const auto list = root.find("shards");
   if (!list || list->size() < 1 || list->size() > static_cast<std::size_t>(max_parts))
     throw io_error("weft: " + path + ": has no list of 1 to " + std::to_string(max_parts) + " shards");

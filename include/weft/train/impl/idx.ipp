@@ -22,10 +22,13 @@ WEFT_DEFINE shape idx_extents(std::string_view head, std::uint64_t size, const s
   if (head.size() < header) fail("ends within its header");
   shape extents;
   std::uint64_t count = 1;
+  index_t of_sample = 1;  // also of a file without samples
   for (std::size_t at = 4; at < header; at += 4) {
     const std::uint64_t extent = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
     extents.append(static_cast<index_t>(extent));
     count = extent > 0 && count > size / extent ? size + 1 : count * extent;  // the product exceeds the file
+    if (at > 4 && __builtin_mul_overflow(of_sample, static_cast<index_t>(extent), &of_sample))
+      fail("has samples of more elements than 63 bits count");
   }
   if (count + header != size)
     fail("has " + std::to_string(size) + " bytes, which do not fit its extents " + to_string(extents));

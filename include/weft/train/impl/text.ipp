@@ -10,18 +10,33 @@
 
 namespace weft {
 
-WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
+namespace detail {
+
+WEFT_DEFINE void append_files(const std::string& folder, std::vector<std::string>& files) {
   namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::directory_iterator entry(folder, failed);
+  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+    const std::string path = entry->path().string();
+    std::error_code not_there;  // a reader of the file says so
+    if (!fs::is_directory(path, not_there)) files.push_back(path);
+    else if (!fs::is_symlink(path, not_there)) append_files(path, files);
+    else
+      refuse<io_error>({"weft: ", path,
+                        ": is a link to a folder: those within a folder are not followed; "
+                        "name the folder it leads to"});
+  }
+  if (failed) refuse<io_error>({"weft: ", folder, ": ", failed.message()});
+}
+
+}  // namespace detail
+
+WEFT_DEFINE std::vector<unsigned char> read_text(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
-    std::error_code failed;
-    if (fs::is_directory(path, failed)) {
-      for (const auto& entry : fs::recursive_directory_iterator(path, failed))
-        if (entry.is_regular_file(failed)) files.push_back(entry.path().string());
-    } else {
-      files.push_back(path);
-    }
-    if (failed) throw io_error("weft: " + path + ": " + failed.message());
+    std::error_code not_there;
+    if (std::filesystem::is_directory(path, not_there)) detail::append_files(path, files);
+    else files.push_back(path);
   }
   std::sort(files.begin(), files.end());
   std::vector<unsigned char> bytes;

@@ -20,7 +20,7 @@ WEFT_DEFINE std::vector<tensor_in_file> tensors_in_file(const io::safetensors_he
   std::vector<tensor_in_file> all;
   for (const held_tensor& t : held) {
     const auto found = entries.find(t.name);
-    if (found == entries.end()) throw io_error("weft: " + file.path() + ": tensor " + t.name + " is missing");
+    if (found == entries.end()) io::detail::refuse_missing(file.path(), t.name, header.others);
     const io::tensor_entry& e = *found->second;
     if (e.type != t.whole.type || !(parallel::in_rows(e.extents) == parallel::in_rows(t.whole.extents)))
       throw io_error("weft: " + file.path() + ": tensor " + t.name + " is " + name_of(e.type) + " " +
