@@ -43,7 +43,8 @@ class distributed_context : public context {
   /// steps, gradient and norm are those of this rank. On one rank the host waits for the device only when it
   /// reads the norm. In f16, a gradient that is not finite only changes the scale of the loss, for which the
   /// host waits. Throws value_error if `clip` is negative or NaN, and usage_error if there was no backward
-  /// pass since the last step.
+  /// pass since the last step, or none that reached a parameter, or if the optimizer has updated parameters
+  /// of these names of another model that is alive.
   pending_number step(const step_options& o = {});
 
   /// The 2-norm of the sum of gradients over ranks and micro-batches; valid after the last backward pass of a
@@ -233,6 +234,7 @@ class distributed_context : public context {
   void require_recordable() const;
   /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
   double mean_factor(const step_options& o);
+  /// Throws usage_error if no parameter has a gradient, on any rank.
   parallel::gradient_measure measured(const step_options& o, double mean);
   /// Updates the parameters, whose gradients have been measured, and ends the step.
   pending_number apply(const parallel::gradient_measure& measured);
