@@ -78,14 +78,15 @@ inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
                {mesh_axis::ep, o.expert_ranks, "expert_ranks", " ranks that divide experts need"},
                {mesh_axis::tp, o.layer_ranks, "layer_ranks", " ranks that divide layers need"}};
   if (o.shard_ranks < 0) refuse<usage_error>({"weft: bind: shard_ranks is ", o.shard_ranks});
-  if (o.shard_ranks > 1 && o.divide == sharding::none)
-    refuse<usage_error>({"weft: bind: shard_ranks is ", o.shard_ranks,
-                         ", but every rank holds a copy: the strategy divides nothing"});
   for (const auto& a : asked) {
     if (a.ranks < 1) refuse<usage_error>({"weft: bind: ", a.field, " is ", a.ranks});
     if (a.ranks > 1 && !has(a.axis))
       refuse<usage_error>({"weft: bind: ", a.ranks, a.what, " a policy with the axis ", name_of(a.axis)});
   }
+  if (o.divide == sharding::none && o.shard_ranks > o.expert_ranks)
+    refuse<usage_error>(
+        {"weft: bind: shard_ranks is ", o.shard_ranks,
+         ", but the strategy divides neither parameters, nor gradients, nor optimizer state"});
 }
 
 // Axes of `strategy::mesh`.

@@ -86,7 +86,8 @@ TEST_CASE("bind takes options beside a strategy, which says what is divided") {
                          usage_error);
     CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.layer_ranks = 2}), usage_error);
     const char* const divides_nothing =
-        "weft: bind: shard_ranks is 7, but every rank holds a copy: the strategy divides nothing";
+        "weft: bind: shard_ranks is 7, but the strategy divides neither parameters, nor gradients, nor "
+        "optimizer state";
     CHECK_THROWS_WITH_AS(
         bind<policy<strategy::data_parallel>>(model, optimizer, ranks, parallel_options{.shard_ranks = 7}),
         divides_nothing, usage_error);
