@@ -20,9 +20,10 @@ fi
 cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DWEFT_BUILD_TESTS=OFF >/dev/null
 cmake --build build -j "$(nproc)" --target train_gpt_f32
 
+steps=${STEPS:-2200}
 build/examples/train_gpt_f32 --data /usr/share/common-licenses --order shuffled \
-  --layers 4 --heads 4 --width 128 --context 64 --batch 16 --steps "${STEPS:-2200}" \
-  --lr 2e-3 --warmup 100 --lr-schedule cosine --checkpoint build/quickstart --checkpoint-every 500 \
+  --layers 4 --heads 4 --width 128 --context 64 --batch 16 --steps "$steps" \
+  --lr 2e-3 --warmup $((steps / 22)) --lr-schedule cosine --checkpoint build/quickstart --checkpoint-every 500 \
   --log build/quickstart.jsonl --sample 400 --prompt "The license "
 
 cat <<'TEXT'

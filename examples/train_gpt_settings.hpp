@@ -151,12 +151,12 @@ inline weft::parallel_options parallel_options_of(const settings& s) {
   if (!s.mesh.empty()) {
     const weft::mesh_sizes sizes = weft::mesh_from_text(s.mesh);
     o.stages = sizes.pp;
-    o.shard_ranks = sizes.fsdp * sizes.ep;
     o.layer_ranks = sizes.tp;
     o.context_ranks = sizes.cp;
     o.expert_ranks = sizes.ep;
     if (sizes.fsdp == 1) o.divide = weft::sharding::none;
     else if (name.empty()) o.divide = weft::sharding::parameters;
+    if (o.divide != weft::sharding::none) o.shard_ranks = sizes.fsdp * sizes.ep;
     return o;
   }
   if (o.divide != weft::sharding::none || name.empty() || name == "single" || name == "ddp") return o;
@@ -298,6 +298,9 @@ inline settings parse(int count, char** values) {
   if (s.schedule == "constant" || s.schedule == "cosine")
     throw weft::usage_error("--schedule " + s.schedule + ": is of pipelines; of the rate: --lr-schedule " +
                             s.schedule);
+  if (s.lr_schedule == "cosine" && s.warmup > s.steps)
+    throw weft::usage_error("--warmup " + std::to_string(s.warmup) + ": is more than --steps " +
+                            std::to_string(s.steps) + ", at which --lr-schedule cosine has reached 0");
   set_recompute(recompute, s);
   set_experts(experts, s);
   check_mesh_flags(s);

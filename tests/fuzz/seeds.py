@@ -61,17 +61,24 @@ store = {
                     (2, request(1, COMPARE_SET, text(b"none"), text(b"1"), text(b"2")))),
     "full": session(*((i % 3, request(i, PUSH, text(b"q"), text(b"x" * 200))) for i in range(9))),
 }
+def value(kind, bytes_):
+    """A value of a call: its kind, then text, or of a vector what is in it."""
+    return bytes([kind]) + bytes_
+string, boolean, signed, floating, struct_ = (lambda b, k=k: value(k, text(b)) for k in (1, 3, 4, 6, 7))
+def vector(*values):
+    return value(2, number(len(values)) + b"".join(values))
+three = signed(struct.pack("<i", 3)) + signed(number(4))
 rpc = {
-    "request": b"\0" + number(2) + number(1) + text(b"0") + text(struct.pack("<i", 3)) + text(number(4)),
-    "sum": b"\x40" + text(struct.pack("<i", 3)) + text(number(4)),
-    "texts": b"\x41" + text(b"a") + number(2) + text(b"b") + text(b""),
-    "points": b"\x42" + number(1) + text(struct.pack("<dii", 1.5, 2, 0)),
-    "bools": b"\x43" + text(b"\1") + number(2) + text(b"\0") + text(b"\1"),
-    "nested": b"\x44" + number(2) + number(1) + text(b"x") + number(0),
-    "throws": b"\x45" + text(struct.pack("<f", 1)),
-    "error": b"\x46" + text(b"why"),
+    "request": b"\0" + number(2) + number(1) + text(b"0") + three,
+    "sum": b"\x40" + three,
+    "texts": b"\x41" + string(b"a") + vector(string(b"b"), string(b"")),
+    "points": b"\x42" + vector(struct_(struct.pack("<dii", 1.5, 2, 0))),
+    "bools": b"\x43" + boolean(b"\1") + vector(boolean(b"\0"), boolean(b"\1")),
+    "nested": b"\x44" + vector(vector(signed(b"x")), vector()),
+    "throws": b"\x45" + floating(struct.pack("<f", 1)),
+    "error": b"\x46" + string(b"why"),
     "nothing": b"\x47",
-    "answer": b"\xc0" + number(1) + b"\1" + text(text(struct.pack("<i", 5))),
+    "answer": b"\xc0" + number(1) + b"\1" + text(signed(struct.pack("<i", 5))),
 }
 flight = {
     "behind": bytes([0, 1, 2, 1]) + record(9, 5, 0, 9, b"world", b"all_reduce") + record(8, 3, 4, 8, b"world", b"barrier") + bytes(6 * 192)

@@ -21,6 +21,7 @@ done <<BAD
 --data README.md --heads 3 --width 32
 --data README.md --steps x
 --data README.md --steps 0
+--data README.md --steps 2 --warmup 3 --lr-schedule cosine
 --data README.md --context 99999999
 --data README.md --ranks 2 --strategy single
 --data README.md --ranks 3 --strategy hybrid:2

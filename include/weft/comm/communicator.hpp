@@ -91,7 +91,8 @@ class communicator {
     return split(color(rank()), rank(), std::move(o));
   }
 
-  /// This rank's group along a mesh axis: `count` ranks that are `stride` apart. Collective.
+  /// This rank's group along a mesh axis: `count` ranks that are `stride` apart. Throws value_error unless
+  /// both are positive and their product divides size(). Collective.
   std::shared_ptr<communicator> axis(int count, int stride, comm_options o = {});
 
   /// Bytes that this rank has sent in operations of this group.

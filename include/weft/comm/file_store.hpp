@@ -3,8 +3,9 @@
 // of several with a shared file system that supports locks.
 //
 // A value is written to another file, which is then renamed, so a reader sees a whole value or none.
-// Operations that read and write (add, compare_set, push, pop) hold the lock of the folder. Everyone who may
-// write to the folder can change the store: a folder created here is accessible to its owner only.
+// Operations that write hold the lock of the folder, so that none comes between the reading and the writing
+// of another (add, compare_set, push, pop). Everyone who may write to the folder can change the store: a
+// folder created here is accessible to its owner only.
 #pragma once
 
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/frames.hpp>
 #include <weft/comm/store.hpp>
 
@@ -26,6 +28,7 @@ class file_store : public store {
   explicit file_store(std::string folder);
 
   void set(const std::string& key, const std::string& value) override {
+    const folder_lock lock(*this);
     write(path_of(key_file, key), value);
   }
   std::string get(const std::string& key, milliseconds limit) override;
@@ -33,6 +36,7 @@ class file_store : public store {
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& desired) override;
   bool delete_key(const std::string& key) override {
+    const folder_lock lock(*this);
     std::error_code failed;
     return std::filesystem::remove(path_of(key_file, key), failed);
   }
@@ -74,7 +78,7 @@ class file_store : public store {
   /// Polls at increasing intervals until `done` returns true; false after `limit`.
   template <class F>
   static bool until(milliseconds limit, F done) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+    const auto deadline = deadline_after(limit);
     for (milliseconds pause{1};; pause = std::min(2 * pause, milliseconds(50))) {
       if (done()) return true;
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());

@@ -17,6 +17,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/gloo_network.hpp>
 #include <weft/comm/gloo_rendezvous.hpp>
 #include <weft/comm/transfers.hpp>
@@ -159,7 +160,7 @@ class gloo_mesh : public watched_group {
     std::unique_lock lock(mutex_);
     waiting_.push_back(&op);
     const auto over = [&] { return op.over.load(); };
-    if (!changed_.wait_for(lock, std::min<std::chrono::milliseconds>(limit, for_ever), over)) {
+    if (!changed_.wait_until(lock, deadline_after(limit), over)) {
       const rank_wait w = op.waits_in();
       lock.unlock();
       watch_->report_late(w, limit);

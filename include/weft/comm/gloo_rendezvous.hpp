@@ -4,6 +4,7 @@
 
 #include <gloo/rendezvous/store.h>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/store.hpp>
 #include <weft/comm/watch.hpp>
 
@@ -24,7 +25,7 @@ class gloo_rendezvous : public ::gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
   void wait(const std::vector<std::string>& keys) override {
-    const auto until = std::chrono::steady_clock::now() + limit_;
+    const auto until = deadline_after(limit_);
     for (std::chrono::milliseconds pause{1}; !of_.check(keys);
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       if (const auto v = watch_.verdict()) throw_verdict(*v);

@@ -20,6 +20,7 @@
 #include <deque>
 #include <thread>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/communicator.hpp>
 #include <weft/comm/mpi_operation.hpp>
 #include <weft/comm/mpi_watch.hpp>
@@ -81,8 +82,7 @@ class mpi_queue : public mpi_watched_group {
     std::erase_if(messages_, [](const auto& m) { return m.second.empty(); });
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() +
-                          std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
+    const auto deadline = deadline_after(limit);
     waits_ = &op;
     for (int idle = 0; watch_->progress(), !op.over() && !watch_->verdict(); ++idle) {
       if (idle > 1000) std::this_thread::yield();

@@ -18,6 +18,7 @@
 #include <memory>
 #include <thread>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/environment.hpp>
 #include <weft/comm/mpi_link.hpp>
 #include <weft/comm/standing_frames.hpp>
@@ -66,7 +67,7 @@ class mpi_watch {
     std::fill(heard_.begin(), heard_.end(), std::nullopt);
     heard_[static_cast<std::size_t>(rank())] = standing();
     tell_others(mpi_link::kind::where_are_you, {});
-    const auto until = clock::now() + answer_limit;
+    const auto until = deadline_after(answer_limit);
     const auto all_have = [&] {
       return std::all_of(heard_.begin(), heard_.end(), [](const auto& s) { return s.has_value(); });
     };
@@ -85,7 +86,7 @@ class mpi_watch {
   /// Waits until all ranks have called it, and sets `code` to the same value on all. False if this takes
   /// longer than `limit`.
   bool end_together(int& code, milliseconds limit) {
-    const auto until = clock::now() + limit;
+    const auto until = deadline_after(limit);
     int mine = severity(code), worst = 0, done = 0;
     MPI_Request request;
     MPI_Iallreduce(&mine, &worst, 1, MPI_INT, MPI_MAX, end_, &request);

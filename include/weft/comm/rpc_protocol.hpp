@@ -27,8 +27,33 @@ inline constexpr bool is_vector = false;
 template <class T>
 inline constexpr bool is_vector<std::vector<T>> = true;
 
+/// What a value is, which is sent before it: of numbers, those of one size can be of several kinds.
+enum class value_kind : std::uint8_t {
+  none,
+  text,
+  vector,
+  boolean,
+  signed_integer,
+  unsigned_integer,
+  floating,
+  bytes
+};
+template <class T>
+inline constexpr value_kind kind_of = std::is_convertible_v<T, std::string> ? value_kind::text
+                                      : is_vector<T>                        ? value_kind::vector
+                                      : std::is_same_v<T, bool>             ? value_kind::boolean
+                                      : std::is_floating_point_v<T>         ? value_kind::floating
+                                      : !std::is_integral_v<T>              ? value_kind::bytes
+                                      : std::is_signed_v<T>                 ? value_kind::signed_integer
+                                                                            : value_kind::unsigned_integer;
+
+/// Throws comm_error: what came is of kind `is` and has `size` bytes, what is expected is of another type.
+[[noreturn, gnu::cold]] void refuse_value(value_kind is, std::size_t size, value_kind expected,
+                                          std::size_t expected_size);
+
 template <class T>
 void write_value(frame_writer& to, const T& value) {
+  to.byte(static_cast<std::uint8_t>(kind_of<T>));
   if constexpr (std::is_convertible_v<T, std::string>) {
     to.text(value);
   } else if constexpr (is_vector<T>) {
@@ -41,10 +66,12 @@ void write_value(frame_writer& to, const T& value) {
   }
 }
 
-/// Reads a value of type T. Throws comm_error if the bytes do not have its size. Structs are copied: their
-/// members must be of types for which every bit pattern is valid.
+/// Reads a value of type T. Throws comm_error if what was written is of another kind or size. Structs and
+/// enumerations are copied as bytes, of which the size alone is compared: every bit pattern must be valid.
 template <class T>
 T read_value(frame_reader& from) {
+  const auto kind = static_cast<value_kind>(from.byte());
+  if (kind != kind_of<T>) refuse_value(kind, from.left() < 4 ? 0 : from.length(), kind_of<T>, sizeof(T));
   if constexpr (std::is_same_v<T, std::string>) {
     return from.text();
   } else if constexpr (is_vector<T>) {
@@ -57,9 +84,10 @@ T read_value(frame_reader& from) {
   } else {
     const std::string bytes = from.text();
     T value{};
-    bool good = bytes.size() == sizeof(T);
-    if constexpr (std::is_same_v<T, bool>) good = good && static_cast<unsigned char>(bytes[0]) <= 1;
-    if (!good) throw comm_error("weft: rpc: an argument or a result is of another type");
+    if (bytes.size() != sizeof(T)) refuse_value(kind, bytes.size(), kind, sizeof(T));
+    if constexpr (std::is_same_v<T, bool>)
+      if (static_cast<unsigned char>(bytes[0]) > 1)
+        throw comm_error("weft: rpc: an argument or a result is of another type: a bool that is no bool");
     std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }

@@ -82,8 +82,9 @@ extern template void sgd::update(const parameter_update<float16>&) const;
 #endif
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW. State: "exp_avg" and
-/// "exp_avg_sq". Throws value_error at a step if a setting is negative or NaN, or beta1 or beta2 is 1 or
-/// more.
+/// "exp_avg_sq". Unlike PyTorch's, biases are corrected by the steps of the optimizer, also of a parameter
+/// whose first gradient comes later (docs/semantics.md). Throws value_error at a step if a setting is
+/// negative or NaN, or beta1 or beta2 is 1 or more.
 struct adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999;

@@ -4,6 +4,7 @@
 //   optimizer.state.find("exp_avg", "hidden.weight")
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -86,10 +87,15 @@ class optimizer_state {
     (void)sizeof(detail::trained_model_law<detail::content_of<M> != detail::content::none, M>);
     const tensor_list now = parameters_of(m);
     detail::require_gradients(now);
-    bool known = now.size() == named_.size();
-    for (std::size_t i = 0; known && i < now.size(); ++i) known = now[i] == named_[i].second;
-    if (!known) set_named(named_parameters(m));
+    const auto is_same = [](const auto& p, const auto& named) { return p == named.second; };
+    if (!std::equal(now.begin(), now.end(), named_.begin(), named_.end(), is_same))
+      set_named(named_parameters(m));
     return named_;
+  }
+  /// The same for parameters by name, of which none needs a gradient: those of a part of a model.
+  void to_update(const state_dict_t& now) {
+    const auto is_same = [](const auto& a, const auto& b) { return a.second == b.second; };
+    if (!std::equal(now.begin(), now.end(), named_.begin(), named_.end(), is_same)) set_named(now);
   }
 
  private:

@@ -165,8 +165,9 @@ void update_parameters(O& o, Model& model, gradient_scale scale = 1, context& c 
   together.launch();
 }
 
-/// The same for f32 parameters by name. A template, so that programs that train nothing compile nothing for
-/// it. Throws value_error before any change if a parameter with a gradient has another type.
+/// The same for f32 parameters by name, none of which needs a gradient. A template, so that programs that
+/// train nothing compile nothing for it. Throws value_error before any change if a parameter with a gradient
+/// has another type.
 template <optimizer_like O>
 void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scale = 1,
                        context& c = default_context()) {
@@ -174,6 +175,7 @@ void update_parameters(O& o, const state_dict_t& parameters, gradient_scale scal
   for (const auto& [name, p] : parameters)
     if (p->grad && p->type != dtype::f32)
       refuse<value_error>({"weft: optimizer: parameter ", name, " is ", name_of(p->type), ", not f32"});
+  o.state.to_update(parameters);
   ++o.steps;
   runtime::joint_launch together(c, "optimizer step");
   for (const auto& [name, p] : parameters) detail::update_parameter<float>(o, name, p, scale, c, together);

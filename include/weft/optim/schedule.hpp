@@ -12,13 +12,13 @@
 namespace weft {
 
 /// Linear warm-up lr (s + 1) / warmup, then constant, or a cosine from lr to 0 at `steps` (Loshchilov and
-/// Hutter, 2017), or lr times gamma^(s / every), in which the steps of the warm-up count.
+/// Hutter, 2017), which stays 0, or lr times gamma^(s / every), in which the steps of the warm-up count.
 struct schedule {
   enum class shape { constant, cosine, step };
   shape kind = shape::constant;
   double lr = 1e-3;
   std::int64_t warmup = 0;
-  std::int64_t steps = 0;   // cosine: where the rate reaches 0
+  std::int64_t steps = 0;   // cosine: where the rate reaches 0; must be set, to no less than warmup
   std::int64_t every = 1;   // step: how often
   double gamma = 0.1;       // step: by how much
 
@@ -31,10 +31,13 @@ struct schedule {
     require(steps >= 0, "steps", static_cast<double>(steps), "0 or more");
     require(every > 0, "every", static_cast<double>(every), "1 or more");
     require(gamma >= 0, "gamma", gamma, "0 or more");
+    require(kind != shape::cosine || steps >= std::max<std::int64_t>(warmup, 1), "steps",
+            static_cast<double>(steps), "1 or more and at least warmup, as a cosine needs");
     if (s < warmup) return lr * static_cast<double>(s + 1) / static_cast<double>(warmup);
-    if (kind == shape::cosine && steps > warmup) {
+    if (kind == shape::cosine) {
+      if (s >= steps) return 0;
       const double done = static_cast<double>(s - warmup) / static_cast<double>(steps - warmup);
-      return 0.5 * lr * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
+      return 0.5 * lr * (1 + std::cos(std::numbers::pi * done));
     }
     if (kind == shape::step) return lr * std::pow(gamma, static_cast<double>(s / every));
     return lr;

@@ -214,7 +214,8 @@ template <class Plan>
 concept divides_model = divides_layers<Plan> || divides_context<Plan> || divides_experts<Plan>;
 
 /// Binds a model and its optimizer to a strategy. A parameter at several places of the model is known under
-/// the name of the first. All ranks must pass the same model. The model, the optimizer and the communicator
+/// the name of the first. All ranks must pass the same model: throws usage_error if names, types or shapes of
+/// parameters or buffers differ. The model, the optimizer and the communicator
 /// must outlive the run.
 template <program_choice... Choices, class Model, class Optimizer>
 bound_run<Optimizer, options_of<Choices...>> bind(Model& model, Optimizer& optimizer, communicator& ranks,
@@ -234,13 +235,13 @@ template <class Plan, class Model, class Optimizer>
   requires detail::has_one_axis<detail::strategy_of<Plan>> && (!divides_model<Plan>)
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, parallel_options o,
           const device_options& where = {}) {
-  check_axes(o, strategy::mesh<dp>::has);
   const parallel_options of_plan = detail::strategy_of<Plan>::options();
   if ((o.divide != sharding::none && o.divide != of_plan.divide) ||
       (o.shard_ranks != 0 && of_plan.shard_ranks != 0 && o.shard_ranks != of_plan.shard_ranks))
     throw usage_error("weft: bind: divide and shard_ranks of the options differ from what the policy says");
   o.divide = of_plan.divide;
   if (of_plan.shard_ranks != 0) o.shard_ranks = of_plan.shard_ranks;
+  check_axes(o, strategy::mesh<dp>::has);
   return detail::bound<Plan>(model, optimizer, ranks, o, where);
 }
 /// The same for a mesh, with the number of ranks along each axis: `rank_mesh` says which rank is where.

@@ -43,8 +43,9 @@ class distributed_context : public context {
   /// steps, gradient and norm are those of this rank. On one rank the host waits for the device only when it
   /// reads the norm. In f16, a gradient that is not finite only changes the scale of the loss, for which the
   /// host waits. Throws value_error if `clip` is negative or NaN, and usage_error if there was no backward
-  /// pass since the last step, or if ranks that process different data have other numbers of micro-batches or
-  /// gradients of other parameters than each other.
+  /// pass since the last step, or none that reached a parameter; if the optimizer has updated parameters of
+  /// these names of another model that is alive; or if ranks that process different data have other numbers
+  /// of micro-batches or gradients of other parameters than each other.
   pending_number step(const step_options& o = {});
 
   /// Drops the gradients of the backward passes since the last step, which is left out: what zero_grad(model)
@@ -245,6 +246,7 @@ class distributed_context : public context {
   /// and gradients of the same parameters, which have been delivered. Collective among them.
   void require_agreement(index_t micro_batches);
   [[noreturn, gnu::cold]] void refuse_disagreement(index_t micro_batches);
+  /// Throws usage_error if no parameter has a gradient, on any rank.
   parallel::gradient_measure measured(const step_options& o, double mean);
   /// Updates the parameters, whose gradients have been measured, and ends the step.
   pending_number apply(const parallel::gradient_measure& measured);

@@ -80,6 +80,9 @@ struct low_rank {
   void multiply_left() const;
   /// Makes the columns of P orthonormal (Gram-Schmidt, twice for accuracy).
   void orthonormalize() const;
+  /// Draws the columns of Q that are zero: P = M Q would be zero for every M from then on. From numbers
+  /// `first`, ... of the sequence of `key`, so that they are the same on all ranks.
+  void draw_zero_columns(philox_key key, index_t first) const;
   /// Element (i, j) of P Q^T
   float product(index_t i, index_t j) const {
     float sum = 0;

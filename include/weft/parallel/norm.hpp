@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include <weft/comm/communicator.hpp>
@@ -24,18 +25,25 @@ namespace detail {
 /// launch.
 std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_list& gradients);
 
-/// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number.
-double exact_sum(std::span<const double> values, communicator& ranks, const comm_options& o);
+/// Sum of non-negative numbers over all ranks, exact to 2^-96 of the largest number; none if no rank has any.
+std::optional<double> exact_sum(std::span<const double> values, communicator& ranks, const comm_options& o);
+/// norm_over_ranks, none if no rank has a row.
+std::optional<double> norm_of_rows(context& c, const tensor_list& gradients, communicator& ranks,
+                                   const comm_options& o);
 
 }  // namespace detail
 
 /// The 2-norm over all rows of all ranks; NaN if an element is not finite. Waits for the device.
-double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks, const comm_options& o);
+inline double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
+                              const comm_options& o) {
+  return detail::norm_of_rows(c, gradients, ranks, o).value_or(0.0);
+}
 
 /// What an update needs to know of all gradients together.
 struct gradient_measure {
   pending_number norm;   // before clipping
   gradient_scale scale;  // for the update
+  bool exists = true;    // whether a rank has a gradient
 };
 /// The 2-norm of gradients that are to be multiplied by `mean`, and have been multiplied by `loss_scale`; and
 /// the factor for both that also limits it to `clip`, unless that is 0. Where one rank has all rows, its

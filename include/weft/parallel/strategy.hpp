@@ -58,21 +58,23 @@ struct parallel_options {
   std::chrono::milliseconds timeout = default_timeout;
 
   /// Whether `deterministic` can hold for this many ranks and micro-batches of each: whether the sums over
-  /// micro-batches and ranks, in either order, form the tree of the sum over all.
+  /// micro-batches, ranks of a group and groups, in the order in which they are added, form the tree of the
+  /// sum over all.
   bool keeps_bits(int ranks, index_t micro_batches) const {
-    if (ranks > 1 && (param_dtype != dtype::f32 || reduce_dtype != dtype::f32)) return false;
+    if (ranks == 1) return true;
+    if (param_dtype != dtype::f32 || reduce_dtype != dtype::f32 || hook || local_steps > 1) return false;
     const auto is_power_of_two = [](index_t n) { return (n & (n - 1)) == 0; };
-    const int group = divide == sharding::parameters && shard_ranks ? shard_ranks : ranks;
-    if (!reduces_each()) return ranks == 1 || is_power_of_two(micro_batches);
-    return (group == ranks || is_power_of_two(group)) && (micro_batches == 1 || is_power_of_two(ranks));
+    const int group = divide != sharding::none && shard_ranks ? shard_ranks : ranks;
+    if (group != ranks && !is_power_of_two(group)) return false;
+    return reduces_each() ? micro_batches == 1 || is_power_of_two(ranks) : is_power_of_two(micro_batches);
   }
 
   /// Whether every micro-batch reduces its gradients, rather than the last one of a step their sum.
   bool reduces_each() const { return divide >= sharding::gradients; }
 };
 
-/// Throws usage_error if a number of ranks is not positive, or several are to divide what a policy with the
-/// axes `has` does not.
+/// Throws usage_error if a number of ranks is not positive, or several are to divide what the strategy, or a
+/// policy with the axes `has`, does not.
 inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
   const struct {
     mesh_axis axis;
@@ -88,6 +90,10 @@ inline void check_axes(const parallel_options& o, bool (*has)(mesh_axis)) {
     if (a.ranks > 1 && !has(a.axis))
       refuse<usage_error>({"weft: bind: ", a.ranks, a.what, " a policy with the axis ", name_of(a.axis)});
   }
+  if (o.divide == sharding::none && o.shard_ranks > o.expert_ranks)
+    refuse<usage_error>(
+        {"weft: bind: shard_ranks is ", o.shard_ranks,
+         ", but the strategy divides neither parameters, nor gradients, nor optimizer state"});
 }
 
 // Axes of `strategy::mesh`.
@@ -160,8 +166,9 @@ struct mesh {
       if (sizes.of(a) > 1 && !has(a))
         refuse<usage_error>({"weft: bind: the mesh ", to_string(sizes), " has the axis ", name_of(a),
                              ", which the policy has not"});
-    return {.divide = std::max({Axes::divide...}),
-            .shard_ranks = sizes.fsdp * sizes.ep,
+    const sharding divide = std::max({Axes::divide...});
+    return {.divide = divide,
+            .shard_ranks = divide == sharding::none ? 0 : sizes.fsdp * sizes.ep,
             .stages = sizes.pp,
             .layer_ranks = sizes.tp,
             .context_ranks = sizes.cp,

@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include <weft/base/deadline.hpp>
 #include <weft/io/safetensors.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/train/agreement.hpp>
@@ -88,7 +89,7 @@ class checkpointer {
   ~checkpointer() {
     if (!writing_.valid()) return;
     if (std::uncaught_exceptions() > exceptions_) saving_->given_up = true;
-    saving_->wait_until(saving::clock::now() + timeout());
+    saving_->wait_until(deadline_after(timeout()));
     writing_.wait();
   }
 
@@ -128,7 +129,7 @@ class checkpointer {
         ranks, writing_.valid() ? detail::message_of([&] { written_.get(); }) : not_begun_, options());
     if (writing_.valid()) {
       if (!failure_.empty()) saving_->given_up = true;
-      saving_->wait_until(saving::clock::now() + timeout() / 2);  // others have written, or never will
+      saving_->wait_until(deadline_after(timeout() / 2));  // others have written, or never will
     }
     const std::string committed = writing_.valid() ? detail::message_of([&] { writing_.get(); }) : "";
     if (failure_.empty()) failure_ = detail::agree(ranks, committed, options());

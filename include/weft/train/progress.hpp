@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 namespace weft {
@@ -16,7 +17,8 @@ class progress {
  public:
   explicit progress(std::int64_t steps) : steps_(steps), terminal_(isatty(fileno(stderr)) != 0) {}
 
-  /// To be called after step `done`, counted from 1, of all steps.
+  /// To be called after step `done`, counted from 1, of all steps. The time left is computed from the steps
+  /// since the first call.
   void show(std::int64_t done, double loss, double tokens_per_second);
 
  private:
@@ -26,7 +28,8 @@ class progress {
   }
   static std::string clock(double seconds);
 
-  std::int64_t steps_, first_ = 0;
+  std::int64_t steps_;
+  std::optional<std::int64_t> before_;  // the steps that were done before the first that is shown
   bool terminal_;
   double shown_ = 0;
   time_point start_ = std::chrono::steady_clock::now();

@@ -38,6 +38,7 @@ void check_calls(const rpc_agent::connect& connect) {
   zero.serve("ask back", [] { return 7; });
 
   CHECK(zero.call<int>(1, "add", 2, 3).get() == 5);
+  CHECK(zero.call_within<int>(std::chrono::milliseconds::max(), 1, "add", 2, 3).get() == 5);
   CHECK(zero.call<std::string>(1, "join", std::string("a"), std::vector<std::string>{"b", "", "c"}).get() ==
         "abc");
   CHECK(zero.call<point>(1, "mirror", point{1, 2}).get().x == 2);
@@ -52,6 +53,27 @@ void check_calls(const rpc_agent::connect& connect) {
   CHECK_THROWS_WITH_AS(zero.call<bool>(1, "not", std::uint8_t{7}).get(), doctest::Contains("of another type"),
                        comm_error);
   CHECK_THROWS_WITH_AS(zero.call<void>(1, "throws 7").get(), doctest::Contains("no std::exception"),
+                       comm_error);
+
+  // Numbers of one size and of another kind, and what has the size of a number.
+  one.serve("half", [](double x) { return x / 2; });
+  one.serve("sizes", [](std::vector<float> v) { return v.size(); });
+  CHECK(zero.call<double>(1, "half", 3.0).get() == 1.5);
+  CHECK_THROWS_WITH_AS(zero.call<double>(1, "half", std::int64_t{3}).get(),
+                       doctest::Contains("of another type: a signed integer of 8 bytes, not a floating-point "
+                                         "number of 8 bytes"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "add", 1, 2u).get(),
+                       doctest::Contains("an unsigned integer of 4 bytes, not a signed integer of 4 bytes"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<int>(1, "add", 1, std::int64_t{2}).get(),
+                       doctest::Contains("a signed integer of 8 bytes, not a signed integer of 4 bytes"),
+                       comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<double>(1, "half", std::string("8 bytes.")).get(),
+                       doctest::Contains("a string, not a floating-point number"), comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<std::size_t>(1, "sizes", std::vector<int>{1}).get(),
+                       doctest::Contains("a signed integer of 4 bytes, not a floating-point"), comm_error);
+  CHECK_THROWS_WITH_AS(zero.call<float>(1, "add", 1, 2).get(), doctest::Contains("a signed integer of 4"),
                        comm_error);
 
   std::vector<std::future<int>> many;

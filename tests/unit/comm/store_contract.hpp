@@ -51,6 +51,23 @@ inline void check_queues(weft::store& here, weft::store& there) {
   CHECK(here.pop("work", 0ms) == std::nullopt);
 }
 
+/// The longest limit is none.
+inline void check_longest_limit(weft::store& here, weft::store& there) {
+  using namespace std::chrono_literals;
+  constexpr auto longest = std::chrono::milliseconds::max();
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    there.set("late key", "1");
+    std::this_thread::sleep_for(30ms);
+    there.push("late value", "2");
+  });
+  CHECK(here.get("late key", longest) == "1");
+  here.wait({"late key"}, longest);
+  CHECK(here.pop("late value", longest) == "2");
+  later.join();
+  CHECK_THROWS_AS(here.get("never", std::chrono::milliseconds::min()), weft::timeout_error);
+}
+
 /// `here` and `there` are two ways to one store, as two ranks have them.
 inline void check_contract(weft::store& here, weft::store& there, bool counts_others = false) {
   using namespace weft;
@@ -104,4 +121,5 @@ inline void check_contract(weft::store& here, weft::store& there, bool counts_ot
   for (std::thread& t : many) t.join();
   CHECK(here.add("count", 0) == 400);
   check_queues(here, there);
+  check_longest_limit(here, there);
 }

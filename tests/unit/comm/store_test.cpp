@@ -2,10 +2,14 @@
 // One contract for every store.
 #include <doctest/doctest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
+#include <future>
 #include <thread>
 
+#include <weft/base/descriptor.hpp>
 #include <weft/comm/file_store.hpp>
 
 #include "store_contract.hpp"
@@ -45,6 +49,25 @@ TEST_CASE("store in files, seen from two places") {
   std::filesystem::remove_all(folder);
   CHECK_THROWS_AS(file_store("/proc/no such place"), io_error);
   CHECK_THROWS_AS(file_store(fresh_folder()).set(std::string(500, 'x'), ""), value_error);
+}
+
+TEST_CASE("stores in files: nothing changes a key while another reads and writes it") {
+  const std::string folder = fresh_folder();
+  file_store store(folder);
+  store.set("kept", "1");
+  const descriptor file(::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(::flock(file.number(), LOCK_EX) == 0);  // as add and compare_set do meanwhile
+  auto set = std::async(std::launch::async, [&] { store.set("new", "2"); });
+  auto removed = std::async(std::launch::async, [&] { return store.delete_key("kept"); });
+  CHECK(set.wait_for(100ms) == std::future_status::timeout);
+  CHECK(removed.wait_for(0ms) == std::future_status::timeout);
+  CHECK(store.check({"kept"}));
+  CHECK_FALSE(store.check({"new"}));
+  ::flock(file.number(), LOCK_UN);
+  set.get();
+  CHECK(removed.get());
+  CHECK(store.get("new", 60s) == "2");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("prefixes keep groups apart") {

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <limits>
+
 #include <weft/comm/self.hpp>
 #include <weft/comm/threads.hpp>
 
@@ -159,6 +161,33 @@ TEST_CASE("a rank that does not come: a time-out names it and what it did last")
   CHECK(has(texts[0], "rank 2: #0 all_reduce(sum, f32 x 4) for h.0"));
   CHECK(has(texts[1], "not there: rank 2"));
   CHECK(has(texts[2], "not there: rank 2"));  // it learns of it too
+}
+
+TEST_CASE("the longest time-out is none") {
+  constexpr auto longest = std::chrono::milliseconds::max();
+  run_ranks(2, [&](communicator& ranks) {
+    std::vector<float> x{1, 2};
+    if (ranks.rank() == 1) std::this_thread::sleep_for(30ms);
+    ranks.barrier({.timeout = longest}).wait();
+    if (ranks.rank() == 1) std::this_thread::sleep_for(30ms);
+    if (ranks.rank() == 1) ranks.send(x, 0, 0, {.timeout = longest}).wait();
+    else ranks.receive(x, 1, 0, {.timeout = longest}).wait();
+    ranks.split(0, 0, {.timeout = longest})->all_reduce(x, reduction::sum, {.timeout = longest}).wait();
+    CHECK(x == std::vector<float>{2, 4});
+  });
+}
+
+TEST_CASE("an axis divides the ranks of its group") {
+  run_ranks(6, [](communicator& ranks) {
+    CHECK(ranks.axis(3, 2)->size() == 3);
+    CHECK(ranks.axis(6, 1)->rank() == ranks.rank());
+    constexpr int most = std::numeric_limits<int>::max();
+    for (const auto& [count, stride] : std::vector<std::pair<int, int>>{
+             {0, 1}, {1, 0}, {-2, -3}, {-1, 1}, {4, 1}, {2, 6}, {1 << 16, 1 << 16}, {most, 2}, {1, most}})
+      CHECK_THROWS_AS(ranks.axis(count, stride), value_error);
+    CHECK_THROWS_WITH_AS(ranks.axis(4, 1), "weft: axis: 6 ranks are not groups of 4 ranks that are 1 apart",
+                         value_error);
+  });
 }
 
 TEST_CASE("a message that nobody receives times out; a rank that ends early is named") {

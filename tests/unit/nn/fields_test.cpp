@@ -60,6 +60,11 @@ TEST_CASE("schedule: fields and steps out of range are named") {
   CHECK_THROWS_AS(schedule({.lr = std::nan("")}).at(0), value_error);
   CHECK_THROWS_AS(schedule({.warmup = -1}).at(0), value_error);
   CHECK_THROWS_AS(schedule({.kind = cosine, .steps = -1}).at(0), value_error);
+  CHECK_THROWS_WITH_AS(
+      schedule({.kind = cosine}).at(0),
+      "weft: schedule: steps is 0.000000, not 1 or more and at least warmup, as a cosine needs", value_error);
+  CHECK_THROWS_AS(schedule({.kind = cosine, .warmup = 10, .steps = 9}).at(0), value_error);
+  CHECK_NOTHROW(schedule({.warmup = 10}).at(20));
   CHECK_THROWS_AS(schedule({.kind = step, .gamma = std::nan("")}).at(0), value_error);
   CHECK(schedule({.kind = step, .lr = 1, .every = 2}).at(2) == doctest::Approx(0.1));
 }

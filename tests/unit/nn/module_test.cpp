@@ -120,7 +120,11 @@ TEST_CASE("schedules") {
   CHECK(s.at(0) == doctest::Approx(0.1));
   CHECK(s.at(9) == doctest::Approx(1.0));
   CHECK(s.at(60) == doctest::Approx(0.5));
-  CHECK(s.at(110) == doctest::Approx(0.0));
+  CHECK(s.at(110) == 0);
+  CHECK(s.at(111) == 0);
+  const schedule warms_up{schedule::shape::cosine, 1.0, 10, 10};  // and has no steps left
+  CHECK(warms_up.at(9) == 1.0);
+  CHECK(warms_up.at(10) == 0);
 }
 
 TEST_CASE("clipping: the norm of all gradients") {

@@ -166,6 +166,7 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
         "model that is alive: make an optimizer for each model",
         usage_error);
     CHECK(second.layer.bias.to_vector() == before);
+    CHECK_THROWS_AS(train(second), usage_error);  // as long as the other is alive
   }
   train(first);
   line moved = std::move(first);  // the same parameters
@@ -184,6 +185,52 @@ TEST_CASE("one optimizer does not train two models whose state would be mixed") 
   whole.step(both);
   backward();
   whole.step(both.a);  // under other names
+}
+
+TEST_CASE("bound: one optimizer does not train two models whose state would be mixed") {
+  sgd optimizer{.momentum = 0.9};
+  const auto train = [](line& model, auto& run) {
+    tape steps(run);
+    steps.backward(steps.eval(sum(model(full<float>(extents<2, 5>{}, 1.0f)))));
+    run.step();
+  };
+  line first;
+  auto of_first = bind<policy<strategy::fully_sharded<2>>>(first, optimizer);
+  train(first, of_first);
+  {
+    line second;
+    auto of_second = bind<policy<strategy::single>>(second, optimizer);
+    const auto before = second.layer.bias.to_vector();
+    CHECK_THROWS_WITH_AS(train(second, of_second), doctest::Contains("make an optimizer for each model"),
+                         usage_error);
+    CHECK(second.layer.bias.to_vector() == before);
+    CHECK(optimizer.steps == 1);
+  }
+  train(first, of_first);
+  auto again = bind<policy<strategy::single>>(first, optimizer);  // the same model
+  train(first, again);
+  CHECK(optimizer.steps == 3);
+}
+
+TEST_CASE("bound: a step without a gradient of any parameter is an error, and the run goes on") {
+  line model, copy;
+  sgd optimizer;
+  self_communicator alone;
+  auto run = bind<policy<strategy::single>>(model, optimizer, alone, parallel_options{.deterministic = true});
+  const auto backward = [&](line& of) {
+    tape steps(run);
+    steps.backward(steps.eval(sum(of(full<float>(extents<2, 5>{}, 1.0f)))));
+  };
+  const auto before = model.layer.bias.to_vector();
+  backward(copy);
+  CHECK_THROWS_WITH_AS(run.step(), doctest::Contains("no parameter has a gradient"), usage_error);
+  CHECK_THROWS_WITH_AS(run.step(1, [&](index_t) { return sum(copy(full<float>(extents<2, 5>{}, 1.0f))); }),
+                       doctest::Contains("no parameter has a gradient"), usage_error);
+  CHECK(model.layer.bias.to_vector() == before);
+  CHECK(optimizer.steps == 0);
+  backward(model);
+  run.step();
+  CHECK(model.layer.bias.to_vector() != before);
 }
 
 TEST_CASE("clip_grad_norm: gradients of mixed types have one norm") {
@@ -263,6 +310,16 @@ TEST_CASE("adamw: every type; two steps, with state in the type that is computed
   const double m2 = 0.9 * 0.1 * -0.5 + 0.1 * 0.25, v2 = 0.999 * 0.001 * 0.25 + 0.001 * 0.0625;
   const double step = 0.01 / (1 - 0.81) * m2 / (std::sqrt(v2 / (1 - 0.999 * 0.999)) + 1e-8);
   CHECK(m.b.to_vector()[0] == doctest::Approx(after_one * (1 - 1e-4) - step).epsilon(1e-13));
+}
+
+TEST_CASE("adamw: biases are corrected by the steps of the optimizer, of parameters that come late too") {
+  mixed m = make();
+  adamw optimizer{.lr = 0.01, .weight_decay = 0, .steps = 9};
+  const double before = m.b.to_vector()[0];
+  optimizer.step(m);
+  const double corrected1 = (1 - 0.9) / (1 - std::pow(0.9, 10)),
+               corrected2 = (1 - 0.999) / (1 - std::pow(0.999, 10));
+  CHECK(m.b.to_vector()[0] == doctest::Approx(before + 0.01 * corrected1 / std::sqrt(corrected2)));
 }
 
 TEST_CASE("optimisers: what cannot be updated is named before anything has changed") {

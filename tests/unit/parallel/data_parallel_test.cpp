@@ -87,6 +87,18 @@ TEST_CASE("where the bits would differ is known beforehand") {
       INFO("stage " << static_cast<int>(stage) << " on " << n << " ranks");
       CHECK((train_on(n, o, 12 / n, 2).parameters == whole.parameters) == o.keeps_bits(n, 12 / n));
     }
+  const outcome of_six = train_on(1, {.deterministic = true}, 6, 2);
+  for (sharding stage : {sharding::optimizer, sharding::gradients, sharding::parameters})
+    for (int shards : {2, 3, 6}) {
+      const parallel_options o{.divide = stage, .shard_ranks = shards, .deterministic = true};
+      INFO("stage " << static_cast<int>(stage) << " on 6 ranks, divided by " << shards);
+      CHECK((train_on(6, o, 2, 2).parameters == whole.parameters) == o.keeps_bits(6, 2));
+      CHECK((train_on(6, o, 1, 2).parameters == of_six.parameters) == o.keeps_bits(6, 1));
+    }
+  parallel_options sends_otherwise{.hook = bf16_compress()}, sends_later{.local_steps = 2};
+  CHECK_FALSE(sends_otherwise.keeps_bits(2, 1));
+  CHECK_FALSE(sends_later.keeps_bits(2, 1));
+  CHECK(sends_later.keeps_bits(1, 3));
 }
 
 TEST_CASE("bytes sent are the formulas'") {
@@ -436,6 +448,73 @@ TEST_CASE("norms are global, and end the backward passes of a step") {
     CHECK(norms[0][1] > 0);
     CHECK(norms[0][1] < norms[0][0]);
   }
+}
+
+namespace {
+/// A scalar, a matrix of one row, and a matrix that every rank has rows of.
+struct scaled {
+  linear<4, 6> layer;
+  parameter<extents<1, 6>> row = make_parameter(extents<1, 6>{}, init::constant(2));
+  parameter<extents<>> factor = make_parameter(extents<>{}, init::constant(1));
+  auto operator()(expression auto x) const { return layer(x) * row * factor; }
+};
+}  // namespace
+
+TEST_CASE("what an optimizer leaves alone by order is what one process leaves alone") {
+  const auto train = [](int n, sharding stage, int decay_from) {
+    std::vector<float> result;
+    run_ranks(n, [&](communicator& ranks) {
+      const device where = one_thread();
+      scaled model;
+      to(model, where);
+      initialize(model.layer, 5);
+      adamw optimizer{.lr = 0.1, .weight_decay = 0.5, .decay_from_order = decay_from};
+      auto run = bind(model, optimizer, ranks, {.divide = stage, .deterministic = true});
+      const auto x = full<float>(extents<2, 4>{}, 0.5f, where);
+      for (int s = 0; s < 3; ++s) {
+        tape steps(run);
+        steps.backward(steps.eval(mean(square(model(x) - 5.0f))));
+        run.step();
+      }
+      const auto all = elements_of(run.full());
+      if (ranks.rank() == 0) result = all;
+    });
+    return result;
+  };
+  for (int decay_from : {0, 1, 2})
+    for (sharding stage : stages) {
+      INFO("stage " << static_cast<int>(stage) << ", decay from order " << decay_from);
+      CHECK(train(2, stage, decay_from) == train(1, sharding::none, decay_from));
+    }
+}
+
+TEST_CASE("a step whose backward passes have reached no parameter is an error on all ranks") {
+  for (sharding stage : stages)
+    run_ranks(3, [&](communicator& ranks) {
+      INFO("stage " << static_cast<int>(stage));
+      const device where = one_thread();
+      scaled model, copy;
+      to(model, where);
+      to(copy, where);
+      sgd optimizer{.lr = 0.1};
+      auto run = bind(model, optimizer, ranks, {.divide = stage});
+      const auto x = full<float>(extents<2, 4>{}, 0.5f, where);
+      const auto step = [&](auto loss) {
+        tape steps(run);
+        steps.backward(steps.eval(loss));
+        run.step();
+      };
+      const auto before = elements_of(run.full());
+      CHECK_THROWS_WITH_AS(step(mean(square(copy(x)))), doctest::Contains("no parameter has a gradient"),
+                           usage_error);
+      CHECK(elements_of(run.full()) == before);
+      CHECK(optimizer.steps == 0);
+      step(sum(model.factor));  // of which one rank has a gradient, under ZeRO
+      CHECK(optimizer.steps == 1);
+      step(mean(square(model(x))) * 0.0f);  // zero, but there
+      CHECK(optimizer.steps == 2);
+      CHECK(elements_of(run.full()) != before);
+    });
 }
 
 TEST_CASE("groups that do not divide the ranks are refused") {

@@ -119,6 +119,36 @@ TEST_CASE("PowerSGD: bytes by the formula, and with error feedback it learns") {
   CHECK_THROWS_AS(power_sgd({.rank = 0}), usage_error);
 }
 
+TEST_CASE("PowerSGD: a matrix whose first gradient is zero learns later") {
+  // The gradient of the first layer is the last layer's weight times what comes from the loss.
+  run_ranks(2, [](communicator& ranks) {
+    net model;
+    initialize(model, 1);
+    model.out.weight.copy_from(std::vector<float>(32 * 16, 0.0f));
+    sgd optimizer{.lr = 0.1};
+    parallel_options o;
+    o.hook = power_sgd({.rank = 2});
+    auto run = bind(model, optimizer, ranks, o);
+    const std::vector<float> before = model.in.weight.to_vector();
+    double first = 0, last = 0;
+    for (int s = 0; s < 60; ++s) {
+      const auto x = randn<float>(extents<8, 24>{},
+                                  {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(ranks.rank())});
+      tape t(run);
+      const auto loss = t.eval(mean(square(model(x) - 1.0f)));
+      t.backward(loss);
+      (s == 0 ? first : last) = loss.item();
+      run.step();
+      if (s == 0) CHECK(model.in.weight.to_vector() == before);
+    }
+    CHECK(model.in.weight.to_vector() != before);
+    CHECK(last < first / 10);
+    std::vector<float> here = model.in.weight.to_vector(), there = here;
+    ranks.broadcast(there, 0).wait();
+    CHECK(here == there);
+  });
+}
+
 TEST_CASE("PowerSGD of the gradient's rank is exact, of a lower one not") {
   // The gradient of the first layer, [32, 24], has the rank of its samples: 6 on each of two ranks.
   const auto change = [](const gradient_hook& hook) {

@@ -85,6 +85,14 @@ TEST_CASE("bind takes options beside a strategy, which says what is divided") {
                          "weft: bind: divide and shard_ranks of the options differ from what the policy says",
                          usage_error);
     CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.layer_ranks = 2}), usage_error);
+    const char* const divides_nothing =
+        "weft: bind: shard_ranks is 7, but the strategy divides neither parameters, nor gradients, nor "
+        "optimizer state";
+    CHECK_THROWS_WITH_AS(
+        bind<policy<strategy::data_parallel>>(model, optimizer, ranks, parallel_options{.shard_ranks = 7}),
+        divides_nothing, usage_error);
+    CHECK_THROWS_WITH_AS(bind(model, optimizer, ranks, {.shard_ranks = 7}), divides_nothing, usage_error);
+    CHECK_THROWS_AS(bind<plan>(model, optimizer, ranks, {.shard_ranks = 7}), usage_error);
   });
 }
 

@@ -246,7 +246,8 @@ TEST_CASE("a file with tensors of other types is read, unless one of these is wa
     if (ranks.rank() == 0) write("U32");
     ranks.barrier().wait();
     CHECK_THROWS_WITH_AS(load_weights(f.name() + "/w", n.run),
-                         doctest::Contains("tensor bias is of dtype U32, which weft does not have"), io_error);
+                         doctest::Contains("tensor bias is of dtype U32, which weft does not have"),
+                         io_error);
   });
 }
 

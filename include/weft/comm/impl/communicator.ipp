@@ -49,6 +49,9 @@ WEFT_DEFINE work communicator::all_to_all(const_elements in, elements out, rank_
 }
 
 WEFT_DEFINE std::shared_ptr<communicator> communicator::axis(int count, int stride, comm_options o) {
+  if (count < 1 || stride < 1 || count > size() / stride || size() % (count * stride))
+    refuse<value_error>(
+        {"weft: axis: ", size(), " ranks are not groups of ", count, " ranks that are ", stride, " apart"});
   return split_by([&](int r) { return r / (stride * count) * stride + r % stride; }, std::move(o));
 }
 

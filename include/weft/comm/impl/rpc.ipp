@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/comm/rpc.hpp>
 
 namespace weft {
@@ -10,7 +11,7 @@ namespace detail {
 
 WEFT_DEFINE std::string rpc_calls::finish(std::int64_t number, store::milliseconds limit, int to,
                                           const std::string& function, const std::string& request) {
-  const auto until = std::chrono::steady_clock::now() + limit;
+  const auto until = deadline_after(limit);
   const finished over{*this, number};
   store_->push("rpc/to/" + std::to_string(to), request);
   const std::string who = function + " on rank " + std::to_string(to);

@@ -8,6 +8,21 @@
 namespace weft {
 namespace detail {
 
+WEFT_DEFINE void refuse_value(value_kind is, std::size_t size, value_kind expected,
+                              std::size_t expected_size) {
+  const auto described = [](value_kind k, std::size_t bytes) -> std::string {
+    constexpr const char* numbers[] = {"a bool", "a signed integer", "an unsigned integer",
+                                       "a floating-point number", "a struct"};
+    if (k == value_kind::text) return "a string";
+    if (k == value_kind::vector) return "a vector";
+    if (k < value_kind::boolean || k > value_kind::bytes) return "nothing";
+    return std::string(numbers[static_cast<int>(k) - static_cast<int>(value_kind::boolean)]) + " of " +
+           std::to_string(bytes) + " bytes";
+  };
+  refuse<comm_error>({"weft: rpc: an argument or a result is of another type: ", described(is, size),
+                      ", not ", described(expected, expected_size)});
+}
+
 WEFT_DEFINE std::optional<rpc_answer> rpc_functions::answer(std::string request, int ranks) {
   frame_reader in(std::move(request));
   const std::int64_t caller = in.number(), number = in.number();

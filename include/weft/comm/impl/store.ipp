@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/comm/store.hpp>
 
 namespace weft {
@@ -33,7 +34,8 @@ WEFT_DEFINE timeout_error store::late(const std::vector<std::string>& missing, m
 
 WEFT_DEFINE std::string memory_store::get(const std::string& key, milliseconds limit) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) throw late({key}, limit);
+  if (!changed_.wait_until(lock, deadline_after(limit), [&] { return values_.contains(key); }))
+    throw late({key}, limit);
   return values_[key];
 }
 
@@ -59,14 +61,15 @@ WEFT_DEFINE std::string memory_store::compare_set(const std::string& key, const 
 
 WEFT_DEFINE void memory_store::wait(const std::vector<std::string>& keys, milliseconds limit) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, limit, [&] { return missing(keys).empty(); }))
+  if (!changed_.wait_until(lock, deadline_after(limit), [&] { return missing(keys).empty(); }))
     throw late(missing(keys), limit);
 }
 
 WEFT_DEFINE std::optional<std::string> memory_store::pop(const std::string& queue, milliseconds limit,
                                                          std::stop_token stop) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, std::move(stop), limit, [&] { return queues_.contains(queue); }))
+  if (!changed_.wait_until(lock, std::move(stop), deadline_after(limit),
+                           [&] { return queues_.contains(queue); }))
     return std::nullopt;
   const auto found = queues_.find(queue);
   std::string value = std::move(found->second.front());

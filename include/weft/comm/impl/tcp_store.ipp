@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/comm/tcp_store.hpp>
 
 namespace weft {
@@ -14,7 +15,7 @@ WEFT_DEFINE tcp_store::tcp_store(std::string address, int port, const std::strin
     : where_(address + ":" + std::to_string(port)),
       answer_limit_(std::clamp(limit, milliseconds(1'000), milliseconds(60'000))),
       socket_(io_) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   const milliseconds pause(20);
   for (std::string why; !joins(address, port, token, deadline, why);) {
     if (std::chrono::steady_clock::now() + pause > deadline)
@@ -55,7 +56,7 @@ WEFT_DEFINE std::int64_t tcp_store::send(detail::frame_writer& r) {
 
 WEFT_DEFINE std::optional<tcp_store::answer> tcp_store::receive(std::int64_t number, milliseconds limit,
                                                                 std::stop_token stop) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     const auto ready = [&](auto done) { socket_.async_wait(detail::tcp::socket::wait_read, done); };

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/comm/thread_group.hpp>
 
 namespace weft {
@@ -113,12 +114,13 @@ WEFT_DEFINE bool thread_group::help(rendezvous& m, int rank) {
 WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::milliseconds limit) {
   for (int i = 0; i < spins; ++i)
     if (help(m, rank)) return;
-  const auto start = std::chrono::steady_clock::now(), deadline = start + limit;
+  const auto deadline = deadline_after(limit),
+             sleeps_from = std::min(deadline, std::chrono::steady_clock::now() + awake);
   do {  // others often arrive soon: sleeping would take longer
     std::this_thread::yield();
     for (int i = 0; i < spins; ++i)
       if (help(m, rank)) return;
-  } while (std::chrono::steady_clock::now() - start < std::min<std::chrono::nanoseconds>(limit, awake));
+  } while (std::chrono::steady_clock::now() < sleeps_from);
   for (;;) {
     const bool ready = m.at != rendezvous::stage::gathering;
     if (help(m, rank)) return;
@@ -134,10 +136,12 @@ WEFT_DEFINE void thread_group::wait(rendezvous& m, int rank, std::chrono::millis
 }
 
 WEFT_DEFINE void thread_group::wait(message& m, bool sends, int rank, std::chrono::milliseconds limit) {
+  const auto deadline = deadline_after(limit);
   std::unique_lock lock(world_->mutex);
   const thread_wait here{this, nullptr, &m, sends ? m.receiver_rank : m.sender_rank};
   const sleeper asleep(*world_, in_world(rank), here);
-  if (world_->changed.wait_for(lock, limit, [&] { return is_over(m, sends) || world_->aborted; })) return;
+  if (world_->changed.wait_until(lock, deadline, [&] { return is_over(m, sends) || world_->aborted; }))
+    return;
   world_->give_up<timeout_error>(report_of(here, rank, limit));
 }
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/gpu/nccl_group.hpp>
 
 namespace weft {
@@ -32,7 +33,7 @@ WEFT_DEFINE nccl_channel& nccl_group::collectives() {
 }
 
 WEFT_DEFINE void nccl_group::await_collectives(std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   collectives();
   try {
     joining_->wait(limit);

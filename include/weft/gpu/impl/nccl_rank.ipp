@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/gpu/nccl_rank.hpp>
 
 namespace weft {
@@ -44,8 +45,7 @@ WEFT_DEFINE cuda_backend& nccl_rank::backend_of(const device& on) {
 }
 
 WEFT_DEFINE void nccl_operation::nccl_operation::wait(std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24 * 365));
+  const auto deadline = deadline_after(limit);
   for (int idle = 0; !poll(); ++idle) {
     const work* const host = host_work();
     const bool late = idle % 64 == 0 && std::chrono::steady_clock::now() > deadline;

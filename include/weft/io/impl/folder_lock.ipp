@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <weft/base/config.hpp>
+#include <weft/base/deadline.hpp>
 #include <weft/io/folder_lock.hpp>
 
 namespace weft {
@@ -19,7 +20,7 @@ WEFT_DEFINE folder_lock::folder_lock(const std::string& folder, std::chrono::mil
   if (file_.number() < 0 || ::fstat(file_.number(), &is) != 0) fail_at(path_, "cannot be opened");
   if (const char* other = kind_other_than_file(is.st_mode))
     throw io_error("weft: " + path_ + ": is " + other + ", not a file");
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = deadline_after(patience);
   while (::flock(file_.number(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) fail_at(path_, "cannot be locked");
     if (std::chrono::steady_clock::now() >= deadline)

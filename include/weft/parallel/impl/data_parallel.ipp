@@ -247,8 +247,10 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
     const bool is_deferred = m.whole->is_deferred();
     if (is_apart) weft::detail::no_longer_deferred(*m.whole);
     m.local = alias_of(*m.whole);
-    m.local->extents = in_rows(m.whole->extents);
-    m.local->extents[0] = m.row_size() ? p.count / m.row_size() : 0;
+    if (const index_t rows = m.row_size() ? p.count / m.row_size() : 0; rows != m.rows()) {
+      m.local->extents = in_rows(m.whole->extents);
+      m.local->extents[0] = rows;
+    }
     const state_ptr& base = is_apart ? rows : m.whole;
     const index_t at = is_apart ? p.in_message - own[0].in_message : p.at;
     m.local->memory = base->memory.part(static_cast<std::size_t>(at) * sizeof(float));

@@ -183,8 +183,13 @@ WEFT_DEFINE double distributed_context::mean_factor(const step_options& o) {
 }
 
 WEFT_DEFINE parallel::gradient_measure distributed_context::measured(const step_options& o, double mean) {
-  return parallel::measured_gradients(*this, owned_gradients(), groups().owners(), in_step("norm"), mean,
-                                      loss_scale, o.clip);
+  const parallel::gradient_measure m = parallel::measured_gradients(
+      *this, owned_gradients(), groups().owners(), in_step("norm"), mean, loss_scale, o.clip);
+  if (!m.exists && where()->computes()) {
+    parallel_->parameters_changed();  // ends the step
+    detail::refuse_step(true);
+  }
+  return m;
 }
 
 WEFT_DEFINE pending_number distributed_context::apply(const parallel::gradient_measure& measured) {

@@ -2,6 +2,9 @@
 // Definitions of <weft/parallel/first_values.hpp>.
 #pragma once
 
+#include <numeric>
+#include <optional>
+
 #include <weft/base/config.hpp>
 #include <weft/parallel/first_values.hpp>
 
@@ -32,6 +35,61 @@ WEFT_DEFINE std::uint64_t digest(const tensor_state& t) {
     sum = xxh64({part.data(), part.size()}, sum);
   }
   return sum;
+}
+
+WEFT_DEFINE std::string described(const std::string& name, const tensor_state& t) {
+  return weft::detail::joined({name, ", ", name_of(t.type), " ", t.extents});
+}
+
+WEFT_DEFINE void require_same_model(communicator& ranks, const comm_options& o, const state_dict_t& tensors) {
+  std::vector<std::uint64_t> forms;
+  for (const auto& [name, t] : tensors) forms.push_back(xxh64(described(name, *t)));
+  const auto all = static_cast<std::int64_t>(xxh64(bytes_in(forms)));
+  std::array<std::int64_t, 2> largest{all, ~all};
+  ranks.all_reduce(std::span(largest), reduction::maximum, o).wait();
+  if (largest[0] != ~largest[1]) refuse_other_models(ranks, o, tensors, forms);
+}
+
+WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o, const state_dict_t& tensors,
+                                     const std::vector<std::uint64_t>& forms) {
+  const auto size = static_cast<std::size_t>(ranks.size());
+  rank_counts counts(size);
+  const auto own_count = static_cast<index_t>(forms.size());
+  ranks.all_gather(std::span(&own_count, 1), std::span(counts), {}, o).wait();
+  // With one number more, so that no rank sends nothing.
+  std::vector<std::int64_t> own(forms.begin(), forms.end()), all;
+  own.push_back(0);
+  rank_counts sent = counts;
+  for (index_t& n : sent) all.resize(all.size() + static_cast<std::size_t>(++n));
+  ranks.all_gather(own, all, sent, o).wait();
+  const auto form = [&](int r,
+                        index_t i) -> std::optional<std::int64_t> {  // of tensor i of rank r, if it has it
+    if (i >= counts[static_cast<std::size_t>(r)]) return {};
+    const index_t at = std::accumulate(sent.begin(), sent.begin() + r, index_t{0}) + i;
+    return all[static_cast<std::size_t>(at)];
+  };
+  int other = 0;
+  index_t first = 0;
+  for (;; ++first) {
+    for (other = 1; other < ranks.size() && form(other, first) == form(0, first);) ++other;
+    if (other < ranks.size()) break;
+  }
+  const auto text_of = [&](int r) {
+    std::string text = first >= counts[static_cast<std::size_t>(r)] ? "missing" : "";
+    if (r == ranks.rank() && text.empty()) {
+      const auto& [name, t] = tensors[static_cast<std::size_t>(first)];
+      text = described(name, *t);
+    }
+    std::int64_t length = static_cast<std::int64_t>(text.size());
+    ranks.broadcast(std::span(&length, 1), r, o).wait();
+    std::vector<std::uint8_t> bytes(text.begin(), text.end());
+    bytes.resize(static_cast<std::size_t>(length));
+    ranks.broadcast(bytes, r, o).wait();
+    return std::string(bytes.begin(), bytes.end());
+  };
+  const std::string of_first = text_of(0), of_other = text_of(other);
+  refuse<usage_error>({"weft: bind: the ranks have other models: parameter or buffer ", first, " is ",
+                       of_first, " on rank 0, and ", of_other, " on rank ", other});
 }
 
 WEFT_DEFINE void take_elements(communicator& ranks, const comm_options& o, const device& messages,
@@ -77,7 +135,10 @@ WEFT_DEFINE void require_elements_here(const std::string& name, const tensor_sta
 WEFT_DEFINE void begin_as_first(communicator& ranks, comm_options o, const device& where,
                                 const state_dict_t& tensors) {
   for (const auto& [name, t] : tensors) detail::require_elements_here(name, *t);
-  if (ranks.size() == 1 || tensors.empty()) return;
+  if (ranks.size() == 1) return;
+  o.label = "names and shapes";
+  detail::require_same_model(ranks, o, tensors);
+  if (tensors.empty()) return;
   std::vector<std::int64_t> largest;  // of digests, and of their complements: both tell whether all are equal
   for (const auto& [name, t] : tensors) {
     const auto own = static_cast<std::int64_t>(detail::digest(*t));

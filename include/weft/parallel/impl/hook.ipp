@@ -58,6 +58,17 @@ WEFT_DEFINE void low_rank::orthonormalize() const {
     }
 }
 
+WEFT_DEFINE void low_rank::draw_zero_columns(philox_key key, index_t first) const {
+  for (int k = 0; k < rank; ++k) {
+    bool is_zero = true;
+    for (index_t j = 0; j < columns && is_zero; ++j) is_zero = at(q, j, k) == 0;
+    if (!is_zero) continue;
+    std::vector<float> drawn(static_cast<std::size_t>(columns));
+    cpu::fill_normal(key, first + k * columns, columns, drawn.data());
+    for (index_t j = 0; j < columns; ++j) at(q, j, k) = drawn[static_cast<std::size_t>(j)];
+  }
+}
+
 }  // namespace detail
 
 WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
@@ -114,7 +125,8 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
       std::copy_n(b.gradient.begin() + begin, size, s.rest.begin() + static_cast<std::ptrdiff_t>(rest_at));
       rest_at += static_cast<std::size_t>(size);
     }
-    return next_message([b, &s, matrices, vectors, stage = 0]() mutable -> std::optional<work> {
+    return next_message([b, &s, matrices, vectors, seed = o.seed,
+                         stage = 0]() mutable -> std::optional<work> {
       switch (stage++) {
         case 0: return b.ranks->all_reduce(s.rest, reduction::sum, b.options);
         case 1: return b.ranks->all_reduce(s.p, reduction::sum, b.options);
@@ -136,6 +148,8 @@ WEFT_DEFINE gradient_hook power_sgd(power_sgd_options o) {
             error[at] = m.m[at] - sum * share;  // what the mean lacks of this rank's gradient
             m.m[at] = sum;
           }
+        m.draw_zero_columns(key_of(seed),
+                            s.steps * static_cast<index_t>(s.q.size()) + (m.q.data() - s.q.data()));
       }
       std::size_t at_rest = 0;
       for (const auto& [begin, size] : vectors) {

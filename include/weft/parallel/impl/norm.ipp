@@ -43,7 +43,7 @@ WEFT_DEFINE std::shared_ptr<tensor_state> all_row_sums(context& c, const tensor_
 
 // The sum is an integer in units of 2^(exponent - 96), for the exponent of the largest number.
 inline constexpr int sum_bits = 96;
-inline constexpr std::int64_t no_exponent = -(1 << 19), not_finite = 1 << 20;
+inline constexpr std::int64_t no_exponent = -(1 << 19), not_finite = 1 << 20, no_values = no_exponent - 1;
 __extension__ typedef unsigned __int128 wide_sum;
 using sum_limbs = std::array<std::int64_t, 4>;  // of 32 bits, which sums over ranks may exceed
 
@@ -73,14 +73,25 @@ inline double number_of(const sum_limbs& limbs, int lowest_bit) {
   return std::ldexp(sum, lowest_bit);
 }
 
-WEFT_DEFINE double exact_sum(std::span<const double> values, communicator& ranks, const comm_options& o) {
-  std::int64_t largest = largest_exponent(values);
+WEFT_DEFINE std::optional<double> exact_sum(std::span<const double> values, communicator& ranks,
+                                            const comm_options& o) {
+  std::int64_t largest = values.empty() ? no_values : largest_exponent(values);
   ranks.all_reduce(std::span(&largest, 1), reduction::maximum, o).wait();
   if (largest == not_finite) return std::nan("");
   const int lowest_bit = static_cast<int>(largest) - sum_bits;
   sum_limbs limbs = limbs_of(values, lowest_bit);
   ranks.all_reduce(std::span(limbs), reduction::sum, o).wait();
+  if (largest == no_values) return {};
   return number_of(limbs, lowest_bit);
+}
+
+WEFT_DEFINE std::optional<double> norm_of_rows(context& c, const tensor_list& gradients, communicator& ranks,
+                                               const comm_options& o) {
+  const auto sums = all_row_sums(c, gradients);
+  std::vector<double> rows(static_cast<std::size_t>(sums->extents.size()));
+  c.where()->download(rows.data(), sums->memory.data(), rows.size() * sizeof(double));
+  const std::optional<double> sum = exact_sum(rows, ranks, o);
+  return sum ? std::optional(std::sqrt(*sum)) : std::nullopt;
 }
 
 /// Norm, and the factor for the update in f32 and f64, from the sums of rows. Attributes: the bits of the
@@ -173,20 +184,13 @@ inline strided operand_of(const tensor_state& t) {
 
 }  // namespace detail
 
-WEFT_DEFINE double norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,
-                                   const comm_options& o) {
-  const auto sums = detail::all_row_sums(c, gradients);
-  std::vector<double> rows(static_cast<std::size_t>(sums->extents.size()));
-  c.where()->download(rows.data(), sums->memory.data(), rows.size() * sizeof(double));
-  return std::sqrt(detail::exact_sum(rows, ranks, o));
-}
-
 WEFT_DEFINE gradient_measure measured_gradients(context& c, const tensor_list& gradients, communicator& ranks,
                                                 const comm_options& o, double mean, double loss_scale,
                                                 double clip) {
   if (ranks.size() > 1) {
-    const double norm = norm_over_ranks(c, gradients, ranks, o) / loss_scale * mean;
-    return {norm, mean / loss_scale * (clip > 0 ? clip_factor(norm, clip) : 1.0)};
+    const std::optional<double> sum = detail::norm_of_rows(c, gradients, ranks, o);
+    const double norm = sum.value_or(0.0) / loss_scale * mean;
+    return {norm, mean / loss_scale * (clip > 0 ? clip_factor(norm, clip) : 1.0), sum.has_value()};
   }
   const auto sums = detail::all_row_sums(c, gradients);
   const tensor<double, extents<>> norm(make_state(c.where(), {}, dtype::f64)),
@@ -198,7 +202,7 @@ WEFT_DEFINE gradient_measure measured_gradients(context& c, const tensor_list& g
   attributes at;
   for (double x : {mean, loss_scale, clip}) at[at.count++] = std::bit_cast<index_t>(x);
   c.engine().call_native("gradient_norm", detail::measure_code, {{&in, 1}, out, at, 0});
-  return {pending_number(norm.state()), gradient_scale(rounded, exact)};
+  return {pending_number(norm.state()), gradient_scale(rounded, exact), !gradients.empty()};
 }
 
 WEFT_DEFINE double inf_norm_over_ranks(context& c, const tensor_list& gradients, communicator& ranks,

@@ -2,6 +2,8 @@
 // Definitions of <weft/train/progress.hpp>.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/base/config.hpp>
 #include <weft/train/progress.hpp>
 
@@ -9,18 +11,21 @@ namespace weft {
 
 WEFT_DEFINE void progress::show(std::int64_t done, double loss, double tokens_per_second) {
   const double elapsed = seconds_since(start_);
-  if (first_ == 0) first_ = done - 1;
-  const double left = elapsed / static_cast<double>(done - first_) * static_cast<double>(steps_ - done);
+  const bool is_first = !before_;
+  if (is_first) before_ = done - 1;
+  const auto made = static_cast<double>(std::max<std::int64_t>(done - *before_, 1)),
+             missing = static_cast<double>(std::max<std::int64_t>(steps_ - done, 0));
+  const double left = elapsed / made * missing;
   if (terminal_) {
     constexpr int width = 24;
-    const int filled = static_cast<int>(width * done / steps_);
-    std::string bar(static_cast<std::size_t>(filled), '#');
+    const double share = done < steps_ ? static_cast<double>(done) / static_cast<double>(steps_) : 1;
+    std::string bar(static_cast<std::size_t>(width * std::clamp(share, 0.0, 1.0)), '#');
     bar.resize(width, '.');
     std::fprintf(stderr, "\r[%s] %lld/%lld  loss %.4f  %.0f tokens/s  %s left   ", bar.c_str(),
                  static_cast<long long>(done), static_cast<long long>(steps_), loss, tokens_per_second,
                  clock(left).c_str());
     if (done == steps_) std::fputc('\n', stderr);
-  } else if (done == steps_ || done == first_ + 1 || elapsed - shown_ > 5) {
+  } else if (done == steps_ || is_first || elapsed - shown_ > 5) {
     shown_ = elapsed;
     std::fprintf(stderr, "step %lld/%lld  loss %.4f  %.0f tokens/s  %s left\n", static_cast<long long>(done),
                  static_cast<long long>(steps_), loss, tokens_per_second, clock(left).c_str());
@@ -29,7 +34,8 @@ WEFT_DEFINE void progress::show(std::int64_t done, double loss, double tokens_pe
 
 WEFT_DEFINE std::string progress::clock(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof text, "%d:%02d", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
+  const auto whole = static_cast<long long>(seconds);
+  std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
   return text;
 }
 
