@@ -116,11 +116,30 @@ consteval content content_of_members(std::type_identity<std::tuple<T*...>>) {
   return content_of_all<T...>();
 }
 
+template <class T, int Depth>
+consteval bool is_seen_to_hold_tensors();
+template <int Depth, class... T>
+consteval bool one_holds_tensors(std::type_identity<std::tuple<T*...>>) {
+  return (is_seen_to_hold_tensors<T, Depth>() || ...);
+}
+/// Whether a T is a tensor, or a plain struct with one within so many levels of plain structs. Of a type that
+/// is not complete nothing is seen.
+template <class T, int Depth>
+consteval bool is_seen_to_hold_tensors() {
+  if constexpr (is_tensor<T>) return true;
+  else if constexpr (Depth == 0 || !std::is_class_v<T> || !requires { sizeof(T); }) return false;
+  else if constexpr (holds_no_tensors<T> || !is_plain_struct<T>()) return false;
+  else
+    return one_holds_tensors<Depth - 1>(
+        std::type_identity<decltype(member_pointers(std::declval<T&>()))>{});
+}
+
 template <class T>
 consteval content find_content() {
   if constexpr (is_tensor<T>) return content::tensors;
   else if constexpr (std::is_pointer_v<T>)  // who owns what it points to is not known
-    return content_of_all<std::remove_pointer_t<T>>() == content::none ? content::none : content::unknown;
+    return is_seen_to_hold_tensors<std::remove_cv_t<std::remove_pointer_t<T>>, 4>() ? content::unknown
+                                                                                  : content::none;
   else if constexpr (!std::is_class_v<T>)
     return std::is_union_v<T> && !holds_no_tensors<T> ? content::unknown : content::none;
   else if constexpr (is_tuple<T>) return content_of_elements(std::type_identity<T>{});

@@ -119,6 +119,25 @@ struct counted_layer {
 template <>
 inline constexpr bool weft::holds_no_tensors<counter> = true;
 
+namespace {
+struct incomplete;
+/// Pointers to what holds no tensors, or what nobody sees into, are members as any other.
+struct with_pointers {
+  layer inner;
+  incomplete* of_library = nullptr;
+  context* where = nullptr;
+  const char* name = "with pointers";
+  void (*f)() = nullptr;
+  void* any = nullptr;
+  std::vector<int*> numbers;
+};
+}  // namespace
+
+TEST_CASE("pointers to what holds no tensors are no hindrance") {
+  with_pointers m;
+  CHECK(names_of(m) == "inner.weight ");
+}
+
 TEST_CASE("a class of which only its author knows is told about") {
   counted_layer m;
   CHECK(names_of(m) == "inner.weight ");
