@@ -666,7 +666,7 @@ TEST_CASE("an index out of range is an error that names the op") {
   const auto empty = eval(index_select<0>(randn<float>(extents<4, 0>{}, {}, *d), index), c);
   check_index_is_refused("index_select", [&] {
     (void)empty.to_vector();
-    (*d).synchronize();  // no elements are read
+    (**d).synchronize();  // no elements are read
   });
   const auto loss_of = [&](std::int64_t label) {
     return eval(cross_entropy(table, full<std::int64_t>(extents<4>{}, label, *d)), c);
