@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // within 12: matmul: the last extent of the left operand must equal the second-to-last
-// within 12: extents<4>
+// within 12: extents<1, 5>
 // at most 40 lines
 #include <weft/weft.hpp>
 using namespace weft;
@@ -9,4 +9,4 @@ struct net {
   linear<8, 3> output;
   auto operator()(expression auto x) const { return output(relu(hidden(x))); }
 };
-void f(const net& m, tensor<float, extents<4>> x) { auto y = eval(m(x)); }
+void f(const net& m, tensor<float, extents<5>> x) { auto y = eval(m(x)); }

@@ -80,6 +80,8 @@ class data_parallel_hooks : public runtime::execution_hooks {
 
   /// The parameters that this rank updates, in the order of the model.
   state_dict_t local() const;
+  /// Those among them of which all ranks that process different data have rows: all but those of experts.
+  state_dict_t local_of_all_ranks() const;
   /// Tensors that every rank holds completely and that optimizers do not change.
   const state_dict_t& buffers() const { return buffers_; }
 

@@ -278,7 +278,7 @@ class distributed_context : public context {
   training training_;
   std::shared_ptr<parallel::context_service> context_;
   std::optional<parallel::data_parallel_hooks> parallel_;
-  state_dict_t local_;
+  state_dict_t local_, compared_;  // of `local_`, what all ranks that process different data have
   std::vector<distributed_tensors> distributed_;  // experts, then stages of a pipeline
   parallel::expert_division experts_divided_;
   loss_scaler scaler_;

@@ -160,6 +160,14 @@ WEFT_DEFINE state_dict_t data_parallel_hooks::local() const {
   return all;
 }
 
+WEFT_DEFINE state_dict_t data_parallel_hooks::local_of_all_ranks() const {
+  state_dict_t all;
+  for (const unit& u : units_)
+    for (const member& m : u.members)
+      if (u.replicas == &groups_.replicas()) all.emplace_back(m.name, m.local);
+  return all;
+}
+
 WEFT_DEFINE state_ptr data_parallel_hooks::whole_of(const std::string& name, const state_ptr& local) {
   const place at = place_of(name);
   const unit& of = units_[static_cast<std::size_t>(at.unit)];

@@ -113,6 +113,7 @@ WEFT_DEFINE void distributed_context::hold(const state_dict_t& parameters, const
   parallel_->groups().divide_context(context_);
   parallel_->groups().set_step(0);
   local_ = parallel_->local();
+  compared_ = parallel_->local_of_all_ranks();
 }
 
 WEFT_DEFINE void distributed_context::check(const step_options& o) {
@@ -145,8 +146,7 @@ WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
   communicator& data = groups().data();
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
   std::uint64_t has_gradient = 0;
-  for (const auto& [name, p] : local_)
-    if (experts_divided_.owner_of(*p) == parallel::every_rank) has_gradient = mix(has_gradient, !!p->grad);
+  for (const auto& [name, p] : compared_) has_gradient = mix(has_gradient, !!p->grad);
   const auto digest = static_cast<std::int64_t>(has_gradient >> 2);
   std::int64_t most[] = {micro_batches, -micro_batches, digest, -digest};
   data.all_reduce(std::span<std::int64_t>(most), reduction::maximum, control("step")).wait();
@@ -156,7 +156,7 @@ WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
 WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches) {
   communicator& data = groups().data();
   std::vector<std::int64_t> mine{micro_batches};
-  for (const auto& [name, p] : local_) mine.push_back(!!p->grad);
+  for (const auto& [name, p] : compared_) mine.push_back(!!p->grad);
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(data.size()));
   data.all_gather(mine, all, {}, control("step")).wait();
   for (int r = 1; r < data.size(); ++r) {
@@ -165,9 +165,9 @@ WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches)
       refuse<usage_error>({"weft: step: rank 0 has ", all[0], " micro-batches and rank ", r, " has ",
                            other[0], ": ranks that process different data have equally many in a step "
                            "(run.join is for those without a batch)"});
-    for (std::size_t i = 0; i < local_.size(); ++i)
-      if (other[i + 1] != all[i + 1] && experts_divided_.owner_of(*local_[i].second) == parallel::every_rank)
-        refuse<usage_error>({"weft: step: parameter ", local_[i].first, " has a gradient on rank ",
+    for (std::size_t i = 0; i < compared_.size(); ++i)
+      if (other[i + 1] != all[i + 1])
+        refuse<usage_error>({"weft: step: parameter ", compared_[i].first, " has a gradient on rank ",
                              all[i + 1] ? 0 : r, " and none on rank ", all[i + 1] ? r : 0,
                              ": losses of ranks that process different data read the same parameters; add 0 "
                              "times a sum over it to the loss that does not"});
