@@ -255,9 +255,10 @@ WEFT_DEFINE void data_parallel_hooks::divide(unit& u) {
     const bool is_deferred = m.whole->is_deferred();
     if (is_apart) weft::detail::no_longer_deferred(*m.whole);
     m.local = alias_of(*m.whole);
-    if (const index_t rows = m.row_size() ? p.count / m.row_size() : 0; rows != m.rows()) {
+    const index_t row_count = m.row_size() ? p.count / m.row_size() : 0;
+    if (row_count != m.rows()) {
       m.local->extents = in_rows(m.whole->extents);
-      m.local->extents[0] = rows;
+      m.local->extents[0] = row_count;
     }
     const state_ptr& base = is_apart ? rows : m.whole;
     const index_t at = is_apart ? p.in_message - own[0].in_message : p.at;

@@ -147,8 +147,8 @@ WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
   std::uint64_t has_gradient = 0;
   for (const auto& [name, p] : compared_) has_gradient = mix(has_gradient, !!p->grad);
-  const auto digest = static_cast<std::int64_t>(has_gradient >> 2);
-  std::int64_t most[] = {micro_batches, -micro_batches, digest, -digest};
+  const auto which = static_cast<std::int64_t>(has_gradient >> 2);
+  std::int64_t most[] = {micro_batches, -micro_batches, which, -which};
   data.all_reduce(std::span<std::int64_t>(most), reduction::maximum, control("step")).wait();
   if (where()->computes() && (most[0] != -most[1] || most[2] != -most[3])) refuse_disagreement(micro_batches);
 }
