@@ -6,7 +6,7 @@
 . "$(dirname "$0")/common.sh"
 
 comm=$4 rounds=${5:-1}
-long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 300 --lr 1e-3 --deterministic)
+long=(--data "$text" --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 300 --lr 1e-3 --deterministic)
 trap ': >"$at/over"' EXIT
 train undisturbed "${long[@]}" --accumulate 8
 for ((round = 0; round < rounds; ++round)); do

@@ -4,7 +4,7 @@
 # losses of a run that was left alone. In the long form so does a job whose ranks divide layers, positions or experts.
 . "$(dirname "$0")/common.sh"
 
-long=(--data README.md --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3)
+long=(--data "$text" --layers 2 --heads 2 --width 64 --context 32 --batch 4 --threads 1 --steps 60 --lr 1e-3)
 code=0
 "$launch" -n 3 "$job" "${long[@]}" --comm gloo --mesh pp=2,dp=auto >"$at/odd.out" 2>&1 || code=$?
 [ $code -eq 2 ] && grep -q "pp 2 with dp auto needs a multiple of 2 ranks, there are 3" "$at/odd.out" ||

@@ -74,7 +74,7 @@ same_bits --within 1e-5 loose "${logs[@]}"
 
 [ "${WEFT_TEST_LARGE:-0}" = 1 ] || exit 0
 # Every schedule on 2 to 4 stages, alone and with two copies or two shards of every ZeRO stage; on four ranks also between processes.
-wide=(--data README.md --layers 8 --heads 2 --width 16 --context 8 --batch 1 --threads 1)
+wide=(--data "$text" --layers 8 --heads 2 --width 16 --context 8 --batch 1 --threads 1)
 bits=(--steps 50 --lr 3e-3 --deterministic)
 near=(--steps 100 --lr 1e-3)
 train wide "${wide[@]}" "${bits[@]}" --accumulate 16 --save "$at/wide.safetensors"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/common.sh"
 
 while read -r width heads context vocab; do
-  sized=(--data README.md --layers 2 --width "$width" --heads "$heads" --context "$context" --vocab "$vocab" --batch 2 --threads 1
+  sized=(--data "$text" --layers 2 --width "$width" --heads "$heads" --context "$context" --vocab "$vocab" --batch 2 --threads 1
          --steps 30 --lr 3e-3 --order sequential --seed 5 --deterministic)
   train one "${sized[@]}" --accumulate 4
   for strategy in ddp zero1 zero2 zero3; do
