@@ -360,7 +360,7 @@ int train(const settings& s, communicator& host) {
                  "micro-batches each: a power "
                  "of two is needed, and no tp, cp or ep; the bits will be others than those of one rank\n",
                  to_string(sizes).c_str(), data_ranks, static_cast<long long>(s.accumulate));
-  const bool exact = strategy.local_steps == 1 && !(strategy.hook && strategy.hook.remembers);
+  const bool exact = strategy.is_saved_whole();
   if (first && !exact && !s.checkpoint.empty() && ranks.size() > 1)
     std::fprintf(
         stderr,

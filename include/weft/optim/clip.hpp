@@ -65,11 +65,11 @@ inline bool is_new(tensor_list& met, state_ref p) {
 /// Calls f(T{}, gradient) for every gradient of the model `m`, with T the type of its parameter, so that
 /// programs are compiled only for the types that occur in the model.
 template <class M, class F>
-void for_each_gradient_of(M& m, F f) {
+void for_each_gradient_of(const char* what, M& m, F f) {
   tensor_list met;
   const auto visit = [&](no_path, const auto& p) {
     using parameter_type = typename std::remove_cvref_t<decltype(p)>::value_type;
-    require_own_gradient(*p.state(), "clipping of gradients");
+    require_own_gradient(*p.state(), what);
     if constexpr (is_floating(dtype_of<parameter_type>))
       if (p.state()->grad && is_new(met, p.state())) f(parameter_type{}, p.state()->grad);
   };
@@ -137,12 +137,14 @@ template <class M>
 double clip_grad_norm(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_norm", limit);
   double squares = 0;
-  detail::for_each_gradient_of(
-      model, [&]<class T>(T, detail::state_ref g) { squares += detail::sum_of_squares<T>(g, c); });
+  detail::for_each_gradient_of("clip_grad_norm", model, [&]<class T>(T, detail::state_ref g) {
+    squares += detail::sum_of_squares<T>(g, c);
+  });
   const double norm = std::sqrt(squares), factor = clip_factor(norm, limit);
   if (!(factor >= 1))
-    detail::for_each_gradient_of(
-        model, [&]<class T>(T, detail::state_ref g) { detail::scale_gradient<T>(g, factor, c); });
+    detail::for_each_gradient_of("clip_grad_norm", model, [&]<class T>(T, detail::state_ref g) {
+      detail::scale_gradient<T>(g, factor, c);
+    });
   return norm;
 }
 
@@ -151,8 +153,9 @@ double clip_grad_norm(M& model, double limit, context& c = default_context()) {
 template <class M>
 void clip_grad_value(M& model, double limit, context& c = default_context()) {
   detail::require_limit("clip_grad_value", limit);
-  detail::for_each_gradient_of(
-      model, [&]<class T>(T, detail::state_ref g) { detail::clamp_gradient<T>(g, limit, c); });
+  detail::for_each_gradient_of("clip_grad_value", model, [&]<class T>(T, detail::state_ref g) {
+    detail::clamp_gradient<T>(g, limit, c);
+  });
 }
 
 }  // namespace weft

@@ -118,7 +118,7 @@ inline constexpr bool assigns_once<O> = O::assigns_once;
 template <class O>
 inline constexpr const char* name_of_optimizer = "";
 template <class O>
-requires requires { O::saved_as; }
+  requires requires { O::saved_as; }
 inline constexpr const char* name_of_optimizer<O> = O::saved_as;
 
 /// Updates a parameter if it has a gradient, and drops the gradient. A parameter kept on another device is

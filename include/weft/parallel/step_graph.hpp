@@ -49,8 +49,9 @@ class step_graph {
   step_graph& operator=(const step_graph&) = delete;
 
   const step_form& form() const { return form_; }
-  /// Whether the step can be recorded: it was executed, and the memory that it needed is still kept for it.
-  bool is_warm() { return is_recorded() || (warm_ && pool_.seal()); }
+  /// Keeps the memory of the step for its recording. False if it was not executed so far, or others have got
+  /// of that memory: it is to be executed (once more) before it can be recorded.
+  bool seal() { return is_recorded() || (warm_ && pool_.seal()); }
   bool is_recorded() const { return work_ != nullptr; }
 
   /// What a step computes: the losses of its micro-batches, the gradients that it leaves in parameters, and

@@ -57,6 +57,8 @@ struct parallel_options {
   int local_steps = 1;   // steps that ranks take alone before parameters are averaged
   std::chrono::milliseconds timeout = default_timeout;
 
+  /// Whether checkpoints have all on which later steps depend, of runs of several ranks.
+  bool is_saved_whole() const { return local_steps == 1 && !(hook && hook.remembers); }
   /// Whether `deterministic` can hold for this many ranks and micro-batches of each: whether the sums over
   /// micro-batches, ranks of a group and groups, in the order in which they are added, form the tree of the
   /// sum over all.

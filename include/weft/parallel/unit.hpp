@@ -87,6 +87,11 @@ state_ptr reachable(const device& messages, const state_ptr& t);
 
 /// Sets the elements of `t` to those of rank `from`. Collective.
 void share_elements(communicator& ranks, const state_ptr& t, int from, const comm_options& o);
+/// The text that rank `from` passes. Collective.
+std::string shared_text(communicator& ranks, std::string text, int from, const comm_options& o);
+/// Of each number, whether it is the same on all ranks. Collective.
+std::vector<bool> same_on_all(communicator& ranks, const std::vector<std::int64_t>& numbers,
+                              const comm_options& o);
 
 /// Parameters that are sent together.
 struct unit {

@@ -209,18 +209,14 @@ class checkpointer {
   }
 
   void require_exact() const {
-    if (run_->ranks().size() == 1) return;
     const parallel_options& o = run_->options();
-    const auto refuse_option = [&](const char* why) {
-      throw usage_error("weft: " + folder_.path() + ": " + why +
-                        "; {.exact = false} saves a run that resumes to other bits");
-    };
-    if (o.local_steps > 1)
-      refuse_option("local_steps: ranks have different copies, of which a checkpoint has one");
-    if (o.hook && o.hook.remembers)
-      refuse_option(
-          "hook: what it keeps from step to step is in no checkpoint (one that keeps nothing says "
-          "so: hook.remembers = false)");
+    if (run_->ranks().size() == 1 || o.is_saved_whole()) return;
+    const char* const why =
+        o.local_steps > 1 ? "local_steps: ranks have different copies, of which a checkpoint has one"
+                          : "hook: what it keeps from step to step is in no checkpoint (one that keeps "
+                            "nothing says so: hook.remembers = false)";
+    throw usage_error("weft: " + folder_.path() + ": " + why +
+                      "; {.exact = false} saves a run that resumes to other bits");
   }
   void require_saveable() const {
     const auto require = [&](bool holds, const std::string& what) {

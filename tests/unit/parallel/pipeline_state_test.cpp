@@ -62,6 +62,7 @@ TEST_CASE("a model whose parameters and optimizer state no rank could hold train
     CHECK(where.memory().figures().in_use == 0);
     adamw optimizer{.lr = 1e-2};
     auto run = bind<plan>(model, optimizer, ranks, options_of<plan>(s), stages_of(s));
+    run.zero_grad();  // of a model that is not divided yet: there are none
     run.prepare(loss(model, where, 0), 4);
     check_held(run, whole);
     run.seed = 3;

@@ -45,14 +45,10 @@ inline std::vector<state_key> shared_keys(communicator& ranks, int from, std::ve
   if (ranks.size() == 1) return own;
   std::string text;
   for (const state_key& k : own) text += static_cast<char>(k.type) + k.text() + '\n';
-  std::vector<std::int64_t> size{static_cast<std::int64_t>(text.size())};
-  ranks.broadcast(size, from, o).wait();
-  std::vector<std::uint8_t> bytes(text.begin(), text.end());
-  bytes.resize(static_cast<std::size_t>(size[0]));
-  ranks.broadcast(bytes, from, o).wait();
+  text = shared_text(ranks, std::move(text), from, o);
   std::vector<state_key> all;
-  for (auto at = bytes.begin(); at != bytes.end();) {
-    const auto end = std::find(at, bytes.end(), '\n');
+  for (auto at = text.begin(); at != text.end();) {
+    const auto end = std::find(at, text.end(), '\n');
     all.emplace_back(std::string(at + 1, end), static_cast<dtype>(*at));
     at = end + 1;
   }
@@ -135,6 +131,7 @@ WEFT_DEFINE pending_number distributed_context::step(const step_options& o) {
 }
 
 WEFT_DEFINE void distributed_context::zero_grad() {
+  if (!holds_parameters()) return;  // a pipeline before its first step
   deliver_gradients();
   for (const auto& [name, p] : local_) p->grad.reset();
   joined_ = joins_ = 0;
@@ -147,10 +144,9 @@ WEFT_DEFINE void distributed_context::require_agreement(index_t micro_batches) {
   if (data.size() == 1 || !hooks() || options_.local_steps > 1) return;
   std::uint64_t has_gradient = 0;
   for (const auto& [name, p] : compared_) has_gradient = mix(has_gradient, !!p->grad);
-  const auto which = static_cast<std::int64_t>(has_gradient >> 2);
-  std::int64_t most[] = {micro_batches, -micro_batches, which, -which};
-  data.all_reduce(std::span<std::int64_t>(most), reduction::maximum, control("step")).wait();
-  if (where()->computes() && (most[0] != -most[1] || most[2] != -most[3])) refuse_disagreement(micro_batches);
+  const auto which = static_cast<std::int64_t>(has_gradient);
+  const std::vector<bool> same = parallel::same_on_all(data, {micro_batches, which}, control("step"));
+  if (!same[0] || !same[1]) refuse_disagreement(micro_batches);
 }
 
 WEFT_DEFINE void distributed_context::refuse_disagreement(index_t micro_batches) {
@@ -253,7 +249,7 @@ WEFT_DEFINE step_result distributed_context::graph_step(const void* statement, c
     return v;
   };
   parallel::step_graph::values v;
-  if (!g->is_warm()) {
+  if (!g->seal()) {
     v = g->warm_up(parameters, all);
   } else {
     if (!g->is_recorded()) g->record(begins, tensors, parameters, all);

@@ -45,9 +45,7 @@ WEFT_DEFINE void require_same_model(communicator& ranks, const comm_options& o, 
   std::vector<std::uint64_t> forms;
   for (const auto& [name, t] : tensors) forms.push_back(xxh64(described(name, *t)));
   const auto all = static_cast<std::int64_t>(xxh64(bytes_in(forms)));
-  std::array<std::int64_t, 2> largest{all, ~all};
-  ranks.all_reduce(std::span(largest), reduction::maximum, o).wait();
-  if (largest[0] != ~largest[1]) refuse_other_models(ranks, o, tensors, forms);
+  if (!same_on_all(ranks, {all}, o)[0]) refuse_other_models(ranks, o, tensors, forms);
 }
 
 WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o, const state_dict_t& tensors,
@@ -80,12 +78,7 @@ WEFT_DEFINE void refuse_other_models(communicator& ranks, const comm_options& o,
       const auto& [name, t] = tensors[static_cast<std::size_t>(first)];
       text = described(name, *t);
     }
-    std::int64_t length = static_cast<std::int64_t>(text.size());
-    ranks.broadcast(std::span(&length, 1), r, o).wait();
-    std::vector<std::uint8_t> bytes(text.begin(), text.end());
-    bytes.resize(static_cast<std::size_t>(length));
-    ranks.broadcast(bytes, r, o).wait();
-    return std::string(bytes.begin(), bytes.end());
+    return shared_text(ranks, std::move(text), r, o);
   };
   const std::string of_first = text_of(0), of_other = text_of(other);
   refuse<usage_error>({"weft: bind: the ranks have other models: parameter or buffer ", first, " is ",
@@ -139,16 +132,13 @@ WEFT_DEFINE void begin_as_first(communicator& ranks, comm_options o, const devic
   o.label = "names and shapes";
   detail::require_same_model(ranks, o, tensors);
   if (tensors.empty()) return;
-  std::vector<std::int64_t> largest;  // of digests, and of their complements: both tell whether all are equal
-  for (const auto& [name, t] : tensors) {
-    const auto own = static_cast<std::int64_t>(detail::digest(*t));
-    largest.insert(largest.end(), {own, ~own});
-  }
+  std::vector<std::int64_t> digests;
+  for (const auto& [name, t] : tensors) digests.push_back(static_cast<std::int64_t>(detail::digest(*t)));
   o.label = "digests";
-  ranks.all_reduce(largest, reduction::maximum, o).wait();
+  const std::vector<bool> same = same_on_all(ranks, digests, o);
   std::vector<std::size_t> differ;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (largest[2 * i] != ~largest[2 * i + 1]) differ.push_back(i);
+    if (!same[i]) differ.push_back(i);
   if (differ.empty()) return;
   std::vector<std::int64_t> deferred;  // by some, and by none
   for (const std::size_t i : differ)

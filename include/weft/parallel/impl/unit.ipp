@@ -97,6 +97,25 @@ WEFT_DEFINE void share_elements(communicator& ranks, const state_ptr& t, int fro
   if (message != t && from != ranks.rank()) copy_rows(t, 0, message, 0, t->extents.size());
 }
 
+WEFT_DEFINE std::string shared_text(communicator& ranks, std::string text, int from, const comm_options& o) {
+  auto size = static_cast<std::int64_t>(text.size());
+  ranks.broadcast(std::span(&size, 1), from, o).wait();
+  std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  bytes.resize(static_cast<std::size_t>(size));
+  ranks.broadcast(bytes, from, o).wait();
+  return {bytes.begin(), bytes.end()};
+}
+
+WEFT_DEFINE std::vector<bool> same_on_all(communicator& ranks, const std::vector<std::int64_t>& numbers,
+                                          const comm_options& o) {
+  std::vector<std::int64_t> largest;  // of the numbers, and of their complements
+  for (const std::int64_t n : numbers) largest.insert(largest.end(), {n, ~n});
+  ranks.all_reduce(largest, reduction::maximum, o).wait();
+  std::vector<bool> same;
+  for (std::size_t i = 0; i < largest.size(); i += 2) same.push_back(largest[i] == ~largest[i + 1]);
+  return same;
+}
+
 WEFT_DEFINE int expert_division::owner_of(const tensor_state& p) const {
   const auto at =
       std::find_if(places.begin(), places.end(), [&](const place& e) { return e.parameter.get() == &p; });
