@@ -37,34 +37,57 @@ namespace detail {
 template <class T>
 inline constexpr char identity = 0;
 
-/// The distinct types of which an expression consists.
-template <class E, class... Parts>
-struct listed_types;
-template <class E>
-struct types_in : listed_types<E> {};
-template <class Op, class Attr, class... A>
-struct types_in<node<Op, Attr, A...>> : listed_types<node<Op, Attr, A...>, A...> {};
-template <class Op, class Attr, int Sizes, class... A>
-struct types_in<sized_node<Op, Attr, Sizes, A...>> : listed_types<sized_node<Op, Attr, Sizes, A...>, A...> {};
-template <class Tag, class Value, class Body>
-struct types_in<let_node<Tag, Value, Body>> : listed_types<let_node<Tag, Value, Body>, Value, Body> {};
 template <class... E>
-struct types_in<bundle<E...>> : listed_types<bundle<E...>, E...> {};
-template <class E, class... Parts>
-struct listed_types {
-  static constexpr void append(sequence<const char*>& to, int most) {
-    if (to.size() == most) return;
-    for (const char* known : to)
-      if (same_object(known, &identity<E>)) return;
-    to.push_back(&identity<E>);
-    (types_in<Parts>::append(to, most), ...);
-  }
+struct expression_list {};
+/// The expressions of which an expression consists directly.
+template <class E>
+struct parts {
+  using type = expression_list<>;
 };
+template <class Op, class Attr, class... A>
+struct parts<node<Op, Attr, A...>> {
+  using type = expression_list<A...>;
+};
+template <class Op, class Attr, int Sizes, class... A>
+struct parts<sized_node<Op, Attr, Sizes, A...>> {
+  using type = expression_list<A...>;
+};
+template <class Tag, class Value, class Body>
+struct parts<let_node<Tag, Value, Body>> {
+  using type = expression_list<Value, Body>;
+};
+template <class... E>
+struct parts<bundle<E...>> {
+  using type = expression_list<E...>;
+};
+template <class Tag, class E>
+struct parts<shared_node<Tag, E>> {
+  using type = expression_list<E>;
+};
+
+template <class E>
+inline constexpr bool is_shared = false;
+template <class Tag, class E>
+inline constexpr bool is_shared<shared_node<Tag, E>> = true;
+
+/// Appends the distinct types of which an expression consists, those of shared values left out, until there
+/// are `most`.
+template <class E>
+constexpr void append_types(sequence<const char*>& to, int most) {
+  if (to.size() == most) return;
+  for (const char* known : to)
+    if (same_object(known, &identity<E>)) return;
+  to.push_back(&identity<E>);
+  if constexpr (!is_shared<E>)
+    [&]<class... Part>(expression_list<Part...>) {
+      (append_types<Part>(to, most), ...);
+    }(typename parts<E>::type{});
+}
 /// Number of distinct types, counted up to `most`.
 template <class E>
 constexpr int distinct_types(int most) {
   sequence<const char*> found;
-  types_in<E>::append(found, most);
+  append_types<E>(found, most);
   return found.size();
 }
 }  // namespace detail
@@ -195,20 +218,23 @@ class expression_scope {
 };
 
 /// What an expression contains, as bits, so that its type is walked once: boundaries (run/boundary.hpp),
-/// shared values, repeated blocks.
-inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4;
+/// shared values, repeated blocks, draws of random numbers.
+inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4, draws_part = 8;
+/// What it is itself, and which bits of its parts count for it.
 template <class E>
-inline constexpr unsigned parts_of = 0;
-template <class Op, class Attr, class... A>
-inline constexpr unsigned parts_of<node<Op, Attr, A...>> = (0u | ... | parts_of<A>);
+inline constexpr unsigned own_part = is_shared<E> ? shared_part : 0;
 template <class Op, class Attr, int Sizes, class... A>
-inline constexpr unsigned parts_of<sized_node<Op, Attr, Sizes, A...>> = (0u | ... | parts_of<A>);
-template <class Tag, class Value, class Body>
-inline constexpr unsigned parts_of<let_node<Tag, Value, Body>> = parts_of<Value> | parts_of<Body>;
+inline constexpr unsigned own_part<sized_node<Op, Attr, Sizes, A...>> = requires { Op::draws; } ? draws_part : 0;
+template <class E>
+inline constexpr unsigned seen_parts = ~0u;
 template <class... E>
-inline constexpr unsigned parts_of<bundle<E...>> = (0u | ... | parts_of<E>) & shared_part;
-template <class Tag, class E>
-inline constexpr unsigned parts_of<shared_node<Tag, E>> = parts_of<E> | shared_part;
+inline constexpr unsigned seen_parts<bundle<E...>> = shared_part;
+template <class List>
+inline constexpr unsigned parts_of_all = 0;
+template <class E>
+inline constexpr unsigned parts_of = own_part<E> | (parts_of_all<typename parts<E>::type> & seen_parts<E>);
+template <class... E>
+inline constexpr unsigned parts_of_all<expression_list<E...>> = (0u | ... | parts_of<E>);
 template <class E>
 inline constexpr bool has_shared = (parts_of<E> & shared_part) != 0;
 

@@ -27,11 +27,11 @@ struct gradient_node : expression_base {
 
 namespace detail {
 template <class Tag, class Point, class Body>
-inline constexpr unsigned parts_of<gradient_node<Tag, Point, Body>> = (parts_of<Point> |
-                                                                       parts_of<Body>)&shared_part;
+struct parts<gradient_node<Tag, Point, Body>> {
+  using type = expression_list<Point, Body>;
+};
 template <class Tag, class Point, class Body>
-struct types_in<gradient_node<Tag, Point, Body>>
-    : listed_types<gradient_node<Tag, Point, Body>, Point, Body> {};
+inline constexpr unsigned seen_parts<gradient_node<Tag, Point, Body>> = shared_part;
 }  // namespace detail
 
 /// The compile-time error for the gradient of a function that is not scalar.

@@ -243,8 +243,8 @@ constexpr value gather_of(value x, value index, index_t dim) {
   return x.owner->apply<op::gather>(attributes{{dim}, 1}, x, index);
 }
 
-constexpr value random_like(value like) {
-  return like.owner->apply<op::uniform_like>(attributes{{like.owner->randoms++}, 1}, like);
+constexpr value random_like(value like, index_t draw) {
+  return like.owner->apply<op::uniform_like>(attributes{{draw}, 1}, like);
 }
 
 constexpr value merge_leading(value v, int order) {

@@ -96,8 +96,7 @@ constexpr attributes with_sizes(compute_graph& g, attributes at) {
 template <class Op, int Sizes, class Attr, class... Operands>
 constexpr value flatten_node(compute_graph& g, scope& s) {
   const value v[] = {flatten_in<Operands>(g, s)...};
-  if constexpr (std::is_same_v<Op, op::uniform_like>) return random_like(v[0]);
-  else return [&]<int... I>(std::integer_sequence<int, I...>) {
+  return [&]<int... I>(std::integer_sequence<int, I...>) {
     return g.apply<Op>(with_sizes<Sizes>(g, Attr::value), v[I]...);
   }(std::make_integer_sequence<int, sizeof...(Operands)>{});
 }

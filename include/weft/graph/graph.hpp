@@ -123,7 +123,6 @@ class compute_graph {
   int leaves = 0;
   int arguments = 0;
   int sizes = 0;
-  int randoms = 0;
 
   constexpr int size() const { return nodes.size(); }
   constexpr const node& operator[](int i) const { return nodes[i]; }
@@ -237,8 +236,8 @@ constexpr value constant_in_derivative(value v);
 constexpr value element_count(value beside, const shape& s);
 /// Elements of `x` at the indices along dim `dim`.
 constexpr value gather_of(value x, value index, index_t dim);
-/// Uniform random numbers of the shape and dtype of `like`; each call draws new ones.
-constexpr value random_like(value like);
+/// Uniform random numbers of the shape and dtype of `like`: those of the draw with this number.
+constexpr value random_like(value like, index_t draw);
 /// `v` with its leading dims merged so that `order` dims remain.
 constexpr value merge_leading(value v, int order);
 /// `v` with its batch dims (all but two) broadcast to those of its product with `other`.

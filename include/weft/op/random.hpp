@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: MIT
-// Random numbers in expressions: functions of seed, step, program, occurrence and element index.
+// Random numbers in expressions: functions of seed, step, program, call and element index.
 //
-// Each occurrence in an expression has a number of its own and is never merged with another. Backward uses
-// the numbers of forward: what it reads of them is saved.
+// Each call is a draw of its own; copies of the expression that it returns have the same numbers. Backward
+// uses the numbers of forward: what it reads of them is saved.
 //
 //   auto h = dropout(relu(x), 0.1f);
+//   auto y = h + mlp(h);                       // one mask
 #pragma once
+
+#include <atomic>
 
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 
 namespace weft::op {
 
+/// Of ops that draw random numbers: v0 is the number of the draw within its program (run/bind.hpp).
+template <class Rule>
+struct drawing : Rule {
+  static constexpr bool draws = true;
+  static constexpr unsigned extents = 0b1;  // given at run time
+};
+
 /// Uniform numbers in [0, 1) of the shape and dtype of the operand, whose elements are not read.
-struct uniform_like : rule<1> {
+struct uniform_like : drawing<rule<1>> {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "uniform_like";
   static constexpr auto divides = "A -> A";
@@ -26,14 +36,14 @@ struct uniform_like : rule<1> {
 };
 
 /// x times the factor where a uniform number is at least the rate, else 0. Operands: x, rate, factor.
-struct dropout : elementwise<3> {
+struct dropout : drawing<elementwise<3>> {
   static constexpr auto name = "dropout";
   template <class Dims>
   static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     return {true, {floating(operands[0].type), operands[0].extents}};
   }
-  static constexpr auto value(auto x, auto rate, auto factor) {
-    return weft::where(weft::less(random_like(x), rate), 0, x * factor);
+  static constexpr auto value(const attributes& at, auto x, auto rate, auto factor) {
+    return weft::where(weft::less(random_like(x, at[0]), rate), 0, x * factor);
   }
 };
 
@@ -57,12 +67,12 @@ struct checked_probability : rule<1> {
 };
 
 /// 1 with the probability given by the operand, else 0.
-struct bernoulli : elementwise<1> {
+struct bernoulli : drawing<elementwise<1>> {
   static constexpr auto name = "bernoulli";
-  static constexpr auto value(auto x) {
+  static constexpr auto value(const attributes& at, auto x) {
     const auto p = cast_to(x, floating(x.type()));
     const auto checked = p.owner->template apply<checked_probability>(attributes{{0}, 1}, p);
-    return cast_to(weft::less(random_like(p), checked), x.type());
+    return cast_to(weft::less(random_like(p, at[0]), checked), x.type());
   }
 };
 
@@ -74,29 +84,38 @@ namespace detail {
 [[noreturn, gnu::cold]] inline void refuse_rate(float rate) {
   refuse<value_error>({"weft: dropout: a rate of ", rate, " is not in [0, 1]"});
 }
+
+/// A node of `Op` whose draw is that of this call.
+template <class Op, expression... X>
+auto apply_drawing(X... x) {
+  static std::atomic<index_t> calls{0};
+  const index_t call[] = {calls.fetch_add(1, std::memory_order_relaxed)};
+  return apply_sized<Op, attr<dyn>>(call, std::move(x)...);
+}
 }  // namespace detail
 
 /// Sets each element of `x` to 0 with probability `rate` and multiplies the others by 1 / (1 - rate); at rate
-/// 1 all are 0. Random numbers differ from one evaluation to the next. Integers become f32. Throws
-/// value_error if the rate is outside [0, 1] or NaN.
+/// 1 all are 0. Random numbers differ from one evaluation to the next, and from one call to the next; copies
+/// of the result in one statement are one draw. Integers become f32. Throws value_error if the rate is
+/// outside [0, 1] or NaN.
 template <expression X>
-constexpr auto dropout(X x, float rate) {
+auto dropout(X x, float rate) {
   if (!(rate >= 0 && rate <= 1)) detail::refuse_rate(rate);
   using T = std::conditional_t<std::is_same_v<typename X::value_type, double>, double, float>;
   const T p = rate;
-  return apply<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
+  return detail::apply_drawing<op::dropout>(std::move(x), scalar<T>(p), scalar<T>(p < 1 ? 1 / (1 - p) : 0));
 }
 /// 1 with probability `p`, else 0, per element, in the dtype of `p`, which must be floating. A probability
 /// outside [0, 1] or NaN throws value_error at evaluation. No derivative.
 template <expression P>
-constexpr auto bernoulli(P p) {
-  return apply<op::bernoulli>(std::move(p));
+auto bernoulli(P p) {
+  return detail::apply_drawing<op::bernoulli>(std::move(p));
 }
 /// Uniform numbers of the shape and floating dtype of `x`: multiples of 2^-24 in [0, 1), rounded to the
 /// dtype, so that 1 can occur in bf16 and f16. No derivative. PyTorch's rand_like.
 template <expression X>
-constexpr auto uniform_like(X x) {
-  return apply<op::uniform_like>(std::move(x));
+auto uniform_like(X x) {
+  return detail::apply_drawing<op::uniform_like>(std::move(x));
 }
 
 }  // namespace weft

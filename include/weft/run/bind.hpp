@@ -3,6 +3,8 @@
 // graph/flatten.hpp numbered them.
 #pragma once
 
+#include <algorithm>
+
 #include <weft/grad/derivative.hpp>
 #include <weft/run/module_contents.hpp>
 #include <weft/tensor/tensor.hpp>
@@ -26,6 +28,7 @@ struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
+  recycled_vector<index_t> draws;           // the calls that draw random numbers, in order of occurrence
   module_contents* held = nullptr;  // gets what blocks and experts hold; see append_operands
   bool check_versions = true;       // whether tensors must be unchanged since the expression was written
 };
@@ -62,6 +65,14 @@ void within_let(scope& s, F collect_body) {
   } else {
     collect_body();
   }
+}
+
+/// The number of a draw within its program: calls of other programs do not affect it.
+inline index_t number_of_draw(index_t call, operands& to) {
+  const auto known = std::find(to.draws.begin(), to.draws.end(), call);
+  const index_t number = known - to.draws.begin();
+  if (known == to.draws.end()) to.draws.push_back(call);
+  return number;
 }
 
 template <expression E>
@@ -166,7 +177,9 @@ void collect(const node<Op, Attr, A...>& n, operands& to, scope& s) {
 template <class Op, class Attr, int Sizes, class... A>
 void collect(const sized_node<Op, Attr, Sizes, A...>& n, operands& to, scope& s) {
   collect(static_cast<const node<Op, Attr, A...>&>(n), to, s);
-  for (const given_size& size : n.sizes) to.sizes.push_back(size.value);
+  if constexpr (requires { Op::draws; }) to.sizes.push_back(number_of_draw(n.sizes[0].value, to));
+  else
+    for (const given_size& size : n.sizes) to.sizes.push_back(size.value);
 }
 
 }  // namespace detail

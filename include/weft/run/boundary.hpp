@@ -45,10 +45,17 @@ struct slices_node : expression_base {
 
 namespace detail {
 template <class F, class X, class Labels>
-inline constexpr unsigned parts_of<slices_node<F, X, Labels>> =
-    boundary_part | parts_of<X> | parts_of<Labels>;
+struct parts<slices_node<F, X, Labels>> {
+  using type = expression_list<X, Labels>;
+};
+template <class F, class X, class Labels>
+inline constexpr unsigned own_part<slices_node<F, X, Labels>> = boundary_part;
 template <class Block, class X>
-inline constexpr unsigned parts_of<boundary_node<Block, X>> = boundary_part | blocks_part | parts_of<X>;
+struct parts<boundary_node<Block, X>> {
+  using type = expression_list<X>;
+};
+template <class Block, class X>
+inline constexpr unsigned own_part<boundary_node<Block, X>> = boundary_part | blocks_part;
 }  // namespace detail
 
 namespace runtime {
@@ -57,6 +64,23 @@ namespace detail {
 
 template <class E>
 inline constexpr bool has_boundary = (weft::detail::parts_of<E> & weft::detail::boundary_part) != 0;
+
+/// Whether two nodes of one type, which may be copies of one, draw random numbers. Appends the types of those
+/// that do.
+template <class E>
+constexpr bool repeats_draws(sequence<const char*>& found) {
+  if constexpr (!(weft::detail::parts_of<E> & weft::detail::draws_part)) return false;
+  else {
+    if (weft::detail::own_part<E> & weft::detail::draws_part) {
+      for (const char* known : found)
+        if (same_object(known, &weft::detail::identity<E>)) return true;
+      found.push_back(&weft::detail::identity<E>);
+    }
+    return [&]<class... Part>(weft::detail::expression_list<Part...>) {
+      return (repeats_draws<Part>(found) || ...);
+    }(typename weft::detail::parts<E>::type{});
+  }
+}
 
 /// The variables of lets whose values have been replaced by leaves.
 struct no_variables {
@@ -114,21 +138,39 @@ struct crossing_law {
                 "through the blocks");
 };
 
-/// The evaluator, and the shared values that it has computed so far.
-template <class Evaluator>
+/// What is one value wherever it occurs: a shared operand, or a call that draws random numbers.
+struct occurrence {
+  const void* operand = nullptr;
+  index_t call = -1;
+  friend bool operator==(const occurrence&, const occurrence&) = default;
+};
+
+/// The evaluator, and what occurs several times in `Root` and has been computed: shared values and, if copies
+/// of draws may be in several programs, draws.
+template <class Evaluator, class Root>
 class resolver {
  public:
+  using evaluator_type = Evaluator;
+  static constexpr bool keeps_draws = [] {
+    sequence<const char*> found;
+    return repeats_draws<Root>(found);
+  }();
+  /// Whether parts of `E` are evaluated before it.
+  template <class E>
+  static constexpr bool divides =
+      (weft::detail::parts_of<E> & (weft::detail::boundary_part | (keeps_draws ? weft::detail::draws_part : 0))) != 0;
+
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
-  /// The value of the shared `operand`; null if it has not been computed.
-  std::shared_ptr<tensor_state> find(const void* operand) const {
+  /// The value that has been computed; null if it has not.
+  std::shared_ptr<tensor_state> find(const occurrence& what) const {
     for (const auto& c : computed_)
-      if (c.operand == operand) return c.value;
+      if (c.what == what) return c.value;
     return nullptr;
   }
   /// `depth`: the number of enclosing lets whose variables it reads.
-  void remember(const void* operand, std::shared_ptr<tensor_state> value, int depth) {
-    computed_.push_back({operand, std::move(value), depth});
+  void remember(const occurrence& what, std::shared_ptr<tensor_state> value, int depth) {
+    computed_.push_back({what, std::move(value), depth});
   }
   /// Drops what was computed inside the let at `depth`, which ends.
   void leave(int depth) {
@@ -140,40 +182,47 @@ class resolver {
 
  private:
   struct computed {
-    const void* operand;
+    occurrence what;
     std::shared_ptr<tensor_state> value;
     int depth;
   };
   recycled_vector<computed> computed_;
 };
 
-template <class Evaluator, class Variables, class E>
-auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e);
+template <class Resolver, class Variables, class E>
+auto resolve(Resolver& to, const Variables& v, const E& e);
 
-template <class Evaluator, class Variables, class Op, class Attr, class... A>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const node<Op, Attr, A...>& n) {
+template <class Resolver, class Variables, class Op, class Attr, class... A>
+auto resolve_node(Resolver& to, const Variables& v, const node<Op, Attr, A...>& n) {
   return n.operands.apply(
       [&](const auto&... a) { return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...}; });
 }
 
-template <class Evaluator, class Variables, class Op, class Attr, int Sizes, class... A>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
-  return n.operands.apply([&](const auto&... a) {
-    return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
-  });
+/// A draw is replaced by a leaf if copies of it may be in other programs.
+template <class Resolver, class Variables, class Op, class Attr, int Sizes, class... A>
+auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
+  const auto resolved = [&](const auto& variables) {
+    return n.operands.apply([&](const auto&... a) {
+      return sized_node<Op, Attr, Sizes, decltype(resolve(to, variables, a))...>(n.sizes,
+                                                                                 resolve(to, variables, a)...);
+    });
+  };
+  if constexpr (Resolver::keeps_draws && requires { Op::draws; })
+    return computed_once(to, {.call = n.sizes[0].value}, v, resolved);
+  else return resolved(v);
 }
 
 /// The value of a block applied to a leaf.
 template <class Evaluator, class E>
 auto eval_block(Evaluator& evaluator, const E& e) {
   if constexpr (has_boundary<E>) {
-    resolver<Evaluator> inside(evaluator);
+    resolver<Evaluator, E> inside(evaluator);
     return evaluator.eval_program(resolve(inside, no_variables{}, e));
   } else return evaluator.eval_program(e);
 }
 
-template <class Evaluator, class Variables, class Block, class X>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_node<Block, X>& n) {
+template <class Resolver, class Variables, class Block, class X>
+auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
   auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
   static_assert(
       !weft::detail::applies_if_not_const<Block, decltype(x)>,
@@ -183,7 +232,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const boundary_no
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
                   "weft: repeat: a block must keep the shape and dtype of its operand");
-    if constexpr (block_divider<Evaluator>) to.evaluator.before_block(x);
+    if constexpr (block_divider<typename Resolver::evaluator_type>) to.evaluator.before_block(x);
     x = decltype(x)(eval_block(to.evaluator, block(x)));
   }
   return x;
@@ -196,22 +245,33 @@ auto as_leaf(Evaluator& evaluator, const E& e) {
   else return evaluator.eval_program(e);
 }
 
-template <class Evaluator, class Variables, class F, class X, class Labels>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const slices_node<F, X, Labels>& n) {
+/// The value of resolved(v), computed where `what` occurs first, as a leaf.
+template <class Resolver, class Variables, class F>
+auto computed_once(Resolver& to, const occurrence& what, const Variables& v, F resolved) {
+  constexpr bool reads_none = std::is_same_v<decltype(resolved(v)), decltype(resolved(no_variables{}))>;
+  using leaf = decltype(as_leaf(to.evaluator, resolved(v)));
+  if (auto known = to.find(what)) return leaf(std::move(known));
+  const leaf value = as_leaf(to.evaluator, resolved(v));
+  to.remember(what, value.state(), reads_none ? 0 : Variables::depth);
+  return value;
+}
+
+template <class Resolver, class Variables, class F, class X, class Labels>
+auto resolve_node(Resolver& to, const Variables& v, const slices_node<F, X, Labels>& n) {
   return to.evaluator.sum_of_slices(as_leaf(to.evaluator, resolve(to, v, n.operand)),
                                     as_leaf(to.evaluator, resolve(to, v, n.labels)), n.rows, n.f);
 }
 
-template <class Evaluator, class Variables, class Tag, class Value, class Body>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Tag, Value, Body>& l) {
+template <class Resolver, class Variables, class Tag, class Value, class Body>
+auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, Body>& l) {
   auto value = resolve(to, v, l.value);
-  if constexpr (has_boundary<Body>) {
+  if constexpr (Resolver::template divides<Body>) {
     auto leaf = as_leaf(to.evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
     constexpr bool has_blocks = (weft::detail::parts_of<Body> & weft::detail::blocks_part) != 0;
     constexpr bool crosses =
         has_blocks && !requires { decltype(value)::is_leaf; } && reads_after_boundary<variable, Body>;
-    (void)sizeof(crossing_law<!(block_divider<Evaluator> && crosses)>);
+    (void)sizeof(crossing_law<!(block_divider<typename Resolver::evaluator_type> && crosses)>);
     const variables<variable, decltype(leaf), Variables> inside{leaf, v};
     auto body = resolve(to, inside, l.body);
     to.leave(inside.depth);
@@ -223,25 +283,19 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const let_node<Ta
 }
 
 /// A shared value is replaced by a leaf if it contains boundaries or reads what has been replaced by a leaf.
-template <class Evaluator, class Variables, class Tag, class E>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const shared_node<Tag, E>& s) {
-  using resolved = decltype(resolve(to, v, *s.operand));
-  if constexpr (std::is_same_v<resolved, E>) return s;
-  else {
-    constexpr bool reads_none = std::is_same_v<resolved, decltype(resolve(to, no_variables{}, *s.operand))>;
-    using leaf = decltype(as_leaf(to.evaluator, std::declval<const resolved&>()));
-    if (auto known = to.find(s.operand.get())) return leaf(std::move(known));
-    const leaf value = as_leaf(to.evaluator, resolve(to, v, *s.operand));
-    to.remember(s.operand.get(), value.state(), reads_none ? 0 : Variables::depth);
-    return value;
-  }
+template <class Resolver, class Variables, class Tag, class E>
+auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s) {
+  if constexpr (std::is_same_v<decltype(resolve(to, v, *s.operand)), E>) return s;
+  else
+    return computed_once(to, {.operand = s.operand.get()}, v,
+                         [&](const auto& variables) { return resolve(to, variables, *s.operand); });
 }
 
-template <class Evaluator, class Variables, class E>
-auto resolve(resolver<Evaluator>& to, const Variables& v, const E& e) {
+template <class Resolver, class Variables, class E>
+auto resolve(Resolver& to, const Variables& v, const E& e) {
   if constexpr (weft::detail::is_bound<E>) return look_up(e, v);
   else if constexpr (requires { E::is_leaf; } || E::static_shape.order < 0) return e;
-  else if constexpr (!has_boundary<E> && std::is_same_v<Variables, no_variables>) return e;
+  else if constexpr (!Resolver::template divides<E> && std::is_same_v<Variables, no_variables>) return e;
   else if constexpr (requires { resolve_node(to, v, e); }) return resolve_node(to, v, e);
   else return e;  // numbers
 }
@@ -265,7 +319,7 @@ concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x
 /// `e` with everything below its boundaries replaced by leaves, computed by `evaluator`, a program_evaluator.
 template <class Evaluator, expression E>
 auto without_boundaries(Evaluator& evaluator, const E& e) {
-  detail::resolver<Evaluator> to(evaluator);
+  detail::resolver<Evaluator, E> to(evaluator);
   return detail::resolve(to, detail::no_variables{}, e);
 }
 

@@ -53,10 +53,17 @@ auto with_loss(X x, Loss loss) {
 
 namespace detail {
 template <class X, class Loss>
-inline constexpr unsigned parts_of<attached_node<X, Loss>> = boundary_part | parts_of<X> | parts_of<Loss>;
+struct parts<attached_node<X, Loss>> {
+  using type = expression_list<X, Loss>;
+};
+template <class X, class Loss>
+inline constexpr unsigned own_part<attached_node<X, Loss>> = boundary_part;
 template <bool Renormalise, class Expert, class X, class Probabilities>
-inline constexpr unsigned parts_of<experts_node<Renormalise, Expert, X, Probabilities>> =
-    boundary_part | parts_of<X> | parts_of<Probabilities>;
+struct parts<experts_node<Renormalise, Expert, X, Probabilities>> {
+  using type = expression_list<X, Probabilities>;
+};
+template <bool Renormalise, class Expert, class X, class Probabilities>
+inline constexpr unsigned own_part<experts_node<Renormalise, Expert, X, Probabilities>> = boundary_part;
 }  // namespace detail
 
 namespace runtime {
@@ -192,15 +199,15 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
 /// By how many programs apply_experts advances the random state.
 inline constexpr int programs_around_experts = 4;
 
-template <class Evaluator, class Variables, bool Renormalise, class Expert, class X, class P>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v,
+template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
+auto resolve_node(Resolver& to, const Variables& v,
                   const experts_node<Renormalise, Expert, X, P>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
   const auto value = [&](auto& evaluator) {
     return apply_experts<Renormalise>(evaluator, x, p, *n.experts, n.choice);
   };
-  if constexpr (!block_divider<Evaluator>) return value(to.evaluator);
+  if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
   else
     return to.evaluator.composite(x, p, programs_around_experts, value, [&](auto& inner, auto visit) {
       using rows = std::remove_cvref_t<decltype(inner.eval_program(
@@ -213,8 +220,8 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v,
     });
 }
 
-template <class Evaluator, class Variables, class X, class Loss>
-auto resolve_node(resolver<Evaluator>& to, const Variables& v, const attached_node<X, Loss>& n) {
+template <class Resolver, class Variables, class X, class Loss>
+auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss));
   const auto value = [&](auto& evaluator) {
@@ -228,7 +235,7 @@ auto resolve_node(resolver<Evaluator>& to, const Variables& v, const attached_no
     });
     return std::remove_const_t<decltype(x)>(same);
   };
-  if constexpr (!block_divider<Evaluator>) return value(to.evaluator);
+  if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
   else return to.evaluator.composite(x, loss, 0, value, [](auto&, auto) {});
 }
 

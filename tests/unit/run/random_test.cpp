@@ -15,6 +15,9 @@ struct block {
   parameter<extents<4>> w;
   auto operator()(expression auto x) const { return dropout(x, 0.5f) + 0.0f * w; }
 };
+struct same {
+  auto operator()(expression auto x) const { return x * 1.0f; }
+};
 }  // namespace
 
 TEST_CASE("dropout: the rate, the scale, and the same mask in backward") {
@@ -67,6 +70,34 @@ TEST_CASE("random: dropout in each block of a repeat is its own") {
   for (float e : eval(h(x), c).to_vector()) twice += e == 4;
   CHECK(twice ==
         doctest::Approx(500).epsilon(0.15));  // a quarter survives both; half would if masks were one
+}
+
+TEST_CASE("random: copies are one draw before and after blocks, in lets, in shared values and in backward") {
+  repeat<same> h;
+  h.blocks.resize(2);
+  auto x = full<float>(extents<25, 4>{}, 1.0f);
+  const auto differ = [](auto a, auto b) { return eval(sum(abs(a - b))).item() > 0; };
+  auto e = dropout(x, 0.5f);
+  CHECK_FALSE(differ(e, h(e)));
+  CHECK_FALSE(differ(e, let(h(e) + 1.0f, [&](auto a) { return a + h(e) - a; })));
+  CHECK_FALSE(differ(e * 2.0f, let(x + 1.0f, [&](auto a) {
+                       return let(dropout(a, 0.5f), [&](auto b) { return b - h(b) + e * a; });
+                     })));
+  CHECK_FALSE(differ(shared(e + 1.0f), h(e) + 1.0f));
+  auto s = shared(dropout(x, 0.5f));
+  CHECK_FALSE(differ(s, h(s)));
+  CHECK(differ(dropout(x, 0.5f), h(dropout(x, 0.5f))));
+
+  variable<float, extents<25, 4>> v(x);
+  tape steps;
+  auto d = dropout(v, 0.5f);  // 2 v or 0
+  steps.backward(steps.eval(sum(d * h(d))));
+  index_t dropped = 0;
+  for (float g : v.grad().to_vector()) {
+    CHECK_UNARY(g == 0 || g == 8);
+    dropped += g == 0;
+  }
+  CHECK(dropped == doctest::Approx(50).epsilon(0.2));
 }
 
 TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are none") {

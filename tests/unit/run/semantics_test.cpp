@@ -484,13 +484,25 @@ TEST_CASE("handles share elements and gradient, a clone neither") {
   CHECK(t(0) == 5);
 }
 
-TEST_CASE("random: written twice, an expression is drawn twice, and once where it has a name") {
+TEST_CASE("random: copies of an expression are one draw, two calls are two") {
   const auto x = full<float>(extents<100>{}, 1.0f);
   const auto twice = [](auto e) { return eval(sum(abs(e - e))).item(); };
-  CHECK(twice(dropout(x, 0.5f)) > 0);
+  CHECK(twice(dropout(x, 0.5f)) == 0);
+  CHECK(twice(uniform_like(x)) == 0);
+  CHECK(twice(bernoulli(x * 0.5f)) == 0);
   CHECK(twice(shared(dropout(x, 0.5f))) == 0);
   CHECK(twice(eval(dropout(x, 0.5f))) == 0);
   CHECK(eval(sum(abs(let(dropout(x, 0.5f), [](auto e) { return e - e; })))).item() == 0);
+  CHECK(eval(sum(abs(dropout(x, 0.5f) - dropout(x, 0.5f)))).item() > 0);
+}
+
+TEST_CASE("random: two statements draw anew, a value does not") {
+  const auto x = full<float>(extents<100>{}, 1.0f);
+  context c;
+  const auto e = dropout(x, 0.5f);
+  CHECK(eval(e, c).to_vector() != eval(e, c).to_vector());
+  const auto y = eval(e, c);
+  CHECK(eval(y * 1.0f, c).to_vector() == eval(y * 1.0f, c).to_vector());
 }
 
 TEST_CASE("random: contexts begin with the same numbers, unless they have another seed") {
