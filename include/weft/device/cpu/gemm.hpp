@@ -2,8 +2,8 @@
 // Matrix multiplication on the CPU: C = A B, or C += A B, for operands with any strides.
 //
 // The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers, blocks of
-// A stay in the second-level cache, B is packed in panels. If A is one block, tasks are parts of C and pack
-// panels when they first read them; if it is several, all threads pack B once. How an element is computed
+// A stay in the second-level cache, B is packed in panels. If all of A fits that cache, tasks are parts of C and
+// pack panels when they first read them; otherwise all threads pack B once. How an element is computed
 // depends on sizes only, not on the number of threads.
 //
 // Sums of bf16 and f16 are f32; C is rounded once, when its tile is complete. bf16 uses tile registers
@@ -44,9 +44,9 @@ class blocked_product {
 
   /// The size of what is computed: of C, or of its transpose.
   const gemm_size& size() const { return plan_.size; }
-  bool is_one_block() const { return plan_.size.m <= plan_.block_rows; }
+  bool is_one_block() const { return plan_.size.m <= plan_.whole_rows; }
 
-  /// Computes a part of C; A must be one block.
+  /// Computes a part of C; all of A is one block.
   void multiply_block(const block_range& range, scratch_memory& scratch) const {
     const index_t rows = range.i1 - range.i0, panels = quotient_up(range.j1 - range.j0, plan_.panel_columns);
     const index_t a_space = a_space_for(rows), b_space = panel_size();

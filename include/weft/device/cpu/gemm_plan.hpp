@@ -44,12 +44,14 @@ class gemm_plan {
                           : tile_layout{part + B::lanes, 1, B::tile_rows * (part + B::lanes)};
     panel_columns = columns_of_panel(size.n);
     block_rows = rows_of_block(part * (by_column ? packed_column : B::tile_rows));
+    whole_rows = 3 * block_rows;
   }
 
   bool transposed;        // C^T = B^T A^T is computed
   gemm_size size;         // of what is computed
   index_t depth, part;    // K, and KC
   index_t block_rows;     // MC
+  index_t whole_rows;     // that are one block if A has no more: they fill the cache, and no thread waits for B
   index_t panel_columns;  // NR, or less so that panels are equally wide
   tile_layout layout;     // of packed tiles of A, or of A
   bool a_in_place;        // A is not packed
