@@ -558,6 +558,115 @@ array matmul(const call& c) {
   return out;
 }
 
+// Windows over the last two dims; an attribute packs a number for the height and one for the width.
+
+index_t down(index_t packed) { return packed >> 32; }
+index_t across(index_t packed) { return packed & 0xffffffff; }
+
+/// How many windows of `span` elements begin `step` apart within `extent`.
+index_t windows_in(const call& c, index_t extent, index_t span, index_t step) {
+  require(c, span > 0 && step > 0 && span <= extent, "a window does not fit");
+  index_t n = 0;
+  for (index_t at = 0; at + span <= extent; at += step) ++n;
+  return n;
+}
+/// [..., windows, windows, height, width]; v0: sizes of a window, v1: steps between, v2: within windows.
+array windows(const call& c) {
+  const array& x = c.operands[0];
+  const int d = x.extents.order - 2;
+  require(c, d >= 0 && d <= 2, "no image");
+  shape to = x.extents;
+  to[d] = windows_in(c, x.extents[d], down(c.at[2]) * (down(c.at[0]) - 1) + 1, down(c.at[1]));
+  to[d + 1] = windows_in(c, x.extents[d + 1], across(c.at[2]) * (across(c.at[0]) - 1) + 1, across(c.at[1]));
+  to.append(down(c.at[0]));
+  to.append(across(c.at[0]));
+  return moved(x, to, [&](position p) {
+    index_t* const at = &p[static_cast<std::size_t>(d)];
+    at[0] = at[0] * down(c.at[1]) + at[2] * down(c.at[2]);
+    at[1] = at[1] * across(c.at[1]) + at[3] * across(c.at[2]);
+    return p;
+  });
+}
+/// Calls f(result, element) for every window of size v0, v1 apart, of an image padded by v2: element(k, l) is
+/// the number of the operand's element there, -1 in the padding.
+template <class F>
+array pooled(const call& c, dtype type, F f) {
+  const array& x = c.operands[0];
+  const int d = x.extents.order - 2;
+  require(c, d >= 0 && d <= 2, "no image");
+  const index_t height = x.extents[d], width = x.extents[d + 1];
+  shape to = x.extents;
+  to[d] = windows_in(c, height + 2 * down(c.at[2]), down(c.at[0]), down(c.at[1]));
+  to[d + 1] = windows_in(c, width + 2 * across(c.at[2]), across(c.at[0]), across(c.at[1]));
+  array out = zeros(type, to);
+  index_t n = 0;
+  for_each(to, [&](const position& p) {
+    f(out, n++, [&](index_t k, index_t l) -> index_t {
+      position from = p;
+      index_t &i = from[static_cast<std::size_t>(d)], &j = from[static_cast<std::size_t>(d + 1)];
+      i = i * down(c.at[1]) - down(c.at[2]) + k;
+      j = j * across(c.at[1]) - across(c.at[2]) + l;
+      return i < 0 || i >= height || j < 0 || j >= width ? -1 : element_at(x.extents, from);
+    });
+  });
+  return out;
+}
+array max_pool2d(const call& c) {
+  const array& x = c.operands[0];
+  return pooled(c, x.type, [&](array& out, index_t n, auto element) {
+    index_t best = -1;
+    for (index_t k = 0; k < down(c.at[0]); ++k)
+      for (index_t l = 0; l < across(c.at[0]); ++l) {
+        const index_t e = element(k, l);
+        if (e < 0) continue;
+        const auto i = static_cast<std::size_t>(e), b = static_cast<std::size_t>(best);
+        if (best < 0 || (x.floating() ? !(x.f[i] <= x.f[b]) && !std::isnan(x.f[b]) : x.i[i] > x.i[b])) best = e;
+      }
+    copy(out, n, x, best);
+  });
+}
+array avg_pool2d(const call& c) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  return pooled(c, t, [&](array& out, index_t n, auto element) {
+    double total = 0;
+    for (index_t k = 0; k < down(c.at[0]); ++k)
+      for (index_t l = 0; l < across(c.at[0]); ++l)
+        if (const index_t e = element(k, l); e >= 0) total += x.f[static_cast<std::size_t>(e)];
+    store(c, out, n, total / static_cast<double>(down(c.at[0]) * across(c.at[0])));
+  });
+}
+/// x [B, C, H, W] by a weight [O, C / groups, height, width]; v0: steps between windows, v1: padding, v2: steps
+/// within windows, v3: groups.
+array conv2d(const call& c) {
+  const array &x = c.operands[0], &w = c.operands[1];
+  require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(), "no convolution");
+  const index_t groups = c.at[3], taken = w.extents[1], made = w.extents[0] / std::max<index_t>(groups, 1);
+  require(c, groups > 0 && x.extents[1] == taken * groups && w.extents[0] == made * groups, "channels differ");
+  const index_t height = x.extents[2], width = x.extents[3];
+  shape to = x.extents;
+  to[1] = w.extents[0];
+  to[2] = windows_in(c, height + 2 * down(c.at[1]), down(c.at[2]) * (w.extents[2] - 1) + 1, down(c.at[0]));
+  to[3] = windows_in(c, width + 2 * across(c.at[1]), across(c.at[2]) * (w.extents[3] - 1) + 1, across(c.at[0]));
+  array out = zeros(x.type, to);
+  index_t n = 0;
+  for_each(to, [&](const position& p) {
+    double total = 0;
+    for (index_t ch = 0; ch < taken; ++ch)
+      for (index_t k = 0; k < w.extents[2]; ++k)
+        for (index_t l = 0; l < w.extents[3]; ++l) {
+          const index_t i = p[2] * down(c.at[0]) - down(c.at[1]) + k * down(c.at[2]),
+                        j = p[3] * across(c.at[0]) - across(c.at[1]) + l * across(c.at[2]);
+          if (i < 0 || i >= height || j < 0 || j >= width) continue;
+          const position from{p[0], p[1] / made * taken + ch, i, j}, by{p[1], ch, k, l};
+          total += x.f[static_cast<std::size_t>(element_at(x.extents, from))] *
+                   w.f[static_cast<std::size_t>(element_at(w.extents, by))];
+        }
+    store(c, out, n++, total);
+  });
+  return out;
+}
+
 /// softmax(q k^T / sqrt(features)) v for each batch element and head, of which several in turn may have the
 /// same keys and values; v0: queries see no later keys, v1: the position of the first query.
 array attention(const call& c) {
@@ -936,6 +1045,10 @@ constexpr definition definitions[] = {
     {"cumsum", cumsum},
     {"one_hot", one_hot},
     {"attention", attention},
+    {"windows", windows},
+    {"max_pool2d", max_pool2d},
+    {"avg_pool2d", avg_pool2d},
+    {"conv2d", conv2d},
 };
 
 const definition* definition_of(std::string_view op) {

@@ -18,6 +18,7 @@
 #include <weft/run/peak_bytes.hpp>
 
 #include <weft/nn/clone.hpp>
+#include <weft/nn/convolution.hpp>
 #include <weft/nn/layers.hpp>
 #include <weft/nn/linear_cross_entropy.hpp>
 #include <weft/nn/repeat.hpp>

@@ -276,3 +276,30 @@ for shape in shapes:
             ops.case(f"argtopk_{name}_{dim}", lambda x: torch.topk(x, k, dim, down)[1], differentiated=False, x=apart)
         ops.case(f"cumsum_{dim}", lambda x: torch.cumsum(x, dim), x=torch.randn(shape))
 ops.save("orders")
+
+# Convolutions and pooling: [x], [weight], and bias; x has no batch, one image, channels in groups; windows that leave a rest.
+torch.manual_seed(3)
+ops = family()
+for name, x, w, options in (
+        ("plain", (2, 3, 7, 6), (4, 3, 3, 2), {}),
+        ("stepped", (2, 3, 7, 6), (4, 3, 3, 2), dict(stride=(2, 1), padding=(1, 2), dilation=(1, 2))),
+        ("groups", (3, 4, 5, 5), (6, 2, 3, 3), dict(padding=1, groups=2)),
+        ("depthwise", (2, 5, 6, 7), (10, 1, 3, 3), dict(stride=2, groups=5)),
+        ("one", (1, 1, 4, 3), (3, 1, 1, 1), {}),
+        ("wide", (2, 2, 3, 5), (1, 2, 1, 5), {})):
+    ops.case("conv2d_" + name, lambda x, weight, bias: F.conv2d(x, weight, bias, **options), x=torch.randn(x), weight=torch.randn(w),
+             bias=torch.randn(w[0]))
+for name, options in (("plain", {}), ("stepped", dict(stride=2, padding=1, dilation=2))):
+    ops.case("conv1d_" + name, lambda x, weight, bias: F.conv1d(x, weight, bias, **options), x=torch.randn(2, 3, 11),
+             weight=torch.randn(4, 3, 3), bias=torch.randn(4))
+for name, size, options in (("plain", 2, {}), ("stepped", 3, dict(stride=2, padding=1)), ("wide", (3, 2), dict(stride=(1, 2))),
+                            ("padded", 4, dict(stride=3, padding=(2, 1)))):
+    for x in (torch.randn(2, 3, 7, 6), torch.randint(-2, 3, (1, 2, 9, 8)).float(), torch.randn(0, 2, 5, 5)):
+        if x.numel() == 144:
+            x.view(-1)[100] = nan
+        ops.case("max_pool2d_" + name, lambda x: F.max_pool2d(x, size, **options), x=x)
+        ops.case("avg_pool2d_" + name, lambda x: F.avg_pool2d(x, size, **options), x=x)
+for x in (torch.randn(2, 3, 11), torch.randn(1, 1, 3)):
+    ops.case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), x=x)
+    ops.case("avg_pool1d", lambda x: F.avg_pool1d(x, 3, stride=2, padding=1), x=x)
+ops.save("convolutions")

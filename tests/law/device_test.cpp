@@ -371,6 +371,47 @@ TEST_CASE("look-ups and losses, with their gradients") {
       {oracle::value(argmax<1>(here)), oracle::value(argmin<0>(here))});
 }
 
+TEST_CASE("windows, convolutions and pooling, with their gradients, and of every type") {
+  const auto image = [](auto x) { return reshape<2, 2, 5, dyn>(concat<0>(x, x * 0.5f)); };
+  check_with_gradients([&](auto x, auto y) {
+    constexpr conv_options o{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}};
+    return conv2d<o>(image(x), reshape<2, 2, 3, 2>(slice<0, 0, 24>(flatten<0, 1>(y))));
+  });
+  check_with_gradients([&](auto x, auto) {
+    return max_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x)) +
+           avg_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x));
+  });
+  const auto of_type = [&]<class T>(T) {
+    const auto numbers = [](const device& d) {
+      return generate<T>(
+          extents<2, 5, 7>{},
+          [](index_t i) {
+            if (is_floating(dtype_of<T>) && i % 23 == 7) return static_cast<T>(std::nanf(""));
+            return static_cast<T>(static_cast<float>(i * 7 % 5) - (std::is_signed_v<T> ? 2.f : 0.f));
+          },
+          d);
+    };
+    const auto all = [](const auto& x, auto f) {
+      constexpr pool_options o{.stride = 2, .padding = 1};
+      return values{f(max_pool2d<3, o>(x)), f(avg_pool2d<3, o>(x)), f(windows<2, 2>(x))};
+    };
+    std::vector<expectation> expected;
+    for (const auto& v : all(numbers(default_device()), [](const auto& e) { return oracle::value(e); }))
+      expected.push_back(v);
+    check_everywhere(
+        [&](context& c, const device& d) {
+          return all(numbers(d), [&](const auto& e) { return oracle::read(eval(e, c)); });
+        },
+        expected);
+  };
+  of_type(float{});
+  of_type(double{});
+  of_type(bfloat16{});
+  of_type(float16{});
+  of_type(std::int32_t{});
+  of_type(std::uint8_t{});
+}
+
 TEST_CASE("sorting and running sums, of every type, with their gradients") {
   check_with_gradients([](auto x, auto) { return sort<0, descending>(x) * cumsum<1>(x); });
   check_with_gradients([](auto x, auto) { return topk<1, 3>(x).values; });

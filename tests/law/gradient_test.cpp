@@ -158,3 +158,20 @@ TEST_CASE("products with derivatives: vjp, jvp, hvp, and a third derivative") {
   const auto third = grad([&](auto t) { return sum(grad([&](auto u) { return sum(grad(f, u)); }, t)); }, x);
   CHECK(eval(third).to_vector() == std::vector<double>{6, 6});
 }
+
+TEST_CASE("windows, convolutions, pooling") {
+  const auto image = [](index_t channels, std::uint64_t seed) {
+    return variable<double, extents<dyn, dyn, dyn, dyn>>(
+        randn<double>(extents<dyn, dyn, dyn, dyn>{2, channels, 5, 6}, {.seed = seed}));
+  };
+  auto x = image(2, 1);
+  variable<double, extents<4, 1, 3, 2>> w(randn<double>(extents<4, 1, 3, 2>{}, {.seed = 2}));
+  constexpr conv_options stepped{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 3}, .groups = 2};
+  CHECK(derivable(weighed(windows<height_width{2, 3}, height_width{2, 1}, height_width{1, 2}>(x)), x));
+  CHECK(derivable(weighed(conv2d<stepped>(x, w)), x));
+  CHECK(derivable(weighed(conv2d<stepped>(x, w)), w));
+  CHECK(derivable(weighed(max_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
+  CHECK(derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
+  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w)); }, x, image(2, 3), w, 1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v))); }, x, image(2, 4), x, 1e-5));
+}

@@ -253,6 +253,14 @@ TEST_CASE("look-ups: rows of other ranks are zeros") {
                                        [](auto i, auto x) { return one_hot<3>(i) * x; });
 }
 
+TEST_CASE("images: ranks divide batch and channels, not the windows") {
+  using image = var<4, 2, 4, 3>;
+  on<image>("windows", {5, 15, 0}, [](auto x) { return windows<2>(x); });
+  on<image>("max_pool2d", {5, 15, 0}, [](auto x) { return max_pool2d<2>(x); });
+  on<image>("avg_pool2d", {5, 15, 0}, [](auto x) { return avg_pool2d<2>(x); });
+  on<image, var<4, 2, 2, 3>>("conv2d", {5, 15, 3840}, [](auto x, auto w) { return conv2d(x, w); });
+}
+
 /// An op of a user; the interpreter computes it by its name.
 template <class Divides>
 struct own_exp : op::rule<1>, Divides {

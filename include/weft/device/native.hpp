@@ -84,6 +84,8 @@ enum class native_op : std::uint8_t {
   arg_extremum,
   argsort,
   cumsum,
+  fold_windows,
+  arg_window_max,
   uniform,
   checked_probability
 };

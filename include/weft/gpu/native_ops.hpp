@@ -10,6 +10,7 @@
 #include <weft/gpu/index_add_texts.hpp>
 #include <weft/gpu/look_up_texts.hpp>
 #include <weft/gpu/merge_texts.hpp>
+#include <weft/gpu/window_texts.hpp>
 
 namespace weft::gpu {
 

@@ -15,6 +15,7 @@ constexpr view_kind view_kind_of(const node& n) {
   if (n.op == &info_of<op::permute>) return view_kind::permute;
   if (n.op == &info_of<op::expand>) return view_kind::expand;
   if (n.op == &info_of<op::slice>) return view_kind::slice;
+  if (n.op == &info_of<op::windows>) return view_kind::windows;
   return n.op == &info_of<op::flip> ? view_kind::flip : view_kind::none;
 }
 

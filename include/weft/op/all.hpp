@@ -8,6 +8,7 @@
 #include <weft/op/movement.hpp>
 #include <weft/op/join.hpp>
 #include <weft/op/contraction.hpp>
+#include <weft/op/convolution.hpp>
 #include <weft/op/reduce.hpp>
 #include <weft/op/normalization.hpp>
 #include <weft/op/loss.hpp>
@@ -47,6 +48,7 @@ struct all {
                        softmax, log_softmax, standardize, rms_standardize,     // rows
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses
                        checked_probability, uniform_like, dropout, bernoulli,  // random
+                       windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
                        sum_over_positions,                                     // over ranks
                        tap>;
 };

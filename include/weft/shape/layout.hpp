@@ -18,7 +18,7 @@
 namespace weft {
 
 /// How a value views its base; `none` for a value with memory of its own.
-enum class view_kind : std::uint8_t { none, reshape, permute, expand, slice, flip };
+enum class view_kind : std::uint8_t { none, reshape, permute, expand, slice, flip, windows };
 
 /// A stride in elements: `times` if `of` is 1, else `times` times the symbol `of`.
 struct stride_term {
@@ -220,6 +220,14 @@ struct dim_group {
   } else if (kind == view_kind::flip) {
     move(from.extents[dim] - 1, from.stride[dim]);
     l.stride[dim].times = -from.stride[dim].times;
+  } else if (kind == view_kind::windows) {  // attributes pack two numbers each: op/convolution.hpp
+    for (int side = 0; side < 2; ++side) {
+      const int d = from.extents.order - 2 + side;
+      const auto number = [&](int k) { return side == 0 ? at[k] >> 32 : at[k] & 0xffffffff; };
+      l.stride[d].times = wrapping_product(from.stride[d].times, number(1));
+      l.stride[d + 2] = from.stride[d];
+      l.stride[d + 2].times = wrapping_product(from.stride[d].times, number(2));
+    }
   }
   return true;
 }

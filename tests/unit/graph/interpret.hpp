@@ -326,6 +326,44 @@ inline array order_of(const array& x, const std::vector<index_t>& at, const std:
   });
 }
 
+/// The windows of an image, their sums where they came from, and the position of the largest element of each.
+inline array windowed(std::string_view op, const array& x, const std::vector<index_t>& at,
+                      const std::vector<index_t>& extents) {
+  const auto high = [](index_t packed) { return packed >> 32; };
+  const auto low = [](index_t packed) { return packed & 0xffffffff; };
+  const std::size_t d = (op == "fold_windows" ? extents.size() : x.extents.size()) - 2;
+  if (op == "windows")
+    return filled(extents, [&](position p) {
+      p[d] = p[d] * high(at[1]) + p[d + 2] * high(at[2]);
+      p[d + 1] = p[d + 1] * low(at[1]) + p[d + 3] * low(at[2]);
+      p.resize(d + 2);
+      return element(x, p);
+    });
+  if (op == "fold_windows") {
+    array out(extents);
+    std::size_t k = 0;
+    for_each_position(x.extents, [&](position p) {
+      p[d] = p[d] * high(at[2]) + p[d + 2] * high(at[3]);
+      p[d + 1] = p[d + 1] * low(at[2]) + p[d + 3] * low(at[3]);
+      p.resize(d + 2);
+      out.at[number_of_position(out, p)] += x.at[k++];
+    });
+    return out;
+  }
+  return filled(extents, [&](position p) {
+    const index_t top = p[d] * high(at[1]) - high(at[2]), left = p[d + 1] * low(at[1]) - low(at[2]);
+    double best = -1, largest = 0;
+    for (p[d] = top; p[d] < top + high(at[0]); ++p[d])
+      for (p[d + 1] = left; p[d + 1] < left + low(at[0]); ++p[d + 1]) {
+        if (p[d] < 0 || p[d] >= x.extents[d] || p[d + 1] < 0 || p[d + 1] >= x.extents[d + 1]) continue;
+        if (best >= 0 && element(x, p) <= largest) continue;
+        largest = element(x, p);
+        best = static_cast<double>(p[d] * x.extents[d + 1] + p[d + 1]);
+      }
+    return best;
+  });
+}
+
 /// Sums along dim at[0] up to each position, at[1]: from it on.
 inline array running_sum(const array& x, const std::vector<index_t>& at,
                          const std::vector<index_t>& extents) {
@@ -437,6 +475,8 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "arg_extremum") return detail::position_of(*in[0], at, extents);
   if (op == "argsort" || op == "argtopk") return detail::order_of(*in[0], at, extents);
   if (op == "cumsum") return detail::running_sum(*in[0], at, extents);
+  if (op == "windows" || op == "fold_windows" || op == "arg_window_max")
+    return detail::windowed(op, *in[0], at, extents);
   if (op == "checked_index") return detail::checked(*in[0], at);
   if (op == "uniform_like") return detail::uniform(at[0], extents);
   if (op.starts_with("attention")) return detail::attended(at, in, 0, extents);

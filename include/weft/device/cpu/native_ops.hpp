@@ -8,6 +8,7 @@
 #include <weft/device/cpu/random.hpp>
 #include <weft/device/cpu/rows.hpp>
 #include <weft/device/cpu/sort.hpp>
+#include <weft/device/cpu/windows.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -42,6 +43,10 @@ constexpr native_function native_function_of() {
     return &argsort<T>;
   } else if constexpr (Op == native_op::cumsum) {
     return &cumsum<T>;
+  } else if constexpr (Op == native_op::fold_windows) {
+    return &fold_windows<T>;
+  } else if constexpr (Op == native_op::arg_window_max) {
+    return &arg_window_max<T>;
   } else if constexpr (Op == native_op::uniform) {
     return &uniform<T>;
   } else if constexpr (Op == native_op::checked_probability) {

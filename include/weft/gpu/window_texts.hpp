@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// The texts of native ops on windows (op/convolution.hpp); device/native.hpp says what words mean.
+#pragma once
+
+namespace weft::gpu {
+
+/// Each item is an element of the result.
+inline constexpr const char* fold_windows_text = R"(
+    int order = in0_order;
+    long width = out0_extent(order - 3), x = item % width, y = item / width % out0_extent(order - 4);
+    long plane = item / width / out0_extent(order - 4), at = 0;
+    for (int d = order - 4; d-- > 0;) {
+      at += plane % in0_extent(d) * in0_stride(d);
+      plane /= in0_extent(d);
+    }
+    long down = attribute(2) >> 32, across = attribute(2) & 0xffffffff;
+    long inner_down = attribute(3) >> 32, inner_across = attribute(3) & 0xffffffff;
+    out0_t sum = out0_adds ? out0_load(item) : (out0_t)0;
+    for (long k = 0; k < in0_extent(order - 2); ++k) {
+      long i = y - k * inner_down;
+      if (i < 0 || i % down || i / down >= in0_extent(order - 4)) continue;
+      for (long l = 0; l < in0_extent(order - 1); ++l) {
+        long j = x - l * inner_across;
+        if (j < 0 || j % across || j / across >= in0_extent(order - 3)) continue;
+        sum += in0_load(at + i / down * in0_stride(order - 4) + j / across * in0_stride(order - 3) +
+                        k * in0_stride(order - 2) + l * in0_stride(order - 1));
+      }
+    }
+    out0_store(item, sum);)";
+
+/// Each item is a window.
+inline constexpr const char* arg_window_max_text = R"(
+    int order = in0_order;
+    long columns = out0_extent(order - 1), rows = out0_extent(order - 2);
+    long plane = item / columns / rows, at = 0, height = in0_extent(order - 2), width = in0_extent(order - 1);
+    for (int d = order - 2; d-- > 0;) {
+      at += plane % in0_extent(d) * in0_stride(d);
+      plane /= in0_extent(d);
+    }
+    long top = item / columns % rows * (attribute(1) >> 32) - (attribute(2) >> 32);
+    long left = item % columns * (attribute(1) & 0xffffffff) - (attribute(2) & 0xffffffff);
+    long bottom = top + (attribute(0) >> 32), right = left + (attribute(0) & 0xffffffff);
+    if (top < 0) top = 0;
+    if (left < 0) left = 0;
+    if (bottom > height) bottom = height;
+    if (right > width) right = width;
+    long best = top * width + left;
+    in0_t largest = in0_load(at + top * in0_stride(order - 2) + left * in0_stride(order - 1));
+    for (long i = top; i < bottom; ++i)
+      for (long j = left; j < right; ++j) {
+        in0_t x = in0_load(at + i * in0_stride(order - 2) + j * in0_stride(order - 1));
+        if (!(x > largest) && (x == x || largest != largest)) continue;
+        best = i * width + j;
+        largest = x;
+      }
+    out0_store(item, best);)";
+
+}  // namespace weft::gpu

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT
+// Convolution and pooling: matrix products and reductions over windows of the last two dims. Windows are a
+// view; only what a product reads is copied, and backward copies it again.
+//
+//   auto y = relu(conv2d<conv_options{.padding = 1}>(x, weight, bias));     // [B, C, H, W] -> [B, O, H, W]
+//   auto z = max_pool2d<2>(y);                                             // [B, O, H / 2, W / 2]
+#pragma once
+
+#include <weft/op/contraction.hpp>
+#include <weft/op/functions.hpp>
+#include <weft/op/movement.hpp>
+#include <weft/op/select.hpp>
+
+namespace weft {
+
+/// A number for the height and one for the width; one number stands for both.
+struct height_width {
+  index_t height, width;
+  constexpr height_width(index_t both) : height(both), width(both) {}  // NOLINT: implicit
+  constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
+  constexpr bool operator==(const height_width&) const = default;
+  /// Both in one attribute of an op.
+  constexpr index_t packed() const { return height << 32 | width; }
+  static constexpr height_width of(index_t packed) { return {packed >> 32, packed & 0xffffffff}; }
+};
+
+/// Steps between windows, zeros around the image, steps within a window, groups of channels, as torch.nn.Conv2d.
+struct conv_options {
+  height_width stride = 1, padding = 0, dilation = 1;
+  index_t groups = 1;
+};
+/// Steps between windows (0: the size of a window), what is added around the image, as torch.nn.MaxPool2d.
+struct pool_options {
+  height_width stride = 0, padding = 0;
+};
+
+namespace op {
+
+/// The compile-time error for windows that do not fit.
+template <bool Holds, class... Extents>
+struct windows_law {
+  static_assert(Holds, "weft: windows: the operand has two to four dims, and its last two are at least as "
+                       "large as a window, whose size and steps are positive");
+};
+/// The compile-time error for operands of a convolution.
+template <bool Holds, class... Extents>
+struct conv_law {
+  static_assert(Holds, "weft: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width], of "
+                       "static height and width, which fit into H and W with their padding; groups divide C and O");
+};
+/// The compile-time error for pooling.
+template <bool Holds, class... Extents>
+struct pool_law {
+  static_assert(Holds, "weft: pooling: the operand has two to four dims, a window fits into the last two "
+                       "with their padding, and the padding is at most half a window");
+};
+
+namespace detail {
+/// The number of windows over `extent` elements.
+template <class Dims>
+constexpr index_t windows_over(Dims& dims, index_t extent, index_t size, index_t step, index_t dilation,
+                               bool& fits) {
+  const index_t span = dilation * (size - 1) + 1;
+  fits = fits && size > 0 && step > 0 && dilation > 0 && dims.require_at_most(span, extent);
+  return fits ? dims.divide_up(dims.subtract(extent, span - 1), step) : extent;
+}
+/// The windows of `s` over its last two extents, in its place.
+template <class Dims>
+constexpr bool make_windows(Dims& dims, shape& s, height_width size, height_width step, height_width dilation) {
+  bool fits = true;
+  index_t &h = s[s.order - 2], &w = s[s.order - 1];
+  h = windows_over(dims, h, size.height, step.height, dilation.height, fits);
+  w = windows_over(dims, w, size.width, step.width, dilation.width, fits);
+  return fits;
+}
+template <class Dims>
+constexpr void pad_extents(Dims& dims, shape& s, height_width by) {
+  s[s.order - 2] = dims.add(s[s.order - 2], 2 * by.height);
+  s[s.order - 1] = dims.add(s[s.order - 1], 2 * by.width);
+}
+constexpr bool is_image(const shape& s) { return s.order >= 2 && s.order + 2 <= max_order; }
+}  // namespace detail
+
+/// [..., H, W] -> [..., windows, windows, height, width]: v0 packs the size of a window, v1 the steps between
+/// windows, v2 those within one.
+struct windows : view<1> {
+  static constexpr auto name = "windows";
+  static constexpr auto divides = "L.. -> L....";
+  template <bool Holds, class... Extents>
+  using law = windows_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result{detail::is_image(operands[0].extents), operands[0]};
+    if (!result.holds) return result;
+    const auto size = height_width::of(at[0]);
+    shape& s = result.value.extents;
+    result.holds = detail::make_windows(dims, s, size, height_width::of(at[1]), height_width::of(at[2]));
+    s.append(size.height);
+    s.append(size.width);
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x);
+};
+
+/// The adjoint of `windows`: [..., windows, windows, height, width] -> [..., v0, v1], where each element is
+/// the sum of those that are windows on it. v2 packs the steps between windows, v3 those within one.
+struct fold_windows : rule<1> {
+  static constexpr unsigned extents = 0b11;
+  static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
+  static constexpr auto name = "fold_windows";
+  static constexpr auto divides = "L.... -> L..";
+  static constexpr native_code code{.op = native_op::fold_windows};
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
+    inferred result{operands[0].extents.order >= 4, operands[0]};
+    shape& s = result.value.extents;
+    s.order -= 2;
+    s[s.order - 2] = at[0];
+    s[s.order - 1] = at[1];
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const shape& s = x.extents();
+    const height_width size(s[s.order - 2], s[s.order - 1]);
+    return g.owner->template apply<windows>(attributes{{size.packed(), y.attribute(2), y.attribute(3)}, 3}, g);
+  }
+};
+
+constexpr auto windows::vjp(auto g, auto y, auto x) {
+  const shape& s = x.extents();
+  const attributes at{{s[s.order - 2], s[s.order - 1], y.attribute(1), y.attribute(2)}, 4};
+  return g.owner->template apply<fold_windows>(at, g);
+}
+
+/// The position in [..., H W] of the largest element of each window, the first of equal ones, a NaN if there
+/// is one: [..., H, W] -> [..., windows, windows], i64. v0 packs the size of a window, v1 the steps between
+/// windows, v2 the padding, which is never the largest.
+struct arg_window_max : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr auto name = "arg_window_max";
+  static constexpr auto divides = "L.. -> L..";
+  static constexpr native_code code{.op = native_op::arg_window_max};
+  template <bool Holds, class... Extents>
+  using law = pool_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    const auto size = height_width::of(at[0]), padding = height_width::of(at[2]);
+    inferred result{detail::is_image(operands[0].extents) && 2 * padding.height <= size.height &&
+                        2 * padding.width <= size.width && padding.height >= 0 && padding.width >= 0,
+                    {dtype::i64, operands[0].extents},
+                    operands[0].type != dtype::boolean};
+    if (!result.holds) return result;
+    detail::pad_extents(dims, result.value.extents, padding);
+    result.holds = detail::make_windows(dims, result.value.extents, size, height_width::of(at[1]), 1);
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
+};
+
+/// The largest element of each window; attributes of arg_window_max.
+struct max_pool2d : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "max_pool2d";
+  template <bool Holds, class... Extents>
+  using law = pool_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result = arg_window_max::infer(dims, at, operands);
+    result.value.type = operands[0].type;
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    const auto index = x.owner->template apply<arg_window_max>(at, x);
+    const auto flat = [](auto v) {
+      shape s = v.extents();
+      s[s.order - 2] = v.owner->dims.multiply(s[s.order - 2], s[s.order - 1]);
+      --s.order;
+      return reshape_to(v, s);
+    };
+    return reshape_to(gather_of(flat(x), flat(index), x.extents().order - 2), index.extents());
+  }
+};
+
+/// The mean of each window; padding counts as zeros. Attributes of arg_window_max.
+struct avg_pool2d : rule<1> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr bool widens = true;
+  static constexpr auto name = "avg_pool2d";
+  template <bool Holds, class... Extents>
+  using law = pool_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result = arg_window_max::infer(dims, at, operands);
+    result.value.type = floating(operands[0].type);
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x);
+};
+
+/// The convolution of x [B, C, H, W] by a weight [O, C / groups, height, width]. v0 packs the steps between
+/// windows, v1 the padding, v2 the steps within a window; v3 is the number of groups.
+struct conv2d : rule<2> {
+  static constexpr auto kind = op_kind::composed;
+  static constexpr auto name = "conv2d";
+  template <bool Holds, class... Extents>
+  using law = conv_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = matmul_type_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    const shape &x = operands[0].extents, &w = operands[1].extents;
+    const auto padding = height_width::of(at[1]);
+    inferred result{x.order == 4 && w.order == 4, operands[0],
+                    operands[0].type == operands[1].type && is_floating(operands[0].type)};
+    result.holds = result.holds && w[2] >= 0 && w[3] >= 0 && at[3] > 0 && padding.height >= 0 && padding.width >= 0;
+    if (!result.holds) return result;
+    shape& s = result.value.extents;
+    index_t channels = 0;
+    s[1] = w[0];
+    detail::pad_extents(dims, s, padding);
+    result.holds = dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
+                   detail::make_windows(dims, s, {w[2], w[3]}, height_width::of(at[0]), height_width::of(at[2]));
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x, auto w);
+};
+
+namespace detail {
+/// Zeros around the last two dims.
+constexpr auto padded(auto x, height_width by) {
+  const auto pad_dim = [](auto v, int dim, index_t zeros) {
+    if (zeros == 0) return v;
+    const attributes at{{dim, zeros, v.owner->dims.add(v.extents()[dim], 2 * zeros), 1}, 4};
+    return v.owner->template apply<pad>(at, v);
+  };
+  const int order = x.extents().order;
+  return pad_dim(pad_dim(x, order - 2, by.height), order - 1, by.width);
+}
+/// Windows with the positions in them first: [..., height, width, windows, windows].
+constexpr auto windows_last(auto x, height_width size, index_t step, index_t dilation) {
+  const auto v = x.owner->template apply<windows>(attributes{{size.packed(), step, dilation}, 3}, x);
+  attributes order;
+  order.count = v.extents().order;
+  for (int i = 0; i < order.count; ++i) order[i] = i < order.count - 4 ? i : i < order.count - 2 ? i + 2 : i - 2;
+  return permute_dims(v, order);
+}
+}  // namespace detail
+
+constexpr auto avg_pool2d::value(const attributes& at, auto x) {
+  const auto size = height_width::of(at[0]);
+  const auto v = detail::windows_last(detail::padded(cast_to(x, floating(x.type())), height_width::of(at[2])), size,
+                                      at[1], height_width(1).packed());
+  const int order = v.extents().order;
+  shape s = v.extents();
+  s[order - 4] = s[order - 2];
+  s[order - 3] = s[order - 1];
+  s.order -= 2;
+  return reshape_to(sum_dims(v, order - 4, order - 2), s) / static_cast<double>(size.height * size.width);
+}
+
+constexpr auto conv2d::value(const attributes& at, auto x, auto w) {
+  symbol_table& dims = x.owner->dims;
+  const shape size = w.extents();
+  const index_t groups = at[3], batch = x.extents()[0], taken = product(dims, size, 1, 4);
+  auto image = detail::padded(x, height_width::of(at[1]));
+  if (groups > 1)
+    image = reshape_to(image, {4, {dims.multiply(batch, groups), size[1], image.extents()[2], image.extents()[3]}});
+  const auto v = detail::windows_last(image, {size[2], size[3]}, at[0], at[2]);
+  const index_t height = v.extents()[4], width = v.extents()[5], all = dims.multiply(height, width);
+  const auto product_of = [&](const shape& weight, const shape& columns) {
+    const auto y = x.owner->template apply<matmul>({}, reshape_to(w, weight), reshape_to(v, columns));
+    return reshape_to(y, {4, {batch, size[0], height, width}});
+  };
+  if (groups == 1) return product_of({2, {size[0], taken}}, {3, {batch, taken, all}});
+  return product_of({3, {groups, dims.divide(size[0], groups), taken}}, {4, {batch, groups, taken, all}});
+}
+
+}  // namespace op
+
+/// Windows over the last two dims, a view: [..., H, W] -> [..., windows, windows, Size.height, Size.width], of
+/// which element (..., i, j, k, l) is x(..., i Stride.height + k Dilation.height, j Stride.width + l
+/// Dilation.width). Windows lie inside; an operand that is smaller than one does not compile, or throws
+/// shape_error at evaluation where its extent is dynamic. At most four dims. numpy's sliding_window_view;
+/// torch.nn.functional.unfold without the copy.
+template <height_width Size, height_width Stride = 1, height_width Dilation = 1, expression X>
+constexpr auto windows(X x) {
+  return apply<op::windows, attr<Size.packed(), Stride.packed(), Dilation.packed()>>(std::move(x));
+}
+
+/// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width], of static
+/// height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both of one floating
+/// type. Static extents that do not fit do not compile; dynamic ones throw shape_error at evaluation.
+/// torch.nn.functional.conv2d.
+///
+///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
+///
+/// Computed as one matrix product for each image, of a copy of its windows: C height width numbers for each
+/// element of the result's image, in memory during forward and again during backward. Backward keeps x, and its
+/// padded copy if there is padding.
+template <conv_options O = conv_options{}, expression X, expression W>
+constexpr auto conv2d(X x, W weight) {
+  return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
+      std::move(x), std::move(weight));
+}
+/// The same plus a bias [O].
+template <conv_options O = conv_options{}, expression X, expression W, expression B>
+constexpr auto conv2d(X x, W weight, B bias) {
+  return conv2d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(unsqueeze<1>(std::move(bias)));
+}
+
+namespace detail {
+constexpr conv_options along_width(conv_options o) {
+  return {{1, o.stride.width}, {0, o.padding.width}, {1, o.dilation.width}, o.groups};
+}
+template <height_width Size, pool_options O>
+using pool_attributes =
+    attr<Size.packed(),
+         height_width(O.stride.height ? O.stride.height : Size.height, O.stride.width ? O.stride.width : Size.width)
+             .packed(),
+         O.padding.packed()>;
+template <index_t Size, pool_options O>
+using pool_along_width =
+    attr<height_width(1, Size).packed(), height_width(1, O.stride.width ? O.stride.width : Size).packed(),
+         height_width(0, O.padding.width).packed()>;
+}  // namespace detail
+
+/// conv2d of sequences: x [B, C, L] by a weight [O, C / groups, width], of static width; of the options, the
+/// width counts. torch.nn.functional.conv1d.
+template <conv_options O = conv_options{}, expression X, expression W>
+constexpr auto conv1d(X x, W weight) {
+  return select<2, 0>(conv2d<detail::along_width(O)>(unsqueeze<2>(std::move(x)), unsqueeze<2>(std::move(weight))));
+}
+/// The same plus a bias [O].
+template <conv_options O = conv_options{}, expression X, expression W, expression B>
+constexpr auto conv1d(X x, W weight, B bias) {
+  return conv1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
+}
+
+/// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) / stride
+/// + 1, ...], two to four dims, any type but bool. Windows follow each other unless O.stride says otherwise.
+/// Padding, at most half a window, is never the largest; a NaN is. The gradient goes to the first of equal
+/// elements. torch.nn.functional.max_pool2d.
+///
+///   max_pool2d<3, pool_options{.stride = 2, .padding = 1}>(x)
+template <height_width Size, pool_options O = pool_options{}, expression X>
+constexpr auto max_pool2d(X x) {
+  return apply<op::max_pool2d, detail::pool_attributes<Size, O>>(std::move(x));
+}
+/// The mean of each window; padding counts as zeros. Integers become f32. torch.nn.functional.avg_pool2d.
+template <height_width Size, pool_options O = pool_options{}, expression X>
+constexpr auto avg_pool2d(X x) {
+  return apply<op::avg_pool2d, detail::pool_attributes<Size, O>>(std::move(x));
+}
+/// max_pool2d of sequences: [..., L] -> [..., windows]; of the options, the width counts.
+template <index_t Size, pool_options O = pool_options{}, expression X>
+constexpr auto max_pool1d(X x) {
+  constexpr int order = X::static_shape.order;
+  return select<order - 1, 0>(apply<op::max_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
+}
+/// avg_pool2d of sequences.
+template <index_t Size, pool_options O = pool_options{}, expression X>
+constexpr auto avg_pool1d(X x) {
+  constexpr int order = X::static_shape.order;
+  return select<order - 1, 0>(apply<op::avg_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
+}
+
+}  // namespace weft

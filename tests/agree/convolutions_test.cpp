@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// Convolutions and pooling are PyTorch's, with their derivatives: steps, padding, dilation, groups, windows that
+// leave a rest, equal elements, NaN, images of which there are none.
+#include "cases.hpp"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+const io::stored_tensors& cases() {
+  static const io::stored_tensors all = file("convolutions");
+  return all;
+}
+
+template <index_t Height, index_t Width, conv_options O = conv_options{}>
+void convolution(const std::string& name) {
+  for_each_case(cases(), "conv2d_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    auto weight = c.variable<float, extents<dyn, dyn, Height, Width>>("weight");
+    auto bias = c.variable<float, order1>("bias");
+    c.agrees([&] { return conv2d<O>(x, weight, bias); }, 1e-5, 1, "x", x, "weight", weight, "bias", bias);
+  });
+}
+
+template <conv_options O = conv_options{}>
+void of_sequences(const std::string& name) {
+  for_each_case(cases(), "conv1d_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    auto weight = c.variable<float, extents<dyn, dyn, 3>>("weight");
+    auto bias = c.variable<float, order1>("bias");
+    c.agrees([&] { return conv1d<O>(x, weight, bias); }, 1e-5, 1, "x", x, "weight", weight, "bias", bias);
+  });
+}
+
+template <height_width Size, pool_options O = pool_options{}>
+void pooling(const std::string& name) {
+  for_each_case(cases(), "max_pool2d_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    c.agrees([&] { return max_pool2d<Size, O>(x); }, 0, 0, "x", x);
+  });
+  for_each_case(cases(), "avg_pool2d_" + name, [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    c.agrees([&] { return avg_pool2d<Size, O>(x); }, 1e-5, 1, "x", x);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("convolutions") {
+  convolution<3, 2>("plain");
+  convolution<3, 2, conv_options{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}}>("stepped");
+  convolution<3, 3, conv_options{.padding = 1, .groups = 2}>("groups");
+  convolution<3, 3, conv_options{.stride = 2, .groups = 5}>("depthwise");
+  convolution<1, 1>("one");
+  convolution<1, 5>("wide");
+}
+
+TEST_CASE("convolutions of sequences") {
+  of_sequences("plain");
+  of_sequences<conv_options{.stride = 2, .padding = 1, .dilation = 2}>("stepped");
+}
+
+TEST_CASE("pooling") {
+  pooling<2>("plain");
+  pooling<3, pool_options{.stride = 2, .padding = 1}>("stepped");
+  pooling<height_width{3, 2}, pool_options{.stride = {1, 2}}>("wide");
+  pooling<4, pool_options{.stride = 3, .padding = {2, 1}}>("padded");
+}
+
+TEST_CASE("pooling of sequences") {
+  for_each_case(cases(), "max_pool1d", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    c.agrees([&] { return max_pool1d<3, pool_options{.stride = 2, .padding = 1}>(x); }, 0, 0, "x", x);
+  });
+  for_each_case(cases(), "avg_pool1d", [](const stored_case& c) {
+    auto x = c.variable<float, order3>("x");
+    c.agrees([&] { return avg_pool1d<3, pool_options{.stride = 2, .padding = 1}>(x); }, 1e-5, 1, "x", x);
+  });
+}

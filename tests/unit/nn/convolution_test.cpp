@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <weft/weft.hpp>
+
+#include "../../compare.hpp"
+
+using namespace weft;
+
+namespace {
+/// Two convolutions, pooling and a linear layer for images of 8 x 8.
+struct network {
+  convolution2d<1, 4, 3, conv_options{.padding = 1}> first;
+  convolution2d_without_bias<4, 6, 3, conv_options{.stride = 2, .groups = 2}> second;
+  linear<6, 3> output;
+  auto operator()(expression auto x) const {
+    auto h = max_pool2d<2>(relu(first(x)));       // [B, 4, 4, 4]
+    auto y = relu(second(h));                     // [B, 6, 1, 1]
+    return output(mean(y, dims<2, 3>));
+  }
+};
+}  // namespace
+
+TEST_CASE("convolution layers: PyTorch's names, shapes and bounds of the initial values") {
+  network net;
+  initialize(net, 3);
+  std::string names;
+  for (const auto& [name, p] : state_dict(net)) names += name + " " + to_string(p->extents) + " ";
+  CHECK(names ==
+        "first.weight [4, 1, 3, 3] first.bias [4] second.weight [6, 2, 3, 3] output.weight [3, 6] output.bias [3] ");
+  const auto largest = [](const auto& p) { return eval(amax(abs(p))).item(); };
+  CHECK(largest(net.first.weight) <= 1.f / 3);
+  CHECK(largest(net.first.weight) > 0.8f / 3);
+  CHECK(largest(net.first.bias) <= 1.f / 3);
+  CHECK(largest(net.second.weight) <= 1 / std::sqrt(18.f));
+  CHECK(largest(net.second.weight) > 0.9f / std::sqrt(18.f));
+  convolution1d<4, 2, 5, conv_options{.groups = 2}> sequence;
+  CHECK(state_dict(sequence)[0].second->extents == shape{3, {2, 2, 5}});
+  CHECK(eval(sequence(ones<float>(extents<3, 4, 9>{}))).extents() == shape{3, {3, 2, 5}});
+}
+
+TEST_CASE("a convolutional network learns where a spot is, in f32 and in bf16, with static and dynamic batches") {
+  const auto trained = [](auto batch, auto& c) {
+    constexpr index_t images = 48;
+    const auto where = [](index_t i) { return i * 5 % 3; };
+    auto x = generate<float>(extents<decltype(batch)::value, 1, 8, 8>{images, 1, 8, 8}, [&](index_t i) {
+      const index_t image = i / 64, row = i / 8 % 8, column = i % 8, at = where(image) * 3;
+      return (row == at && column == (image + row) % 8 ? 2.f : 0.f) + 0.1f * std::sin(static_cast<float>(i));
+    });
+    auto labels = generate<std::int32_t>(extents<decltype(batch)::value>{images},
+                                         [&](index_t i) { return static_cast<std::int32_t>(where(i)); });
+    network net;
+    initialize(net, 1);
+    adamw optimizer{.lr = 2e-2};
+    float first = 0, last = 0;
+    for (int step = 0; step < 60; ++step) {
+      tape steps(c);
+      auto loss = steps.eval(cross_entropy(net(x), labels));
+      steps.backward(loss);
+      optimizer.step(net, 1, c);
+      last = static_cast<float>(loss.item());
+      if (step == 0) first = last;
+    }
+    CHECK(first > 0.9f);
+    return last;
+  };
+  context plain;
+  const float fixed = trained(std::integral_constant<index_t, 48>{}, plain);
+  CHECK(fixed < 0.3f);
+  CHECK(trained(std::integral_constant<index_t, dyn>{}, plain) == fixed);
+  context_in<precision::bf16> narrow;
+  CHECK(trained(std::integral_constant<index_t, dyn>{}, narrow) < 0.35f);
+}
+
+TEST_CASE("convolutions of dynamic extents that do not fit are errors with the op and its shapes") {
+  const auto x = ones<float>(extents<dyn, dyn, dyn, dyn>{2, 3, 4, 4});
+  const auto w = ones<float>(extents<2, dyn, 5, 3>{2, 3, 5, 3});
+  CHECK_THROWS_WITH_AS(eval(conv2d(x, w)), doctest::Contains("conv2d"), shape_error);
+  CHECK(eval(conv2d<conv_options{.padding = {1, 0}}>(x, w)).extents() == shape{4, {2, 2, 2, 2}});
+  const auto other = ones<float>(extents<2, dyn, 1, 1>{2, 2, 1, 1});
+  CHECK_THROWS_WITH_AS(eval(conv2d(x, other)), "weft: conv2d: operands of shapes [2, 3, 4, 4] and [2, 2, 1, 1]: extents 3 and 2 must be equal",
+                       shape_error);
+  CHECK_THROWS_AS(eval(max_pool2d<5>(x)), shape_error);
+  CHECK_THROWS_AS(eval(windows<height_width{3, 3}, 1, 2>(x)), shape_error);
+}
+
+TEST_CASE("forward keeps no windows: of a convolution its padded operand, of pooling by means nothing") {
+  const auto x = variable<float, extents<1, 8, 64, 64>>(randn<float>(extents<1, 8, 64, 64>{}));
+  const auto w = variable<float, extents<8, 8, 3, 3>>(randn<float>(extents<8, 8, 3, 3>{}));
+  const auto held = [](auto f) {
+    tape steps;
+    steps.eval(f());  // memory of the context
+    steps.clear();
+    const std::size_t before = default_device().memory().figures().in_use;
+    const auto y = steps.eval(f());
+    return default_device().memory().figures().in_use - before;
+  };
+  constexpr std::size_t image = 8 * 64 * 64 * 4, padded = 8 * 66 * 66 * 4;
+  CHECK(held([&] { return avg_pool2d<2>(x); }) <= image / 4 + 4096);
+  CHECK(held([&] { return conv2d(x, w); }) <= image + 4096);
+  CHECK(held([&] { return conv2d<conv_options{.padding = 1}>(x, w); }) <= image + padded * 9 / 8 + 4096);
+}
