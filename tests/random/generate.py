@@ -1165,6 +1165,105 @@ class Cumsum(Op):
         return f"cumsum<{p['dim']}>({x})"
 
 
+def pair(a, b):
+    return str(a) if a == b else f"height_width{{{a}, {b}}}"
+
+
+def images(g, types=None):
+    """A value whose last two dims make an image, or a new leaf."""
+    name = g.find(lambda v: 2 <= v.order() <= 4 and v.elements() and v.largest() < 50 and (types is None or v.type in types))
+    if name and g.rng.random() < 0.6:
+        return name
+    dims = tuple(Dim(g.rng.choice((1, 2, 3)), g.rng.random() < 0.6) for _ in range(g.rng.choice((0, 1, 2))))
+    sides = tuple(Dim(g.rng.choice((1, 2, 3, 4, 5, 7)), g.rng.random() < 0.6) for _ in range(2))
+    return g.leaf_like(dims + sides, g.rng.choice(types or g.types))
+
+
+def windows_over(extents, size, step, padding=(0, 0), inner=(1, 1)):
+    out = []
+    for e, n, s, p, d in zip(extents, size, step, padding, inner):
+        free = e.size + 2 * p - d * (n - 1) - 1
+        need(free >= 0)
+        out.append(Dim(free // s + 1, e.static))
+    return tuple(out)
+
+
+@register
+class Windows(Op):
+    name = "windows"
+
+    def propose(self, g):
+        x = images(g)
+        size, step, inner = ([g.rng.choice((1, 1, 2, 3)) for _ in range(2)] for _ in range(3))
+        return [x], {"size": size, "step": step, "inner": inner}
+
+    def infer(self, p, x):
+        need(2 <= x.order() <= 4)
+        sides = windows_over(x.dims[-2:], p["size"], p["step"], inner=p["inner"])
+        return x.like(dims=x.dims[:-2] + sides + tuple(Dim(n, True) for n in p["size"]))
+
+    def text(self, p, x):
+        return f"windows<{pair(*p['size'])}, {pair(*p['step'])}, {pair(*p['inner'])}>({x})"
+
+
+@register
+class Pool(Op):
+    name = "pool"
+
+    def propose(self, g):
+        op = g.rng.choice(("max_pool2d", "avg_pool2d"))
+        size = [g.rng.choice((1, 2, 2, 3, 4)) for _ in range(2)]
+        return [images(g)], {"op": op, "size": size, "step": [g.rng.choice((1, 2, 3)) for _ in range(2)],
+                             "padding": [g.rng.randint(0, n // 2) for n in size]}
+
+    def infer(self, p, x):
+        need(2 <= x.order() <= 4 and x.type != "bool")
+        sides = windows_over(x.dims[-2:], p["size"], p["step"], p["padding"])
+        need(x.elements() > 0)
+        mean = p["op"] == "avg_pool2d"
+        if mean:  # of integers f32, as `mean`
+            return settled(x.like(dims=x.dims[:-2] + sides, low=min(0, x.low), high=max(0, x.high), exact=False,
+                                  type=x.type if x.floating() else "f32"))
+        return x.like(dims=x.dims[:-2] + sides)
+
+    def text(self, p, x):
+        options = f"pool_options{{.stride = {{{p['step'][0]}, {p['step'][1]}}}, .padding = {{{p['padding'][0]}, {p['padding'][1]}}}}}"
+        return f"{p['op']}<{pair(*p['size'])}, {options}>({x})"
+
+
+@register
+class Convolution(Op):
+    name = "conv2d"
+
+    def propose(self, g):
+        t = g.rng.choice([t for t in g.types if t in FLOATS] or ["f32"])
+        groups, channels, made = g.rng.choice((1, 1, 2, 3)), g.rng.choice((1, 2)), g.rng.choice((1, 2))
+        known = g.find(lambda v: v.order() == 4 and v.type == t and v.largest() < 20 and v.dims[1].size % groups == 0 and v.elements())
+        if known and g.rng.random() < 0.5:
+            x, in_channels = known, g.value(known).dims[1]
+        else:
+            in_channels = Dim(groups * channels, g.rng.random() < 0.6)
+            x = g.leaf_like((Dim(g.rng.choice((0, 1, 2, 3)), g.rng.random() < 0.5), in_channels) + tuple(
+                Dim(g.rng.choice((1, 2, 3, 4, 5)), g.rng.random() < 0.6) for _ in range(2)), t)
+        weight = g.leaf_like((Dim(groups * made, g.rng.random() < 0.6), Dim(in_channels.size // groups, g.rng.random() < 0.6),
+                              Dim(g.rng.choice((1, 2, 3)), True), Dim(g.rng.choice((1, 2, 3)), True)), t)
+        numbers = lambda choices: [g.rng.choice(choices) for _ in range(2)]
+        return [x, weight], {"step": numbers((1, 1, 2)), "padding": numbers((0, 1, 2)), "inner": numbers((1, 1, 2)), "groups": groups}
+
+    def infer(self, p, x, w):
+        need(x.type == w.type and x.floating() and x.order() == w.order() == 4 and w.dims[2].static and w.dims[3].static)
+        need(x.dims[1].size == w.dims[1].size * p["groups"] and w.dims[0].size % p["groups"] == 0)
+        sides = windows_over(x.dims[2:], [d.size for d in w.dims[2:]], p["step"], p["padding"], p["inner"])
+        low, high = products(min(0, x.low), max(0, x.high), w.low, w.high)
+        terms = math.prod(d.size for d in w.dims[1:])
+        return settled(Value(x.type, (x.dims[0], w.dims[0]) + sides, min(0, low * terms), max(0, high * terms), x.exact and w.exact,
+                             x.special or w.special))
+
+    def text(self, p, x, w):
+        fields = ", ".join(f".{k} = {{{p[v][0]}, {p[v][1]}}}" for k, v in (("stride", "step"), ("padding", "padding"), ("dilation", "inner")))
+        return f"conv2d<conv_options{{{fields}, .groups = {p['groups']}}}>({x}, {w})"
+
+
 # ---------------------------------------------------------------------------------------------------- refusals
 
 class Refusal(Op):
