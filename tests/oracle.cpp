@@ -620,7 +620,8 @@ array max_pool2d(const call& c) {
         const index_t e = element(k, l);
         if (e < 0) continue;
         const auto i = static_cast<std::size_t>(e), b = static_cast<std::size_t>(best);
-        if (best < 0 || (x.floating() ? !(x.f[i] <= x.f[b]) && !std::isnan(x.f[b]) : x.i[i] > x.i[b])) best = e;
+        if (best < 0 || (x.floating() ? !(x.f[i] <= x.f[b]) && !std::isnan(x.f[b]) : x.i[i] > x.i[b]))
+          best = e;
       }
     copy(out, n, x, best);
   });
@@ -636,18 +637,21 @@ array avg_pool2d(const call& c) {
     store(c, out, n, total / static_cast<double>(down(c.at[0]) * across(c.at[0])));
   });
 }
-/// x [B, C, H, W] by a weight [O, C / groups, height, width]; v0: steps between windows, v1: padding, v2: steps
-/// within windows, v3: groups.
+/// x [B, C, H, W] by a weight [O, C / groups, height, width]; v0: steps between windows, v1: padding, v2:
+/// steps within windows, v3: groups.
 array conv2d(const call& c) {
   const array &x = c.operands[0], &w = c.operands[1];
-  require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(), "no convolution");
+  require(c, x.extents.order == 4 && w.extents.order == 4 && x.type == w.type && x.floating(),
+          "no convolution");
   const index_t groups = c.at[3], taken = w.extents[1], made = w.extents[0] / std::max<index_t>(groups, 1);
-  require(c, groups > 0 && x.extents[1] == taken * groups && w.extents[0] == made * groups, "channels differ");
+  require(c, groups > 0 && x.extents[1] == taken * groups && w.extents[0] == made * groups,
+          "channels differ");
   const index_t height = x.extents[2], width = x.extents[3];
   shape to = x.extents;
   to[1] = w.extents[0];
   to[2] = windows_in(c, height + 2 * down(c.at[1]), down(c.at[2]) * (w.extents[2] - 1) + 1, down(c.at[0]));
-  to[3] = windows_in(c, width + 2 * across(c.at[1]), across(c.at[2]) * (w.extents[3] - 1) + 1, across(c.at[0]));
+  to[3] =
+      windows_in(c, width + 2 * across(c.at[1]), across(c.at[2]) * (w.extents[3] - 1) + 1, across(c.at[0]));
   array out = zeros(x.type, to);
   index_t n = 0;
   for_each(to, [&](const position& p) {

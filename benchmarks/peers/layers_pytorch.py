@@ -37,6 +37,15 @@ for d in 64, 128:
         g = torch.randn(4096 // t, t, 768 // d, d).transpose(1, 2)
         tasks[f"attention, T {t} D {d}"] = lambda q=q, k=k, v=v, g=g: torch.autograd.grad(
             F.scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v], g)
+for i, o, size, side, options in ((64, 64, 3, 56, dict(padding=1)), (128, 128, 3, 28, dict(padding=1)), (512, 512, 3, 7, dict(padding=1)),
+                                  (256, 64, 1, 56, {}), (3, 64, 7, 224, dict(stride=2, padding=3)), (64, 64, 3, 56, dict(padding=1, groups=64))):
+    x = torch.randn(8, i, side, side, requires_grad=True)
+    w = torch.randn(o, i // options.get("groups", 1), size, size, requires_grad=True)
+    g = F.conv2d(x, w, **options).detach()
+    form = f"{i} in groups of 1" if "groups" in options else f"{i} to {o}"
+    by = " by 2" if "stride" in options else ""
+    tasks[f"conv2d {form}, {size} x {size}{by}, of {side} x {side}"] = lambda x=x, w=w, g=g, options=options: torch.autograd.grad(
+        F.conv2d(x, w, **options), [x, w], g)
 p = torch.nn.Parameter(torch.randn(1 << 15, 1 << 10))
 optimizer = torch.optim.AdamW([p], weight_decay=0.1, fused=True)
 gradient = torch.randn_like(p)

@@ -68,6 +68,29 @@ int main(int, char** values) {
              steps.backward(steps.eval(attention<causal>(q, k, v)), g);
            }});
     }
+  const auto convolution = [&]<index_t In, index_t Out, index_t Size, conv_options O>(const char* name,
+                                                                                      index_t side) {
+    using weights = extents<Out, In / O.groups, Size, Size>;
+    const variable<float, extents<dyn, In, dyn, dyn>> x(
+        randn<float>(extents<dyn, In, dyn, dyn>{8, In, side, side}, {}, where));
+    const variable<float, weights> weight(randn<float>(weights{}, {.stream = 1}, where));
+    const auto g = eval(conv2d<O>(x, weight), c);
+    tasks.push_back({std::string("conv2d ") + name, [=, &c] {
+                       x.state()->grad.reset();
+                       weight.state()->grad.reset();
+                       tape steps(c);
+                       steps.backward(steps.eval(conv2d<O>(x, weight)), g);
+                     }});
+  };
+  constexpr conv_options same{.padding = 1};
+  convolution.operator()<64, 64, 3, same>("64 to 64, 3 x 3, of 56 x 56", 56);
+  convolution.operator()<128, 128, 3, same>("128 to 128, 3 x 3, of 28 x 28", 28);
+  convolution.operator()<512, 512, 3, same>("512 to 512, 3 x 3, of 7 x 7", 7);
+  convolution.operator()<256, 64, 1, conv_options{}>("256 to 64, 1 x 1, of 56 x 56", 56);
+  convolution.operator()<3, 64, 7, conv_options{.stride = 2, .padding = 3}>(
+      "3 to 64, 7 x 7 by 2, of 224 x 224", 224);
+  convolution.operator()<64, 64, 3, conv_options{.padding = 1, .groups = 64}>(
+      "64 in groups of 1, 3 x 3, of 56 x 56", 56);
   table model{make_parameter(extents<dyn, dyn>{1 << 15, 1 << 10}, init::normal(1), where)};
   adamw optimizer{.weight_decay = 0.1};
   const auto gradient = randn<float>(extents<dyn, dyn>{1 << 15, 1 << 10}, {}, where);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Recipes of docs/cookbook/models.md.
+#include <cmath>
 #include <iostream>
 
 #include <weft/optim/clip.hpp>
@@ -29,6 +30,21 @@ struct summing {   // [batch, time, 2] -> [batch, 1]
 };
 // [/gru]
 
+// [cnn]
+/// Two convolutions and a linear layer: images [B, 1, 16, 16] -> two classes.
+struct convolutional {
+  convolution2d<1, 8, 3, conv_options{.padding = 1}> first;
+  convolution2d<8, 16, 3, conv_options{.padding = 1}> second;
+  linear<16 * 4 * 4, 2> head;
+
+  auto operator()(expression auto x) const {
+    auto h = max_pool2d<2>(relu(first(x)));      // [B, 8, 8, 8]
+    auto y = max_pool2d<2>(relu(second(h)));     // [B, 16, 4, 4]
+    return head(flatten<1, 3>(y));
+  }
+};
+// [/cnn]
+
 // [vae]
 /// A variational autoencoder with 8 latent numbers.
 struct vae {
@@ -43,6 +59,34 @@ struct vae {
 // [/vae]
 
 int main() {
+  section("cnn");
+  {
+    // [train_cnn]
+    // Rings and discs, anywhere in the image.
+    const index_t images = 256, side = 16;
+    auto place = rand<float>(extents<dyn, 2>{images, 2});
+    auto x = generate<float>(extents<dyn, 1, 16, 16>{images, 1, side, side}, [&](index_t i) {
+      const index_t n = i / (side * side);
+      const double down = static_cast<double>(i / side % side) - 4 - 7 * place(n, 0);
+      const double across = static_cast<double>(i % side) - 4 - 7 * place(n, 1);
+      const double distance = std::hypot(down, across);
+      return distance < 4 && (n % 2 == 0 || distance > 2.5) ? 1.0 : 0.0;
+    });
+    auto labels = generate<std::int32_t>(extents<dyn>{images}, [](index_t n) { return n % 2; });
+
+    convolutional model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 3e-3};
+    for (int step = 0; step < 60; ++step) {
+      tape steps;
+      auto loss = steps.eval(cross_entropy(model(x), labels));
+      steps.backward(loss);
+      optimizer.step(model);
+    }
+    auto right = eval(mean(cast<float>(equal(argmax<1>(model(x)), labels))));
+    std::cout << (right.item() > 0.98f ? "learnt" : "not learnt") << '\n';
+    // [/train_cnn]
+  }
   section("gru");
   {
     // [train_gru]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Convolutions and pooling are PyTorch's, with their derivatives: steps, padding, dilation, groups, windows that
-// leave a rest, equal elements, NaN, images of which there are none.
+// Convolutions and pooling are PyTorch's, with their derivatives: steps, padding, dilation, groups, windows
+// that leave a rest, equal elements, NaN, images of which there are none.
 #include "cases.hpp"
 
 using namespace weft;

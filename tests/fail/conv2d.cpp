@@ -2,4 +2,6 @@
 // within 12: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width]
 #include <weft/weft.hpp>
 using namespace weft;
-void f(tensor<float, extents<dyn, 3, 8, 8>> x, tensor<float, extents<4, 2, 3, 3>> w) { auto y = conv2d(x, w); }
+tensor<float, extents<dyn, 3, 8, 8>> x;
+tensor<float, extents<4, 2, 3, 3>> w;
+auto y = conv2d(x, w);

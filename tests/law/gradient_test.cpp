@@ -170,8 +170,12 @@ TEST_CASE("windows, convolutions, pooling") {
   CHECK(derivable(weighed(windows<height_width{2, 3}, height_width{2, 1}, height_width{1, 2}>(x)), x));
   CHECK(derivable(weighed(conv2d<stepped>(x, w)), x));
   CHECK(derivable(weighed(conv2d<stepped>(x, w)), w));
-  CHECK(derivable(weighed(max_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
-  CHECK(derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
-  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w)); }, x, image(2, 3), w, 1e-5));
-  CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v))); }, x, image(2, 4), x, 1e-5));
+  CHECK(
+      derivable(weighed(max_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
+  CHECK(
+      derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
+  CHECK(
+      twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w) * 0.1); }, x, image(2, 3), w, 1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v))); }, x, image(2, 4), x,
+                        1e-5));
 }

@@ -46,6 +46,12 @@ def end_of(text, begin, opening, closing):
     raise ValueError(f"no end: {text[begin:begin + 80]}")
 
 
+def in_template_parameters(text):
+    """Whether `text` ends among template parameters."""
+    opened = text.replace("->", "").count("<") - text.replace("->", "").count(">")
+    return text.startswith("template") and opened > 0
+
+
 def declarations(code):
     """(namespace, first line, last line, text before a block or semicolon, whether it has a block) at namespace scope."""
     scopes, begin, parentheses, i = [], None, 0, 0
@@ -57,7 +63,9 @@ def declarations(code):
             begin = i
         if begin is not None:
             parentheses += (c == "(") - (c == ")")
-            if c in ";{" and parentheses == 0:
+            if c == "{" and in_template_parameters(code[begin:i]):  # a default value
+                i = end_of(code, i, "{", "}")
+            elif c in ";{" and parentheses == 0:
                 text, first = " ".join(code[begin:i].split()), code.count("\n", 0, begin) + 1
                 begin = None
                 if re.match(r"(inline )?namespace\b", text) and c == "{":

@@ -301,8 +301,8 @@ WEFT_INLINE V negative(V a) {
   else return difference(V{}, a);
 }
 
-/// The larger value per lane; NaN if either is, as torch.maximum. Only one instruction waits for `a`, which in
-/// a reduction is what the elements before have left.
+/// The larger value per lane; NaN if either is, as torch.maximum. Only one instruction waits for `a`, which
+/// in a reduction is what the elements before have left.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);

@@ -224,7 +224,10 @@ inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4, d
 template <class E>
 inline constexpr unsigned own_part = is_shared<E> ? shared_part : 0;
 template <class Op, class Attr, int Sizes, class... A>
-inline constexpr unsigned own_part<sized_node<Op, Attr, Sizes, A...>> = requires { Op::draws; } ? draws_part : 0;
+inline constexpr unsigned own_part<sized_node<Op, Attr, Sizes, A...>> = requires {
+  Op::draws;
+}
+? draws_part : 0;
 template <class E>
 inline constexpr unsigned seen_parts = ~0u;
 template <class... E>

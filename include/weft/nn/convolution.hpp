@@ -23,8 +23,8 @@ initializer starting_convolution() {
 /// torch.nn.Conv2d.
 template <index_t In, index_t Out, height_width Size, conv_options O = conv_options{}>
 struct convolution2d {
-  parameter<extents<Out, In / O.groups, Size.height, Size.width>> weight = make_parameter(
-      extents<Out, In / O.groups, Size.height, Size.width>{}, starting());
+  parameter<extents<Out, In / O.groups, Size.height, Size.width>> weight =
+      make_parameter(extents<Out, In / O.groups, Size.height, Size.width>{}, starting());
   parameter<extents<Out>> bias = make_parameter(extents<Out>{}, starting());
 
   auto operator()(expression auto x) const { return conv2d<O>(x, weight, bias); }
@@ -43,8 +43,8 @@ struct convolution2d_without_bias {
   auto operator()(expression auto x) const { return conv2d<O>(x, weight); }
 };
 
-/// conv1d with a weight [Out, In / groups, Size] and a bias [Out]: [B, In, L] -> [B, Out, ...]; of the options,
-/// the width counts. torch.nn.Conv1d.
+/// conv1d with a weight [Out, In / groups, Size] and a bias [Out]: [B, In, L] -> [B, Out, ...]; of the
+/// options, the width counts. torch.nn.Conv1d.
 template <index_t In, index_t Out, index_t Size, conv_options O = conv_options{}>
 struct convolution1d {
   parameter<extents<Out, In / O.groups, Size>> weight =

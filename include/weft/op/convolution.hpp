@@ -24,7 +24,8 @@ struct height_width {
   static constexpr height_width of(index_t packed) { return {packed >> 32, packed & 0xffffffff}; }
 };
 
-/// Steps between windows, zeros around the image, steps within a window, groups of channels, as torch.nn.Conv2d.
+/// Steps between windows, zeros around the image, steps within a window, groups of channels, as
+/// torch.nn.Conv2d.
 struct conv_options {
   height_width stride = 1, padding = 0, dilation = 1;
   index_t groups = 1;
@@ -39,20 +40,23 @@ namespace op {
 /// The compile-time error for windows that do not fit.
 template <bool Holds, class... Extents>
 struct windows_law {
-  static_assert(Holds, "weft: windows: the operand has two to four dims, and its last two are at least as "
-                       "large as a window, whose size and steps are positive");
+  static_assert(Holds,
+                "weft: windows: the operand has two to four dims, and its last two are at least as "
+                "large as a window, whose size and steps are positive");
 };
 /// The compile-time error for operands of a convolution.
 template <bool Holds, class... Extents>
 struct conv_law {
-  static_assert(Holds, "weft: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width], of "
-                       "static height and width, which fit into H and W with their padding; groups divide C and O");
+  static_assert(Holds,
+                "weft: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width], of "
+                "static height and width, which fit into H and W with their padding; groups divide C and O");
 };
 /// The compile-time error for pooling.
 template <bool Holds, class... Extents>
 struct pool_law {
-  static_assert(Holds, "weft: pooling: the operand has two to four dims, a window fits into the last two "
-                       "with their padding, and the padding is at most half a window");
+  static_assert(Holds,
+                "weft: pooling: the operand has two to four dims, a window fits into the last two "
+                "with their padding, and the padding is at most half a window");
 };
 
 namespace detail {
@@ -66,7 +70,8 @@ constexpr index_t windows_over(Dims& dims, index_t extent, index_t size, index_t
 }
 /// The windows of `s` over its last two extents, in its place.
 template <class Dims>
-constexpr bool make_windows(Dims& dims, shape& s, height_width size, height_width step, height_width dilation) {
+constexpr bool make_windows(Dims& dims, shape& s, height_width size, height_width step,
+                            height_width dilation) {
   bool fits = true;
   index_t &h = s[s.order - 2], &w = s[s.order - 1];
   h = windows_over(dims, h, size.height, step.height, dilation.height, fits);
@@ -123,7 +128,8 @@ struct fold_windows : rule<1> {
   static constexpr auto vjp(auto g, auto y, auto x) {
     const shape& s = x.extents();
     const height_width size(s[s.order - 2], s[s.order - 1]);
-    return g.owner->template apply<windows>(attributes{{size.packed(), y.attribute(2), y.attribute(3)}, 3}, g);
+    return g.owner->template apply<windows>(attributes{{size.packed(), y.attribute(2), y.attribute(3)}, 3},
+                                            g);
   }
 };
 
@@ -219,17 +225,20 @@ struct conv2d : rule<2> {
     const auto padding = height_width::of(at[1]);
     inferred result{x.order == 4 && w.order == 4, operands[0],
                     operands[0].type == operands[1].type && is_floating(operands[0].type)};
-    result.holds = result.holds && w[2] >= 0 && w[3] >= 0 && at[3] > 0 && padding.height >= 0 && padding.width >= 0;
+    result.holds =
+        result.holds && w[2] >= 0 && w[3] >= 0 && at[3] > 0 && padding.height >= 0 && padding.width >= 0;
     if (!result.holds) return result;
     shape& s = result.value.extents;
     index_t channels = 0;
     s[1] = w[0];
     detail::pad_extents(dims, s, padding);
-    result.holds = dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
-                   detail::make_windows(dims, s, {w[2], w[3]}, height_width::of(at[0]), height_width::of(at[2]));
+    result.holds =
+        dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
+        detail::make_windows(dims, s, {w[2], w[3]}, height_width::of(at[0]), height_width::of(at[2]));
     return result;
   }
   static constexpr auto value(const attributes& at, auto x, auto w);
+  static constexpr auto vjp(auto g, auto y, auto x, auto w);
 };
 
 namespace detail {
@@ -248,15 +257,16 @@ constexpr auto windows_last(auto x, height_width size, index_t step, index_t dil
   const auto v = x.owner->template apply<windows>(attributes{{size.packed(), step, dilation}, 3}, x);
   attributes order;
   order.count = v.extents().order;
-  for (int i = 0; i < order.count; ++i) order[i] = i < order.count - 4 ? i : i < order.count - 2 ? i + 2 : i - 2;
+  for (int i = 0; i < order.count; ++i)
+    order[i] = i < order.count - 4 ? i : i < order.count - 2 ? i + 2 : i - 2;
   return permute_dims(v, order);
 }
 }  // namespace detail
 
 constexpr auto avg_pool2d::value(const attributes& at, auto x) {
   const auto size = height_width::of(at[0]);
-  const auto v = detail::windows_last(detail::padded(cast_to(x, floating(x.type())), height_width::of(at[2])), size,
-                                      at[1], height_width(1).packed());
+  const auto v = detail::windows_last(detail::padded(cast_to(x, floating(x.type())), height_width::of(at[2])),
+                                      size, at[1], height_width(1).packed());
   const int order = v.extents().order;
   shape s = v.extents();
   s[order - 4] = s[order - 2];
@@ -265,27 +275,90 @@ constexpr auto avg_pool2d::value(const attributes& at, auto x) {
   return reshape_to(sum_dims(v, order - 4, order - 2), s) / static_cast<double>(size.height * size.width);
 }
 
+namespace detail {
+/// The matrices of which a convolution is the product, for each image and group: those of one group have no
+/// dim for it.
+struct conv_matrices {
+  const attributes& at;
+  shape image, size, made;  // of x, of the weight, of the result
+
+  constexpr index_t groups() const { return at[3]; }
+  constexpr index_t taken(symbol_table& dims) const { return product(dims, size, 1, 4); }
+  constexpr index_t pixels(symbol_table& dims) const { return product(dims, made, 2, 4); }
+
+  constexpr auto weight_of(auto w) const {
+    symbol_table& dims = w.owner->dims;
+    if (groups() == 1) return reshape_to(w, {2, {size[0], taken(dims)}});
+    return reshape_to(w, {3, {groups(), dims.divide(size[0], groups()), taken(dims)}});
+  }
+  /// A value of the result's shape.
+  constexpr auto result_of(auto y) const {
+    symbol_table& dims = y.owner->dims;
+    if (groups() == 1) return reshape_to(y, {3, {made[0], made[1], pixels(dims)}});
+    return reshape_to(y, {4, {made[0], groups(), dims.divide(made[1], groups()), pixels(dims)}});
+  }
+  /// The windows of x, [B groups, C / groups, height, width, H, W], and as columns.
+  constexpr auto windows_of(auto x) const {
+    const auto v = padded(x, height_width::of(at[1]));
+    shape s = v.extents();
+    s[0] = x.owner->dims.multiply(s[0], groups());
+    s[1] = size[1];
+    return windows_last(reshape_to(v, s), {size[2], size[3]}, at[0], at[2]);
+  }
+  constexpr auto columns_of(auto v) const {
+    symbol_table& dims = v.owner->dims;
+    if (groups() == 1) return reshape_to(v, {3, {made[0], taken(dims), pixels(dims)}});
+    return reshape_to(v, {4, {made[0], groups(), taken(dims), pixels(dims)}});
+  }
+
+  /// The cotangent of the weight. Of one group it is one product, whose columns are the windows of all
+  /// images.
+  constexpr auto weight_gradient(auto g, auto x) const {
+    symbol_table& dims = g.owner->dims;
+    const auto times = [&](auto a, auto b) { return a.owner->template apply<matmul>({}, a, transposed(b)); };
+    const auto v = windows_of(x);
+    if (groups() > 1 || size[2] * size[3] == 1)
+      return reshape_to(sum_dims(times(result_of(g), columns_of(v)), 0, 1), size);
+    const index_t all = dims.multiply(made[0], pixels(dims));
+    return reshape_to(times(reshape_to(permute_dims(g, {{1, 0, 2, 3}, 4}), {2, {size[0], all}}),
+                            reshape_to(permute_dims(v, {{1, 2, 3, 0, 4, 5}, 6}), {2, {taken(dims), all}})),
+                      size);
+  }
+  constexpr auto image_gradient(auto g, auto w) const {
+    symbol_table& dims = g.owner->dims;
+    const auto columns = g.owner->template apply<matmul>({}, transposed(weight_of(w)), result_of(g));
+    const auto v = reshape_to(
+        columns, {6, {dims.multiply(made[0], groups()), size[1], size[2], size[3], made[2], made[3]}});
+    shape s = image;
+    const auto padding = height_width::of(at[1]);
+    pad_extents(dims, s, padding);
+    const auto sums = g.owner->template apply<fold_windows>(attributes{{s[2], s[3], at[0], at[2]}, 4},
+                                                            permute_dims(v, {{0, 1, 4, 5, 2, 3}, 6}));
+    const auto inside = [&](auto of, int dim, index_t by) {
+      return by == 0 ? of : slice_dim(of, dim, by, dims.add(by, image[dim]));
+    };
+    return inside(inside(reshape_to(sums, s), 2, padding.height), 3, padding.width);
+  }
+};
+}  // namespace detail
+
 constexpr auto conv2d::value(const attributes& at, auto x, auto w) {
   symbol_table& dims = x.owner->dims;
-  const shape size = w.extents();
-  const index_t groups = at[3], batch = x.extents()[0], taken = product(dims, size, 1, 4);
-  auto image = detail::padded(x, height_width::of(at[1]));
-  if (groups > 1)
-    image = reshape_to(image, {4, {dims.multiply(batch, groups), size[1], image.extents()[2], image.extents()[3]}});
-  const auto v = detail::windows_last(image, {size[2], size[3]}, at[0], at[2]);
-  const index_t height = v.extents()[4], width = v.extents()[5], all = dims.multiply(height, width);
-  const auto product_of = [&](const shape& weight, const shape& columns) {
-    const auto y = x.owner->template apply<matmul>({}, reshape_to(w, weight), reshape_to(v, columns));
-    return reshape_to(y, {4, {batch, size[0], height, width}});
-  };
-  if (groups == 1) return product_of({2, {size[0], taken}}, {3, {batch, taken, all}});
-  return product_of({3, {groups, dims.divide(size[0], groups), taken}}, {4, {batch, groups, taken, all}});
+  const tensor_spec operands[] = {{x.type(), x.extents()}, {w.type(), w.extents()}};
+  const detail::conv_matrices m{at, x.extents(), w.extents(), infer(dims, at, operands).value.extents};
+  return reshape_to(x.owner->template apply<matmul>({}, m.weight_of(w), m.columns_of(m.windows_of(x))),
+                    m.made);
+}
+constexpr auto conv2d::vjp(auto g, auto y, auto x, auto w) {
+  const attributes at = y.attribute_values();
+  const detail::conv_matrices m{at, x.extents(), w.extents(), y.extents()};
+  return std::array{m.image_gradient(g, w), m.weight_gradient(g, x)};
 }
 
 }  // namespace op
 
-/// Windows over the last two dims, a view: [..., H, W] -> [..., windows, windows, Size.height, Size.width], of
-/// which element (..., i, j, k, l) is x(..., i Stride.height + k Dilation.height, j Stride.width + l
+/// Windows over the last two dims, a view: [..., H, W] -> [..., windows, windows, Size.height, Size.width],
+/// of which element (..., i, j, k, l) is x(..., i Stride.height + k Dilation.height, j Stride.width + l
 /// Dilation.width). Windows lie inside; an operand that is smaller than one does not compile, or throws
 /// shape_error at evaluation where its extent is dynamic. At most four dims. numpy's sliding_window_view;
 /// torch.nn.functional.unfold without the copy.
@@ -294,16 +367,16 @@ constexpr auto windows(X x) {
   return apply<op::windows, attr<Size.packed(), Stride.packed(), Dilation.packed()>>(std::move(x));
 }
 
-/// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width], of static
-/// height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both of one floating
-/// type. Static extents that do not fit do not compile; dynamic ones throw shape_error at evaluation.
-/// torch.nn.functional.conv2d.
+/// The convolution (cross-correlation) of x [B, C, H, W] by a weight [O, C / groups, height, width], of
+/// static height and width: [B, O, (H + 2 padding - dilation (height - 1) - 1) / stride + 1, ...]. Both of
+/// one floating type. Static extents that do not fit do not compile; dynamic ones throw shape_error at
+/// evaluation. torch.nn.functional.conv2d.
 ///
 ///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
 ///
-/// Computed as one matrix product for each image, of a copy of its windows: C height width numbers for each
-/// element of the result's image, in memory during forward and again during backward. Backward keeps x, and its
-/// padded copy if there is padding.
+/// Computed as matrix products of the weight and a copy of all windows: C height width numbers for each
+/// element of the result's images, in memory during forward and again during backward. Backward keeps x, and
+/// its padded copy if there is padding.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
@@ -320,11 +393,11 @@ constexpr conv_options along_width(conv_options o) {
   return {{1, o.stride.width}, {0, o.padding.width}, {1, o.dilation.width}, o.groups};
 }
 template <height_width Size, pool_options O>
-using pool_attributes =
-    attr<Size.packed(),
-         height_width(O.stride.height ? O.stride.height : Size.height, O.stride.width ? O.stride.width : Size.width)
-             .packed(),
-         O.padding.packed()>;
+using pool_attributes = attr<Size.packed(),
+                             height_width(O.stride.height ? O.stride.height : Size.height,
+                                          O.stride.width ? O.stride.width : Size.width)
+                                 .packed(),
+                             O.padding.packed()>;
 template <index_t Size, pool_options O>
 using pool_along_width =
     attr<height_width(1, Size).packed(), height_width(1, O.stride.width ? O.stride.width : Size).packed(),
@@ -335,7 +408,8 @@ using pool_along_width =
 /// width counts. torch.nn.functional.conv1d.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv1d(X x, W weight) {
-  return select<2, 0>(conv2d<detail::along_width(O)>(unsqueeze<2>(std::move(x)), unsqueeze<2>(std::move(weight))));
+  return select<2, 0>(
+      conv2d<detail::along_width(O)>(unsqueeze<2>(std::move(x)), unsqueeze<2>(std::move(weight))));
 }
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
@@ -343,7 +417,8 @@ constexpr auto conv1d(X x, W weight, B bias) {
   return conv1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
 }
 
-/// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) / stride
+/// The largest element of each window of the last two dims: [..., H, W] -> [..., (H + 2 padding - height) /
+/// stride
 /// + 1, ...], two to four dims, any type but bool. Windows follow each other unless O.stride says otherwise.
 /// Padding, at most half a window, is never the largest; a NaN is. The gradient goes to the first of equal
 /// elements. torch.nn.functional.max_pool2d.
@@ -362,13 +437,15 @@ constexpr auto avg_pool2d(X x) {
 template <index_t Size, pool_options O = pool_options{}, expression X>
 constexpr auto max_pool1d(X x) {
   constexpr int order = X::static_shape.order;
-  return select<order - 1, 0>(apply<op::max_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
+  return select<order - 1, 0>(
+      apply<op::max_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
 }
 /// avg_pool2d of sequences.
 template <index_t Size, pool_options O = pool_options{}, expression X>
 constexpr auto avg_pool1d(X x) {
   constexpr int order = X::static_shape.order;
-  return select<order - 1, 0>(apply<op::avg_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
+  return select<order - 1, 0>(
+      apply<op::avg_pool2d, detail::pool_along_width<Size, O>>(unsqueeze<order - 1>(std::move(x))));
 }
 
 }  // namespace weft

@@ -28,7 +28,7 @@ struct operands {
   tensor_list leaves;
   recycled_vector<any_number> numbers;
   recycled_vector<index_t> sizes;
-  recycled_vector<index_t> draws;           // the calls that draw random numbers, in order of occurrence
+  recycled_vector<index_t> draws;   // the calls that draw random numbers, in order of occurrence
   module_contents* held = nullptr;  // gets what blocks and experts hold; see append_operands
   bool check_versions = true;       // whether tensors must be unchanged since the expression was written
 };

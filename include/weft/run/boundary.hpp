@@ -157,8 +157,9 @@ class resolver {
   }();
   /// Whether parts of `E` are evaluated before it.
   template <class E>
-  static constexpr bool divides =
-      (weft::detail::parts_of<E> & (weft::detail::boundary_part | (keeps_draws ? weft::detail::draws_part : 0))) != 0;
+  static constexpr bool divides = (weft::detail::parts_of<E> &
+                                   (weft::detail::boundary_part |
+                                    (keeps_draws ? weft::detail::draws_part : 0))) != 0;
 
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
@@ -203,8 +204,8 @@ template <class Resolver, class Variables, class Op, class Attr, int Sizes, clas
 auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
   const auto resolved = [&](const auto& variables) {
     return n.operands.apply([&](const auto&... a) {
-      return sized_node<Op, Attr, Sizes, decltype(resolve(to, variables, a))...>(n.sizes,
-                                                                                 resolve(to, variables, a)...);
+      return sized_node<Op, Attr, Sizes, decltype(resolve(to, variables, a))...>(
+          n.sizes, resolve(to, variables, a)...);
     });
   };
   if constexpr (Resolver::keeps_draws && requires { Op::draws; })

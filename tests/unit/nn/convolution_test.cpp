@@ -16,8 +16,8 @@ struct network {
   convolution2d_without_bias<4, 6, 3, conv_options{.stride = 2, .groups = 2}> second;
   linear<6, 3> output;
   auto operator()(expression auto x) const {
-    auto h = max_pool2d<2>(relu(first(x)));       // [B, 4, 4, 4]
-    auto y = relu(second(h));                     // [B, 6, 1, 1]
+    auto h = max_pool2d<2>(relu(first(x)));  // [B, 4, 4, 4]
+    auto y = relu(second(h));                // [B, 6, 1, 1]
     return output(mean(y, dims<2, 3>));
   }
 };
@@ -29,7 +29,8 @@ TEST_CASE("convolution layers: PyTorch's names, shapes and bounds of the initial
   std::string names;
   for (const auto& [name, p] : state_dict(net)) names += name + " " + to_string(p->extents) + " ";
   CHECK(names ==
-        "first.weight [4, 1, 3, 3] first.bias [4] second.weight [6, 2, 3, 3] output.weight [3, 6] output.bias [3] ");
+        "first.weight [4, 1, 3, 3] first.bias [4] second.weight [6, 2, 3, 3] output.weight [3, 6] "
+        "output.bias [3] ");
   const auto largest = [](const auto& p) { return eval(amax(abs(p))).item(); };
   CHECK(largest(net.first.weight) <= 1.f / 3);
   CHECK(largest(net.first.weight) > 0.8f / 3);
@@ -41,7 +42,8 @@ TEST_CASE("convolution layers: PyTorch's names, shapes and bounds of the initial
   CHECK(eval(sequence(ones<float>(extents<3, 4, 9>{}))).extents() == shape{3, {3, 2, 5}});
 }
 
-TEST_CASE("a convolutional network learns where a spot is, in f32 and in bf16, with static and dynamic batches") {
+TEST_CASE(
+    "a convolutional network learns where a spot is, in f32 and in bf16, with static and dynamic batches") {
   const auto trained = [](auto batch, auto& c) {
     constexpr index_t images = 48;
     const auto where = [](index_t i) { return i * 5 % 3; };
@@ -80,8 +82,10 @@ TEST_CASE("convolutions of dynamic extents that do not fit are errors with the o
   CHECK_THROWS_WITH_AS(eval(conv2d(x, w)), doctest::Contains("conv2d"), shape_error);
   CHECK(eval(conv2d<conv_options{.padding = {1, 0}}>(x, w)).extents() == shape{4, {2, 2, 2, 2}});
   const auto other = ones<float>(extents<2, dyn, 1, 1>{2, 2, 1, 1});
-  CHECK_THROWS_WITH_AS(eval(conv2d(x, other)), "weft: conv2d: operands of shapes [2, 3, 4, 4] and [2, 2, 1, 1]: extents 3 and 2 must be equal",
-                       shape_error);
+  CHECK_THROWS_WITH_AS(
+      eval(conv2d(x, other)),
+      "weft: conv2d: operands of shapes [2, 3, 4, 4] and [2, 2, 1, 1]: extents 3 and 2 must be equal",
+      shape_error);
   CHECK_THROWS_AS(eval(max_pool2d<5>(x)), shape_error);
   CHECK_THROWS_AS(eval(windows<height_width{3, 3}, 1, 2>(x)), shape_error);
 }

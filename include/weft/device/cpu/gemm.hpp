@@ -2,8 +2,8 @@
 // Matrix multiplication on the CPU: C = A B, or C += A B, for operands with any strides.
 //
 // The classic scheme (Goto and van de Geijn, 2008): a micro-kernel keeps a tile of C in registers, blocks of
-// A stay in the second-level cache, B is packed in panels. If all of A fits that cache, tasks are parts of C and
-// pack panels when they first read them; otherwise all threads pack B once. How an element is computed
+// A stay in the second-level cache, B is packed in panels. If all of A fits that cache, tasks are parts of C
+// and pack panels when they first read them; otherwise all threads pack B once. How an element is computed
 // depends on sizes only, not on the number of threads.
 //
 // Sums of bf16 and f16 are f32; C is rounded once, when its tile is complete. bf16 uses tile registers

@@ -16,8 +16,8 @@ struct both {
   index_t height, width;
   explicit both(index_t packed) : height(packed >> 32), width(packed & 0xffffffff) {}
 };
-/// Calls f(plane) for every index of the dims before the last two of `out`, in parallel if that is worthwhile;
-/// `work` is the number of elements that one plane reads.
+/// Calls f(plane) for every index of the dims before the last two of `out`, in parallel if that is
+/// worthwhile; `work` is the number of elements that one plane reads.
 template <class F>
 void for_each_plane(const native_call& call, index_t work, F f) {
   const strided& out = call.out[0];
@@ -30,16 +30,18 @@ void for_each_plane(const native_call& call, index_t work, F f) {
 }
 }  // namespace detail
 
-/// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of those of
-/// g that are windows on it, in the order of their place in a window. v2 packs the steps between windows, v3
-/// those within one.
+/// in: g [..., windows, windows, height, width]; out: [..., v0, v1], where each element is the sum of those
+/// of g that are windows on it, in the order of their place in a window. v2 packs the steps between windows,
+/// v3 those within one.
 template <class T>
 void fold_windows(const native_call& call) {
   const strided &g = call.in[0], &out = call.out[0];
   const detail::both step(call.at[2]), inner(call.at[3]);
   const int order = g.extents.order;
-  const index_t extent[] = {g.extents[order - 4], g.extents[order - 3], g.extents[order - 2], g.extents[order - 1]},
-                *const stride = g.stride + order - 4, height = out.extents[order - 4], width = out.extents[order - 3];
+  const index_t extent[] = {g.extents[order - 4], g.extents[order - 3], g.extents[order - 2],
+                            g.extents[order - 1]},
+                *const stride = g.stride + order - 4, height = out.extents[order - 4],
+                width = out.extents[order - 3];
   if constexpr (!std::is_same_v<T, bool>)
     detail::for_each_plane(call, extent[0] * extent[1] * extent[2] * extent[3], [&](index_t plane) {
       const T* const from = g.data<const T>() + element_offset(g.extents, g.stride, 0, order - 4, plane);
@@ -59,8 +61,8 @@ void fold_windows(const native_call& call) {
     });
 }
 
-/// in: x [..., H, W]; out: i64 [..., windows, windows], the position in H W of the first of the largest elements
-/// of a window, or of a NaN. v0 packs the size of a window, v1 the steps, v2 the padding.
+/// in: x [..., H, W]; out: i64 [..., windows, windows], the position in H W of the first of the largest
+/// elements of a window, or of a NaN. v0 packs the size of a window, v1 the steps, v2 the padding.
 template <class T>
 void arg_window_max(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
