@@ -57,7 +57,7 @@ int main() {
   expect(a == b, {0, 0, 0});
   expect(a != b, {1, 1, 1});
   //| (a > 0) & (a < 2) | (a > 0) & (a < 2) | (a > 0) & (a < 2) | (a > 0) && (a < 2)
-  expect(logical_and(a > 0, a < 2), {1, 0, 0});
+  expect((a > 0) & (a < 2), {1, 0, 0});
   //| (a > 0) \| (a < 2), ~(a > 0) | same | (a > 0) \| (a < 2), ~(a > 0) | (a > 0) \|\| (a < 2), !(a > 0)
   expect(logical_or(a > 0, a < 2), {1, 1, 1});
   expect(logical_not(a > 0), {0, 1, 0});

@@ -196,6 +196,17 @@ constexpr auto operator>(A a, B b) { return less(std::move(b), std::move(a)); }
 template <operand A, operand B> requires operands<A, B>
 constexpr auto operator>=(A a, B b) { return less_equal(std::move(b), std::move(a)); }
 
+/// logical_and, logical_or and logical_not of bools: PyTorch's `&`, `|` and `~`. There is no `&&` and `||`,
+/// which would not evaluate their right operand.
+template <operand A, operand B> requires operands<A, B>
+constexpr auto operator&(A a, B b) { return logical_and(std::move(a), std::move(b)); }
+template <operand A, operand B> requires operands<A, B>
+constexpr auto operator|(A a, B b) { return logical_or(std::move(a), std::move(b)); }
+template <operand A> requires operands<A>
+constexpr auto operator!(A a) { return logical_not(std::move(a)); }
+template <operand A> requires operands<A>
+constexpr auto operator~(A a) { return logical_not(std::move(a)); }
+
 /// Whether an element is neither infinite nor NaN; of integers and bool all are finite.
 template <expression A>
 constexpr auto isfinite(A a) { return std::move(a) * 0 == 0; }

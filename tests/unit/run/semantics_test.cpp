@@ -484,6 +484,20 @@ TEST_CASE("handles share elements and gradient, a clone neither") {
   CHECK(t(0) == 5);
 }
 
+TEST_CASE("bools: &, |, ! and ~ are the logical functions") {
+  const auto x = vector_of({-1, 0, 0.5, 1, 2, NaN});
+  const auto bits = [](const auto& e) {
+    std::string text;
+    for (std::int32_t b : eval(cast<std::int32_t>(e)).to_vector()) text += b ? '1' : '0';
+    return text;
+  };
+  CHECK(bits((x > 0) & (x < 2)) == "001100");
+  CHECK(bits((x < 0) | (x == 1)) == "100100");
+  CHECK(bits(!(x > 0)) == "110001");
+  CHECK(bits(~(x > 0)) == "110001");
+  CHECK(bits(((x > 0) & !(x > 1)) | (x != x)) == "001101");
+}
+
 TEST_CASE("random: copies of an expression are one draw, two calls are two") {
   const auto x = full<float>(extents<100>{}, 1.0f);
   const auto twice = [](auto e) { return eval(sum(abs(e - e))).item(); };
