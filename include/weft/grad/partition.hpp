@@ -93,13 +93,15 @@ constexpr sequence<int> values_between(const compute_graph& g, const sequence<in
 }
 
 /// Forward values of a joint graph that are saved for backward: those that forward writes, or only those of
-/// them that no element-wise op computes; none that is gathered from other ranks, which backward does again.
+/// them that no element-wise op computes; none that is gathered from other ranks or padded, which backward
+/// does again: the operand is in memory and smaller.
 constexpr sequence<int> saved_values(const compute_graph& joint, bool all_written = true) {
   sequence<int> cotangents;
   for (int i = 1; i < joint.outputs.size(); ++i)
     if (joint.outputs[i] >= 0) cotangents.push_back(joint.outputs[i]);
   return values_between(joint, {joint.outputs[0]}, cotangents, [&](const graph::node& n) {
-    return !detail::is_gather(n) && (all_written || n.op->kind != op::op_kind::elementwise);
+    return !detail::is_gather(n) && n.op != &graph::info_of<op::pad> &&
+           (all_written || n.op->kind != op::op_kind::elementwise);
   });
 }
 

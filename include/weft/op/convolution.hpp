@@ -375,8 +375,8 @@ constexpr auto windows(X x) {
 ///   conv2d<conv_options{.stride = 2, .padding = {1, 0}}>(x, weight)
 ///
 /// Computed as matrix products of the weight and a copy of all windows: C height width numbers for each
-/// element of the result's images, in memory during forward and again during backward. Backward keeps x, and
-/// its padded copy if there is padding.
+/// element of the result's images, in memory during forward and again during backward, for
+/// which x is kept.
 template <conv_options O = conv_options{}, expression X, expression W>
 constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
