@@ -25,4 +25,5 @@
 #include <weft/nn/sequential.hpp>
 #include <weft/nn/transformer.hpp>
 #include <weft/optim/optimizer.hpp>
+#include <weft/optim/rmsprop.hpp>
 #include <weft/optim/schedule.hpp>

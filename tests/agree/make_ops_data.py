@@ -303,3 +303,35 @@ for x in (torch.randn(2, 3, 11), torch.randn(1, 1, 3)):
     ops.case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), x=x)
     ops.case("avg_pool1d", lambda x: F.avg_pool1d(x, 3, stride=2, padding=1), x=x)
 ops.save("convolutions")
+
+# More optimizers and schedules.
+torch.manual_seed(4)
+ops = family()
+for name, make in {
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.02),
+        "rmsprop_momentum": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.9, momentum=0.8, weight_decay=0.1),
+        "rmsprop_centered": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.9, centered=True),
+        "rmsprop_both": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.9, centered=True, momentum=0.8),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+        "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.3, weight_decay=0.1, initial_accumulator_value=0.2)}.items():
+    for size in (1, 13, 60, 129):
+        start, gradients = torch.randn(size), torch.randn(5, size)
+        p = torch.nn.Parameter(start.clone())
+        optimizer, ends = make([p]), []
+        for g in gradients:
+            p.grad = g.clone()
+            optimizer.step()
+            ends.append(p.detach().clone())
+        number = ops.counts[name] = ops.counts.get(name, -1) + 1
+        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
+            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+for name, make in {"schedule_linear": lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=1, end_factor=0.1, total_iters=15),
+                   "schedule_final": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=19, eta_min=0.03)}.items():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler, rates = make(optimizer), []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
+ops.save("more_optimizers")

@@ -11,14 +11,18 @@ const io::stored_tensors& cases() {
   static const io::stored_tensors all = file("optimizers");
   return all;
 }
+const io::stored_tensors& more_cases() {
+  static const io::stored_tensors all = file("more_optimizers");
+  return all;
+}
 
 struct one_parameter {
   parameter<order1> weight;
 };
 
 template <class Optimizer>
-void steps_of(const char* name, const Optimizer& fresh) {
-  for_each_case(cases(), name, [&](const stored_case& c) {
+void steps_of(const char* name, const Optimizer& fresh, const io::stored_tensors& from = cases()) {
+  for_each_case(from, name, [&](const stored_case& c) {
     one_parameter model{c.variable<float, order1>("start")};
     const auto gradients = c.stored<float, order2>("gradients");
     tensor<float, order2> ends(gradients.extents());
@@ -47,6 +51,18 @@ TEST_CASE("Adam and AdamW") {
   steps_of("adamw", adamw{.lr = 0.01});
 }
 
+TEST_CASE("RMSprop and Adagrad") {
+  steps_of("rmsprop", rmsprop{.lr = 0.02}, more_cases());
+  steps_of("rmsprop_momentum", rmsprop{.lr = 0.02, .alpha = 0.9, .weight_decay = 0.1, .momentum = 0.8},
+           more_cases());
+  steps_of("rmsprop_centered", rmsprop{.lr = 0.02, .alpha = 0.9, .centered = true}, more_cases());
+  steps_of("rmsprop_both", rmsprop{.lr = 0.02, .alpha = 0.9, .momentum = 0.8, .centered = true},
+           more_cases());
+  steps_of("adagrad", adagrad{.lr = 0.1}, more_cases());
+  steps_of("adagrad_decay", adagrad{.lr = 0.1, .lr_decay = 0.3, .weight_decay = 0.1, .initial_sum = 0.2},
+           more_cases());
+}
+
 TEST_CASE("clipping by norm") {
   struct one_matrix {
     parameter<order2> weight;
@@ -61,13 +77,17 @@ TEST_CASE("clipping by norm") {
 }
 
 TEST_CASE("learning-rate schedules") {
-  const auto rates_of = [](const char* name, const schedule& rates) {
-    for_each_case(cases(), name, [&](const stored_case& c) {
+  const auto rates_of = [](const char* name, const schedule& rates,
+                           const io::stored_tensors& from = cases()) {
+    for_each_case(from, name, [&](const stored_case& c) {
       c.same(*generate<double>(order1{20}, [&](index_t s) { return rates.at(s); }).state(), "y", 1e-12, 0.1);
     });
   };
   using shape = schedule::shape;
   rates_of("schedule_step", {.kind = shape::step, .lr = 0.3, .every = 3, .gamma = 0.5});
   rates_of("schedule_cosine", {.kind = shape::cosine, .lr = 0.3, .steps = 19});
+  rates_of("schedule_linear", {.kind = shape::linear, .lr = 0.3, .steps = 15, .final_lr = 0.03},
+           more_cases());
+  rates_of("schedule_final", {.kind = shape::cosine, .lr = 0.3, .steps = 19, .final_lr = 0.03}, more_cases());
   rates_of("schedule_warmup", {.kind = shape::cosine, .lr = 0.3, .warmup = 5, .steps = 20});
 }
