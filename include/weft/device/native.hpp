@@ -84,6 +84,8 @@ enum class native_op : std::uint8_t {
   arg_extremum,
   argsort,
   cumsum,
+  cumprod,
+  linear_recurrence,
   uniform,
   checked_probability
 };

@@ -42,6 +42,10 @@ constexpr native_function native_function_of() {
     return &argsort<T>;
   } else if constexpr (Op == native_op::cumsum) {
     return &cumsum<T>;
+  } else if constexpr (Op == native_op::cumprod) {
+    return &cumprod<T>;
+  } else if constexpr (Op == native_op::linear_recurrence) {
+    if constexpr (std::is_floating_point_v<T>) return &linear_recurrence<T>;
   } else if constexpr (Op == native_op::uniform) {
     return &uniform<T>;
   } else if constexpr (Op == native_op::checked_probability) {

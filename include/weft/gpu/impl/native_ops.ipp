@@ -46,6 +46,8 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
     case native_op::arg_extremum: return {{arg_extremum_text, elements}};
     case native_op::argsort: return {{argsort_text, o.in[0].size()}};
     case native_op::cumsum: return {{cumsum_text, detail::lines_of_result(o)}};
+    case native_op::cumprod: return {{cumprod_text, detail::lines_of_result(o)}};
+    case native_op::linear_recurrence: return {{linear_recurrence_text, detail::lines_of_result(o)}};
     case native_op::uniform: return {{uniform_text, elements}};
     case native_op::checked_probability: return {{checked_probability_text, elements}};
     case native_op::attention: return attention_texts(o, limits);
