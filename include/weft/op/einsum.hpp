@@ -113,9 +113,9 @@ struct einsum : rule<2> {
     return result;
   }
 
-  /// A letter of one operand alone is summed first. If both have a letter that is summed, and one has a letter
-  /// of the result that the other does not have, this is a product of matrices, whose rows, columns and inner
-  /// dims are merged; otherwise of elements.
+  /// Letters of one operand alone are summed first. If both operands have a letter that is summed, and one has
+  /// a letter of the result that the other does not have, the rest is a product of matrices, into whose rows,
+  /// columns and inner dims letters are merged; otherwise one of elements.
   static constexpr auto value(const attributes& at, auto a, auto b) {
     einsum_letters of_a(at[0]), of_b(at[1]);
     const einsum_letters y(at[2]);
@@ -295,12 +295,12 @@ constexpr auto rearranged(X x) {
 /// Sums of products of two operands, as torch.einsum: einsum<"bij,bjk->bik">(a, b). Each letter, a to z or A
 /// to Z, is a dim; spaces are ignored. The result has the letters after ->, or without -> those that occur
 /// once, in alphabetical order; over all others products are summed. Both operands have one floating type; of
-/// bf16 and f16 sums are formed in f32, those of each operand alone and those of products, and rounded once
-/// each. A letter has one extent: static ones that differ do not compile, dynamic ones throw shape_error at
-/// evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result have at most six dims.
-/// Not supported, and refused at compile time: a letter twice in an operand (a diagonal), "...", more than two
-/// operands. Cost: that of the matmul, or of the product and sum, with which one writes the same; operands are
-/// copied only where several letters that are merged into one dim of a matrix do not lie side by side.
+/// bf16 and f16 sums are formed in f32 and rounded, over letters of one operand alone before the product, as
+/// in PyTorch. A letter has one extent: static ones that differ do not compile, dynamic ones throw shape_error
+/// at evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result have at most six dims.
+/// Not supported, and refused at compile time: a letter twice in one operand (a diagonal), and "...". Cost: as
+/// the matmul, or the product and sum, that one would write by hand; an operand is copied only if letters that
+/// become one dim of a matrix do not lie side by side.
 template <equation E, expression A, expression B>
 constexpr auto einsum(A a, B b) {
   using read = detail::checked_equation<E, A::static_shape.order, B::static_shape.order>;
@@ -310,8 +310,8 @@ constexpr auto einsum(A a, B b) {
                                                                                           std::move(b));
   }
 }
-/// The same for one operand of any type, its dims permuted and summed: einsum<"ij->ji">(x), einsum<"ij->">(x).
-/// A sum of integers or bool is f32, as that of `sum`.
+/// The same for one operand of any type, whose dims are permuted and summed: einsum<"ij->ji">(x). A sum of
+/// integers or bool is f32, as that of `sum`.
 template <equation E, expression X>
 constexpr auto einsum(X x) {
   using read = detail::checked_equation<E, X::static_shape.order>;

@@ -152,8 +152,8 @@ struct cumprod : rule<1> {
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     return cumsum::infer(dims, at, operands);
   }
-  /// Element k occurs in y[j] for all j >= k, or j > k, beside those before it and those between it and j; the
-  /// sum over j of g[j] and the latter is a recurrence. Nothing is divided, so elements may be 0.
+  /// Element k is a factor of y[j] for j >= k (j > k), beside those before it and those between it and j. The
+  /// sum over j of g[j] times the latter is a recurrence. Nothing is divided by elements, which may be 0.
   static constexpr auto vjp(auto g, auto y, auto x) {
     const index_t dim = y.attribute(0);
     const attributes other{{dim, 1}, 2};
@@ -172,7 +172,8 @@ namespace detail {
 template <index_t Dim, expression X>
 constexpr int dim_to_sort() {
   constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
-  static_assert(dim < order, "weft: sort, argsort, topk, cumsum, cumprod: the dim is out of range for this operand");
+  static_assert(dim < order,
+                "weft: sort, argsort, topk, cumsum, cumprod: the dim is out of range for this operand");
   return dim;
 }
 [[noreturn, gnu::cold]] inline void refuse_count(index_t k) {
