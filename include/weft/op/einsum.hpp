@@ -311,7 +311,7 @@ constexpr auto einsum(A a, B b) {
   }
 }
 /// The same for one operand of any type, whose dims are permuted and summed: einsum<"ij->ji">(x). A sum of
-/// integers or bool is f32, as that of `sum`.
+/// integers or bool is i64, as that of `sum`.
 template <equation E, expression X>
 constexpr auto einsum(X x) {
   using read = detail::checked_equation<E, X::static_shape.order>;
