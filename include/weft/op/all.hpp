@@ -39,9 +39,9 @@ struct all {
                        reduce_sum, reduce_max, reduce_min,              // instructions
                        leaf, argument, constant, extent_value, result,  // sources
                        reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten,
-                       unsqueeze, chunk, select,                                // movement
-                       contract, matmul, einsum, sum, mean, amax, amin, logsumexp,      // folds
-                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,  // activations
+                       unsqueeze, chunk, select,                                    // movement
+                       contract, matmul, einsum, sum, mean, amax, amin, logsumexp,  // folds
+                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,      // activations
                        checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum,
                        one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
                        attention, attention_backward,                          // by index, attention

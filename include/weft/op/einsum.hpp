@@ -113,9 +113,9 @@ struct einsum : rule<2> {
     return result;
   }
 
-  /// Letters of one operand alone are summed first. If both operands have a letter that is summed, and one has
-  /// a letter of the result that the other does not have, the rest is a product of matrices, into whose rows,
-  /// columns and inner dims letters are merged; otherwise one of elements.
+  /// Letters of one operand alone are summed first. If both operands have a letter that is summed, and one
+  /// has a letter of the result that the other does not have, the rest is a product of matrices, into whose
+  /// rows, columns and inner dims letters are merged; otherwise one of elements.
   static constexpr auto value(const attributes& at, auto a, auto b) {
     einsum_letters of_a(at[0]), of_b(at[1]);
     const einsum_letters y(at[2]);
@@ -137,8 +137,8 @@ struct einsum : rule<2> {
       std::swap(of_a, of_b);
       std::swap(rows, columns);
     }
-    const auto product = contract_of(matrices(a, of_a, batch, rows, inner),
-                                     matrices(b, of_b, batch, inner, columns));
+    const auto product =
+        contract_of(matrices(a, of_a, batch, rows, inner), matrices(b, of_b, batch, inner, columns));
     const einsum_letters all = batch + rows + columns;
     shape split;
     for (int i = 0; i < all.count; ++i) {
@@ -247,9 +247,9 @@ class equation_terms {
 
   bool formed_ = true, repeated_ = false, unknown_ = false;
   int operands_ = 1, numbers_ = 0;
-  int count_[3]{};                            // letters of the operands and of the result
-  op::einsum_letters letters_[3]{};           // the first ones
-  int number_['z' + 1]{}, uses_['z' + 1]{};   // in operands
+  int count_[3]{};                           // letters of the operands and of the result
+  op::einsum_letters letters_[3]{};          // the first ones
+  int number_['z' + 1]{}, uses_['z' + 1]{};  // in operands
 };
 
 /// The equation E for operands of these orders; what is wrong with it does not compile.
@@ -292,15 +292,15 @@ constexpr auto rearranged(X x) {
 }
 }  // namespace detail
 
-/// Sums of products of two operands, as torch.einsum: einsum<"bij,bjk->bik">(a, b). Each letter, a to z or A
-/// to Z, is a dim; spaces are ignored. The result has the letters after ->, or without -> those that occur
-/// once, in alphabetical order; over all others products are summed. Both operands have one floating type; of
-/// bf16 and f16 sums are formed in f32 and rounded, over letters of one operand alone before the product, as
-/// in PyTorch. A letter has one extent: static ones that differ do not compile, dynamic ones throw shape_error
-/// at evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result have at most six dims.
-/// Not supported, and refused at compile time: a letter twice in one operand (a diagonal), and "...". Cost: as
-/// the matmul, or the product and sum, that one would write by hand; an operand is copied only if letters that
-/// become one dim of a matrix do not lie side by side.
+/// Sums of products of two operands, as torch.einsum: einsum<"bij,bjk->bik">(a, b). Each letter, a to z or
+/// A to Z, is a dim; spaces are ignored. The result has the letters after ->, or without -> those that
+/// occur once, in alphabetical order; over all others products are summed. Both operands have one floating
+/// type; of bf16 and f16 sums are formed in f32 and rounded, over letters of one operand alone before the
+/// product, as in PyTorch. A letter has one extent: static ones that differ do not compile, dynamic ones
+/// throw shape_error at evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result
+/// have at most six dims. Not supported, and refused at compile time: a letter twice in one operand (a
+/// diagonal), and "...". Cost: as the matmul, or the product and sum, that one would write by hand; an
+/// operand is copied only if letters that become one dim of a matrix do not lie side by side.
 template <equation E, expression A, expression B>
 constexpr auto einsum(A a, B b) {
   using read = detail::checked_equation<E, A::static_shape.order, B::static_shape.order>;

@@ -180,6 +180,7 @@ TEST_CASE("einsum: no more products, copies and kernels than if written by hand"
   CHECK(by_letters(0x12, 0x23, 0x13, {2, {dyn, 5}}, {2, {dyn, 7}}) == product);  // ij,jk->ik
   CHECK(by_letters(0x12, 0x23, 0x31, square, {2, {5, 7}}) == product);           // ij,jk->ki
   CHECK(by_letters(0x12, 0x32, 0x13, square, {2, {7, 5}}) == product);           // ij,kj->ik
+  CHECK(by_letters(0x123, 0x34, 0x412, batch, {2, {5, 7}}) == product);          // abi,ic->cab
   CHECK(by_letters(0x123, 0x134, 0x124, batch, {3, {2, 5, 7}}) == product);      // bij,bjk->bik
   CHECK(by_letters(0x123, 0x34, 0x124, batch, {2, {5, 7}}) == product);          // bij,jk->bik
   CHECK(by_letters(0x1234, 0x345, 0x125, heads, {3, {3, 5, 7}}) == product);     // bthd,hde->bte

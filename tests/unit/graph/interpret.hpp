@@ -358,7 +358,7 @@ inline array recurrence(const array& a, const array& b, const std::vector<index_
   return filled(extents, [&](position p) {
     const index_t own = p[dim], step = at[1] ? -1 : 1;
     double y = 0;
-    for (p[dim] = at[1] ? extents[dim] - 1 : 0; ; p[dim] += step) {
+    for (p[dim] = at[1] ? extents[dim] - 1 : 0;; p[dim] += step) {
       y += element(b, p);
       if (p[dim] == own) return y;
       position factor = p;

@@ -91,8 +91,7 @@ void run_along(const native_call& call, bool backwards, running<T> start, F next
       if constexpr (is_floating(dtype_of<T>))
         out.data<T>()[at] = static_cast<T>(static_cast<number>(next(total, static_cast<number>(v))));
       else
-        out.data<std::int64_t>()[at] =
-            static_cast<std::int64_t>(next(total, static_cast<std::uint64_t>(v)));
+        out.data<std::int64_t>()[at] = static_cast<std::int64_t>(next(total, static_cast<std::uint64_t>(v)));
     }
   });
 }
