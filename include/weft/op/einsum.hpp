@@ -300,7 +300,8 @@ constexpr auto rearranged(X x) {
 /// throw shape_error at evaluation; unlike in PyTorch an extent of 1 is not repeated. Operands and result
 /// have at most six dims. Not supported, and refused at compile time: a letter twice in one operand (a
 /// diagonal), and "...". Cost: as the matmul, or the product and sum, that one would write by hand; an
-/// operand is copied only if letters that become one dim of a matrix do not lie side by side.
+/// operand or the result is copied only where letters that become one dim of a matrix do not lie side by
+/// side in one order, or the result's are mixed.
 template <equation E, expression A, expression B>
 constexpr auto einsum(A a, B b) {
   using read = detail::checked_equation<E, A::static_shape.order, B::static_shape.order>;
