@@ -557,6 +557,54 @@ array matmul(const call& c) {
   });
   return out;
 }
+/// Sums of products over all letters; the digits of v0, v1 and v2 are those of the operands and the result.
+array einsum(const call& c) {
+  const auto digit = [&](int tensor, int d, int order) {
+    return static_cast<std::size_t>(c.at[tensor] >> 4 * (order - 1 - d) & 15);
+  };
+  constexpr int most = 15;
+  std::array<index_t, most + 1> extent;
+  extent.fill(-1);
+  for (int k = 0; k < 2; ++k) {
+    const shape& s = c.operands[static_cast<std::size_t>(k)].extents;
+    for (int d = 0; d < s.order; ++d) {
+      index_t& e = extent[digit(k, d, s.order)];
+      require(c, e < 0 || e == s[d], "extents of a letter differ");
+      e = s[d];
+    }
+  }
+  shape to;
+  while (c.at[2] >> 4 * to.order) to.append(1);
+  std::vector<std::size_t> letters;  // those of the result, then the others
+  for (int d = 0; d < to.order; ++d) letters.push_back(digit(2, d, to.order));
+  for (std::size_t l = 0; l < extent.size(); ++l)
+    if (extent[l] >= 0 && std::count(letters.begin(), letters.end(), l) == 0) letters.push_back(l);
+  for (int d = 0; d < to.order; ++d) to[d] = extent[letters[static_cast<std::size_t>(d)]];
+  std::array<index_t, most + 1> at{};
+  const auto factor = [&](int k) {
+    const array& x = c.operands[static_cast<std::size_t>(k)];
+    position p{};
+    for (int d = 0; d < x.extents.order; ++d)
+      p[static_cast<std::size_t>(d)] = at[digit(k, d, x.extents.order)];
+    return x.number(element_at(x.extents, p));
+  };
+  const std::function<double(std::size_t)> sum = [&](std::size_t from) {
+    if (from == letters.size()) return factor(0) * factor(1);
+    double total = 0;
+    for (index_t i = 0; i < extent[letters[from]]; ++i) {
+      at[letters[from]] = i;
+      total += sum(from + 1);
+    }
+    return total;
+  };
+  array out = zeros(c.operands[0].type, to);
+  for_each(to, [&](const position& p) {
+    for (int d = 0; d < to.order; ++d)
+      at[letters[static_cast<std::size_t>(d)]] = p[static_cast<std::size_t>(d)];
+    store(c, out, element_at(to, p), sum(static_cast<std::size_t>(to.order)));
+  });
+  return out;
+}
 
 // Windows over the last two dims; an attribute packs a number for the height and one for the width.
 
@@ -877,6 +925,50 @@ array cumsum(const call& c) {
   });
   return out;
 }
+/// Products of the elements up to each position along dim v0, or before it (v1).
+array cumprod(const call& c) {
+  const array& x = c.operands[0];
+  const int along = dim(c, c.at[0], x.extents.order);
+  array out = zeros(x.floating() ? x.type : dtype::i64, x.extents);
+  for_each(x.extents, [&](const position& p) {
+    double total = 1;
+    std::uint64_t whole = 1;
+    const index_t end = p[static_cast<std::size_t>(along)] + (c.at[1] ? 0 : 1);
+    for (index_t i = 0; i < end; ++i) {
+      position from = p;
+      from[static_cast<std::size_t>(along)] = i;
+      const index_t at = element_at(x.extents, from);
+      if (x.floating()) total *= x.number(at);
+      else whole *= bits(x.i[static_cast<std::size_t>(at)]);
+    }
+    if (x.floating()) store(c, out, element_at(x.extents, p), total);
+    else store(out, element_at(x.extents, p), wrapping(whole));
+  });
+  return out;
+}
+/// The sum over all positions j along dim v0 up to the own one, i, of b[j] a[j + 1] ... a[i]; or over those
+/// from it on, of b[j] a[i + 1] ... a[j] (v1).
+array linear_recurrence(const call& c) {
+  const array &a = c.operands[0], &b = c.operands[1];
+  const int along = dim(c, c.at[0], a.extents.order);
+  array out = zeros(a.type, a.extents);
+  for_each(a.extents, [&](const position& p) {
+    const index_t own = p[static_cast<std::size_t>(along)];
+    const auto element = [&](const array& of, index_t i) {
+      position from = p;
+      from[static_cast<std::size_t>(along)] = i;
+      return of.number(element_at(of.extents, from));
+    };
+    double total = 0;
+    for (index_t j = c.at[1] ? own : 0; j < (c.at[1] ? a.extents[along] : own + 1); ++j) {
+      double product = element(b, j);
+      for (index_t i = std::min(own, j) + 1; i <= std::max(own, j); ++i) product *= element(a, i);
+      total += product;
+    }
+    store(c, out, element_at(a.extents, p), total);
+  });
+  return out;
+}
 array one_hot(const call& c) {
   const array& index = indices(c, 0);
   shape to = index.extents;
@@ -1026,6 +1118,7 @@ constexpr definition definitions[] = {
     {"flatten", flatten},
     {"chunk", chunk},
     {"matmul", matmul},
+    {"einsum", einsum},
     {"sum", sum},
     {"mean", mean},
     {"amax", [](const call& c) { return extremum(c, false); }},
@@ -1047,6 +1140,8 @@ constexpr definition definitions[] = {
     {"sort", sort},
     {"topk", sort},
     {"cumsum", cumsum},
+    {"cumprod", cumprod},
+    {"linear_recurrence", linear_recurrence},
     {"one_hot", one_hot},
     {"attention", attention},
     {"windows", windows},

@@ -32,6 +32,8 @@ int main() {
   expect(indices, {2, 1, 2, 1});
   //| x.cumsum(1) | x.cumsum(1) | x.cumsum(1) | -
   expect(cumsum<1>(x), {1, 3, 6, 4, 9, 15});
+  //| x.cumprod(1) | x.cumprod(1) | x.cumprod(1) | -
+  expect(cumprod<1>(x), {1, 2, 6, 4, 20, 120});
   //| x.logsumexp(1) | x.logsumexp(1) | - | -
   expect(logsumexp(x, dims<1>), {3.40761, 6.40761});
   //| x.var(1, correction=0) | x.var(1, 0) | x.var(1) | -
@@ -53,6 +55,8 @@ int main() {
   expect(unsqueeze<1>(v) * v, {1, 0, 2, 0, 0, 0, 2, 0, 4});
   //| many @ x.T | torch::matmul(many, x.t()) | many @ x.T | -
   expect(matmul(many, transpose(x)), {6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15, 6, 15});
+  //| torch.einsum("ij,kj->ik", x, x) | torch::einsum("ij,kj->ik", {x, x}) | np.einsum("ij,kj->ik", x, x) | - | einsum<"ij,kj->ik">(x, x)
+  expect(einsum<"ij,kj->ik">(x, x), {14, 32, 32, 77});
   //| v[index] | v.index({index}) | v[index] | v(index)
   expect(index_select<0>(v, index), {2, 1});
   //| x.index_select(1, index) | x.index_select(1, index) | x[:, index] | x(all, index)

@@ -335,3 +335,35 @@ for name, make in {"schedule_linear": lambda o: torch.optim.lr_scheduler.LinearL
         scheduler.step()
     ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
 ops.save("more_optimizers")
+
+# Running products: with zeros, one and several in a line, and of integers.
+torch.manual_seed(4)
+ops = family()
+for shape in shapes:
+    for dim in range(3):
+        x = torch.randn(shape)
+        for name, step in ("apart", 0), ("zeros", 4):
+            if step:
+                x.view(-1)[1::step] = 0.0
+                x.view(-1)[3::2 * step] = -0.0
+            ops.case(f"cumprod_{name}_{dim}", lambda x: torch.cumprod(x, dim), x=x)
+for t, dtype in {**types, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}.items():
+    whole = torch.randint(-3, 4, (3, 5, 7))
+    ops.case(f"cumprod_{t}", lambda x: torch.cumprod(x, 1), differentiated=dtype.is_floating_point,
+             x=whole.abs().to(dtype) if t == "u8" else whole.to(dtype))
+
+# Equations: extents of letters in turn, among them 0 and 1.
+two = ["ij,jk->ik", "ij,jk", "ij,kj->ki", "bij,bjk->bik", "ibj,bjk->kbi", "bthd,bshd->bhts", "bthd,hde->bte", "ijk,kjl->li", "ij,j->i", "j,ij->i",
+       "ij,k->ki", "bi,ib->b", "ij,ij->", "ij,ji->ij", "ijk,jl->ki", "ac,cB", ", i -> i", "abcd,ce->abed"]
+one = ["ijk->kij", "ijk->ki", "ijk->", "kji", "ijk->ijk"]
+for extents in [(2, 3, 5, 7), (1, 4, 1, 6), (3, 0, 2, 5), (5, 1, 13, 2)]:
+    for number, equation in enumerate(one + two):
+        size = {}
+        for letter in filter(str.isalpha, equation):
+            size.setdefault(letter, extents[len(size) % len(extents)])
+        terms = equation.replace(" ", "").split("->")[0].split(",")
+        operands = {name: torch.randn([size[letter] for letter in term]) for name, term in zip("ab", terms)}
+        ops.case(f"einsum_{number}", lambda *x: torch.einsum(equation, *x), **operands)
+for t, dtype in types.items():
+    ops.case(f"einsum_{t}", lambda a, b: torch.einsum("bij,jk->bik", a, b), a=torch.randn(2, 3, 17).to(dtype), b=torch.randn(17, 5).to(dtype))
+ops.save("products")

@@ -267,6 +267,8 @@ TEST_CASE("every element-wise op is what its definition says, on every device") 
 
 TEST_CASE("rows, columns and products, with their gradients") {
   check_with_gradients([](auto x, auto w) { return softmax(matmul(x, w)); });
+  check_with_gradients([](auto x, auto w) { return einsum<"ij,jk->kij">(x, w); });
+  check_with_gradients([](auto x, auto w) { return einsum<"ij,jk->ki">(x, w); });
   check_with_gradients([](auto x, auto w) { return gelu(matmul(exp(x * 0.1f), w) + 1.0f); });
   check_with_gradients([](auto x, auto w) {
     return layer_norm(matmul(x, w), slice<0, 0, 7>(sum(x, dims<0>)), sum(w, dims<0>));
@@ -415,6 +417,10 @@ TEST_CASE("windows, convolutions and pooling, with their gradients, and of every
 TEST_CASE("sorting and running sums, of every type, with their gradients") {
   check_with_gradients([](auto x, auto) { return sort<0, descending>(x) * cumsum<1>(x); });
   check_with_gradients([](auto x, auto) { return topk<1, 3>(x).values; });
+  check_with_gradients([](auto x, auto) { return cumprod<1>(x); });
+  check_with_gradients([](auto x, auto) {
+    return apply<op::linear_recurrence, attr<0, 0>>(transpose(x), transpose(x * 0.5f));
+  });
   const auto of_type = [&]<class T>(T) {
     const auto numbers = [](const device& d) {
       return generate<T>(
@@ -432,7 +438,9 @@ TEST_CASE("sorting and running sums, of every type, with their gradients") {
                     f(argsort<1, descending>(transpose(x))),
                     f(topk<1, smallest>(x, 3).indices),
                     f(topk<0, 2>(x).values),
-                    f(cumsum<0>(x))};
+                    f(cumsum<0>(x)),
+                    f(cumprod<0>(x)),
+                    f(cumprod<1>(transpose(x)))};
     };
     std::vector<expectation> expected;
     for (const auto& v : all(here, [](const auto& e) { return oracle::value(e); })) expected.push_back(v);

@@ -115,6 +115,8 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(topk<1, smallest>(table, 2).values), table));
   CHECK(derivable(weighed(cumsum<0>(table)), table));
   CHECK(derivable(weighed(cumsum<1>(table * table)), table));
+  CHECK(derivable(weighed(cumprod<0>(table)), table));
+  CHECK(derivable(weighed(cumprod<1>(table + 0.5)), table));
   using heads = extents<2, 9, 2, 3>;
   auto q = variable<double, heads>(randn<double>(heads{})),
        k = variable<double, heads>(randn<double>(heads{}, {.seed = 1})),
@@ -145,6 +147,56 @@ TEST_CASE("second derivatives of softmax, norms, matmul, cross-entropy") {
   CHECK(second([](auto v) { return weighed(rms_norm(v, 2.0 * sum(v, dims<0>))); }));
   auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, 1, 0});
   CHECK(second([&](auto v) { return cross_entropy(v, labels); }));
+}
+
+TEST_CASE("running products, also of zeros, and recurrences: twice and three times") {
+  auto x = matrix(
+      from(extents<dyn, dyn>{3, 4}, std::vector<double>{1, 0, 1.5, -0.5, 0, 0, 1.5, 1, 0.5, 1.2, -1, 0}));
+  auto a = numbers(3, 4, 1), c = numbers(3, 4, 2);
+  constexpr double within = 1e-4;  // second differences of long products are no more exact
+  CHECK(derivable(weighed(cumprod<1>(x)), x));
+  CHECK(derivable(weighed(cumprod<0>(x)), x));
+  CHECK(twice_derivable([](auto v) { return weighed(cumprod<1>(v)); }, x, c, x, within));
+  CHECK(twice_derivable([](auto v) { return weighed(cumprod<0>(v)); }, x, c, x, within));
+  const auto of_both = [&]<index_t Before, index_t FromEnd>(attr<Before, FromEnd>) {
+    const auto before = [](auto v) { return weighed(apply<op::cumprod, attr<1, Before>>(v)); };
+    CHECK(derivable(before(x), x));
+    CHECK(twice_derivable(before, x, c, x, within));
+    const auto in_a = [&](auto v) { return weighed(apply<op::linear_recurrence, attr<1, FromEnd>>(v, a)); };
+    const auto in_b = [&](auto v) { return weighed(apply<op::linear_recurrence, attr<1, FromEnd>>(x, v)); };
+    CHECK(derivable(in_a(x), x));
+    CHECK(derivable(in_b(a), a));
+    CHECK(twice_derivable(in_a, x, c, x, within));
+    CHECK(twice_derivable(in_a, x, c, a, within));
+    CHECK(twice_derivable(in_b, a, c, a, within));
+  };
+  of_both(attr<0, 0>());
+  of_both(attr<1, 1>());
+  // The derivative of x y z in z, and of that in x, is y; its gradient is (0, 1, 0).
+  auto v = from(extents<3>{}, std::vector<double>{0, 5, 0});
+  const auto last = [](auto t) { return sum(slice<0, 2, 3>(cumprod<0>(t))); };
+  const auto in = [](auto f, auto at) { return [=](auto t) { return sum(grad(f, t) * at); }; };
+  auto first = from(extents<3>{}, std::vector<double>{1, 0, 0});
+  auto third = from(extents<3>{}, std::vector<double>{0, 0, 1});
+  CHECK(eval(grad(in(in(last, third), first), v)).to_vector() == std::vector<double>{0, 1, 0});
+}
+
+TEST_CASE("equations: products of matrices and of elements, once and twice") {
+  auto a = numbers(3, 4), b = numbers(4, 5, 1), c = numbers(3, 4, 2);
+  auto t = variable<double, extents<2, 3, 4>>(randn<double>(extents<2, 3, 4>{}));
+  auto u = variable<double, extents<4, dyn, 5>>(randn<double>(extents<4, dyn, 5>{3}, {.seed = 5}));
+  CHECK(derivable(weighed(einsum<"ij,jk->ki">(a, b)), a));
+  CHECK(derivable(weighed(einsum<"ij,jk->ki">(a, b)), b));
+  CHECK(derivable(weighed(einsum<"bij,jik->bk">(t, u)), t));
+  CHECK(derivable(weighed(einsum<"bij,jik->bk">(t, u)), u));
+  CHECK(derivable(weighed(einsum<"bij,jik->ikb">(t, u)), t));
+  CHECK(derivable(weighed(einsum<"bij,jik->ikb">(t, u)), u));
+  CHECK(derivable(weighed(einsum<"ij,jk->jk">(a, b)), a));
+  CHECK(derivable(weighed(einsum<"ij,ij->i">(a, c * a)), a));
+  CHECK(derivable(weighed(einsum<"bij->jb">(t)), t));
+  CHECK(twice_derivable([&](auto v) { return weighed(einsum<"ij,jk->ki">(v, b)); }, a, c, a));
+  CHECK(twice_derivable([&](auto v) { return weighed(einsum<"ij,jk->ki">(v, b)); }, a, c, b));
+  CHECK(twice_derivable([](auto v) { return weighed(einsum<"ij,ik->jk">(v, v * v)); }, a, c, a));
 }
 
 TEST_CASE("products with derivatives: vjp, jvp, hvp, and a third derivative") {

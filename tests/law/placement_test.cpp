@@ -236,6 +236,8 @@ TEST_CASE("products") {
   on<var<4, 5>, var<3, 5>>("transposed", {6, 18, 616},
                            [](auto x, auto w) { return matmul(x, transpose(w)); });
   on<var<3, 4, 2>, var<3, 2, 5>>("batches", {7, 21, 1392}, [](auto x, auto y) { return matmul(x, y); });
+  on<var<2, 3, 4>, var<4, 5>>("rows of a batch, by an equation", {9, 25, 1712},
+                              [](auto x, auto w) { return einsum<"bij,jk->bik">(x, w); });
 }
 
 TEST_CASE("look-ups: rows of other ranks are zeros") {
@@ -249,6 +251,10 @@ TEST_CASE("look-ups: rows of other ranks are zeros") {
   on<var<4, 5>>("sort", {4, 12, 0}, [](auto x) { return sort<1>(x); });
   on<var<4, 5>>("topk", {4, 12, 0}, [](auto x) { return topk<1, 2>(x).values; });
   on<var<4, 5>>("cumsum", {4, 12, 0}, [](auto x) { return cumsum<1>(x) * 2.0f; });
+  on<var<4, 5>>("cumprod", {4, 12, 0}, [](auto x) { return cumprod<1>(x) * 2.0f; });
+  on<var<4, 5>, var<4, 5>>("recurrence", {6, 16, 0}, [](auto x, auto y) {
+    return apply<op::linear_recurrence, attr<1, 0>>(x, y) * 2.0f;
+  });
   on<data<std::int32_t, 5>, var<5, 3>>("one_hot", {4, 12, 0},
                                        [](auto i, auto x) { return one_hot<3>(i) * x; });
 }

@@ -851,6 +851,55 @@ class Matmul(Op):
 
 
 @register
+class Einsum(Op):
+    """One or two operands; a letter stands for each dim, capital ones too, and the result has some in any order."""
+    name = "einsum"
+
+    def propose(self, g):
+        x = g.pick(lambda v: v.floating() and v.largest() < 50 and v.order() <= 4)
+        v = g.value(x)
+        names = g.rng.sample("abcdefgXYZ", 10)
+        first, rest = names[:v.order()], names[v.order():]
+        terms, operands = ["".join(first)], [x]
+        if g.rng.random() < 0.8:
+            shared = [d for d in range(v.order()) if g.rng.random() < 0.6]
+            g.rng.shuffle(shared)
+            dims = [(first[d], v.dims[d] if g.rng.random() < 0.6 else Dim(v.dims[d].size, not v.dims[d].static)) for d in shared]
+            for letter in rest[:g.rng.choice((0, 1, 1, 2))]:
+                dims.insert(g.rng.randint(0, len(dims)), (letter, g.dim(7)))
+            terms.append("".join(letter for letter, _ in dims))
+            operands.append(g.leaf_like(tuple(d for _, d in dims), v.type))
+        letters = sorted(set("".join(terms)))
+        both = [c for c in letters if all(c in t for t in terms)] if len(terms) == 2 else []
+        alone = 0.15 if v.type in ("f64", "f32") or len(terms) == 1 else 0.0  # narrow sums of one operand are rounded
+        kept = [c for c in letters if g.rng.random() >= (0.7 if c in both else alone)]
+        g.rng.shuffle(kept)
+        result = None if sorted(kept) == [c for c in letters if c not in both] and g.rng.random() < 0.5 else "".join(kept)
+        return operands, {"terms": terms, "result": result}
+
+    def infer(self, p, *operands):
+        size = {}
+        for term, x in zip(p["terms"], operands):
+            need(len(term) == x.order() and x.floating() and x.type == operands[0].type)
+            for letter, d in zip(term, x.dims):
+                size[letter] = unify(size[letter], d) if letter in size else d
+        once = [c for c in sorted(size) if sum(c in t for t in p["terms"]) == 1]
+        kept = once if p["result"] is None else p["result"]
+        if len(operands) == 2 and operands[0].type in ("bf16", "f16"):
+            need(set(once) <= set(kept))
+        count = math.prod(d.size for letter, d in size.items() if letter not in kept)
+        low, high = (operands[0].low, operands[0].high) if len(operands) == 1 else products(
+            operands[0].low, operands[0].high, operands[1].low, operands[1].high)
+        need(len(kept) <= MAX_ORDER)
+        return settled(Value(operands[0].type, tuple(size[c] for c in kept), min(low, low * count), max(high, high * count),
+                             all(x.exact for x in operands), any(x.special for x in operands)))
+
+    def text(self, p, *names):
+        arrow = "" if p["result"] is None else "->" + p["result"]
+        return f'einsum<"{",".join(p["terms"])}{arrow}">({", ".join(names)})'
+
+
+@register
 class Softmax(Op):
     name = "softmax"
 
@@ -982,6 +1031,7 @@ class PairLoss(Op):
             high = 2 * x.largest() + 1
         else:
             high = (x.largest() + y.largest())**2
+        need(x.order() == y.order() and all(a.size == b.size for a, b in zip(x.dims, y.dims)))
         return reduced(p, Value(x.type, broadcast(x, y), -high if p["op"] != "mse_loss" else 0.0, high))
 
     def text(self, p, x, y):
@@ -1264,6 +1314,26 @@ class Convolution(Op):
         return f"conv2d<conv_options{{{fields}, .groups = {p['groups']}}}>({x}, {w})"
 
 
+@register
+class Cumprod(Op):
+    name = "cumprod"
+
+    def propose(self, g):
+        x = g.pick(lambda v: v.order() > 0 and not v.special)
+        return [x], {"dim": g.rng.randrange(g.value(x).order())}
+
+    def infer(self, p, x):
+        need(p["dim"] < x.order() and not x.special)
+        limit = max(x.largest(), 1.0) ** max(x.dims[p["dim"]].size, 1)
+        if not x.floating():
+            limit = min(limit, 2.0**63)
+        low = 0 if x.low >= 0 else -limit
+        return settled(x.like(low=low, high=limit, type=x.type if x.floating() else "i64"))
+
+    def text(self, p, x):
+        return f"cumprod<{p['dim']}>({x})"
+
+
 # ---------------------------------------------------------------------------------------------------- refusals
 
 class Refusal(Op):
@@ -1402,9 +1472,9 @@ MOVES = ("reshape", "reshape", "permute", "transpose", "expand", "slice", "slice
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "number", "number", "where", "reduce", "reduce")
 
 ROWS = ("matmul", "matmul", "matmul", "softmax", "softmax", "norm", "norm", "cross_entropy", "pair_loss", "embedding", "gather",
-        "scatter_add", "index_select", "attention", "cast", "cumsum")
+        "scatter_add", "index_select", "attention", "cast", "cumsum", "cumprod", "einsum", "einsum")
 TYPED = ("cast", "cast", "cast", "compare", "compare", "logic", "one_hot", "arg", "arg", "floor", "round", "sign", "reduce", "scatter_add",
-         "order", "order", "cumsum")
+         "order", "order", "cumsum", "cumprod")
 
 
 class Generator:

@@ -116,6 +116,42 @@ inline constexpr const char* cumsum_text = R"(
       out0_store(to + i * out0_stride(dim), sum);
     })";
 
+/// Each item is a line.
+inline constexpr const char* cumprod_text = R"(
+    int dim = (int)attribute(0);
+    long rest = item, at = 0, to = 0;
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      at += rest % in0_extent(d) * in0_stride(d);
+      to += rest % in0_extent(d) * out0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_t product = 1;
+    for (long i = 0; i < in0_extent(dim); ++i) {
+      out0_t before = product;
+      product *= in0_load(at + i * in0_stride(dim));
+      out0_store(to + i * out0_stride(dim), attribute(1) ? before : product);
+    })";
+
+/// Each item is a line.
+inline constexpr const char* linear_recurrence_text = R"(
+    int dim = (int)attribute(0), from_end = attribute(1) != 0;
+    long rest = item, factor = 0, summand = 0, to = 0;
+    for (int d = in0_order; d-- > 0;) {
+      if (d == dim) continue;
+      factor += rest % in0_extent(d) * in0_stride(d);
+      summand += rest % in0_extent(d) * in1_stride(d);
+      to += rest % in0_extent(d) * out0_stride(d);
+      rest /= in0_extent(d);
+    }
+    out0_t y = 0;
+    for (long n = 0; n < in0_extent(dim); ++n) {
+      long i = from_end ? in0_extent(dim) - 1 - n : n;
+      if (n) y *= in0_load(factor + (i + from_end) * in0_stride(dim));
+      y += in1_load(summand + i * in1_stride(dim));
+      out0_store(to + i * out0_stride(dim), y);
+    })";
+
 /// Each item is an element.
 inline constexpr const char* uniform_text = R"(
     uint bits = philox_word(mix(random, attribute(0)), item);

@@ -10,6 +10,7 @@
 #include <weft/op/contraction.hpp>
 #include <weft/op/convolution.hpp>
 #include <weft/op/reduce.hpp>
+#include <weft/op/einsum.hpp>
 #include <weft/op/normalization.hpp>
 #include <weft/op/loss.hpp>
 #include <weft/op/attention.hpp>
@@ -39,11 +40,11 @@ struct all {
                        reduce_sum, reduce_max, reduce_min,              // instructions
                        leaf, argument, constant, extent_value, result,  // sources
                        reshape, permute, expand, slice, flip, detach, pad, concat, unflatten, flatten,
-                       unsqueeze, chunk, select,                                // movement
-                       contract, matmul, sum, mean, amax, amin, logsumexp,      // folds
-                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,  // activations
+                       unsqueeze, chunk, select,                                    // movement
+                       contract, matmul, einsum, sum, mean, amax, amin, logsumexp,  // folds
+                       relu, sigmoid, silu, gelu, gelu_tanh, softplus, square,      // activations
                        checked_index, index_select, index_add, gather, scatter_sum, scatter_add, arg_extremum,
-                       one_hot, argsort, argtopk, sort, topk, cumsum,          // orders
+                       one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
                        attention, attention_backward,                          // by index, attention
                        softmax, log_softmax, standardize, rms_standardize,     // rows
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses

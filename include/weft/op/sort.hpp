@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sorting, the largest elements, and running sums along a dim.
+// Sorting, the largest elements, and running sums and products along a dim.
 //
 //   auto order = argsort<1>(x);                          // positions, i64
 //   auto [values, indices] = topk<-1, 2>(shared(x));     // the two largest of each row, and where they are
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <weft/op/index.hpp>
+#include <weft/op/join.hpp>
 
 namespace weft {
 
@@ -105,6 +106,64 @@ struct cumsum : rule<1> {
   }
 };
 
+namespace detail {
+/// y[i] = x[i + by] along dim v, 0 where x has no such element; `by` is 1 or -1.
+constexpr auto shifted(auto x, index_t dim, int by) {
+  auto& dims = x.owner->dims;
+  const index_t size = x.extents()[static_cast<int>(dim)], first = by > 0;
+  const attributes at{{dim, by < 0, dims.add(size, 1), 1}, 4};
+  return slice_dim(x.owner->template apply<pad>(at, x), static_cast<int>(dim), first, dims.add(size, first));
+}
+}  // namespace detail
+
+/// Along dim v0, with operands a and b: y[i] = a[i] y[i - 1] + b[i] from y[0] = b[0] on. If v1 is 1 the
+/// transposed function of b, from the other end: y[i] = a[i + 1] y[i + 1] + b[i].
+struct linear_recurrence : rule<2> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
+  static constexpr auto name = "linear_recurrence";
+  static constexpr auto divides = "A! A! -> A!";
+  static constexpr native_code code{.op = native_op::linear_recurrence};
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    const shape &a = operands[0].extents, &b = operands[1].extents;
+    inferred result{a.order == b.order, operands[0],
+                    operands[0].type == operands[1].type && is_floating(operands[0].type)};
+    for (int i = 0; result.holds && i < a.order; ++i)
+      result.holds = dims.unify(a[i], b[i], result.value.extents[i]);
+    return result;
+  }
+  static constexpr auto vjp(auto g, auto y, auto a, auto) {
+    const index_t dim = y.attribute(0), from_end = y.attribute(1);
+    const auto of_b = g.owner->template apply<linear_recurrence>(attributes{{dim, !from_end}, 2}, a, g);
+    return std::array{from_end ? y * detail::shifted(of_b, dim, -1) : of_b * detail::shifted(y, dim, -1),
+                      of_b};
+  }
+};
+
+/// The products of the elements up to each position along dim v0, of those before it if v1 is 1.
+struct cumprod : rule<1> {
+  static constexpr auto kind = op_kind::native;
+  static constexpr bool widens = true;
+  static constexpr auto name = "cumprod";
+  static constexpr auto divides = "A! -> A!";
+  static constexpr native_code code{.op = native_op::cumprod};
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    return cumsum::infer(dims, at, operands);
+  }
+  /// Element k is a factor of y[j] for j >= k (j > k), beside those before it and those between it and j. The
+  /// sum over j of g[j] times the latter is a recurrence. Nothing is divided by elements, which may be 0.
+  static constexpr auto vjp(auto g, auto y, auto x) {
+    const index_t dim = y.attribute(0);
+    const attributes other{{dim, 1}, 2};
+    if (y.attribute(1))
+      return y * g.owner->template apply<linear_recurrence>(other, x, detail::shifted(g, dim, 1));
+    return g.owner->template apply<cumprod>(other, x) *
+           g.owner->template apply<linear_recurrence>(other, x, g);
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -113,7 +172,8 @@ namespace detail {
 template <index_t Dim, expression X>
 constexpr int dim_to_sort() {
   constexpr int order = X::static_shape.order, dim = normalized_dim(Dim, order);
-  static_assert(dim < order, "weft: sort, argsort, topk, cumsum: the dim is out of range for this operand");
+  static_assert(dim < order,
+                "weft: sort, argsort, topk, cumsum, cumprod: the dim is out of range for this operand");
   return dim;
 }
 [[noreturn, gnu::cold]] inline void refuse_count(index_t k) {
@@ -174,6 +234,14 @@ constexpr auto topk(X x, index_t k) {
 template <index_t Dim, expression X>
 constexpr auto cumsum(X x) {
   return apply<op::cumsum, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));
+}
+
+/// The products of the elements up to each position along dim Dim, itself included, as torch.cumprod.
+/// Floating types are kept (bf16 and f16 are multiplied in a wider type); integers and bool become i64.
+/// Differentiable any number of times, also where elements are 0; a derivative takes two more passes.
+template <index_t Dim, expression X>
+constexpr auto cumprod(X x) {
+  return apply<op::cumprod, attr<detail::dim_to_sort<Dim, X>(), 0>>(std::move(x));
 }
 
 }  // namespace weft

@@ -151,6 +151,50 @@ TEST_CASE("views: an output that is a computed value reshaped is that value's me
   CHECK(p.values[p.operands[p.steps[0].first_operand + p.steps[0].inputs]].output == 0);
 }
 
+namespace {
+/// What a graph of two operands is executed as.
+struct execution {
+  int products = 0, copies = 0, steps = 0;
+  bool operator==(const execution&) const = default;
+};
+template <class F>
+execution execution_of(const shape& a, const shape& b, F f) {
+  compute_graph g;
+  const value x = g.leaf({dtype::f32, a}, leaf_role::untracked),
+              y = g.leaf({dtype::f32, b}, leaf_role::untracked);
+  g.outputs = {f(x, y).id};
+  g = graph::with_legal_views(graph::with_transposed_products(graph::expanded(g)));
+  return {count(g, info_of<op::contract>), count(g, info_of<op::contiguous>),
+          lower::make_plan(g).steps.size()};
+}
+/// By the numbers of the letters of both operands and of the result.
+execution by_letters(index_t of_a, index_t of_b, index_t of_result, const shape& a, const shape& b) {
+  const attributes at{{of_a, of_b, of_result}, 3};
+  return execution_of(a, b, [&](value x, value y) { return x.owner->apply<op::einsum>(at, x, y); });
+}
+}  // namespace
+
+TEST_CASE("einsum: no more products, copies and kernels than if written by hand") {
+  constexpr execution product{1, 0, 1}, fused{0, 0, 1};
+  const shape square{2, {3, 5}}, batch{3, {2, dyn, 5}}, heads{4, {2, dyn, 3, 5}};
+  CHECK(by_letters(0x12, 0x23, 0x13, {2, {dyn, 5}}, {2, {dyn, 7}}) == product);  // ij,jk->ik
+  CHECK(by_letters(0x12, 0x23, 0x31, square, {2, {5, 7}}) == product);           // ij,jk->ki
+  CHECK(by_letters(0x12, 0x32, 0x13, square, {2, {7, 5}}) == product);           // ij,kj->ik
+  CHECK(by_letters(0x123, 0x34, 0x412, batch, {2, {5, 7}}) == product);          // abi,ic->cab
+  CHECK(by_letters(0x123, 0x134, 0x124, batch, {3, {2, 5, 7}}) == product);      // bij,bjk->bik
+  CHECK(by_letters(0x123, 0x34, 0x124, batch, {2, {5, 7}}) == product);          // bij,jk->bik
+  CHECK(by_letters(0x1234, 0x345, 0x125, heads, {3, {3, 5, 7}}) == product);     // bthd,hde->bte
+  CHECK(by_letters(0x1234, 0x1534, 0x1325, heads, heads) == product);            // bthd,bshd->bhts
+  CHECK(by_letters(0x12, 0x2, 0x1, square, {1, {5}}) == product);                // ij,j->i
+  CHECK(by_letters(0x2, 0x12, 0x1, {1, {5}}, square) == product);                // j,ij->i
+  CHECK(by_letters(0x1, 0x2, 0x12, {1, {3}}, {1, {5}}) == fused);                // i,j->ij
+  CHECK(by_letters(0x12, 0x12, 0x1, square, square) == fused);                   // bi,bi->b
+  CHECK(by_letters(0x12, 0x12, 0, square, square) ==                             // ij,ij->
+        execution_of(square, square, [](value x, value y) { return apply<op::sum, attr<0b11, 0>>(x * y); }));
+  const execution with_copy{1, 1, 2};  // of the operand whose inner dims stand in another order
+  CHECK(by_letters(0x123, 0x324, 0x14, {3, {2, 3, 5}}, {3, {5, 3, 7}}) == with_copy);  // ijk,kjl->il
+}
+
 TEST_CASE("products: one that is only read transposed is computed transposed, without a copy") {
   compute_graph g;
   const value x = g.leaf({dtype::f32, {2, {4, 8}}}, leaf_role::untracked);

@@ -376,6 +376,36 @@ inline array running_sum(const array& x, const std::vector<index_t>& at,
   });
 }
 
+/// Products of the elements up to each one, or before it (at[1]).
+inline array running_product(const array& x, const std::vector<index_t>& at,
+                             const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::size_t>(at[0]);
+  return filled(extents, [&](position p) {
+    const index_t end = p[dim] + !at[1];
+    double product = 1;
+    for (p[dim] = 0; p[dim] < end; ++p[dim]) product *= element(x, p);
+    return product;
+  });
+}
+
+/// y[i] = a[i] y[i - 1] + b[i] along dim at[0], or a[i + 1] y[i + 1] + b[i] (at[1]), from the end of the line
+/// to i.
+inline array recurrence(const array& a, const array& b, const std::vector<index_t>& at,
+                        const std::vector<index_t>& extents) {
+  const auto dim = static_cast<std::size_t>(at[0]);
+  return filled(extents, [&](position p) {
+    const index_t own = p[dim], step = at[1] ? -1 : 1;
+    double y = 0;
+    for (p[dim] = at[1] ? extents[dim] - 1 : 0;; p[dim] += step) {
+      y += element(b, p);
+      if (p[dim] == own) return y;
+      position factor = p;
+      factor[dim] += at[1] ? 0 : 1;
+      y *= element(a, factor);
+    }
+  });
+}
+
 /// The position of the largest (at[1] = 0) or smallest element along dim at[0], the first of equal ones.
 inline array position_of(const array& x, const std::vector<index_t>& at,
                          const std::vector<index_t>& extents) {
@@ -477,6 +507,8 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "cumsum") return detail::running_sum(*in[0], at, extents);
   if (op == "windows" || op == "fold_windows" || op == "arg_window_max")
     return detail::windowed(op, *in[0], at, extents);
+  if (op == "cumprod") return detail::running_product(*in[0], at, extents);
+  if (op == "linear_recurrence") return detail::recurrence(*in[0], *in[1], at, extents);
   if (op == "checked_index") return detail::checked(*in[0], at);
   if (op == "uniform_like") return detail::uniform(at[0], extents);
   if (op.starts_with("attention")) return detail::attended(at, in, 0, extents);

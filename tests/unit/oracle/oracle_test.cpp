@@ -263,6 +263,13 @@ TEST_CASE("losses, look-ups") {
   CHECK_THROWS_AS(oracle::value(topk<0>(ties, 7).values), oracle::undefined);
   CHECK(is(cumsum<1>(x), dtype::f32, {2, {2, 3}}, {0, 5, 8, 1, 7, 11}));
   CHECK(is_integer(cumsum<0>(row<std::uint8_t>({200, 100, 1})), dtype::i64, {1, {3}}, {200, 300, 301}));
+  CHECK(is(cumprod<1>(x + 1.f), dtype::f32, {2, {2, 3}}, {1, 6, 24, 2, 14, 70}));
+  CHECK(is(apply<op::cumprod, attr<0, 1>>(x), dtype::f32, {2, {2, 3}}, {1, 1, 1, 0, 5, 3}));
+  CHECK(is_integer(cumprod<0>(row<std::uint8_t>({20, 100, 3})), dtype::i64, {1, {3}}, {20, 2000, 6000}));
+  CHECK(is(apply<op::linear_recurrence, attr<1, 0>>(x, x + 1.f), dtype::f32, {2, {2, 3}},
+           {1, 11, 37, 2, 19, 81}));
+  CHECK(is(apply<op::linear_recurrence, attr<1, 1>>(x, x + 1.f), dtype::f32, {2, {2, 3}},
+           {91, 18, 4, 164, 27, 5}));
   CHECK(is_integer(argmin<0>(full<float>(extents<3, 1>{}, 2.f)), dtype::i64, {1, {1}}, {0}));
   CHECK(is(one_hot<3>(row<std::int32_t>({2, 0})), dtype::f32, {2, {2, 3}}, {0, 0, 1, 1, 0, 0}));
   CHECK_THROWS_AS(oracle::value(one_hot<3>(row<std::int32_t>({3}))), oracle::undefined);
@@ -272,6 +279,8 @@ TEST_CASE("products and attention") {
   const auto a = counting<double>(extents<2, 2, 3>{});
   const auto b = counting<double>(extents<3, 2>{});
   CHECK(is(matmul(a, b), dtype::f64, {3, {2, 2, 2}}, {10, 13, 28, 40, 46, 67, 64, 94}));
+  CHECK(is(einsum<"bij,jk->ikb">(a, b), dtype::f64, {3, {2, 2, 2}}, {10, 46, 13, 67, 28, 64, 40, 94}));
+  CHECK(is(einsum<"bij,jk->kj">(a, b), dtype::f64, {2, {2, 3}}, {0, 44, 104, 18, 66, 130}));
   CHECK(is(matmul(transpose(b), reshape<2, 3, 2>(a)), dtype::f64, {3, {2, 2, 2}},
            {20, 26, 26, 35, 56, 62, 80, 89}));
   CHECK(is(matmul(counting<double>(extents<2, 0>{}), counting<double>(extents<0, 1>{})), dtype::f64,

@@ -286,6 +286,14 @@ TEST_CASE("orders: equal elements, NaN") {
   CHECK(eval(sort(list<std::int64_t>({std::int64_t{1} << 62, -1, std::int64_t{1} << 62 | 1}))).to_vector() ==
         std::vector<std::int64_t>{-1, std::int64_t{1} << 62, std::int64_t{1} << 62 | 1});
   CHECK(eval(cumsum<0>(list<std::uint8_t>({200, 100}))).to_vector() == std::vector<std::int64_t>{200, 300});
+  CHECK(eval(cumprod<0>(list<std::uint8_t>({20, 100}))).to_vector() == std::vector<std::int64_t>{20, 2000});
+  CHECK(eval(cumprod<0>(list<std::int64_t>({std::int64_t{1} << 62, 2, 2}))).to_vector() ==
+        std::vector<std::int64_t>{std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::min(), 0});
+  CHECK(same(eval(cumprod<0>(vector_of({-1, 0, 3, NaN, 0}))).to_vector(), {-1, -0.f, -0.f, NaN, NaN}));
+  CHECK(std::signbit(eval(cumprod<0>(vector_of({-1, 0, 3}))).to_vector()[2]));
+  CHECK(eval(cumprod<1>(empty<float>(extents<3, dyn>{0}))).extents() == shape{2, {3, 0}});
+  CHECK(gradients([](auto v) { return cumprod<0>(v); }, tracked({2, 0, 3, 4}))[0] ==
+        std::vector<float>{1, 32, 0, 0});
   CHECK(eval(topk<0>(x, 0).values).extents() == shape{1, {0}});
   CHECK(eval(sort<1>(empty<float>(extents<dyn, 0>{3}))).extents() == shape{2, {3, 0}});
   CHECK_THROWS_WITH_AS(eval(topk<0>(x, 8).values), "weft: topk: an operand of shape [7]: 8 must be at most 7",
@@ -295,6 +303,30 @@ TEST_CASE("orders: equal elements, NaN") {
   CHECK_THROWS_WITH_AS(topk<0>(x, -1), "weft: topk: -1 elements", value_error);
   static_assert(topk_compatible<1, 3, tensor<float, extents<2, 3>>> &&
                 !topk_compatible<1, 4, tensor<float, extents<2, 3>>>);
+}
+
+TEST_CASE("einsum: what it takes and what it refuses") {
+  auto a = from<float>(extents<2, dyn>{3}, {1, 2, 3, 4, 5, 6});
+  auto b = from<float>(extents<dyn, 2>{3}, {1, 0, 2, -1, 0, 5});
+  CHECK(eval(einsum<"ij,jk">(a, b)).to_vector() == std::vector<float>{5, 13, 14, 25});
+  CHECK(eval(einsum<" i j , j k -> k i ">(a, b)).to_vector() == std::vector<float>{5, 14, 13, 25});
+  CHECK(eval(einsum<"aB,Bc->ac">(a, b)).to_vector() == std::vector<float>{5, 13, 14, 25});
+  CHECK(eval(einsum<"Ba,ac">(a, reshape<3, 2>(b))).to_vector() == std::vector<float>{5, 13, 14, 25});
+  CHECK(eval(einsum<"aB,cB">(a, a)).to_vector() == std::vector<float>{14, 32, 32, 77});
+  CHECK(eval(einsum<"ij,ji->">(a, b)).item() == 30);
+  CHECK(eval(einsum<"ij->">(a)).item() == 21);
+  CHECK(eval(einsum<"ji">(a)).to_vector() == std::vector<float>{1, 4, 2, 5, 3, 6});  // the result is ij
+  CHECK(eval(einsum<"ij->ji">(cast<int>(a))).to_vector() == std::vector<int>{1, 4, 2, 5, 3, 6});
+  static_assert(std::is_same_v<decltype(einsum<"ij->j">(cast<int>(a)))::value_type, std::int64_t>);
+  static_assert(decltype(einsum<"ij,jk->kij">(a, b))::static_shape == shape{3, {2, 2, dyn}});
+  using six = extents<1, 2, 1, 2, 1, 2>;
+  CHECK(eval(einsum<"abcdef,abcdef->fedcba">(ones<float>(six{}), ones<float>(six{}))).extents() ==
+        shape{6, {2, 1, 2, 1, 2, 1}});
+  CHECK(eval(einsum<"abcdef,ghabij->cdefgh">(ones<float>(six{}), ones<float>(six{}))).to_vector()[0] == 4);
+  CHECK_THROWS_WITH_AS(eval(einsum<"ij,jk->ik">(a, empty<float>(extents<dyn, 2>{4}))),
+                       "weft: einsum: operands of shapes [2, 3] and [4, 2]: extents 3 and 4 must be equal",
+                       shape_error);
+  CHECK_THROWS_AS(eval(einsum<"ij,ik->ijk">(a, empty<float>(extents<dyn, 2>{1}))), shape_error);
 }
 
 TEST_CASE("orders of long rows, by several threads") {

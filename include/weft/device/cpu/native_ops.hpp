@@ -47,6 +47,10 @@ constexpr native_function native_function_of() {
     return &fold_windows<T>;
   } else if constexpr (Op == native_op::arg_window_max) {
     return &arg_window_max<T>;
+  } else if constexpr (Op == native_op::cumprod) {
+    return &cumprod<T>;
+  } else if constexpr (Op == native_op::linear_recurrence) {
+    if constexpr (std::is_floating_point_v<T>) return &linear_recurrence<T>;
   } else if constexpr (Op == native_op::uniform) {
     return &uniform<T>;
   } else if constexpr (Op == native_op::checked_probability) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sorting and running sums along a dim on the CPU.
+// Sorting, running sums and products along a dim on the CPU.
 //
 // Elements of all types are compared by 64-bit keys whose unsigned order is theirs, so that one instance of
 // the sorting functions serves all types.
@@ -8,6 +8,7 @@
 #include <bit>
 
 #include <weft/device/cpu/rows.hpp>
+#include <weft/device/multiply.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -68,28 +69,70 @@ void argsort(const native_call& call) {
   });
 }
 
+namespace detail {
+/// What running sums and products of elements of T are formed in: f64, or integers modulo 2^64.
+template <class T>
+using running = std::conditional_t<is_floating(dtype_of<T>), double, std::uint64_t>;
+
+/// For every line along dim v0: out = next(total, element) for one element after the other, from the last one
+/// on if `backwards`. `next` changes the total, which is `start` at first.
+template <class T, class F>
+void run_along(const native_call& call, bool backwards, running<T> start, F next) {
+  const strided &x = call.in[0], &out = call.out[0];
+  const int dim = static_cast<int>(call.at[0]);
+  const index_t size = x.extents[dim], first = backwards ? size - 1 : 0, step = backwards ? -1 : 1;
+  for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
+    const index_t from = line_offset(x, dim, before, after), to = line_offset(out, dim, before, after);
+    using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
+    running<T> total = start;
+    for (index_t n = 0, i = first; n < size; ++n, i += step) {
+      const T v = x.data<const T>()[from + i * x.stride[dim]];
+      const index_t at = to + i * out.stride[dim];
+      if constexpr (is_floating(dtype_of<T>))
+        out.data<T>()[at] = static_cast<T>(static_cast<number>(next(total, static_cast<number>(v))));
+      else
+        out.data<std::int64_t>()[at] = static_cast<std::int64_t>(next(total, static_cast<std::uint64_t>(v)));
+    }
+  });
+}
+}  // namespace detail
+
 /// in: x; out: the sums of the elements up to each position along dim v0, from its end if v1 is 1. Floating
 /// elements are summed in f64, others modulo 2^64.
 template <class T>
 void cumsum(const native_call& call) {
-  const strided &x = call.in[0], &out = call.out[0];
+  detail::run_along<T>(call, call.at[1] != 0, 0, [](auto& sum, auto x) { return sum += x; });
+}
+
+/// in: x; out: the products of the elements up to each position along dim v0, of those before it if v1 is 1;
+/// in the types of cumsum.
+template <class T>
+void cumprod(const native_call& call) {
+  const bool before = call.at[1] != 0;
+  detail::run_along<T>(call, false, 1, [before](auto& product, auto x) {
+    const auto old = product;
+    product *= x;
+    return before ? old : product;
+  });
+}
+
+/// in: a, b; out: along dim v0, out[i] = a[i] out[i - 1] + b[i], or from its end, if v1 is 1, out[i] =
+/// a[i + 1] out[i + 1] + b[i]. In f64.
+template <class T>
+void linear_recurrence(const native_call& call) {
+  const strided &a = call.in[0], &b = call.in[1], &out = call.out[0];
   const int dim = static_cast<int>(call.at[0]);
-  const index_t size = x.extents[dim], first = call.at[1] ? size - 1 : 0, step = call.at[1] ? -1 : 1;
-  detail::for_each_line(call, x.extents, dim, [&](index_t before, index_t after) {
-    const index_t from = detail::line_offset(x, dim, before, after),
-                  to = detail::line_offset(out, dim, before, after);
-    using number = std::conditional_t<std::is_same_v<T, double>, double, float>;  // from and to f16, bf16
-    std::conditional_t<is_floating(dtype_of<T>), double, std::uint64_t> sum = 0;
+  const bool from_end = call.at[1] != 0;
+  const index_t size = a.extents[dim], first = from_end ? size - 1 : 0, step = from_end ? -1 : 1;
+  detail::for_each_line(call, a.extents, dim, [&](index_t before, index_t after) {
+    const T* const factor = a.data<const T>() + detail::line_offset(a, dim, before, after);
+    const T* const summand = b.data<const T>() + detail::line_offset(b, dim, before, after);
+    T* const to = out.data<T>() + detail::line_offset(out, dim, before, after);
+    double y = 0;
     for (index_t n = 0, i = first; n < size; ++n, i += step) {
-      const T v = x.data<const T>()[from + i * x.stride[dim]];
-      const index_t at = to + i * out.stride[dim];
-      if constexpr (is_floating(dtype_of<T>)) {
-        sum += static_cast<number>(v);
-        out.data<T>()[at] = static_cast<T>(static_cast<number>(sum));
-      } else {
-        sum += static_cast<std::uint64_t>(v);
-        out.data<std::int64_t>()[at] = static_cast<std::int64_t>(sum);
-      }
+      y = n ? simd::multiply(static_cast<double>(factor[(from_end ? i + 1 : i) * a.stride[dim]]), y) : 0;
+      y += static_cast<double>(summand[i * b.stride[dim]]);
+      to[i * out.stride[dim]] = static_cast<T>(y);
     }
   });
 }
