@@ -100,7 +100,9 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   state now;
   if constexpr (sizeof...(Start) > 0) {
     now = n.start.apply([&](const auto& e) {
-      return state(evaluator.eval_program(unsqueeze<0>(weft::detail::in_type<T>(resolve(to, v, e)))));
+      static_assert(std::is_same_v<typename std::remove_cvref_t<decltype(e)>::value_type, T>,
+                    "weft: recurrence: the first state has another element type than the sequence");
+      return state(evaluator.eval_program(unsqueeze<0>(resolve(to, v, e))));
     });
   } else {
     shape one, extents{1, {1}};
