@@ -35,9 +35,9 @@ struct lstm_step {
   auto operator()(expression auto from_input, expression auto state) const {
     return let(std::move(state), [in = std::move(from_input), w = weight_hh](auto before) {
       return let(in + matmul(select<0, 0>(before), transpose(w)), [before](auto gates) {
-        auto added = sigmoid(chunk<-1, 4, 0>(gates)) * tanh(chunk<-1, 4, 2>(gates));
-        return let(sigmoid(chunk<-1, 4, 1>(gates)) * select<0, 1>(before) + added, [gates](auto c) {
-          return stack<0>(sigmoid(chunk<-1, 4, 3>(gates)) * tanh(c), c);
+        auto added = sigmoid(weft::chunk<-1, 4, 0>(gates)) * tanh(weft::chunk<-1, 4, 2>(gates));
+        return let(sigmoid(weft::chunk<-1, 4, 1>(gates)) * select<0, 1>(before) + added, [gates](auto c) {
+          return stack<0>(sigmoid(weft::chunk<-1, 4, 3>(gates)) * tanh(c), c);
         });
       });
     });
@@ -59,11 +59,10 @@ struct gru_step {
     return let(std::move(state), [in = std::move(from_input), w = weight_hh, b = bias_hh](auto before) {
       return let(in, [before, w, b](auto x) {
         return let(matmul(before, transpose(w)) + b, [before, x](auto h) {
-          auto reset = sigmoid(chunk<-1, 3, 0>(x) + chunk<-1, 3, 0>(h));
-          auto fresh = tanh(chunk<-1, 3, 2>(x) + std::move(reset) * chunk<-1, 3, 2>(h));
-          return let(sigmoid(chunk<-1, 3, 1>(x) + chunk<-1, 3, 1>(h)), [before, fresh](auto keep) {
-            return (1 - keep) * fresh + keep * before;
-          });
+          auto reset = sigmoid(weft::chunk<-1, 3, 0>(x) + weft::chunk<-1, 3, 0>(h));
+          auto fresh = tanh(weft::chunk<-1, 3, 2>(x) + std::move(reset) * weft::chunk<-1, 3, 2>(h));
+          auto keep = sigmoid(weft::chunk<-1, 3, 1>(x) + weft::chunk<-1, 3, 1>(h));
+          return let(std::move(keep), [before, fresh](auto z) { return (1 - z) * fresh + z * before; });
         });
       });
     });

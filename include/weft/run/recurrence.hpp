@@ -83,13 +83,13 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
   const index_t length = x.extents()[0];
   if (length == 0) refuse_no_steps(x.extents());
-  const device& where = evaluator.run_context().where();
+  const device& where = x.state()->where;
   // Its gradient is added to that of x in place: that of a slice would be as large as x.
   const auto element = [&](index_t t) {
     return select<0, 0>(index_select<0>(x, from(extents<1>{}, std::vector<std::int64_t>{t}, where)));
   };
   using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
-  using one_row = std::remove_cvref_t<decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())))>;
+  using one_row = decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())));
   using state = typename any_rows_of<one_row>::type;
   const auto next = [&](index_t t, const state& before) {
     auto after = n.step(element(t), select<0, 0>(before));
