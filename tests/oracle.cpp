@@ -542,8 +542,9 @@ array group_standardized(const call& c) {
 
 // Products, attention.
 
-/// A pair of features is a complex number, multiplied by one of modulus 1.
-array rotary(const call& c) {
+/// A pair of features is a complex number, multiplied by one of modulus 1. `at` gives positions.
+template <class F>
+array turned(const call& c, F at) {
   const array& x = c.operands[0];
   require(c, x.extents.order == 4 && x.extents[3] % 2 == 0, "an odd number of features");
   array out = zeros(x.type, x.extents);
@@ -551,7 +552,7 @@ array rotary(const call& c) {
   for_each(x.extents, [&](const position& p) {
     if (p[3] >= width / 2) return;
     const index_t real = element_at(x.extents, p), imaginary = real + width / 2;
-    const double angle = static_cast<double>(c.at[1] + p[1]) *
+    const double angle = static_cast<double>(at(p)) *
                          std::exp(-std::log(number_of(c.at)) * static_cast<double>(p[3]) /
                                   (static_cast<double>(width) / 2));
     const std::complex<double> y =
@@ -561,6 +562,18 @@ array rotary(const call& c) {
     store(c, out, imaginary, y.imag());
   });
   return out;
+}
+array rotary(const call& c) {
+  return turned(c, [&](const position& p) { return c.at[1] + p[1]; });
+}
+array rotary_at(const call& c) {
+  const array &x = c.operands[0], &positions = c.operands[1];
+  const shape& s = positions.extents;
+  require(c, (s.order == 1 || (s.order == 2 && s[0] == x.extents[0])) && s.last() == x.extents[1],
+          "positions of another shape");
+  return turned(c, [&](const position& p) {
+    return positions.i[static_cast<std::size_t>(s.order == 1 ? p[1] : p[0] * s[1] + p[1])];
+  });
 }
 array matmul(const call& c) {
   const array &a = c.operands[0], &b = c.operands[1];
@@ -974,6 +987,7 @@ constexpr definition definitions[] = {
     {"one_hot", one_hot},
     {"attention", attention},
     {"rotary", rotary},
+    {"rotary_at", rotary_at},
 };
 
 const definition* definition_of(std::string_view op) {

@@ -153,6 +153,9 @@ TEST_CASE("rotary positions") {
     else c.agrees([&] { return rotary(x, first); }, tolerance, 4, "x", x);
     auto same = c.variable<float, order4>("x");
     if (usual && first == 0) c.agrees([&] { return rotary(same); }, tolerance, 4, "x", same);
+    same.zero_grad();
+    const auto positions = eval(arange<std::int32_t>(x.extent(1)) + static_cast<int>(first));
+    if (usual) c.agrees([&] { return rotary(same, positions); }, tolerance, 4, "x", same);
   });
 }
 

@@ -135,6 +135,8 @@ TEST_CASE("look-ups and attention") {
   auto pairs = variable<double, keys>(randn<double>(keys{2, 3, 2, 4}, {.seed = 6}));
   CHECK(derivable(weighed(rotary(pairs)), pairs));
   CHECK(derivable(weighed(rotary<100>(pairs, 2)), pairs));
+  auto each = from(extents<dyn, dyn>{2, 3}, std::vector<std::int32_t>{5, 0, 2, 1, 2, 3});
+  CHECK(derivable(weighed(rotary(pairs, each)), pairs));
 }
 
 TEST_CASE("let: shared and written out are the same") {

@@ -45,7 +45,7 @@ struct all {
                        one_hot, argsort, argtopk, sort, topk, cumsum,          // orders
                        attention, attention_backward,                          // by index, attention
                        softmax, log_softmax, standardize, rms_standardize,     // rows
-                       group_standardize, rotary,
+                       group_standardize, rotary, rotary_at,                   // groups, positions
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses
                        checked_probability, uniform_like, dropout, bernoulli,  // random
                        sum_over_positions,                                     // over ranks

@@ -306,6 +306,8 @@ TEST_CASE("products and attention") {
            {-0.77723626441995708, -1.33942404279372140, -1.90942498917095715, 2.96115572599384302,
             0.59339159009202525, -0.64942674452914806, -0.84284424469059394, -2.52799226729242044},
            1e-14));
+  const auto back = flip<1>(rotary(flip<1>(turned), from(extents<1, 2>{}, std::vector<std::int64_t>{4, 3})));
+  CHECK(test::matches(oracle::value(back), oracle::value(rotary(turned, 3)), {}));
 }
 
 TEST_CASE("let: a variable is its value, inner ones hide nothing") {
