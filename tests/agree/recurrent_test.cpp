@@ -40,8 +40,8 @@ TEST_CASE("cells") {
   of_sizes<lstm_cell, 7, 5>("lstm_cell", [](const stored_case& c, const auto& cell) {
     auto x = c.variable<float, order2>("x"), h = c.variable<float, order2>("h"),
          before = c.variable<float, order2>("c");
-    agrees(
-        c, cell, [&](const auto& layer) { return layer(x, stack<0>(h, before)); }, "x", x, "h", h, "c", before);
+    const auto step = [&](const auto& layer) { return layer(x, stack<0>(h, before)); };
+    agrees(c, cell, step, "x", x, "h", h, "c", before);
   });
   of_sizes<gru_cell, 7, 5>("gru_cell", [](const stored_case& c, const auto& cell) {
     auto x = c.variable<float, order2>("x"), h = c.variable<float, order2>("h");

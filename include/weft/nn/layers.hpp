@@ -130,7 +130,8 @@ struct group_normalization {
   /// extent of the type is another one.
   static group_normalization create(index_t channels, const device& where = default_device()) {
     if (channels % Groups)
-      refuse<value_error>({"weft: group_normalization: ", Groups, " groups do not divide ", channels, " channels"});
+      refuse<value_error>({"weft: group_normalization: ", Groups, " groups do not divide ", channels,
+                           " channels"});
     return {make_parameter(extents<C>{channels}, init::constant(1), where),
             make_parameter(extents<C>{channels}, init::constant(0), where)};
   }

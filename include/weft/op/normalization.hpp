@@ -90,12 +90,9 @@ struct group_standardize : same_shape<1> {
   template <bool Holds, class... Extents>
   using law = group_law<Holds, Extents...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    inferred result{true, {floating(operands[0].type), operands[0].extents}};
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    result.holds = s.order >= 2 && at[1] > 0 && (s[1] < 0 || s[1] % at[1] == 0);
-    if (result.holds) dims.divide(s[1], at[1]);  // if it is not known now, then checked at run time
-    return result;
+    return {s.order >= 2 && at[1] > 0 && (s[1] < 0 || s[1] % at[1] == 0), {floating(operands[0].type), s}};
   }
   static constexpr auto value(const attributes& at, auto x) {
     auto& dims = x.owner->dims;

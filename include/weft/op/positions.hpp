@@ -9,7 +9,7 @@
 #include <weft/device/native.hpp>
 #include <weft/op/functions.hpp>
 #include <weft/op/index.hpp>
-#include <weft/op/movement.hpp>
+#include <weft/op/join.hpp>
 
 namespace weft::op {
 
@@ -48,13 +48,9 @@ struct turns_pairs : composed<Arity> {
   template <bool Holds, class... Types>
   using type_law = rotary_type_law<Holds, Types...>;
   template <class Dims>
-  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
-    inferred result{true, operands[0]};
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
     const shape& s = operands[0].extents;
-    result.types_fit = is_floating(operands[0].type);
-    result.holds = s.order == 4 && (s[3] < 0 || s[3] % 2 == 0);
-    if (result.holds) dims.divide(s[3], 2);  // if it is not known now, then checked at run time
-    return result;
+    return {s.order == 4 && (s[3] < 0 || s[3] % 2 == 0), operands[0], is_floating(operands[0].type)};
   }
 
  protected:
