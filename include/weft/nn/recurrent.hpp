@@ -81,8 +81,8 @@ auto recurrence(Step step, X x, S... start) {
 
 /// One step of a long short-term memory (Hochreiter and Schmidhuber, 1997), torch.nn.LSTMCell: x [..., In]
 /// and the state [2, ..., Hidden] before, h and c, -> the state [2, ..., Hidden] after. state[0] is h, the
-/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). The gates are one
-/// product of x and one of h, and one kernel.
+/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). All gates are one
+/// product of x and one of h.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm_cell {
   static constexpr index_t gates = detail::times(4, Hidden);
@@ -136,8 +136,8 @@ struct gru_cell {
 
 /// A long short-term memory over whole sequences, torch.nn.LSTM of one layer: x [T, B, In] -> outputs [T, B,
 /// Hidden]. States, given and returned, are [2, B, Hidden], h and c; without one the first is zeros.
-/// Evaluated as several programs, like a `repeat`: one product for all inputs, then for each position a
-/// product with weight_hh and one kernel; all states are copied log8(T) times to join them. Cannot be inside
+/// Evaluated as several programs, like a `repeat`: one product for all inputs, then for each position one
+/// with weight_hh and a few kernels; all states are copied about log8(T) times to join them. Cannot be inside
 /// `grad`. Throws shape_error if T is 0.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm {

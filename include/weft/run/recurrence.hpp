@@ -84,9 +84,12 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   const index_t length = x.extents()[0];
   if (length == 0) refuse_no_steps(x.extents());
   const device& where = x.state()->where;
-  // Its gradient is added to that of x in place: that of a slice would be as large as x.
+  // Looked up, because the gradient of a look-up is added to that of x in place; that of a slice would be as
+  // large as x.
+  const auto numbers = arange<std::int64_t>(length, where);
   const auto element = [&](index_t t) {
-    return select<0, 0>(index_select<0>(x, from(extents<1>{}, std::vector<std::int64_t>{t}, where)));
+    const tensor<std::int64_t, extents<1>> number(part_of(*numbers.state(), t, {1, {1}}));
+    return select<0, 0>(index_select<0>(x, number));
   };
   using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
   using one_row = decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())));
