@@ -138,7 +138,8 @@ struct gru_cell {
 /// Hidden]. States, given and returned, are [2, B, Hidden], h and c; without one the first is zeros.
 /// Evaluated as several programs, like a `repeat`: one product for all inputs, then for each position one
 /// with weight_hh and a few kernels; all states are copied about log8(T) times to join them. Cannot be inside
-/// `grad`. Throws shape_error if T is 0.
+/// `grad`. Not for ranks that divide positions (axis cp): each would see only its own. Throws shape_error if
+/// T is 0.
 template <index_t In = dyn, index_t Hidden = dyn>
 struct lstm {
   static constexpr index_t gates = detail::times(4, Hidden);

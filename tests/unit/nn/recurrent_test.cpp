@@ -171,6 +171,19 @@ TEST_CASE("layers are stacked, learn, and stand in sequential, let and shared va
   for (std::size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == 2 * once[i]);
 }
 
+TEST_CASE("two layers of one type in an expression: both directions, two cells") {
+  gru<3, 5> forward, backward;
+  const auto x = randn<float>(extents<dyn, dyn, 3>{6, 2});
+  tape steps;
+  const auto both = steps.eval(forward(x) + flip<0>(backward(flip<0>(x))));
+  CHECK(near(both, eval(eval(forward(x)) + flip<0>(eval(backward(eval(flip<0>(x)))))), 1e-6));
+  const lstm_cell<3, 5> a, b;
+  const auto s = randn<float>(extents<2, dyn, 5>{2}, {.seed = 1});
+  CHECK(near(eval(a(x[0], s) - b(x[0], s)), eval(eval(a(x[0], s)) - eval(b(x[0], s))), 1e-6));
+  const auto nested = a(x[0], a(x[1], a(x[2], s)));
+  CHECK(near(eval(nested), eval(a(x[0], eval(a(x[1], eval(a(x[2], s)))))), 1e-6));
+}
+
 TEST_CASE("products in bf16") {
   lstm<3, 5> layer;
   initialize(layer, 1);
