@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -523,9 +524,57 @@ line rms_standardized(const line& x, double epsilon) {
   for (double& e : y) e /= std::sqrt(mean + epsilon);
   return y;
 }
+/// The elements of a group of channels are one line.
+array group_standardized(const call& c) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  const index_t groups = c.at[1];
+  require(c, x.extents.order >= 2 && groups > 0 && x.extents[1] % groups == 0, "groups that do not divide");
+  array out = zeros(t, x.extents);
+  index_t width = x.extents[1] / groups;
+  for (int d = 2; d < x.extents.order; ++d) width *= x.extents[d];
+  for (index_t first = 0; width > 0 && first < x.size(); first += width) {
+    const line y = standardized(line(x.f.begin() + first, x.f.begin() + first + width), number_of(c.at));
+    for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
+  }
+  return out;
+}
 
 // Products, attention.
 
+/// A pair of features is a complex number, multiplied by one of modulus 1. `at` gives positions.
+template <class F>
+array turned(const call& c, F at) {
+  const array& x = c.operands[0];
+  require(c, x.extents.order == 4 && x.extents[3] % 2 == 0, "an odd number of features");
+  array out = zeros(x.type, x.extents);
+  const index_t width = x.extents[3];
+  for_each(x.extents, [&](const position& p) {
+    if (p[3] >= width / 2) return;
+    const index_t real = element_at(x.extents, p), imaginary = real + width / 2;
+    const double angle = static_cast<double>(at(p)) *
+                         std::exp(-std::log(number_of(c.at)) * static_cast<double>(p[3]) /
+                                  (static_cast<double>(width) / 2));
+    const std::complex<double> y =
+        std::complex<double>(x.f[static_cast<std::size_t>(real)], x.f[static_cast<std::size_t>(imaginary)]) *
+        std::polar(1.0, angle);
+    store(c, out, real, y.real());
+    store(c, out, imaginary, y.imag());
+  });
+  return out;
+}
+array rotary(const call& c) {
+  return turned(c, [&](const position& p) { return c.at[1] + p[1]; });
+}
+array rotary_at(const call& c) {
+  const array &x = c.operands[0], &positions = c.operands[1];
+  const shape& s = positions.extents;
+  require(c, (s.order == 1 || (s.order == 2 && s[0] == x.extents[0])) && s.last() == x.extents[1],
+          "positions of another shape");
+  return turned(c, [&](const position& p) {
+    return positions.i[static_cast<std::size_t>(s.order == 1 ? p[1] : p[0] * s[1] + p[1])];
+  });
+}
 array matmul(const call& c) {
   const array &a = c.operands[0], &b = c.operands[1];
   const int m = a.extents.order, n = b.extents.order;
@@ -1128,6 +1177,7 @@ constexpr definition definitions[] = {
     {"log_softmax", [](const call& c) { return rows(c, log_softmax); }},
     {"standardize", [](const call& c) { return rows(c, standardized); }},
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
+    {"group_standardize", group_standardized},
     {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
     {"index_select", index_select},
@@ -1148,6 +1198,8 @@ constexpr definition definitions[] = {
     {"max_pool2d", max_pool2d},
     {"avg_pool2d", avg_pool2d},
     {"conv2d", conv2d},
+    {"rotary", rotary},
+    {"rotary_at", rotary_at},
 };
 
 const definition* definition_of(std::string_view op) {

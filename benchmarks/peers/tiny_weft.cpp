@@ -11,7 +11,7 @@ struct mlp {
   auto operator()(expression auto x) const { return second(relu(first(x))); }
 };
 
-struct lstm {
+struct four_gates {
   linear<tiny::cell_width, 4 * tiny::cell_width> input, state;
 };
 
@@ -32,7 +32,7 @@ int main(int, char** values) {
   const auto labels = generate<std::int32_t>(
       extents<dyn>{tiny::batch}, [](index_t i) { return i % tiny::classes; }, where);
 
-  lstm cell;
+  four_gates cell;
   to(cell, where);
   initialize(cell, 1);
   const auto x = filled(extents<tiny::cell_batch, tiny::cell_width>{});

@@ -19,6 +19,7 @@ int main() {
   const auto f = [](auto at) { return sum(exp(at)); };
   auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
   auto labels = from(extents<2>{}, std::vector<std::int64_t>{0, 1});
+  auto sequence = zeros<float>(extents<4, 2, 3>{});
   auto targets = zeros<float>(extents<2, 2>{});
   const std::string file = std::filesystem::temp_directory_path() / "weft_cheat_sheet.safetensors";
   //| w = torch.ones(3, requires_grad=True) | auto w = torch::ones(3, torch::requires_grad()); | - | -
@@ -46,6 +47,14 @@ int main() {
   initialize(model, 1);
   //| model(x) | model->forward(x) | - | -
   auto logits = model(x);
+  //| nn.GroupNorm(2, 4) | torch::nn::GroupNorm(2, 4) | - | -
+  group_normalization<2, 4> norm;
+  //| nn.LSTM(3, 5) | torch::nn::LSTM(3, 5) | - | -
+  lstm<3, 5> memory;
+  //| memory(sequence)[0] | std::get<0>(memory(sequence)) | - | -
+  compiles(memory(sequence));
+  //| nn.GRUCell(3, 5) | torch::nn::GRUCell(3, 5) | - | -
+  gru_cell<3, 5> cell;
   //| for name, p in model.named_parameters() | for (auto& p : model->named_parameters()) | - | -
   for (const auto& [name, p] : named_parameters(model)) compiles(p);
   //| sum(p.numel() for p in model.parameters()) | - | - | -
@@ -81,5 +90,5 @@ int main() {
   compiles(eval(model(x), mixed));
 
   std::filesystem::remove(file);
-  (void)best;
+  (void)best, (void)norm, (void)cell;
 }

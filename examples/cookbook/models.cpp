@@ -9,10 +9,20 @@
 #include "../section.hpp"
 using namespace weft;
 
+// [lstm]
+/// Running sums of a sequence, [time, batch, 2] -> [time, batch, 1].
+struct adding {
+  lstm<2, 16> first;
+  gru<16, 16> second;   // layers are stacked by applying one to the outputs of another
+  linear<16, 1> head;
+  auto operator()(expression auto x) const { return head(second(first(x))); }
+};
+// [/lstm]
+
 // [gru]
 /// One step of a gated recurrent unit, with the parameters of torch.nn.GRUCell in two linear layers.
 template <index_t In, index_t Hidden>
-struct gru_cell {
+struct own_gru_cell {
   linear<In, 3 * Hidden> input;
   linear<Hidden, 3 * Hidden> hidden;
 
@@ -25,7 +35,7 @@ struct gru_cell {
   }
 };
 struct summing {   // [batch, time, 2] -> [batch, 1]
-  gru_cell<2, 16> cell;
+  own_gru_cell<2, 16> cell;
   linear<16, 1> head;
 };
 // [/gru]
@@ -87,6 +97,42 @@ int main() {
     std::cout << (right.item() > 0.98f ? "learnt" : "not learnt") << '\n';
     // [/train_cnn]
   }
+  section("lstm");
+  {
+    // [train_lstm]
+    adding model;
+    initialize(model, 1);
+    adamw optimizer{.lr = 1e-2};
+    float loss_of_step = 0;
+    for (int step = 0; step < 150; ++step) {
+      const index_t length = 4 + step % 3;   // any length
+      auto x = rand<float>(extents<dyn, dyn, 2>{length, 32}, {.seed = static_cast<std::uint64_t>(step)});
+      auto y = eval(cumsum<0>(slice<2, 0, 1>(x)));
+      tape steps;
+      auto loss = steps.eval(mse_loss(model(x), y));
+      steps.backward(loss);
+      optimizer.step(model);
+      loss_of_step = loss.item();
+    }
+    std::cout << (loss_of_step < 0.1f ? "learnt" : "not learnt") << '\n';
+    // [/train_lstm]
+    auto x = rand<float>(extents<dyn, dyn, 2>{8, 1});
+    // [lstm_state]
+    auto part = slice<0>(x, 0, 5), rest = slice<0>(x, 5, 8);
+    auto states = eval(model.first.states(part));            // [5, 2, batch, 16]: h and c after each step
+    auto outputs = select<1>(states, 0);                     // what model.first(part) gives
+    auto later = eval(model.first(rest, states[4]));         // goes on from the last state
+    lstm_cell<2, 16> cell{model.first.weight_ih_l0, model.first.weight_hh_l0, model.first.bias_ih_l0,
+                          model.first.bias_hh_l0};           // one step at a time
+    auto state = eval(cell(x[5], states[4]));                // [2, batch, 16]
+    // [/lstm_state]
+    const auto h = eval(outputs[0]).to_vector(), whole = eval(model.first(x)).to_vector();
+    const bool same = std::abs(h[3] - whole[3]) < 1e-5f &&
+                      std::abs(later.to_vector()[2 * 16] - whole[7 * 16]) < 1e-5f &&
+                      std::abs(eval(state[0]).to_vector()[1] - whole[5 * 16 + 1]) < 1e-5f;
+    std::cout << (same ? "the same" : "different") << '\n';
+  }
+
   section("gru");
   {
     // [train_gru]

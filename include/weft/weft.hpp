@@ -21,6 +21,7 @@
 #include <weft/nn/convolution.hpp>
 #include <weft/nn/layers.hpp>
 #include <weft/nn/linear_cross_entropy.hpp>
+#include <weft/nn/recurrent.hpp>
 #include <weft/nn/repeat.hpp>
 #include <weft/nn/sequential.hpp>
 #include <weft/nn/transformer.hpp>

@@ -56,6 +56,11 @@ class stored_case {
     io::restore(prefix_, name, s, *t.state());
     return t;
   }
+  /// Sets the elements of `t` to those of `name`.
+  void restore(const std::string& name, tensor_state& t) const {
+    io::restore(prefix_, name, all_.tensors.at(prefix_ + name), t);
+  }
+  shape extents_of(const std::string& name) const { return all_.tensors.at(prefix_ + name).extents; }
   template <class T, class Extents>
   weft::variable<T, Extents> variable(const std::string& name) const {
     return weft::variable<T, Extents>(stored<T, Extents>(name));

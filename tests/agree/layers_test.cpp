@@ -49,6 +49,24 @@ TEST_CASE("norms") {
   });
 }
 
+TEST_CASE("group norm") {
+  const io::stored_tensors all = file("groups");
+  const auto of_groups = [&]<index_t Groups, class Extents>(const char* name) {
+    for_each_case(all, name, [](const stored_case& c) {
+      auto x = c.variable<float, Extents>("x");
+      group_normalization<Groups> norm{c.variable<float, order1>("w"), c.variable<float, order1>("b")};
+      c.agrees([&] { return norm(x); }, 1e-5, 4, "x", x, "w", norm.weight, "b", norm.bias);
+    });
+  };
+  of_groups.operator()<2, order3>("group_norm_3_2");
+  of_groups.operator()<2, extents<dyn, 6, dyn>>("group_norm_3_2");
+  of_groups.operator()<3, order4>("group_norm_4_3");
+  of_groups.operator()<1, order4>("group_norm_4_1");
+  of_groups.operator()<6, order2>("group_norm_2_6");
+  of_groups.operator()<4, extents<dyn, dyn, dyn, dyn, dyn>>("group_norm_5_4");
+  of_groups.operator()<4, extents<2, 12, 5, 1, 3>>("group_norm_5_4");
+}
+
 TEST_CASE("cross-entropy") {
   const auto of_labels = [](const char* name, auto f) {
     for_each_case(cases(), name, [&](const stored_case& c) {
@@ -121,6 +139,24 @@ TEST_CASE("attention") {
   of_qkv("attention", [](const auto& q, const auto& k, const auto& v) { return attention<false>(q, k, v); });
   of_qkv("attention_causal",
          [](const auto& q, const auto& k, const auto& v) { return attention<causal>(q, k, v); });
+}
+
+TEST_CASE("rotary positions") {
+  const io::stored_tensors all = file("groups");
+  for_each_case(all, "rotary", [](const stored_case& c) {
+    auto x = c.variable<float, order4>("x");
+    const index_t first = c.stored<std::int64_t, order1>("first").to_vector()[0];
+    const bool usual = c.stored<double, order1>("base").to_vector()[0] == 1e4;
+    // An angle of 1000 has 14 bits behind the point.
+    const double tolerance = first < 1000 ? 1e-5 : 2e-4;
+    if (!usual) c.agrees([&] { return rotary<500'000>(x, first); }, tolerance, 4, "x", x);
+    else c.agrees([&] { return rotary(x, first); }, tolerance, 4, "x", x);
+    auto same = c.variable<float, order4>("x");
+    if (usual && first == 0) c.agrees([&] { return rotary(same); }, tolerance, 4, "x", same);
+    same.zero_grad();
+    const auto positions = eval(arange<std::int32_t>(x.extent(1)) + static_cast<int>(first));
+    if (usual) c.agrees([&] { return rotary(same, positions); }, tolerance, 4, "x", same);
+  });
 }
 
 TEST_CASE("attention to keys of other lengths, fewer heads, from later positions") {

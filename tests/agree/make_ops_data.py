@@ -367,3 +367,64 @@ for extents in [(2, 3, 5, 7), (1, 4, 1, 6), (3, 0, 2, 5), (5, 1, 13, 2)]:
 for t, dtype in types.items():
     ops.case(f"einsum_{t}", lambda a, b: torch.einsum("bij,jk->bik", a, b), a=torch.randn(2, 3, 17).to(dtype), b=torch.randn(17, 5).to(dtype))
 ops.save("products")
+
+# Recurrent layers: parameters have the names of the state_dict of torch.nn's modules. What follows has random numbers of
+# its own, so that the other files stay as they are.
+torch.manual_seed(4)
+ops = family()
+
+
+def of_module(name, make, f, **operands):
+    """The case of f(call, *operands), where call(...) is the module that `make` makes, and its parameters are operands."""
+    module = make()
+    given = list(operands)
+    parameters = {k: v.detach() for k, v in module.state_dict().items()}
+
+    def with_parameters(*leaves):
+        values = dict(zip([*given, *parameters], leaves))
+        return f(lambda *a: torch.func.functional_call(module, {k: values[k] for k in parameters}, a), *(values[k] for k in given))
+
+    ops.case(name, with_parameters, **operands, **parameters)
+
+
+def outputs_and_last_cell(out, state):
+    return torch.cat([out, state[1]])
+
+
+for length, batch, width, hidden in [(5, 3, 7, 5), (1, 1, 1, 1), (9, 2, 3, 4), (19, 1, 2, 3)]:
+    x, row = torch.randn(length, batch, width), torch.randn(batch, width)
+    h, c = torch.randn(2, batch, hidden).unbind(0)
+    of_module("lstm_cell", lambda: torch.nn.LSTMCell(width, hidden), lambda call, x, h, c: torch.stack(call(x, (h, c))), x=row, h=h, c=c)
+    of_module("gru_cell", lambda: torch.nn.GRUCell(width, hidden), lambda call, x, h: call(x, h), x=row, h=h)
+    of_module("lstm", lambda: torch.nn.LSTM(width, hidden), lambda call, x: call(x)[0], x=x)
+    of_module("lstm_from", lambda: torch.nn.LSTM(width, hidden),
+              lambda call, x, h, c: outputs_and_last_cell(*call(x, (h[None], c[None]))), x=x, h=h, c=c)
+    of_module("gru", lambda: torch.nn.GRU(width, hidden), lambda call, x: call(x)[0], x=x)
+    of_module("gru_from", lambda: torch.nn.GRU(width, hidden), lambda call, x, h: call(x, h[None])[0], x=x, h=h)
+ops.save("recurrent")
+
+# Group norm, and rotary positions as in GPT-NeoX and LLaMA: the first half of the features is paired with the second.
+torch.manual_seed(5)
+ops = family()
+for shape, groups in [((3, 6, 5), 2), ((2, 6, 3, 7), 3), ((1, 4, 1, 1), 1), ((5, 6), 6), ((2, 12, 5, 1, 3), 4), ((2, 6, 61), 2)]:
+    x, w, b = torch.randn(shape), torch.randn(shape[1]), torch.randn(shape[1])
+    ops.case(f"group_norm_{len(shape)}_{groups}", lambda x, w, b: F.group_norm(x, groups, w, b), x=x, w=w, b=b)
+
+
+def rotary(x, first, base):
+    """[batch, position, head, feature], as Hugging Face's apply_rotary_pos_emb."""
+    width = x.shape[-1]
+    frequency = 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.int64).float() / width))
+    angle = (torch.arange(x.shape[1]) + first)[:, None].float() * frequency
+    angle = torch.cat([angle, angle], -1)[:, None]
+    turned = torch.cat([-x[..., width // 2:], x[..., : width // 2]], -1)
+    return x * angle.cos() + turned * angle.sin()
+
+
+for batch, positions, heads, width, first, base in [
+        (2, 5, 3, 8, 0, 1e4), (1, 7, 1, 2, 3, 1e4), (2, 1, 2, 10, 100, 1e4), (1, 67, 2, 6, 0, 5e5), (3, 4, 1, 34, 1000, 1e4)]:
+    number = ops.counts.get("rotary", -1) + 1
+    ops.case("rotary", lambda x: rotary(x, first, base), x=torch.randn(batch, positions, heads, width))
+    ops.tensors[f"rotary/{number}/first"] = torch.tensor([first])
+    ops.tensors[f"rotary/{number}/base"] = torch.tensor([base], dtype=torch.float64)
+ops.save("groups")

@@ -274,6 +274,12 @@ TEST_CASE("rows, columns and products, with their gradients") {
     return layer_norm(matmul(x, w), slice<0, 0, 7>(sum(x, dims<0>)), sum(w, dims<0>));
   });
   check_with_gradients([](auto x, auto w) { return rms_norm(matmul(x, w), sum(w, dims<0>)); });
+  check_with_gradients([](auto x, auto w) {
+    return group_norm<1>(matmul(x, w), sum(w, dims<0>), sum(w, dims<0>));
+  });
+  check_with_gradients([](auto x, auto w) {
+    return rotary(unsqueeze<0>(unsqueeze<1>(matmul(x, concat<1>(w, w)))), 2);
+  });
   check_with_gradients([](auto x, auto w) { return sum(matmul(x, w), dims<0>); });
   check_with_gradients(
       [](auto x, auto w) { return amax(matmul(x, w), dims<0>) - amin(matmul(x, w), dims<0>); });

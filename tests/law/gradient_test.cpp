@@ -91,6 +91,10 @@ TEST_CASE("softmax, norms, losses") {
   CHECK(derivable(weighed(layer_norm(wide, w, w)), wide));
   CHECK(derivable(weighed(layer_norm(wide, w, w)), w));
   CHECK(derivable(weighed(rms_norm(wide, w)), wide));
+  auto channels = variable<double, extents<2, 6, dyn>>(randn<double>(extents<2, 6, dyn>{3}));
+  auto scale = variable<double, extents<6>>(randn<double>(extents<6>{}, {.seed = 1}));
+  CHECK(derivable(weighed(group_norm<3>(channels, scale, scale)), channels));
+  CHECK(derivable(weighed(group_norm<3>(channels, scale, scale)), scale));
   auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, -100, 0});
   CHECK(derivable(cross_entropy(x, labels), x));
   CHECK(derivable(cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, labels), x));
@@ -130,6 +134,11 @@ TEST_CASE("look-ups and attention") {
   CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), q));
   CHECK(derivable(weighed(attention<causal>(q, more_k, more_v, 3)), more_k));
   CHECK(derivable(weighed(attention<false>(q, more_k, more_v)), more_v));
+  auto pairs = variable<double, keys>(randn<double>(keys{2, 3, 2, 4}, {.seed = 6}));
+  CHECK(derivable(weighed(rotary(pairs)), pairs));
+  CHECK(derivable(weighed(rotary<100>(pairs, 2)), pairs));
+  auto each = from(extents<dyn, dyn>{2, 3}, std::vector<std::int32_t>{5, 0, 2, 1, 2, 3});
+  CHECK(derivable(weighed(rotary(pairs, each)), pairs));
 }
 
 TEST_CASE("let: shared and written out are the same") {
@@ -145,6 +154,7 @@ TEST_CASE("second derivatives of softmax, norms, matmul, cross-entropy") {
   CHECK(second([](auto v) { return weighed(log_softmax(v)); }));
   CHECK(second([&](auto v) { return weighed(matmul(v, w)); }));
   CHECK(second([](auto v) { return weighed(rms_norm(v, 2.0 * sum(v, dims<0>))); }));
+  CHECK(second([](auto v) { return weighed(rotary(reshape<1, dyn, 1, 10>(concat<0>(v, v)), 1)); }));
   auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, 1, 0});
   CHECK(second([&](auto v) { return cross_entropy(v, labels); }));
 }

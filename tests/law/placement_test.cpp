@@ -211,6 +211,11 @@ TEST_CASE("folds") {
   on<var<4, 5>>("softmax", {5, 15, 96}, [](auto x) { return softmax(x); });
   on<var<4, 5>, var<5>, var<5>>("layer_norm", {5, 15, 368},
                                 [](auto x, auto w, auto b) { return layer_norm(x, w, b); });
+  on<var<4, 4, 3>, var<4>>("group_norm", {14, 35, 960},
+                           [](auto x, auto w) { return group_norm<2>(x, w, w); });
+  on<var<2, 4, 3, 4>>("rotary", {7, 21, 0}, [](auto x) { return rotary(x, 2); });
+  on<var<2, 4, 3, 4>, data<std::int32_t, 4>>("rotary of positions", {12, 34, 0},
+                                             [](auto x, auto p) { return rotary(x, p); });
 }
 
 TEST_CASE("views and copies") {

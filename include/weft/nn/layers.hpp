@@ -117,4 +117,25 @@ struct rms_normalization {
   auto operator()(expression auto x) const { return rms_norm<Epsilon>(x, weight); }
 };
 
+/// Normalisation of `Groups` groups of channels with weight (initially 1) and bias (0) per channel, as
+/// torch.nn.GroupNorm. [B, C, ...] -> [B, C, ...].
+template <index_t Groups, index_t C = dyn, class Epsilon = default_epsilon>
+struct group_normalization {
+  static_assert(Groups > 0 && (C < 0 || C % Groups == 0),
+                "weft: group_normalization: the number of groups divides the channels");
+  parameter<extents<C>> weight = detail::parameter_if_static<C>(init::constant(1));
+  parameter<extents<C>> bias = detail::parameter_if_static<C>(init::constant(0));
+
+  /// For `channels` channels, on `where`. Throws value_error unless `Groups` divides them, shape_error if the
+  /// extent of the type is another one.
+  static group_normalization create(index_t channels, const device& where = default_device()) {
+    if (channels % Groups)
+      refuse<value_error>({"weft: group_normalization: ", Groups, " groups do not divide ", channels,
+                           " channels"});
+    return {make_parameter(extents<C>{channels}, init::constant(1), where),
+            make_parameter(extents<C>{channels}, init::constant(0), where)};
+  }
+  auto operator()(expression auto x) const { return group_norm<Groups, Epsilon>(x, weight, bias); }
+};
+
 }  // namespace weft

@@ -3,6 +3,7 @@
 //
 //   auto y = layer_norm(x, weight, bias);                       // epsilon 1e-5
 //   auto z = layer_norm<per_million<1>>(x, weight, bias);       // epsilon 1e-6
+//   auto g = group_norm<8>(x, weight, bias);                    // of 8 groups of channels
 #pragma once
 
 #include <weft/op/functions.hpp>
@@ -75,6 +76,34 @@ struct rms_standardize : same_shape<1> {
   }
 };
 
+/// The compile-time error for a group norm of groups that do not divide the channels.
+template <bool Holds, class... Extents>
+struct group_law {
+  static_assert(Holds, "weft: group_norm: the operand is [batch, channels, ...], and the number of groups "
+                       "divides the channels");
+};
+
+/// `standardize` over all elements of a group of channels, [batch, channels, ...]. v0 holds the bits of
+/// epsilon, v1 is the number of groups.
+struct group_standardize : same_shape<1> {
+  static constexpr auto name = "group_standardize";
+  template <bool Holds, class... Extents>
+  using law = group_law<Holds, Extents...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes& at, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {s.order >= 2 && at[1] > 0 && (s[1] < 0 || s[1] % at[1] == 0), {floating(operands[0].type), s}};
+  }
+  static constexpr auto value(const attributes& at, auto x) {
+    auto& dims = x.owner->dims;
+    const shape s = x.extents();
+    index_t elements = dims.divide(s[1], at[1]);
+    for (int d = 2; d < s.order; ++d) elements = dims.multiply(elements, s[d]);
+    const auto groups = reshape_to(x, shape{3, {s[0], at[1], elements}});
+    return reshape_to(x.owner->template apply<standardize>(attributes{{at[0]}, 1}, groups), s);
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -131,6 +160,30 @@ constexpr auto rms_norm(X x, W weight) {
     return apply<op::rms_standardize, attr<number_bits(Epsilon::value)[0]>>(std::move(of)) * std::move(w);
   };
   return detail::rounded_once(norm, std::move(x), std::move(weight));
+}
+
+namespace detail {
+/// [C] as [C, 1, ...] with `Ones` dims of extent 1.
+template <int Ones, expression X>
+constexpr auto with_ones(X x) {
+  if constexpr (Ones <= 0) return x;
+  else return with_ones<Ones - 1>(unsqueeze<1>(std::move(x)));
+}
+}  // namespace detail
+
+/// Layer norm of each group of channels (Wu and He, 2018): (x - mean) / sqrt(variance + epsilon) over the
+/// channels of a group and all dims after them, times weight plus bias per channel. x [B, C, ...], weight
+/// [C], bias [C] -> [B, C, ...]. PyTorch's functional.group_norm. `Groups` must divide C: otherwise it does
+/// not compile, or throws shape_error at evaluation. bf16 and f16 are computed in f32 and rounded once.
+template <index_t Groups, class Epsilon = default_epsilon, expression X, expression W, expression B>
+constexpr auto group_norm(X x, W weight, B bias) {
+  constexpr int ones = X::static_shape.order - 2;
+  const auto norm = [](auto of, auto w, auto b) {
+    return apply<op::group_standardize, attr<number_bits(Epsilon::value)[0], Groups>>(std::move(of)) *
+               detail::with_ones<ones>(std::move(w)) +
+           detail::with_ones<ones>(std::move(b));
+  };
+  return detail::rounded_once(norm, std::move(x), std::move(weight), std::move(bias));
 }
 
 }  // namespace weft

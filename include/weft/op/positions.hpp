@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Figures of whole sequences, where ranks divide the positions of sequences among each other.
+// Positions of sequences: rotary positions of queries and keys, and figures of whole sequences where ranks
+// divide the positions among each other.
 //
+//   auto y = attention<causal>(rotary(q), rotary(k), v);      // [batch, position, head, feature]
 //   auto valid = sum_over_positions(sum(mask));     // the same on every rank along axis cp
 #pragma once
 
 #include <weft/device/native.hpp>
-#include <weft/op/movement.hpp>
+#include <weft/op/functions.hpp>
+#include <weft/op/index.hpp>
+#include <weft/op/join.hpp>
 
 namespace weft::op {
 
@@ -23,6 +27,90 @@ struct sum_over_positions : rule<1> {
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
+/// The compile-time error for operands of `rotary`.
+template <bool Holds, class... Extents>
+struct rotary_law {
+  static_assert(Holds, "weft: rotary: the operand is [batch, position, head, feature], with an even number "
+                       "of features; positions are [position] or [batch, position]");
+};
+/// The compile-time error for operands of other types.
+template <bool Holds, class... Types>
+struct rotary_type_law {
+  static_assert(Holds, "weft: rotary: the elements must be floating-point numbers, and positions integers");
+};
+
+/// Base of rotary positions: features i and i + D/2 turned by the angle position * base^(-2i/D). v0 holds the
+/// bits of the base.
+template <int Arity>
+struct turns_pairs : composed<Arity> {
+  template <bool Holds, class... Extents>
+  using law = rotary_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = rotary_type_law<Holds, Types...>;
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {s.order == 4 && (s[3] < 0 || s[3] % 2 == 0), operands[0], is_floating(operands[0].type)};
+  }
+
+ protected:
+  /// `position` is [position] or [batch, position].
+  static constexpr auto turned(double base, auto x, auto position, bool back) {
+    auto& g = *x.owner;
+    const dtype t = x.type();
+    const shape s = x.extents();
+    const index_t half = g.dims.divide(s[3], 2);
+    const auto frequency = weft::pow(base, g.coordinate(half, t) / g.extent(half, t));
+    shape of_heads = position.extents();
+    of_heads.append(1);
+    of_heads.append(1);
+    const auto angle = reshape_to(cast_to(position, t), of_heads) / frequency;
+    const auto c = weft::cos(angle), sine = weft::sin(angle), by = back ? -sine : sine;
+    const auto a = slice_dim(x, 3, 0, half), b = slice_dim(x, 3, half, s[3]);
+    return g.template apply<concat>(attributes{{3}, 1}, a * c - b * by, b * c + a * by);
+  }
+};
+
+/// At positions v1, v1 + 1, ...
+struct rotary : turns_pairs<1> {
+  static constexpr unsigned extents = 0b10;
+  static constexpr auto name = "rotary";
+  static constexpr auto value(attributes at, auto x) {
+    return turned(number_of(at), x, positions_of(x, at[1]), false);
+  }
+  static constexpr auto vjp(auto g, auto y, auto) {
+    const attributes at = y.attribute_values();
+    return turned(number_of(at), g, positions_of(g, at[1]), true);
+  }
+
+ private:
+  static constexpr auto positions_of(auto x, index_t first) {
+    return x.owner->coordinate(x.extents()[1], x.type()) + x.owner->extent(first, x.type());
+  }
+};
+/// At the positions that operand 1 has.
+struct rotary_at : turns_pairs<2> {
+  static constexpr auto name = "rotary_at";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
+    inferred result = turns_pairs<2>::infer(dims, at, operands);
+    const shape &s = operands[0].extents, &positions = operands[1].extents;
+    result.types_fit &= is_index(operands[1].type);
+    result.holds &= positions.order == 1 || positions.order == 2;
+    for (int d = 0; d < positions.order && result.holds; ++d) {
+      index_t& e = result.value.extents[2 - positions.order + d];
+      result.holds = dims.unify(s[2 - positions.order + d], positions[d], e);
+    }
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x, auto positions) {
+    return turned(number_of(at), x, positions, false);
+  }
+  static constexpr auto vjp(auto g, auto y, auto, auto positions) {
+    return std::array{turned(number_of(y.attribute_values()), g, positions, true), no_gradient(g)};
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {
@@ -33,6 +121,38 @@ namespace weft {
 template <expression X>
 auto sum_over_positions(X x) {
   return apply<op::sum_over_positions>(std::move(x));
+}
+
+/// Rotary positions (Su et al., "RoFormer", 2021) of queries or keys x [B, T, H, D], before `attention`:
+/// their products depend on the distance of two positions. Features i and i + D/2 are a pair, as in GPT-NeoX
+/// and LLaMA (Hugging Face's layout of weights), which is turned by the angle position * base^(-2i/D).
+/// The positions are 0 to T - 1. x keeps its shape and type; bf16 and f16 are computed in f32 and rounded
+/// once. D must be even.
+template <index_t Base = 10'000, expression X>
+constexpr auto rotary(X x) {
+  using turn = attr<number_bits(static_cast<double>(Base))[0], 0>;
+  return detail::rounded_once([](auto of) { return apply<op::rotary, turn>(std::move(of)); }, std::move(x));
+}
+/// The same for positions first, first + 1, ...: of later queries and keys, with those of all earlier
+/// positions in a cache. Throws shape_error if `first` is negative.
+template <index_t Base = 10'000, expression X>
+constexpr auto rotary(X x, index_t first) {
+  if (first < 0) refuse<shape_error>({"weft: rotary: the first position is ", first});
+  using turn = attr<number_bits(static_cast<double>(Base))[0], dyn>;
+  const auto turned = [first](auto of) {
+    return detail::apply_sized<op::rotary, turn>({first}, std::move(of));
+  };
+  return detail::rounded_once(turned, std::move(x));
+}
+/// The same for given positions, integers [T] or [B, T]: of sequences that are padded at the left, and where
+/// ranks divide positions (axis cp), those of this rank: rotary(q, own.positions()).
+template <index_t Base = 10'000, expression X, expression Positions>
+constexpr auto rotary(X x, Positions positions) {
+  using turn = attr<number_bits(static_cast<double>(Base))[0]>;
+  const auto turned = [p = std::move(positions)](auto of) {
+    return apply<op::rotary_at, turn>(std::move(of), p);
+  };
+  return detail::rounded_once(turned, std::move(x));
 }
 
 }  // namespace weft

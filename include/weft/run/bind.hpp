@@ -10,7 +10,7 @@
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
-// Of run/boundary.hpp and run/experts.hpp.
+// Of run/boundary.hpp, run/experts.hpp and run/recurrence.hpp.
 template <class Block, expression X>
 struct boundary_node;
 template <class F, expression X, expression Labels>
@@ -19,6 +19,8 @@ template <bool Renormalise, class Expert, expression X, expression Probabilities
 struct experts_node;
 template <expression X, expression Loss>
 struct attached_node;
+template <class Step, expression X, expression... Start>
+struct recurrence_node;
 }  // namespace weft
 
 namespace weft::runtime {
@@ -107,6 +109,8 @@ template <bool Renormalise, class Expert, class X, class P>
 void collect(const experts_node<Renormalise, Expert, X, P>& n, operands& to, scope& s);
 template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s);
+template <class Step, class X, class... Start>
+void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to, scope& s);
 template <class Op, class Attr, int Sizes, class... A>
@@ -138,7 +142,7 @@ void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
   s.end(node, 0, n.operand.get(), before);
 }
 
-// What blocks and experts hold stands for their operands.
+// What blocks, experts and steps hold stands for their operands.
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
@@ -162,6 +166,12 @@ template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s) {
   collect(n.operand, to, s);
   collect(n.loss, to, s);
+}
+template <class Step, class X, class... Start>
+void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+  n.start.apply([&](const auto&... e) { (collect(e, to, s), ...); });
+  append_contents(n.step, *to.held);
 }
 
 template <class... E>

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// Recurrent layers with PyTorch's parameters: cells, which compute one step, and whole sequences.
+//
+//   auto outputs = steps.eval(layer(x));            // [T, B, In] -> [T, B, Hidden], from a state of zeros
+//
+//   auto state = steps.eval(cell(x, before));       // one step of an LSTM: states [2, B, Hidden]
+//   auto y = steps.eval(head(state[0]));            // state[0] is h, state[1] is c
+//
+// Both values of an LSTM's state are one tensor, because a statement has one value. A sequence is computed as
+// one product of all inputs, one statement for each position, and a few that join the results; compile time
+// does not depend on its length. Layers are stacked by applying one to the outputs of another.
+#pragma once
+
+#include <weft/nn/layers.hpp>
+#include <weft/run/recurrence.hpp>
+
+namespace weft {
+
+namespace detail {
+
+constexpr index_t times(index_t n, index_t extent) { return extent == dyn ? dyn : n * extent; }
+
+/// A step of an LSTM: `from_input` [..., 4 H] is the input's contribution to the gates, with both biases.
+template <class W>
+struct lstm_step {
+  W weight_hh;
+
+  static constexpr shape state_of(const shape& from_input) {
+    shape s{1, {2}};
+    for (int d = 0; d < from_input.order; ++d) s.append(from_input[d]);
+    index_t& last = s[s.order - 1];
+    if (last >= 0) last /= 4;
+    return s;
+  }
+  auto operator()(expression auto from_input, expression auto state) const {
+    return let(std::move(state), [in = std::move(from_input), w = weight_hh](auto before) {
+      return let(in + matmul(select<0, 0>(before), transpose(w)), [before](auto gates) {
+        auto added = sigmoid(weft::chunk<-1, 4, 0>(gates)) * tanh(weft::chunk<-1, 4, 2>(gates));
+        return let(sigmoid(weft::chunk<-1, 4, 1>(gates)) * select<0, 1>(before) + added, [gates](auto c) {
+          return stack<0>(sigmoid(weft::chunk<-1, 4, 3>(gates)) * tanh(c), c);
+        });
+      });
+    });
+  }
+};
+
+/// A step of a GRU: `from_input` [..., 3 H] is the input's contribution to the gates, with its bias.
+template <class W, class B>
+struct gru_step {
+  W weight_hh;
+  B bias_hh;
+
+  static constexpr shape state_of(shape from_input) {
+    index_t& last = from_input[from_input.order - 1];
+    if (last >= 0) last /= 3;
+    return from_input;
+  }
+  auto operator()(expression auto from_input, expression auto state) const {
+    return let(std::move(state), [in = std::move(from_input), w = weight_hh, b = bias_hh](auto before) {
+      return let(in, [before, w, b](auto x) {
+        return let(matmul(before, transpose(w)) + b, [before, x](auto h) {
+          auto reset = sigmoid(weft::chunk<-1, 3, 0>(x) + weft::chunk<-1, 3, 0>(h));
+          auto fresh = tanh(weft::chunk<-1, 3, 2>(x) + std::move(reset) * weft::chunk<-1, 3, 2>(h));
+          auto keep = sigmoid(weft::chunk<-1, 3, 1>(x) + weft::chunk<-1, 3, 1>(h));
+          return let(std::move(keep), [before, fresh](auto z) { return (1 - z) * fresh + z * before; });
+        });
+      });
+    });
+  }
+};
+
+/// The recurrence of `step` over `x`, from the states `start`, one or none.
+template <class Step, expression X, expression... S>
+auto recurrence(Step step, X x, S... start) {
+  static_assert(X::static_shape.order == 3, "weft: lstm, gru: a sequence is [positions, batch, features]");
+  return recurrence_node<Step, X, S...>{{}, std::move(x), operand_list<S...>(std::move(start)...),
+                                        std::move(step)};
+}
+
+}  // namespace detail
+
+/// One step of a long short-term memory (Hochreiter and Schmidhuber, 1997), torch.nn.LSTMCell: x [..., In]
+/// and the state [2, ..., Hidden] before, h and c, -> the state [2, ..., Hidden] after. state[0] is h, the
+/// output; stack<0>(h, c) makes a state. Elements start uniform in +-1 / sqrt(Hidden). All gates are one
+/// product of x and one of h.
+template <index_t In = dyn, index_t Hidden = dyn>
+struct lstm_cell {
+  static constexpr index_t gates = detail::times(4, Hidden);
+  parameter<extents<gates, In>> weight_ih =
+      detail::parameter_if_static<gates, In>(linear<>::starting(Hidden));
+  parameter<extents<gates, Hidden>> weight_hh =
+      detail::parameter_if_static<gates, Hidden>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_ih = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_hh = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+
+  /// For `in` features and a state of `hidden`, on `where`. Throws shape_error if an extent of the type is
+  /// another one.
+  static lstm_cell create(index_t in, index_t hidden, const device& where = default_device()) {
+    const initializer how = linear<>::starting(hidden);
+    return {make_parameter(extents<gates, In>{4 * hidden, in}, how, where),
+            make_parameter(extents<gates, Hidden>{4 * hidden, hidden}, how, where),
+            make_parameter(extents<gates>{4 * hidden}, how, where),
+            make_parameter(extents<gates>{4 * hidden}, how, where)};
+  }
+  auto operator()(expression auto x, expression auto state) const {
+    return detail::lstm_step<decltype(weight_hh)>{weight_hh}(
+        matmul(std::move(x), transpose(weight_ih)) + bias_ih + bias_hh, std::move(state));
+  }
+};
+
+/// One step of a gated recurrent unit (Cho et al., 2014), torch.nn.GRUCell: x [..., In] and the state [...,
+/// Hidden] before -> the state after, which is the output. As lstm_cell otherwise.
+template <index_t In = dyn, index_t Hidden = dyn>
+struct gru_cell {
+  static constexpr index_t gates = detail::times(3, Hidden);
+  parameter<extents<gates, In>> weight_ih =
+      detail::parameter_if_static<gates, In>(linear<>::starting(Hidden));
+  parameter<extents<gates, Hidden>> weight_hh =
+      detail::parameter_if_static<gates, Hidden>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_ih = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_hh = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+
+  /// As lstm_cell::create.
+  static gru_cell create(index_t in, index_t hidden, const device& where = default_device()) {
+    const initializer how = linear<>::starting(hidden);
+    return {make_parameter(extents<gates, In>{3 * hidden, in}, how, where),
+            make_parameter(extents<gates, Hidden>{3 * hidden, hidden}, how, where),
+            make_parameter(extents<gates>{3 * hidden}, how, where),
+            make_parameter(extents<gates>{3 * hidden}, how, where)};
+  }
+  auto operator()(expression auto x, expression auto state) const {
+    return detail::gru_step<decltype(weight_hh), decltype(bias_hh)>{weight_hh, bias_hh}(
+        matmul(std::move(x), transpose(weight_ih)) + bias_ih, std::move(state));
+  }
+};
+
+/// A long short-term memory over whole sequences, torch.nn.LSTM of one layer: x [T, B, In] -> outputs [T, B,
+/// Hidden]. States, given and returned, are [2, B, Hidden], h and c; without one the first is zeros.
+/// Evaluated as several programs, like a `repeat`: one product for all inputs, then for each position one
+/// with weight_hh and a few kernels; all states are copied about log8(T) times to join them. Cannot be inside
+/// `grad`. Not for ranks that divide positions (axis cp): each would see only its own. Throws shape_error if
+/// T is 0.
+template <index_t In = dyn, index_t Hidden = dyn>
+struct lstm {
+  static constexpr index_t gates = detail::times(4, Hidden);
+  parameter<extents<gates, In>> weight_ih_l0 =
+      detail::parameter_if_static<gates, In>(linear<>::starting(Hidden));
+  parameter<extents<gates, Hidden>> weight_hh_l0 =
+      detail::parameter_if_static<gates, Hidden>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_ih_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_hh_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+
+  /// As lstm_cell::create.
+  static lstm create(index_t in, index_t hidden, const device& where = default_device()) {
+    auto [weight_ih, weight_hh, bias_ih, bias_hh] = lstm_cell<In, Hidden>::create(in, hidden, where);
+    return {weight_ih, weight_hh, bias_ih, bias_hh};
+  }
+  /// The outputs [T, B, Hidden] from the state `start` [2, B, Hidden], if it is given.
+  auto operator()(expression auto x, expression auto... start) const {
+    return select<1, 0>(states(std::move(x), std::move(start)...));
+  }
+  /// The states at all positions, [T, 2, B, Hidden]: of s = steps.eval(layer.states(x)), outputs are
+  /// select<1>(s, 0) and the last state is s[T - 1].
+  auto states(expression auto x, expression auto... start) const {
+    return detail::recurrence(detail::lstm_step<decltype(weight_hh_l0)>{weight_hh_l0},
+                              matmul(std::move(x), transpose(weight_ih_l0)) + bias_ih_l0 + bias_hh_l0,
+                              std::move(start)...);
+  }
+};
+
+/// A gated recurrent unit over whole sequences, torch.nn.GRU of one layer: x [T, B, In] -> outputs [T, B,
+/// Hidden], the states at all positions. As lstm otherwise; a state is [B, Hidden].
+template <index_t In = dyn, index_t Hidden = dyn>
+struct gru {
+  static constexpr index_t gates = detail::times(3, Hidden);
+  parameter<extents<gates, In>> weight_ih_l0 =
+      detail::parameter_if_static<gates, In>(linear<>::starting(Hidden));
+  parameter<extents<gates, Hidden>> weight_hh_l0 =
+      detail::parameter_if_static<gates, Hidden>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_ih_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+  parameter<extents<gates>> bias_hh_l0 = detail::parameter_if_static<gates>(linear<>::starting(Hidden));
+
+  /// As lstm_cell::create.
+  static gru create(index_t in, index_t hidden, const device& where = default_device()) {
+    auto [weight_ih, weight_hh, bias_ih, bias_hh] = gru_cell<In, Hidden>::create(in, hidden, where);
+    return {weight_ih, weight_hh, bias_ih, bias_hh};
+  }
+  /// The outputs from the state `start` [B, Hidden], if it is given. outputs[T - 1] is the last state.
+  auto operator()(expression auto x, expression auto... start) const {
+    return detail::recurrence(
+        detail::gru_step<decltype(weight_hh_l0), decltype(bias_hh_l0)>{weight_hh_l0, bias_hh_l0},
+        matmul(std::move(x), transpose(weight_ih_l0)) + bias_ih_l0, std::move(start)...);
+  }
+};
+
+}  // namespace weft

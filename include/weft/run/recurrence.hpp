@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// Recurrences in expressions: a step that is repeated for each element of a sequence, compiled once.
+//
+// A recurrence is a boundary: the sequence is evaluated, then each step is a program that reads its element
+// and the state before, and a few programs join the states. The length is known at evaluation only.
+#pragma once
+
+#include <weft/op/all.hpp>
+#include <weft/run/boundary.hpp>
+#include <weft/tensor/create.hpp>
+
+namespace weft {
+
+/// The states s[t] = step(x[t], s[t - 1]) of a recurrence over `operand` [T, ...], as [T, ...]. `Step` is a
+/// module; Step::state_of(extents of x[t]) are the extents of a state. The state before the first step is
+/// `start`, one expression, or zeros if there is none.
+template <class Step, expression X, expression... Start>
+struct recurrence_node : expression_base {
+  using value_type = typename X::value_type;
+  static constexpr shape state_shape = [] {
+    shape one;
+    for (int d = 1; d < X::static_shape.order; ++d) one.append(X::static_shape[d]);
+    return Step::state_of(one);
+  }();
+  static constexpr shape static_shape = [] {
+    shape all{1, {X::static_shape[0]}};
+    for (int d = 0; d < state_shape.order; ++d) all.append(state_shape[d]);
+    return all;
+  }();
+  static constexpr long node_count = detail::sum_of_counts({X::node_count, Start::node_count...});
+
+  X operand;
+  operand_list<Start...> start;
+  Step step;
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
+};
+
+namespace detail {
+template <class Step, class X, class... Start>
+struct parts<recurrence_node<Step, X, Start...>> {
+  using type = expression_list<X, Start...>;
+};
+template <class Step, class X, class... Start>
+inline constexpr unsigned own_part<recurrence_node<Step, X, Start...>> = boundary_part;
+}  // namespace detail
+
+namespace runtime {
+namespace detail {
+
+template <class Variable, class Step, class X, class... Start>
+inline constexpr bool reads_after_boundary<Variable, recurrence_node<Step, X, Start...>> =
+    (reads_after_boundary<Variable, X> || ... || reads_after_boundary<Variable, Start>);
+
+/// A leaf like `Leaf`, with any number of rows.
+template <class Leaf>
+struct any_rows_of;
+template <class T, index_t Rows, index_t... Rest, bool Tracked>
+struct any_rows_of<tensor<T, extents<Rows, Rest...>, Tracked>> {
+  using type = tensor<T, extents<dyn, Rest...>, Tracked>;
+};
+
+[[noreturn, gnu::cold]] inline void refuse_no_steps(const shape& x) {
+  refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no element"});
+}
+
+/// States [n, ...], one after the other: each is copied about log8(n) times.
+template <class Evaluator, class State>
+State joined_states(Evaluator& evaluator, const State* states, index_t n) {
+  if (n == 1) return states[0];
+  const index_t parts = n < 8 ? 2 : 8;
+  recycled_vector<State> part;
+  for (index_t i = 0; i < parts; ++i)
+    part.push_back(joined_states(evaluator, states + n * i / parts, n * (i + 1) / parts - n * i / parts));
+  if (parts == 2) return State(evaluator.eval_program(concat<0>(part[0], part[1])));
+  return State(evaluator.eval_program(
+      concat<0>(part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7])));
+}
+
+template <class Resolver, class Variables, class Step, class X, class... Start>
+auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
+  using T = typename X::value_type;
+  auto& evaluator = to.evaluator;
+  const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
+  const index_t length = x.extents()[0];
+  if (length == 0) refuse_no_steps(x.extents());
+  const device& where = x.state()->where;
+  // Looked up, because the gradient of a look-up is added to that of x in place; that of a slice would be as
+  // large as x.
+  const auto numbers = arange<std::int64_t>(length, where);
+  const auto element = [&](index_t t) {
+    const tensor<std::int64_t, extents<1>> number(part_of(*numbers.state(), t, {1, {1}}));
+    return select<0, 0>(index_select<0>(x, number));
+  };
+  using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
+  using one_row = decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())));
+  using state = typename any_rows_of<one_row>::type;
+  const auto next = [&](index_t t, const state& before) {
+    auto after = n.step(element(t), select<0, 0>(before));
+    static_assert(std::is_same_v<typename decltype(after)::value_type, T>,
+                  "weft: recurrence: a step must keep the element type of the sequence");
+    return state(evaluator.eval_program(unsqueeze<0>(std::move(after))));
+  };
+  state now;
+  if constexpr (sizeof...(Start) > 0) {
+    now = n.start.apply([&](const auto& e) {
+      static_assert(std::is_same_v<typename std::remove_cvref_t<decltype(e)>::value_type, T>,
+                    "weft: recurrence: the first state has another element type than the sequence");
+      return state(evaluator.eval_program(unsqueeze<0>(resolve(to, v, e))));
+    });
+  } else {
+    shape one, extents{1, {1}};
+    for (int d = 1; d < x.extents().order; ++d) one.append(x.extents()[d]);
+    const shape of_state = Step::state_of(one);
+    for (int d = 0; d < of_state.order; ++d) extents.append(of_state[d]);
+    now = state(make_zeros(where, extents, dtype_of<T>));
+  }
+  recycled_vector<state> states;
+  for (index_t t = 0; t < length; ++t) states.push_back(now = next(t, now));
+  return joined_states(evaluator, states.begin(), length);
+}
+
+}  // namespace detail
+}  // namespace runtime
+}  // namespace weft
