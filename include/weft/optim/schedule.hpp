@@ -11,18 +11,18 @@
 
 namespace weft {
 
-/// Linear warm-up lr (s + 1) / warmup, then constant; or a cosine (Loshchilov and Hutter, 2017) or a line from
-/// lr to `final_lr` at `steps`, where it stays; or lr times gamma^(s / every), in which the steps of the
+/// Linear warm-up lr (s + 1) / warmup, then constant; or a cosine (Loshchilov and Hutter, 2017) or a line
+/// from lr to `final_lr` at `steps`, where it stays; or lr times gamma^(s / every), in which the steps of the
 /// warm-up count.
 struct schedule {
   enum class shape { constant, cosine, step, linear };
   shape kind = shape::constant;
   double lr = 1e-3;
   std::int64_t warmup = 0;
-  std::int64_t steps = 0;   // cosine and linear: where the rate is final; must be set, to no less than warmup
-  std::int64_t every = 1;   // step: how often
-  double gamma = 0.1;       // step: by how much
-  double final_lr = 0;      // cosine and linear
+  std::int64_t steps = 0;  // cosine and linear: where the rate is final; must be set, to no less than warmup
+  std::int64_t every = 1;  // step: how often
+  double gamma = 0.1;      // step: by how much
+  double final_lr = 0;     // cosine and linear
 
   /// The learning rate of step `s`, counted from 0. Throws value_error, naming the field, if a field or the
   /// step is out of range.
@@ -35,8 +35,8 @@ struct schedule {
     require(gamma >= 0, "gamma", gamma, "0 or more");
     require(final_lr >= 0, "final_lr", final_lr, "0 or more");
     const bool ends = kind == shape::cosine || kind == shape::linear;
-    require(!ends || steps >= std::max<std::int64_t>(warmup, 1), "steps",
-            static_cast<double>(steps), "1 or more and at least warmup, as a cosine or a line needs");
+    require(!ends || steps >= std::max<std::int64_t>(warmup, 1), "steps", static_cast<double>(steps),
+            "1 or more and at least warmup, as a cosine or a line needs");
     if (s < warmup) return lr * static_cast<double>(s + 1) / static_cast<double>(warmup);
     if (ends) {
       if (s >= steps) return final_lr;
