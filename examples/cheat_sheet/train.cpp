@@ -19,6 +19,7 @@ int main() {
   const auto f = [](auto at) { return sum(exp(at)); };
   auto x = from(extents<2, 3>{}, std::vector<float>{1, 2, 3, 4, 5, 6});
   auto labels = from(extents<2>{}, std::vector<std::int64_t>{0, 1});
+  auto images = zeros<float>(extents<2, 3, 8, 8>{});
   auto sequence = zeros<float>(extents<4, 2, 3>{});
   auto targets = zeros<float>(extents<2, 2>{});
   const std::string file = std::filesystem::temp_directory_path() / "weft_cheat_sheet.safetensors";
@@ -47,6 +48,12 @@ int main() {
   initialize(model, 1);
   //| model(x) | model->forward(x) | - | -
   auto logits = model(x);
+  //| nn.Conv2d(3, 4, 3, padding=1) | torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)) | - | - | convolution2d<3, 4, 3, conv_options{.padding = 1}> filter
+  convolution2d<3, 4, 3, conv_options{.padding = 1}> filter;
+  //| F.max_pool2d(filter(images), 2) | torch::max_pool2d(filter(images), 2) | - | - | max_pool2d<2>(filter(images))
+  compiles(max_pool2d<2>(filter(images)));
+  //| F.avg_pool2d(images, 3, stride=2, padding=1) | torch::avg_pool2d(images, 3, 2, 1) | - | - | avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images)
+  compiles(avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images));
   //| nn.GroupNorm(2, 4) | torch::nn::GroupNorm(2, 4) | - | -
   group_normalization<2, 4> norm;
   //| nn.LSTM(3, 5) | torch::nn::LSTM(3, 5) | - | -

@@ -48,6 +48,11 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_NOTHROW(step(sgd{.lr = 0}));
   CHECK_NOTHROW(step(sgd{.momentum = 5}));
   CHECK_NOTHROW(step(adamw{.beta1 = 0, .eps = 0}));
+  CHECK_THROWS_WITH_AS(step(rmsprop{.alpha = 1}), "weft: rmsprop: alpha is 1.000000, not in [0, 1)",
+                       value_error);
+  CHECK_THROWS_AS(step(rmsprop{.momentum = -1}), value_error);
+  CHECK_THROWS_AS(step(adagrad{.initial_sum = -1}), value_error);
+  CHECK_THROWS_AS(step(adagrad{.eps = std::nan("")}), value_error);
 }
 
 TEST_CASE("schedule: fields and steps out of range are named") {
@@ -62,8 +67,11 @@ TEST_CASE("schedule: fields and steps out of range are named") {
   CHECK_THROWS_AS(schedule({.kind = cosine, .steps = -1}).at(0), value_error);
   CHECK_THROWS_WITH_AS(
       schedule({.kind = cosine}).at(0),
-      "weft: schedule: steps is 0.000000, not 1 or more and at least warmup, as a cosine needs", value_error);
+      "weft: schedule: steps is 0.000000, not 1 or more and at least warmup, as a cosine or a line needs",
+      value_error);
   CHECK_THROWS_AS(schedule({.kind = cosine, .warmup = 10, .steps = 9}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.kind = linear}).at(0), value_error);
+  CHECK_THROWS_AS(schedule({.kind = linear, .steps = 9, .final_lr = -1}).at(0), value_error);
   CHECK_NOTHROW(schedule({.warmup = 10}).at(20));
   CHECK_THROWS_AS(schedule({.kind = step, .gamma = std::nan("")}).at(0), value_error);
   CHECK(schedule({.kind = step, .lr = 1, .every = 2}).at(2) == doctest::Approx(0.1));
