@@ -7,7 +7,7 @@ set(CMAKE_CXX_COMPILER g++ CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 --param=ggc-min-heapsize=1048576" CACHE STRING "")
 set(WEFT_TEST_EXCLUDE "^comm/(.*_test|gloo_ranks)$|^expr/lifetime|^io/|^law/(elementwise_gradient|custom_device)|^shape/|^structure/warnings_O\
 |^train/(loader|checkpoint_layers|checkpoint_stages)|^chaos/pipeline_gloo|^gpu/(nccl_|tensor_cores|kernel_text|copies_and_products|index_add)|^docs/cookbook|^job/(context_ranks|expert_ranks|pipeline_ranks|experts|positions)$\
-|^parallel/(context|sequence|deferred_layers|expert_mesh|faults|grouped_queries|hook|join|live_tapes|options|overlap|schedule_mutation|step_memory|pipeline_(costs|experts|layers|models|stashing|state)|stage_timing)"
+|^parallel/(context|sequence|deferred_layers|expert_mesh|faults|grouped_queries|hook|join|live_tapes|options|overlap|schedule_mutation|step_memory|pipeline_(costs|experts|layers|models|stashing|state)|recurrent|stage_timing)|^nn/recurrent"
     CACHE STRING "")
 set(WEFT_TRAIN_GPT_UNITS "(f32|bf16)_.*_0$|f32_none_[1-4]" CACHE STRING "")
 include(${CMAKE_CURRENT_LIST_DIR}/common.cmake)

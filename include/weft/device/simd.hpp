@@ -301,17 +301,17 @@ WEFT_INLINE V negative(V a) {
   else return difference(V{}, a);
 }
 
-/// The larger value per lane; NaN if either is, as torch.maximum. Only one instruction waits for `a`, which
-/// in a reduction is what the elements before have left.
+/// The larger value per lane, b of equal ones; NaN if either is, as torch.maximum. Only one instruction waits
+/// for `b`: in a reduction, what the elements before have left.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);
-  else return select(detail::as_mask<V>(b != b), b, greater(b, a));
+  else return select(detail::as_mask<V>(a != a), a, greater(a, b));
 }
 template <class V>
 WEFT_INLINE V minimum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(a, b), a, b);
-  else return select(detail::as_mask<V>(b != b), b, lesser(b, a));
+  else return select(detail::as_mask<V>(a != a), a, lesser(a, b));
 }
 
 /// The first `n` lanes of v, the others of `rest`.

@@ -11,6 +11,7 @@
 // graph.
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <initializer_list>
 #include <type_traits>
@@ -139,6 +140,14 @@ struct scalar : expression_base {
   T value;
   constexpr explicit scalar(T v) : value(v) {}
 };
+
+namespace detail {
+/// The number of a call: copies of the expression that it returns have it, too.
+inline index_t next_call() {
+  static std::atomic<index_t> calls{0};
+  return calls.fetch_add(1, std::memory_order_relaxed);
+}
+}  // namespace detail
 
 /// An extent or bound given at run time. Not an expression: it has no elements.
 struct given_size {

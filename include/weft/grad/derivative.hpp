@@ -40,6 +40,14 @@ struct gradient_law {
   static_assert(Holds, "weft: grad: the function must have a scalar value; sum it or take its mean");
 };
 
+/// The compile-time error for the gradient of what is not one program.
+template <bool Holds>
+struct one_program_law {
+  static_assert(Holds,
+                "weft: grad: a repeat, experts, a recurrent layer or linear_cross_entropy is evaluated as "
+                "several programs: use a tape, steps.backward(loss), then x.grad()");
+};
+
 /// The gradient of the scalar f(x) with respect to x, as an expression of the shape and dtype of x; zero if f
 /// does not depend on x. Costs a small multiple of f. Can be nested for higher derivatives. jax.grad.
 template <class F, expression X>
@@ -47,6 +55,8 @@ constexpr auto grad(F f, X x) {
   using variable = bound<F, typename X::value_type, extents_of<X>>;
   using body = decltype(f(variable{}));
   (void)sizeof(gradient_law<body::static_shape.order == 0, extents_of<body>>);
+  constexpr bool is_one_program = !(detail::parts_of<body> & detail::boundary_part);
+  (void)sizeof(one_program_law<is_one_program>);
   return gradient_node<F, X, body>{{}, std::move(x), f(variable{})};
 }
 
@@ -106,8 +116,7 @@ struct flattener<gradient_node<Tag, Point, Body>> {
     using ops = std::conditional_t<expression<Body>, op::all::list, void>;
     const sequence<int> cotangents = autodiff::reverse<ops>(g, y.id, one.id);
     const int cotangent = cotangents[x.id];
-    return cotangent >= 0 ? value(&g, cotangent)
-                          : expand_to(g.constant(0, x.type()), x.extents());
+    return cotangent >= 0 ? value(&g, cotangent) : expand_to(g.constant(0, x.type()), x.extents());
   }
 };
 }  // namespace graph::detail

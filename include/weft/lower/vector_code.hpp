@@ -164,12 +164,13 @@ constexpr auto number_register(any_number n) {
   else return n.as<R>();
 }
 
-/// The reduction Op (0 sum, 1 maximum, 2 minimum) of two values; NaN if either is, for maximum and minimum.
+/// The reduction Op (0 sum, 1 maximum, 2 minimum) of `total` and another value; NaN if either is, for maximum
+/// and minimum.
 template <int Op, class V>
-WEFT_INLINE V fold_two(V a, V b) {
-  if constexpr (Op == 0) return simd::sum(a, b);
-  else if constexpr (Op == 1) return simd::maximum(a, b);
-  else return simd::minimum(a, b);
+WEFT_INLINE V fold_two(V total, V x) {
+  if constexpr (Op == 0) return simd::sum(total, x);
+  else if constexpr (Op == 1) return simd::maximum(x, total);
+  else return simd::minimum(x, total);
 }
 /// The neutral element of the reduction Op.
 template <int Op, class R>

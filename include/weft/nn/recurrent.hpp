@@ -36,9 +36,8 @@ struct lstm_step {
     return let(std::move(state), [in = std::move(from_input), w = weight_hh](auto before) {
       return let(in + matmul(select<0, 0>(before), transpose(w)), [before](auto gates) {
         auto added = sigmoid(weft::chunk<-1, 4, 0>(gates)) * tanh(weft::chunk<-1, 4, 2>(gates));
-        return let(sigmoid(weft::chunk<-1, 4, 1>(gates)) * select<0, 1>(before) + added, [gates](auto c) {
-          return stack<0>(sigmoid(weft::chunk<-1, 4, 3>(gates)) * tanh(c), c);
-        });
+        return let(sigmoid(weft::chunk<-1, 4, 1>(gates)) * select<0, 1>(before) + added,
+                   [gates](auto c) { return stack<0>(sigmoid(weft::chunk<-1, 4, 3>(gates)) * tanh(c), c); });
       });
     });
   }
@@ -73,8 +72,11 @@ struct gru_step {
 template <class Step, expression X, expression... S>
 auto recurrence(Step step, X x, S... start) {
   static_assert(X::static_shape.order == 3, "weft: lstm, gru: a sequence is [positions, batch, features]");
-  return recurrence_node<Step, X, S...>{{}, std::move(x), operand_list<S...>(std::move(start)...),
-                                        std::move(step)};
+  static_assert(
+      sizeof...(S) <= 1 && ((S::static_shape.order == recurrence_node<Step, X>::state_shape.order) && ...),
+      "weft: lstm, gru: one state: of an lstm [2, batch, hidden], stack<0>(h, c); of a gru [batch, hidden]");
+  return recurrence_node<Step, X, S...>{
+      {}, std::move(x), operand_list<S...>(std::move(start)...), std::move(step)};
 }
 
 }  // namespace detail

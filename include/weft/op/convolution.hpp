@@ -19,8 +19,11 @@ struct height_width {
   constexpr height_width(index_t both) : height(both), width(both) {}  // NOLINT: implicit
   constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
   constexpr bool operator==(const height_width&) const = default;
-  /// Both in one attribute of an op.
-  constexpr index_t packed() const { return height << 32 | width; }
+  /// Both in one attribute of an op; -1, of which no law holds, if one is negative or does not fit.
+  constexpr index_t packed() const {
+    constexpr index_t most = 0x7fffffff;
+    return height < 0 || width < 0 || height > most || width > most ? -1 : height << 32 | width;
+  }
   static constexpr height_width of(index_t packed) { return {packed >> 32, packed & 0xffffffff}; }
 };
 
@@ -49,14 +52,25 @@ template <bool Holds, class... Extents>
 struct conv_law {
   static_assert(Holds,
                 "weft: conv2d: x is [B, C, H, W] and the weight [O, C / groups, height, width], of "
-                "static height and width, which fit into H and W with their padding; groups divide C and O");
+                "static height and width, which fit into H and W with their padding; groups divide C and O; "
+                "steps and dilation are positive, padding is not negative");
+};
+/// The compile-time error for operands of a convolution that are not of one floating type.
+template <bool Holds, class... Types>
+struct conv_type_law {
+  static_assert(Holds, "weft: conv2d: x and the weight must have the same floating type");
+};
+/// The compile-time error for the bias of a convolution.
+template <bool Holds, class Bias, class Weight>
+struct conv_bias_law {
+  static_assert(Holds, "weft: conv2d, conv1d: the bias is [O], of the weight's first extent");
 };
 /// The compile-time error for pooling.
 template <bool Holds, class... Extents>
 struct pool_law {
   static_assert(Holds,
                 "weft: pooling: the operand has two to four dims, a window fits into the last two "
-                "with their padding, and the padding is at most half a window");
+                "with their padding, which is at most half of one; sizes and steps are positive");
 };
 
 namespace detail {
@@ -159,6 +173,10 @@ struct arg_window_max : rule<1> {
                     {dtype::i64, operands[0].extents},
                     operands[0].type != dtype::boolean};
     if (!result.holds) return result;
+    const shape& image = operands[0].extents;  // a window of padding alone has no largest element
+    result.holds =
+        dims.require_elements(image[image.order - 2]) && dims.require_elements(image[image.order - 1]);
+    if (!result.holds) return result;
     detail::pad_extents(dims, result.value.extents, padding);
     result.holds = detail::make_windows(dims, result.value.extents, size, height_width::of(at[1]), 1);
     return result;
@@ -218,7 +236,7 @@ struct conv2d : rule<2> {
   template <bool Holds, class... Extents>
   using law = conv_law<Holds, Extents...>;
   template <bool Holds, class... Types>
-  using type_law = matmul_type_law<Holds, Types...>;
+  using type_law = conv_type_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
     const shape &x = operands[0].extents, &w = operands[1].extents;
@@ -231,6 +249,7 @@ struct conv2d : rule<2> {
     shape& s = result.value.extents;
     index_t channels = 0;
     s[1] = w[0];
+    if (at[3] > 1) dims.divide(w[0], at[3]);  // checked at run time where it is not known
     detail::pad_extents(dims, s, padding);
     result.holds =
         dims.unify(x[1], dims.multiply(w[1], at[3]), channels) && (w[0] < 0 || w[0] % at[3] == 0) &&
@@ -382,9 +401,17 @@ constexpr auto conv2d(X x, W weight) {
   return apply<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>>(
       std::move(x), std::move(weight));
 }
+namespace detail {
+template <class B, class W>
+inline constexpr bool is_bias_of = B::static_shape.order == 1 &&
+                                   (B::static_shape[0] == dyn || W::static_shape[0] == dyn ||
+                                    B::static_shape[0] == W::static_shape[0]);
+}  // namespace detail
+
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv2d(X x, W weight, B bias) {
+  (void)sizeof(op::conv_bias_law<detail::is_bias_of<B, W>, extents_of<B>, extents_of<W>>);
   return conv2d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(unsqueeze<1>(std::move(bias)));
 }
 
@@ -414,6 +441,7 @@ constexpr auto conv1d(X x, W weight) {
 /// The same plus a bias [O].
 template <conv_options O = conv_options{}, expression X, expression W, expression B>
 constexpr auto conv1d(X x, W weight, B bias) {
+  (void)sizeof(op::conv_bias_law<detail::is_bias_of<B, W>, extents_of<B>, extents_of<W>>);
   return conv1d<O>(std::move(x), std::move(weight)) + unsqueeze<1>(std::move(bias));
 }
 

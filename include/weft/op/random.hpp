@@ -8,8 +8,6 @@
 //   auto y = h + mlp(h);                       // one mask
 #pragma once
 
-#include <atomic>
-
 #include <weft/op/functions.hpp>
 #include <weft/op/rule.hpp>
 
@@ -88,8 +86,7 @@ namespace detail {
 /// A node of `Op` whose draw is that of this call.
 template <class Op, expression... X>
 auto apply_drawing(X... x) {
-  static std::atomic<index_t> calls{0};
-  const index_t call[] = {calls.fetch_add(1, std::memory_order_relaxed)};
+  const index_t call[] = {next_call()};
   return apply_sized<Op, attr<dyn>>(call, std::move(x)...);
 }
 }  // namespace detail

@@ -75,7 +75,7 @@ void rmsprop::update(const parameter_update<T>& u) const {
     assign(
         [&](auto slope, auto f) {
           return let(square * kept + slope * slope * taken, [&](auto s) {
-            return let(mean * kept + slope * taken,
+            return let(mean + (slope - mean) * taken,
                        [&](auto m) { return f(sqrt(s - m * m) + offset, s, m); });
           });
         },

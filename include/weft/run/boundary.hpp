@@ -23,6 +23,7 @@ struct boundary_node : expression_base {
 
   X operand;
   const std::vector<Block>* blocks;
+  index_t call = detail::next_call();
 };
 
 /// The type in which values of slices with elements T are summed: f32 for bf16 and f16.
@@ -65,19 +66,20 @@ namespace detail {
 template <class E>
 inline constexpr bool has_boundary = (weft::detail::parts_of<E> & weft::detail::boundary_part) != 0;
 
-/// Whether two nodes of one type, which may be copies of one, draw random numbers. Appends the types of those
-/// that do.
+/// Whether two nodes of one type, which may be copies of one call, draw random numbers or are boundaries.
+/// Appends the types of those that do.
 template <class E>
-constexpr bool repeats_draws(sequence<const char*>& found) {
-  if constexpr (!(weft::detail::parts_of<E> & weft::detail::draws_part)) return false;
+constexpr bool repeats_calls(sequence<const char*>& found) {
+  constexpr unsigned calls = weft::detail::draws_part | weft::detail::boundary_part;
+  if constexpr (!(weft::detail::parts_of<E> & calls)) return false;
   else {
-    if (weft::detail::own_part<E> & weft::detail::draws_part) {
+    if (weft::detail::own_part<E> & calls) {
       for (const char* known : found)
         if (same_object(known, &weft::detail::identity<E>)) return true;
       found.push_back(&weft::detail::identity<E>);
     }
     return [&]<class... Part>(weft::detail::expression_list<Part...>) {
-      return (repeats_draws<Part>(found) || ...);
+      return (repeats_calls<Part>(found) || ...);
     }(typename weft::detail::parts<E>::type{});
   }
 }
@@ -113,7 +115,7 @@ template <class Variable, class E>
 inline constexpr bool reads_after_boundary = std::is_same_v<Variable, E>;
 template <class Variable, class Block, class X>
 inline constexpr bool reads_after_boundary<Variable, boundary_node<Block, X>> =
-    has_boundary<X> && reads_after_boundary<Variable, X>;
+    has_boundary<X>&& reads_after_boundary<Variable, X>;
 template <class Variable, class Op, class Attr, class... A>
 inline constexpr bool reads_after_boundary<Variable, node<Op, Attr, A...>> =
     (reads_after_boundary<Variable, A> || ...);
@@ -138,28 +140,28 @@ struct crossing_law {
                 "through the blocks");
 };
 
-/// What is one value wherever it occurs: a shared operand, or a call that draws random numbers.
+/// What is one value wherever it occurs: a shared operand, or the call of a boundary or of a draw.
 struct occurrence {
   const void* operand = nullptr;
   index_t call = -1;
   friend bool operator==(const occurrence&, const occurrence&) = default;
 };
 
-/// The evaluator, and what occurs several times in `Root` and has been computed: shared values and, if copies
-/// of draws may be in several programs, draws.
+/// The evaluator, and what occurs several times in `Root` and has been computed: shared values and, if there
+/// may be copies of them, calls.
 template <class Evaluator, class Root>
 class resolver {
  public:
   using evaluator_type = Evaluator;
-  static constexpr bool keeps_draws = [] {
+  static constexpr bool keeps_calls = [] {
     sequence<const char*> found;
-    return repeats_draws<Root>(found);
+    return repeats_calls<Root>(found);
   }();
   /// Whether parts of `E` are evaluated before it.
   template <class E>
   static constexpr bool divides = (weft::detail::parts_of<E> &
                                    (weft::detail::boundary_part |
-                                    (keeps_draws ? weft::detail::draws_part : 0))) != 0;
+                                    (keeps_calls ? weft::detail::draws_part : 0))) != 0;
 
   explicit resolver(Evaluator& e) : evaluator(e) {}
 
@@ -208,7 +210,7 @@ auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, S
           n.sizes, resolve(to, variables, a)...);
     });
   };
-  if constexpr (Resolver::keeps_draws && requires { Op::draws; })
+  if constexpr (Resolver::keeps_calls && requires { Op::draws; })
     return computed_once(to, {.call = n.sizes[0].value}, v, resolved);
   else return resolved(v);
 }
@@ -222,8 +224,21 @@ auto eval_block(Evaluator& evaluator, const E& e) {
   } else return evaluator.eval_program(e);
 }
 
+/// The value compute(), a leaf, of which call `n` is a boundary: computed where the call occurs first.
+template <class Resolver, class N, class F>
+auto value_of_call(Resolver& to, const N& n, F compute) {
+  if constexpr (!Resolver::keeps_calls) return compute();
+  else {
+    using leaf = decltype(compute());
+    if (auto known = to.find({.call = n.call})) return leaf(std::move(known));
+    leaf value = compute();
+    to.remember({.call = n.call}, value.state(), 0);
+    return value;
+  }
+}
+
 template <class Resolver, class Variables, class Block, class X>
-auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
+auto applied_blocks(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
   auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
   static_assert(
       !weft::detail::applies_if_not_const<Block, decltype(x)>,
@@ -237,6 +252,11 @@ auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X
     x = decltype(x)(eval_block(to.evaluator, block(x)));
   }
   return x;
+}
+
+template <class Resolver, class Variables, class Block, class X>
+auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
+  return value_of_call(to, n, [&] { return applied_blocks(to, v, n); });
 }
 
 /// `e` as a leaf: `e` itself, or its value.
@@ -270,8 +290,8 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
     auto leaf = as_leaf(to.evaluator, value);
     using variable = bound<Tag, typename Value::value_type, extents_of<Value>>;
     constexpr bool has_blocks = (weft::detail::parts_of<Body> & weft::detail::blocks_part) != 0;
-    constexpr bool crosses =
-        has_blocks && !requires { decltype(value)::is_leaf; } && reads_after_boundary<variable, Body>;
+    constexpr bool crosses = has_blocks && !requires { decltype(value)::is_leaf; }
+    &&reads_after_boundary<variable, Body>;
     (void)sizeof(crossing_law<!(block_divider<typename Resolver::evaluator_type> && crosses)>);
     const variables<variable, decltype(leaf), Variables> inside{leaf, v};
     auto body = resolve(to, inside, l.body);
@@ -314,7 +334,7 @@ concept program_evaluator = requires(E& e, const tensor<float, extents<2, 3>>& x
   { e.eval_program(x) } -> expression;
   {
     e.sum_of_slices(x, x, index_t{}, [](auto a, auto) { return sum(a); })
-  } -> expression;
+    } -> expression;
 };
 
 /// `e` with everything below its boundaries replaced by leaves, computed by `evaluator`, a program_evaluator.

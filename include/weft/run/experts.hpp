@@ -29,6 +29,7 @@ struct experts_node : expression_base {
   Probabilities probabilities;
   const std::vector<Expert>* experts;
   expert_choice choice;
+  index_t call = detail::next_call();
 };
 
 /// The value of `operand`. A backward pass through it also adds the gradients of the scalar `loss`, as if
@@ -41,6 +42,7 @@ struct attached_node : expression_base {
 
   X operand;
   Loss loss;
+  index_t call = detail::next_call();
 };
 
 /// `x`, and in backward the gradients of the scalar `loss` as well, so that a loss of a layer need not be
@@ -105,9 +107,8 @@ auto weights_of(P probabilities, Chosen chosen) {
 /// The extents `s` in the type of extents that they have in an expression.
 template <index_t... E>
 extents<E...> typed_extents(extents<E...>*, const shape& s) {
-  return [&]<int... D>(std::integer_sequence<int, D...>) {
-    return extents<E...>{s[D]...};
-  }(std::make_integer_sequence<int, extents<E...>::order>{});
+  return [&]<int... D>(std::integer_sequence<int, D...>) { return extents<E...>{s[D]...}; }
+  (std::make_integer_sequence<int, extents<E...>::order>{});
 }
 
 using index_tensor = tensor<std::int64_t, extents<dyn>>;
@@ -200,8 +201,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
 inline constexpr int programs_around_experts = 4;
 
 template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
-auto resolve_node(Resolver& to, const Variables& v,
-                  const experts_node<Renormalise, Expert, X, P>& n) {
+auto value_of_experts(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
   const auto value = [&](auto& evaluator) {
@@ -221,7 +221,7 @@ auto resolve_node(Resolver& to, const Variables& v,
 }
 
 template <class Resolver, class Variables, class X, class Loss>
-auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
+auto with_attached(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss));
   const auto value = [&](auto& evaluator) {
@@ -237,6 +237,15 @@ auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>
   };
   if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
   else return to.evaluator.composite(x, loss, 0, value, [](auto&, auto) {});
+}
+
+template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
+auto resolve_node(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
+  return value_of_call(to, n, [&] { return value_of_experts(to, v, n); });
+}
+template <class Resolver, class Variables, class X, class Loss>
+auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
+  return value_of_call(to, n, [&] { return with_attached(to, v, n); });
 }
 
 }  // namespace detail

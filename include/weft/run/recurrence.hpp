@@ -32,6 +32,7 @@ struct recurrence_node : expression_base {
   X operand;
   operand_list<Start...> start;
   Step step;
+  index_t call = detail::next_call();
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
@@ -77,7 +78,7 @@ State joined_states(Evaluator& evaluator, const State* states, index_t n) {
 }
 
 template <class Resolver, class Variables, class Step, class X, class... Start>
-auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
+auto states_of(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
   using T = typename X::value_type;
   auto& evaluator = to.evaluator;
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
@@ -88,7 +89,8 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   // large as x.
   const auto numbers = arange<std::int64_t>(length, where);
   const auto element = [&](index_t t) {
-    const tensor<std::int64_t, extents<1>> number(part_of(*numbers.state(), t, {1, {1}}));
+    constexpr index_t one = X::static_shape.order > 0;  // depends on X: nvcc does not evaluate shapes here
+    const tensor<std::int64_t, extents<one>> number(part_of(*numbers.state(), t, {1, {1}}));
     return select<0, 0>(index_select<0>(x, number));
   };
   using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
@@ -117,6 +119,11 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   recycled_vector<state> states;
   for (index_t t = 0; t < length; ++t) states.push_back(now = next(t, now));
   return joined_states(evaluator, states.begin(), length);
+}
+
+template <class Resolver, class Variables, class Step, class X, class... Start>
+auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
+  return value_of_call(to, n, [&] { return states_of(to, v, n); });
 }
 
 }  // namespace detail

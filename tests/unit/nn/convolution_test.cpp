@@ -87,6 +87,16 @@ TEST_CASE("convolutions of dynamic extents that do not fit are errors with the o
       "weft: conv2d: operands of shapes [2, 3, 4, 4] and [2, 2, 1, 1]: extents 3 and 2 must be equal",
       shape_error);
   CHECK_THROWS_AS(eval(max_pool2d<5>(x)), shape_error);
+  const auto empty = ones<float>(extents<dyn, dyn, dyn, dyn>{1, 1, 0, 4});
+  constexpr pool_options padded{.stride = 1, .padding = 1};
+  CHECK_THROWS_WITH_AS((eval(max_pool2d<2, padded>(empty))),
+                       "weft: max_pool2d: an operand of shape [1, 1, 0, 4]: the dim has no elements",
+                       shape_error);
+  CHECK_THROWS_AS((eval(avg_pool2d<2, padded>(empty))), shape_error);
+  const auto odd = ones<float>(extents<dyn, 1, 1, 1>{3, 1, 1, 1});
+  const auto two = ones<float>(extents<1, 2, 1, 1>{});
+  CHECK_THROWS_WITH_AS((eval(conv2d<conv_options{.groups = 2}>(two, odd))), doctest::Contains("conv2d"),
+                       shape_error);
   CHECK_THROWS_AS(eval(windows<height_width{3, 3}, 1, 2>(x)), shape_error);
 }
 
@@ -105,4 +115,30 @@ TEST_CASE("forward keeps no windows: of a convolution its operand, of pooling by
   CHECK(held([&] { return avg_pool2d<2>(x); }) <= image / 4 + 4096);
   CHECK(held([&] { return conv2d(x, w); }) <= image + 4096);
   CHECK(held([&] { return conv2d<conv_options{.padding = 1}>(x, w); }) <= image + 4096);
+}
+
+TEST_CASE("options that are negative or do not fit are refused") {
+  using image = tensor<float, extents<1, 1, 4, 4>>;
+  constexpr index_t large = (index_t{1} << 32) + 1;
+  const auto fits = []<height_width Size, height_width Step, height_width Padding>() {
+    return accepts<op::max_pool2d, attr<Size.packed(), Step.packed(), Padding.packed()>, image>;
+  };
+  CHECK(fits.operator()<2, 1, 1>());
+  CHECK_FALSE(fits.operator()<0, 1, 0>());
+  CHECK_FALSE(fits.operator()<-2, 1, 0>());
+  CHECK_FALSE(fits.operator()<2, 0, 0>());
+  CHECK_FALSE(fits.operator()<2, -1, 0>());
+  CHECK_FALSE(fits.operator()<2, height_width{1, large}, 0>());
+  CHECK_FALSE(fits.operator()<2, 1, -1>());
+  CHECK_FALSE(fits.operator()<2, 1, 2>());
+  const auto convolves = []<conv_options O>() {
+    return accepts<op::conv2d, attr<O.stride.packed(), O.padding.packed(), O.dilation.packed(), O.groups>,
+                   image, tensor<float, extents<1, 1, 2, 2>>>;
+  };
+  CHECK(convolves.operator()<conv_options{.stride = 2, .padding = 3, .dilation = 3}>());
+  CHECK_FALSE(convolves.operator()<conv_options{.stride = 0}>());
+  CHECK_FALSE(convolves.operator()<conv_options{.padding = -1}>());
+  CHECK_FALSE(convolves.operator()<conv_options{.dilation = 4}>());
+  CHECK_FALSE(convolves.operator()<conv_options{.groups = 0}>());
+  CHECK_FALSE(convolves.operator()<conv_options{.stride = {1, large}}>());
 }

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include <weft/nn/mixture_of_experts.hpp>
 #include <weft/weft.hpp>
 
 using namespace weft;
@@ -14,6 +15,10 @@ variable<float, extents<dyn>> ones_of(index_t n) {
 struct block {
   parameter<extents<4>> w;
   auto operator()(expression auto x) const { return dropout(x, 0.5f) + 0.0f * w; }
+};
+struct dropping {
+  linear<4, 4> map;
+  auto operator()(expression auto x) const { return dropout(map(x), 0.5f); }
 };
 struct same {
   auto operator()(expression auto x) const { return x * 1.0f; }
@@ -98,6 +103,30 @@ TEST_CASE("random: copies are one draw before and after blocks, in lets, in shar
     dropped += g == 0;
   }
   CHECK(dropped == doctest::Approx(50).epsilon(0.2));
+}
+
+TEST_CASE("random: what a repeat or experts draw inside is one value where their call is used twice") {
+  repeat<block> h;
+  h.blocks.push_back({parameter<extents<4>>(full<float>(extents<4>{}, 1.0f))});
+  auto x = full<float>(extents<25, 4>{}, 1.0f);
+  const auto differ = [](auto a, auto b) { return eval(sum(abs(a - b))).item() > 0; };
+  auto y = h(x);
+  CHECK_FALSE(differ(y, y));
+  CHECK_FALSE(differ(y * 2.0f, let(x, [&](auto v) { return y + v + y - v; })));
+  CHECK(differ(h(x), h(x)));
+
+  variable<float, extents<25, 4>> v(x);
+  tape steps;
+  auto z = h(v);
+  const auto loss = steps.eval(sum(z - z));
+  CHECK(loss.item() == 0);
+  steps.backward(loss);
+  for (float g : v.grad().to_vector()) CHECK(g == 0);
+
+  auto moe = mixture_of_experts<4, dropping>::create(4, 2, {}, [] { return dropping{}; });
+  initialize(moe, 1);
+  auto m = moe(x);
+  CHECK_FALSE(differ(m, m));
 }
 
 TEST_CASE("bernoulli: the share of ones, its type, and probabilities that are none") {
