@@ -238,6 +238,6 @@ TEST_CASE("windows, convolutions, pooling") {
       derivable(weighed(avg_pool2d<height_width{3, 2}, pool_options{.stride = {2, 1}, .padding = 1}>(x)), x));
   CHECK(
       twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, w) * 0.1); }, x, image(2, 3), w, 1e-5));
-  CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v)) * 0.1); }, x, image(2, 4), x,
-                        1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v)) * 0.1); }, x,
+                        image(2, 4), x, 1e-5));
 }
