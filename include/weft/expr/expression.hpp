@@ -64,7 +64,8 @@ struct expression_base {
   template <std::same_as<bool> B>
   constexpr explicit operator B() const {
     static_assert(detail::unsupported<B>,
-                  "weft: tensors and expressions have no truth value: if (eval(e).item()), if (t.defined())");
+                  "weft: tensors and expressions have no truth value: if (eval(e).item()), if (t.defined()); "
+                  "masks are a & b, a | b, !a");
     return false;
   }
 };

@@ -45,10 +45,18 @@ struct less_equal : comparison {
   template <class V> static WEFT_INLINE simd::mask_of<V> lane(V a, V b) { return simd::less_equal(a, b); }
 };
 
+/// The compile-time error for operands of a logical op that are not bool.
+template <bool Holds, class... Types>
+struct logical_type_law {
+  static_assert(Holds, "weft: &, |, !, ~ and logical functions take bools: write x != 0 for a number x");
+};
+
 /// Base of logical functions: operands and result are bool; no derivative.
 template <int Arity>
 struct logical : primitive<Arity> {
   static constexpr bool widens = false;
+  template <bool Holds, class... Types>
+  using type_law = logical_type_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     inferred result = broadcast_all(dims, operands, Arity);
