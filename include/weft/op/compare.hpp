@@ -48,7 +48,7 @@ struct less_equal : comparison {
 /// The compile-time error for operands of a logical op that are not bool.
 template <bool Holds, class... Types>
 struct logical_type_law {
-  static_assert(Holds, "weft: &, |, !, ~ and logical functions take bools: write x != 0 for a number x");
+  static_assert(Holds, "weft: logical ops take bools: write x != 0 for a number x");
 };
 
 /// Base of logical functions: operands and result are bool; no derivative.
