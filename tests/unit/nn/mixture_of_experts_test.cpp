@@ -331,3 +331,12 @@ TEST_CASE("mistakes are named") {
   CHECK_THROWS_WITH_AS(eval(moe(random_tokens(2))),
                        "weft: experts: there are 2 for probabilities of shape [2, 3]", shape_error);
 }
+
+TEST_CASE("with_loss: the loss of a value that is used twice is counted once") {
+  variable<float, extents<3>> w(full<float>(extents<3>{}, 2.0f)), x(full<float>(extents<3>{}, 1.0f));
+  auto y = with_loss(x * 2.0f, sum(w));
+  tape steps;
+  steps.backward(steps.eval(sum(y + y * y)));
+  CHECK(w.grad().to_vector() == std::vector<float>{1, 1, 1});
+  CHECK(x.grad().to_vector() == std::vector<float>{10, 10, 10});  // 2 (1 + 2 y) of y = 2
+}
