@@ -301,8 +301,8 @@ WEFT_INLINE V negative(V a) {
   else return difference(V{}, a);
 }
 
-/// The larger value per lane, b of equal ones; NaN if either is, as torch.maximum. Only one instruction waits
-/// for `b`: in a reduction, what the elements before have left.
+/// The larger value per lane, b of equal ones; NaN if either is, as torch.maximum. A reduction passes
+/// what it has so far as `b`, on which only one instruction depends.
 template <class V>
 WEFT_INLINE V maximum(V a, V b) {
   if constexpr (std::is_integral_v<lane<V>>) return select(less(b, a), a, b);

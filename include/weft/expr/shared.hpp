@@ -217,6 +217,10 @@ class expression_scope {
   std::uint64_t reads_ = 0;
 };
 
+/// Whether the op draws random numbers; its one size is the number of its call.
+template <class Op>
+concept drawing_op = Op::draws;
+
 /// What an expression contains, as bits, so that its type is walked once: boundaries (run/boundary.hpp),
 /// shared values, repeated blocks, draws of random numbers.
 inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4, draws_part = 8;
@@ -224,10 +228,7 @@ inline constexpr unsigned boundary_part = 1, shared_part = 2, blocks_part = 4, d
 template <class E>
 inline constexpr unsigned own_part = is_shared<E> ? shared_part : 0;
 template <class Op, class Attr, int Sizes, class... A>
-inline constexpr unsigned own_part<sized_node<Op, Attr, Sizes, A...>> = requires {
-  Op::draws;
-}
-? draws_part : 0;
+inline constexpr unsigned own_part<sized_node<Op, Attr, Sizes, A...>> = drawing_op<Op> ? draws_part : 0;
 template <class E>
 inline constexpr unsigned seen_parts = ~0u;
 template <class... E>

@@ -20,6 +20,17 @@ namespace detail {
 
 constexpr index_t times(index_t n, index_t extent) { return extent == dyn ? dyn : n * extent; }
 
+/// A cell of `gates` gates for `in` features and a state of `hidden`.
+template <class Cell, index_t In, index_t Hidden>
+Cell created_cell(index_t gates, index_t in, index_t hidden, const device& where) {
+  constexpr index_t all = Cell::gates;
+  const initializer how = linear<>::starting(hidden);
+  return {make_parameter(extents<all, In>{gates * hidden, in}, how, where),
+          make_parameter(extents<all, Hidden>{gates * hidden, hidden}, how, where),
+          make_parameter(extents<all>{gates * hidden}, how, where),
+          make_parameter(extents<all>{gates * hidden}, how, where)};
+}
+
 /// A step of an LSTM: `from_input` [..., 4 H] is the input's contribution to the gates, with both biases.
 template <class W>
 struct lstm_step {
@@ -98,11 +109,7 @@ struct lstm_cell {
   /// For `in` features and a state of `hidden`, on `where`. Throws shape_error if an extent of the type is
   /// another one.
   static lstm_cell create(index_t in, index_t hidden, const device& where = default_device()) {
-    const initializer how = linear<>::starting(hidden);
-    return {make_parameter(extents<gates, In>{4 * hidden, in}, how, where),
-            make_parameter(extents<gates, Hidden>{4 * hidden, hidden}, how, where),
-            make_parameter(extents<gates>{4 * hidden}, how, where),
-            make_parameter(extents<gates>{4 * hidden}, how, where)};
+    return detail::created_cell<lstm_cell, In, Hidden>(4, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
     return detail::lstm_step<decltype(weight_hh)>{weight_hh}(
@@ -124,11 +131,7 @@ struct gru_cell {
 
   /// As lstm_cell::create.
   static gru_cell create(index_t in, index_t hidden, const device& where = default_device()) {
-    const initializer how = linear<>::starting(hidden);
-    return {make_parameter(extents<gates, In>{3 * hidden, in}, how, where),
-            make_parameter(extents<gates, Hidden>{3 * hidden, hidden}, how, where),
-            make_parameter(extents<gates>{3 * hidden}, how, where),
-            make_parameter(extents<gates>{3 * hidden}, how, where)};
+    return detail::created_cell<gru_cell, In, Hidden>(3, in, hidden, where);
   }
   auto operator()(expression auto x, expression auto state) const {
     return detail::gru_step<decltype(weight_hh), decltype(bias_hh)>{weight_hh, bias_hh}(

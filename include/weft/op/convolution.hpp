@@ -13,20 +13,6 @@
 
 namespace weft {
 
-/// A number for the height and one for the width; one number stands for both.
-struct height_width {
-  index_t height, width;
-  constexpr height_width(index_t both) : height(both), width(both) {}  // NOLINT: implicit
-  constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
-  constexpr bool operator==(const height_width&) const = default;
-  /// Both in one attribute of an op; -1, of which no law holds, if one is negative or does not fit.
-  constexpr index_t packed() const {
-    constexpr index_t most = 0x7fffffff;
-    return height < 0 || width < 0 || height > most || width > most ? -1 : height << 32 | width;
-  }
-  static constexpr height_width of(index_t packed) { return {packed >> 32, packed & 0xffffffff}; }
-};
-
 /// Steps between windows, zeros around the image, steps within a window, groups of channels, as
 /// torch.nn.Conv2d.
 struct conv_options {
@@ -153,50 +139,53 @@ constexpr auto windows::vjp(auto g, auto y, auto x) {
   return g.owner->template apply<fold_windows>(at, g);
 }
 
+/// Base of what has one element for each window, [..., H, W] -> [..., windows, windows]: v0 packs the size of
+/// a window, v1 the steps between windows, v2 the padding.
+struct pooling : rule<1> {
+  template <bool Holds, class... Extents>
+  using law = pool_law<Holds, Extents...>;
+  template <bool Holds, class... Types>
+  using type_law = no_bool_law<Holds, Types...>;
+
+ protected:
+  template <class Dims>
+  static constexpr inferred pooled(Dims& dims, const attributes& at, const tensor_spec& x, dtype type) {
+    const auto size = height_width::of(at[0]), padding = height_width::of(at[2]);
+    inferred result{detail::is_image(x.extents) && 2 * padding.height <= size.height &&
+                        2 * padding.width <= size.width && padding.height >= 0 && padding.width >= 0,
+                    {type, x.extents},
+                    x.type != dtype::boolean};
+    shape& s = result.value.extents;  // a window of padding alone has no largest element
+    result.holds =
+        result.holds && dims.require_elements(s[s.order - 2]) && dims.require_elements(s[s.order - 1]);
+    if (!result.holds) return result;
+    detail::pad_extents(dims, s, padding);
+    result.holds = detail::make_windows(dims, s, size, height_width::of(at[1]), 1);
+    return result;
+  }
+};
+
 /// The position in [..., H W] of the largest element of each window, the first of equal ones, a NaN if there
-/// is one: [..., H, W] -> [..., windows, windows], i64. v0 packs the size of a window, v1 the steps between
-/// windows, v2 the padding, which is never the largest.
-struct arg_window_max : rule<1> {
+/// is one, never one of the padding; i64.
+struct arg_window_max : pooling {
   static constexpr auto kind = op_kind::native;
   static constexpr auto name = "arg_window_max";
   static constexpr auto divides = "L.. -> L..";
   static constexpr native_code code{.op = native_op::arg_window_max};
-  template <bool Holds, class... Extents>
-  using law = pool_law<Holds, Extents...>;
-  template <bool Holds, class... Types>
-  using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    const auto size = height_width::of(at[0]), padding = height_width::of(at[2]);
-    inferred result{detail::is_image(operands[0].extents) && 2 * padding.height <= size.height &&
-                        2 * padding.width <= size.width && padding.height >= 0 && padding.width >= 0,
-                    {dtype::i64, operands[0].extents},
-                    operands[0].type != dtype::boolean};
-    if (!result.holds) return result;
-    const shape& image = operands[0].extents;  // a window of padding alone has no largest element
-    result.holds =
-        dims.require_elements(image[image.order - 2]) && dims.require_elements(image[image.order - 1]);
-    if (!result.holds) return result;
-    detail::pad_extents(dims, result.value.extents, padding);
-    result.holds = detail::make_windows(dims, result.value.extents, size, height_width::of(at[1]), 1);
-    return result;
+    return pooled(dims, at, operands[0], dtype::i64);
   }
   static constexpr auto vjp(auto g, auto, auto) { return no_gradient(g); }
 };
 
-/// The largest element of each window; attributes of arg_window_max.
-struct max_pool2d : rule<1> {
+/// The largest element of each window.
+struct max_pool2d : pooling {
   static constexpr auto kind = op_kind::composed;
   static constexpr auto name = "max_pool2d";
-  template <bool Holds, class... Extents>
-  using law = pool_law<Holds, Extents...>;
-  template <bool Holds, class... Types>
-  using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    inferred result = arg_window_max::infer(dims, at, operands);
-    result.value.type = operands[0].type;
-    return result;
+    return pooled(dims, at, operands[0], operands[0].type);
   }
   static constexpr auto value(const attributes& at, auto x) {
     const auto index = x.owner->template apply<arg_window_max>(at, x);
@@ -210,20 +199,14 @@ struct max_pool2d : rule<1> {
   }
 };
 
-/// The mean of each window; padding counts as zeros. Attributes of arg_window_max.
-struct avg_pool2d : rule<1> {
+/// The mean of each window; padding counts as zeros.
+struct avg_pool2d : pooling {
   static constexpr auto kind = op_kind::composed;
   static constexpr bool widens = true;
   static constexpr auto name = "avg_pool2d";
-  template <bool Holds, class... Extents>
-  using law = pool_law<Holds, Extents...>;
-  template <bool Holds, class... Types>
-  using type_law = no_bool_law<Holds, Types...>;
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes& at, const tensor_spec* operands) {
-    inferred result = arg_window_max::infer(dims, at, operands);
-    result.value.type = floating(operands[0].type);
-    return result;
+    return pooled(dims, at, operands[0], floating(operands[0].type));
   }
   static constexpr auto value(const attributes& at, auto x);
 };
@@ -362,11 +345,10 @@ struct conv_matrices {
 }  // namespace detail
 
 constexpr auto conv2d::value(const attributes& at, auto x, auto w) {
-  symbol_table& dims = x.owner->dims;
-  const tensor_spec operands[] = {{x.type(), x.extents()}, {w.type(), w.extents()}};
-  const detail::conv_matrices m{at, x.extents(), w.extents(), infer(dims, at, operands).value.extents};
-  return reshape_to(x.owner->template apply<matmul>({}, m.weight_of(w), m.columns_of(m.windows_of(x))),
-                    m.made);
+  detail::conv_matrices m{at, x.extents(), w.extents(), {}};
+  const auto v = m.windows_of(x);
+  m.made = {4, {m.image[0], m.size[0], v.extents()[4], v.extents()[5]}};
+  return reshape_to(x.owner->template apply<matmul>({}, m.weight_of(w), m.columns_of(v)), m.made);
 }
 constexpr auto conv2d::vjp(auto g, auto y, auto x, auto w) {
   const attributes at = y.attribute_values();
@@ -427,8 +409,8 @@ using pool_attributes = attr<Size.packed(),
                              O.padding.packed()>;
 template <index_t Size, pool_options O>
 using pool_along_width =
-    attr<height_width(1, Size).packed(), height_width(1, O.stride.width ? O.stride.width : Size).packed(),
-         height_width(0, O.padding.width).packed()>;
+    pool_attributes<height_width{1, Size},
+                    pool_options{.stride = {1, O.stride.width}, .padding = {0, O.padding.width}}>;
 }  // namespace detail
 
 /// conv2d of sequences: x [B, C, L] by a weight [O, C / groups, width], of static width; of the options, the

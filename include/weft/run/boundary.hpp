@@ -201,18 +201,11 @@ auto resolve_node(Resolver& to, const Variables& v, const node<Op, Attr, A...>& 
       [&](const auto&... a) { return node<Op, Attr, decltype(resolve(to, v, a))...>{resolve(to, v, a)...}; });
 }
 
-/// A draw is replaced by a leaf if copies of it may be in other programs.
 template <class Resolver, class Variables, class Op, class Attr, int Sizes, class... A>
 auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, Sizes, A...>& n) {
-  const auto resolved = [&](const auto& variables) {
-    return n.operands.apply([&](const auto&... a) {
-      return sized_node<Op, Attr, Sizes, decltype(resolve(to, variables, a))...>(
-          n.sizes, resolve(to, variables, a)...);
-    });
-  };
-  if constexpr (Resolver::keeps_calls && requires { Op::draws; })
-    return computed_once(to, {.call = n.sizes[0].value}, v, resolved);
-  else return resolved(v);
+  return n.operands.apply([&](const auto&... a) {
+    return sized_node<Op, Attr, Sizes, decltype(resolve(to, v, a))...>(n.sizes, resolve(to, v, a)...);
+  });
 }
 
 /// The value of a block applied to a leaf.
@@ -224,21 +217,8 @@ auto eval_block(Evaluator& evaluator, const E& e) {
   } else return evaluator.eval_program(e);
 }
 
-/// The value compute(), a leaf, of which call `n` is a boundary: computed where the call occurs first.
-template <class Resolver, class N, class F>
-auto value_of_call(Resolver& to, const N& n, F compute) {
-  if constexpr (!Resolver::keeps_calls) return compute();
-  else {
-    using leaf = decltype(compute());
-    if (auto known = to.find({.call = n.call})) return leaf(std::move(known));
-    leaf value = compute();
-    to.remember({.call = n.call}, value.state(), 0);
-    return value;
-  }
-}
-
 template <class Resolver, class Variables, class Block, class X>
-auto applied_blocks(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
+auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
   auto x = to.evaluator.eval_program(resolve(to, v, n.operand));
   static_assert(
       !weft::detail::applies_if_not_const<Block, decltype(x)>,
@@ -254,11 +234,6 @@ auto applied_blocks(Resolver& to, const Variables& v, const boundary_node<Block,
   return x;
 }
 
-template <class Resolver, class Variables, class Block, class X>
-auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X>& n) {
-  return value_of_call(to, n, [&] { return applied_blocks(to, v, n); });
-}
-
 /// `e` as a leaf: `e` itself, or its value.
 template <class Evaluator, class E>
 auto as_leaf(Evaluator& evaluator, const E& e) {
@@ -266,14 +241,13 @@ auto as_leaf(Evaluator& evaluator, const E& e) {
   else return evaluator.eval_program(e);
 }
 
-/// The value of resolved(v), computed where `what` occurs first, as a leaf.
-template <class Resolver, class Variables, class F>
-auto computed_once(Resolver& to, const occurrence& what, const Variables& v, F resolved) {
-  constexpr bool reads_none = std::is_same_v<decltype(resolved(v)), decltype(resolved(no_variables{}))>;
-  using leaf = decltype(as_leaf(to.evaluator, resolved(v)));
+/// The expression compute() as a leaf, computed where `what` occurs first. `depth`: as of resolver::remember.
+template <class Resolver, class F>
+auto computed_once(Resolver& to, const occurrence& what, int depth, F compute) {
+  using leaf = decltype(as_leaf(to.evaluator, compute()));
   if (auto known = to.find(what)) return leaf(std::move(known));
-  const leaf value = as_leaf(to.evaluator, resolved(v));
-  to.remember(what, value.state(), reads_none ? 0 : Variables::depth);
+  const leaf value = as_leaf(to.evaluator, compute());
+  to.remember(what, value.state(), depth);
   return value;
 }
 
@@ -306,10 +280,22 @@ auto resolve_node(Resolver& to, const Variables& v, const let_node<Tag, Value, B
 /// A shared value is replaced by a leaf if it contains boundaries or reads what has been replaced by a leaf.
 template <class Resolver, class Variables, class Tag, class E>
 auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s) {
-  if constexpr (std::is_same_v<decltype(resolve(to, v, *s.operand)), E>) return s;
-  else
-    return computed_once(to, {.operand = s.operand.get()}, v,
-                         [&](const auto& variables) { return resolve(to, variables, *s.operand); });
+  using resolved = decltype(resolve(to, v, *s.operand));
+  if constexpr (std::is_same_v<resolved, E>) return s;
+  else {
+    constexpr bool reads_none = std::is_same_v<resolved, decltype(resolve(to, no_variables{}, *s.operand))>;
+    return computed_once(to, {.operand = s.operand.get()}, reads_none ? 0 : Variables::depth,
+                         [&] { return resolve(to, v, *s.operand); });
+  }
+}
+
+/// The number of the call that made a boundary or a draw, which its copies have, too; of no other node.
+template <class E>
+requires requires(const E& e) { e.call; }
+index_t call_of(const E& e) { return e.call; }
+template <class Op, class Attr, int Sizes, class... A>
+requires weft::detail::drawing_op<Op> index_t call_of(const sized_node<Op, Attr, Sizes, A...>& n) {
+  return n.sizes[0].value;
 }
 
 template <class Resolver, class Variables, class E>
@@ -317,6 +303,8 @@ auto resolve(Resolver& to, const Variables& v, const E& e) {
   if constexpr (weft::detail::is_bound<E>) return look_up(e, v);
   else if constexpr (requires { E::is_leaf; } || E::static_shape.order < 0) return e;
   else if constexpr (!Resolver::template divides<E> && std::is_same_v<Variables, no_variables>) return e;
+  else if constexpr (Resolver::keeps_calls && requires { call_of(e); })
+    return computed_once(to, {.call = call_of(e)}, 0, [&] { return resolve_node(to, v, e); });
   else if constexpr (requires { resolve_node(to, v, e); }) return resolve_node(to, v, e);
   else return e;  // numbers
 }

@@ -201,7 +201,7 @@ auto apply_experts(Evaluator& evaluator, const X& x, const P& p, const std::vect
 inline constexpr int programs_around_experts = 4;
 
 template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
-auto value_of_experts(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
+auto resolve_node(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto p = as_leaf(to.evaluator, resolve(to, v, n.probabilities));
   const auto value = [&](auto& evaluator) {
@@ -221,7 +221,7 @@ auto value_of_experts(Resolver& to, const Variables& v, const experts_node<Renor
 }
 
 template <class Resolver, class Variables, class X, class Loss>
-auto with_attached(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
+auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
   const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
   const auto loss = as_leaf(to.evaluator, resolve(to, v, n.loss));
   const auto value = [&](auto& evaluator) {
@@ -237,15 +237,6 @@ auto with_attached(Resolver& to, const Variables& v, const attached_node<X, Loss
   };
   if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
   else return to.evaluator.composite(x, loss, 0, value, [](auto&, auto) {});
-}
-
-template <class Resolver, class Variables, bool Renormalise, class Expert, class X, class P>
-auto resolve_node(Resolver& to, const Variables& v, const experts_node<Renormalise, Expert, X, P>& n) {
-  return value_of_call(to, n, [&] { return value_of_experts(to, v, n); });
-}
-template <class Resolver, class Variables, class X, class Loss>
-auto resolve_node(Resolver& to, const Variables& v, const attached_node<X, Loss>& n) {
-  return value_of_call(to, n, [&] { return with_attached(to, v, n); });
 }
 
 }  // namespace detail

@@ -78,7 +78,7 @@ State joined_states(Evaluator& evaluator, const State* states, index_t n) {
 }
 
 template <class Resolver, class Variables, class Step, class X, class... Start>
-auto states_of(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
+auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
   using T = typename X::value_type;
   auto& evaluator = to.evaluator;
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
@@ -119,11 +119,6 @@ auto states_of(Resolver& to, const Variables& v, const recurrence_node<Step, X, 
   recycled_vector<state> states;
   for (index_t t = 0; t < length; ++t) states.push_back(now = next(t, now));
   return joined_states(evaluator, states.begin(), length);
-}
-
-template <class Resolver, class Variables, class Step, class X, class... Start>
-auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
-  return value_of_call(to, n, [&] { return states_of(to, v, n); });
 }
 
 }  // namespace detail

@@ -21,6 +21,20 @@ struct attributes {
   constexpr index_t& operator[](int i) { return v[i]; }
 };
 
+/// A number for the height and one for the width; one number stands for both.
+struct height_width {
+  index_t height, width;
+  constexpr height_width(index_t both) : height(both), width(both) {}  // NOLINT: implicit
+  constexpr height_width(index_t h, index_t w) : height(h), width(w) {}
+  constexpr bool operator==(const height_width&) const = default;
+  /// Both in one attribute of an op; -1, of which no law holds, if one is negative or does not fit.
+  constexpr index_t packed() const {
+    constexpr index_t most = 0x7fffffff;
+    return height < 0 || width < 0 || height > most || width > most ? -1 : height << 32 | width;
+  }
+  static constexpr height_width of(index_t packed) { return {packed >> 32, packed & 0xffffffff}; }
+};
+
 /// Attributes in a type. `dyn` represents a size that the expression holds at run time.
 template <index_t... Values>
 struct attr {

@@ -220,14 +220,16 @@ struct dim_group {
   } else if (kind == view_kind::flip) {
     move(from.extents[dim] - 1, from.stride[dim]);
     l.stride[dim].times = -from.stride[dim].times;
-  } else if (kind == view_kind::windows) {  // attributes pack two numbers each: op/convolution.hpp
-    for (int side = 0; side < 2; ++side) {
-      const int d = from.extents.order - 2 + side;
-      const auto number = [&](int k) { return side == 0 ? at[k] >> 32 : at[k] & 0xffffffff; };
-      l.stride[d].times = wrapping_product(from.stride[d].times, number(1));
+  } else if (kind == view_kind::windows) {
+    const height_width step = height_width::of(at[1]), inner = height_width::of(at[2]);
+    const int first = from.extents.order - 2;
+    const auto set = [&](int d, index_t between, index_t within) {
+      l.stride[d].times = wrapping_product(from.stride[d].times, between);
       l.stride[d + 2] = from.stride[d];
-      l.stride[d + 2].times = wrapping_product(from.stride[d].times, number(2));
-    }
+      l.stride[d + 2].times = wrapping_product(from.stride[d].times, within);
+    };
+    set(first, step.height, inner.height);
+    set(first + 1, step.width, inner.width);
   }
   return true;
 }

@@ -51,7 +51,7 @@ class gemm_plan {
   gemm_size size;         // of what is computed
   index_t depth, part;    // K, and KC
   index_t block_rows;     // MC
-  index_t whole_rows;  // that are one block if A has no more: they fill the cache, and no thread waits for B
+  index_t whole_rows;  // up to which all of A is one block, and tasks pack the columns of B that they read
   index_t panel_columns;  // NR, or less so that panels are equally wide
   tile_layout layout;     // of packed tiles of A, or of A
   bool a_in_place;        // A is not packed

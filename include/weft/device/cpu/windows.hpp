@@ -11,11 +11,6 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 
 namespace detail {
-/// A number for the height and one for the width, from an attribute.
-struct both {
-  index_t height, width;
-  explicit both(index_t packed) : height(packed >> 32), width(packed & 0xffffffff) {}
-};
 /// Calls f(plane) for every index of the dims before the last two of `out`, in parallel if that is
 /// worthwhile; `work` is the number of elements that one plane reads.
 template <class F>
@@ -36,7 +31,7 @@ void for_each_plane(const native_call& call, index_t work, F f) {
 template <class T>
 void fold_windows(const native_call& call) {
   const strided &g = call.in[0], &out = call.out[0];
-  const detail::both step(call.at[2]), inner(call.at[3]);
+  const height_width step = height_width::of(call.at[2]), inner = height_width::of(call.at[3]);
   const int order = g.extents.order;
   const index_t extent[] = {g.extents[order - 4], g.extents[order - 3], g.extents[order - 2],
                             g.extents[order - 1]},
@@ -66,7 +61,8 @@ void fold_windows(const native_call& call) {
 template <class T>
 void arg_window_max(const native_call& call) {
   const strided &x = call.in[0], &out = call.out[0];
-  const detail::both size(call.at[0]), step(call.at[1]), padding(call.at[2]);
+  const height_width size = height_width::of(call.at[0]), step = height_width::of(call.at[1]),
+                     padding = height_width::of(call.at[2]);
   const int order = x.extents.order;
   const index_t height = x.extents[order - 2], width = x.extents[order - 1], rows = out.extents[order - 2],
                 columns = out.extents[order - 1], row = x.stride[order - 2], column = x.stride[order - 1];
