@@ -5,19 +5,21 @@
 #   tests/run.sh           the quick tier: g++ with every check; clang with sanitizers of addresses, undefined behaviour and threads
 #   tests/run.sh --full    the long forms of all tests, with every compiler, library and instruction set, and all of the quick
 #                          tier on bare Debian 12 and 13 (hours; needs root)
+#   tests/run.sh --full avx2-g++ trixie ...    some configurations of these
 #
 # A program takes 1 GB to compile, with sanitizers 2; JOBS=N compiles N at a time, otherwise one for each core and 2 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
-[ "${1:-}" = --full ] && full=1
+[ "${1:-}" = --full ] && full=1 && shift
+wanted=("$@")
 memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
-  local need=() wanted=()  # without what is wanted, the tests that use it are left out
-  command -v gdb >/dev/null || wanted+=(gdb)
-  [ -e /usr/include/eigen3/Eigen/Dense ] || wanted+=(libeigen3-dev)
+  local need=() useful=()  # without what is useful, the tests that use it are left out
+  command -v gdb >/dev/null || useful+=(gdb)
+  [ -e /usr/include/eigen3/Eigen/Dense ] || useful+=(libeigen3-dev)
   command -v cmake >/dev/null || need+=(cmake)
   command -v make >/dev/null || need+=(make)
   command -v g++ >/dev/null || need+=(g++)
@@ -44,9 +46,9 @@ install_missing() {
     "${as_root[@]}" "${apt[@]}" update -qq
     "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${need[@]}"
   fi
-  if [ ${#wanted[@]} -gt 0 ]; then
-    { "${as_root[@]}" "${apt[@]}" update -qq && "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${wanted[@]}"; } ||
-      echo "not installed, and not tested: ${wanted[*]}"
+  if [ ${#useful[@]} -gt 0 ]; then
+    { "${as_root[@]}" "${apt[@]}" update -qq && "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${useful[@]}"; } ||
+      echo "not installed, and not tested: ${useful[*]}"
   fi
 }
 
@@ -54,6 +56,7 @@ install_missing() {
 check() {  # options stay in a folder's cache: the tiers have folders of their own
   local at=build/$1 configuration=$2
   [ $full -eq 0 ] || at=build/full/$1
+  chosen "$1" || return 0
   shift 2
   echo "== ${at#build/}"
   mkdir -p "$at"
@@ -64,6 +67,13 @@ check() {  # options stay in a folder's cache: the tiers have folders of their o
   WEFT_TEST_DEVICE=opencl ctest --test-dir "$at" --output-on-failure -j "$jobs"  # one that is not found is a failure
 }
 
+# chosen CONFIGURATION: whether the command line names it, or none.
+chosen() { [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]]; }
+
+known=(gcc clang-asan tsan clang serial gcc-asan arm {o3,avx2,baseline}-{g++,clang++-19} bookworm trixie)
+for name in "${wanted[@]}"; do
+  [[ $full -eq 1 && " ${known[*]} " == *" $name "* ]] || { echo "tests/run.sh: --full and any of: ${known[*]}" >&2; exit 2; }
+done
 install_missing
 if [ $full -eq 0 ]; then
   for configuration in gcc clang-asan tsan; do
@@ -81,7 +91,8 @@ else
       check "$configuration-$compiler" $configuration -DCMAKE_CXX_COMPILER=$compiler
     done
   done
-  tests/bare.sh bookworm build/bare
-  tests/bare.sh trixie build/bare
+  for suite in bookworm trixie; do
+    ! chosen $suite || tests/bare.sh $suite build/bare
+  done
 fi
 echo "all checks passed"
