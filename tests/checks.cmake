@@ -79,6 +79,17 @@ foreach(other g++-12 g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19) 
       ${library_flags} ${folder}/structure/warnings.cpp)
   endif()
 endforeach()
+# What clang generates for other machines than this one, inline assembly above all: it is more particular than g++.
+set(instruction_sets x86-64-v3 x86-64-v4)
+if(WEFT_TEST_FULL)
+  list(APPEND instruction_sets x86-64-v2 sapphirerapids)
+endif()
+if(weft_fuzzing_clang AND CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  foreach(set ${instruction_sets})
+    weft_add_test(structure/instructions_${set} structure COMMAND ${weft_fuzzing_clang} -std=c++20 -march=${set} -O0 -Wno-psabi
+      -I${PROJECT_SOURCE_DIR}/include -c ${folder}/structure/warnings.cpp -o ${CMAKE_CURRENT_BINARY_DIR}/instructions_${set}.o)
+  endforeach()
+endif()
 if(WEFT_TEST_FULL)  # the programs of benchmarks/run.sh that use weft
   file(GLOB peer_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/peers/*_weft.cpp)
   foreach(file ${peer_files})

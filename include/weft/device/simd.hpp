@@ -252,11 +252,16 @@ WEFT_INLINE V select(mask_of<V> mask, V a, V b) {
 }
 
 // One x86 instruction each, which compilers do not always select: b where a or b is NaN.
+namespace detail {
+template <class V>
+inline constexpr bool is_float_register =
+    std::is_same_v<lane<V>, float> && sizeof(V) >= 16 && sizeof(V) <= vector_bytes;
+}  // namespace detail
 /// a where a < b, else b.
 template <class V>
 WEFT_INLINE V lesser(V a, V b) {
 #if defined(__AVX__)
-  if constexpr (std::is_same_v<lane<V>, float> && lane_count<V> > 1 && sizeof(V) <= vector_bytes) {
+  if constexpr (detail::is_float_register<V>) {
     asm("vminps %2, %1, %0" : "=v"(a) : "v"(a), "v"(b));
     return a;
   }
@@ -267,7 +272,7 @@ WEFT_INLINE V lesser(V a, V b) {
 template <class V>
 WEFT_INLINE V greater(V a, V b) {
 #if defined(__AVX__)
-  if constexpr (std::is_same_v<lane<V>, float> && lane_count<V> > 1 && sizeof(V) <= vector_bytes) {
+  if constexpr (detail::is_float_register<V>) {
     asm("vmaxps %2, %1, %0" : "=v"(a) : "v"(a), "v"(b));
     return a;
   }
