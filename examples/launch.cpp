@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 
 #include <charconv>
-#include <optional>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -295,7 +295,7 @@ class supervisor {
     }
     used_ = hosts_;
     port_.reset();
-    if (o_.hosts.empty()) port_.emplace();
+    if (o_.hosts.empty()) port_ = std::make_unique<kept_port>();
     const int port = port_ ? port_->number() : 20'000 + static_cast<int>(std::random_device()() % 20'000);
     c.variables.emplace_back("MASTER_PORT", variable_or("MASTER_PORT", std::to_string(port)));
     c.variables.emplace_back("MASTER_ADDR",
@@ -372,7 +372,7 @@ class supervisor {
   const options& o_;
   std::string token_;
   std::vector<host> hosts_, used_;  // that answer; of this run
-  std::optional<kept_port> port_;  // of this run
+  std::unique_ptr<kept_port> port_;  // of this run
   sigset_t signals_;
   std::vector<clock::time_point> losses_;
   int ranks_ = 0;
