@@ -841,6 +841,7 @@ TEST_CASE("cuda: few columns of many rows are folded in blocks side by side, and
   CHECK(there == again);
   kernel_call call;
   call.division = kernel_division::columns;
+  call.column_folds = 1;
   call.args.order = 2;
   call.args.folded = 1;
   call.args.extent[0] = 32768;

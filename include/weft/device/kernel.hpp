@@ -2,7 +2,7 @@
 // The calling convention of fused kernels, on every device.
 //
 // The space of a kernel is `extent[0..order)`. The last dim is the row, the others count rows. The folded
-// dims of a kernel that folds columns are just before the last one.
+// dims of a kernel that folds columns are just before the last one; one that folds rows, too, folds them all.
 #pragma once
 
 #include <algorithm>
@@ -28,9 +28,13 @@ struct kernel_args {
   int order = 1;
   int folded = 0;  // number of dims before the last that are folded
   index_t row_size() const { return extent[order - 1]; }
-  index_t rows() const {  // rows of the result if columns are folded
+  index_t rows() const { return product(0, order - 1 - folded); }  // rows of the result if columns are folded
+  index_t folded_rows() const { return product(order - 1 - folded, order - 1); }  // for each of those
+
+ private:
+  index_t product(int first, int last) const {
     index_t n = 1;
-    for (int i = 0; i < order - 1 - folded; ++i) n *= extent[i];
+    for (int d = first; d < last; ++d) n *= extent[d];
     return n;
   }
 };
@@ -40,15 +44,16 @@ struct kernel_args {
 struct fold_blocks {
   int phase;             // the sweep to compute; the number of sweeps for what follows them
   index_t block, count;  // index of this block, number of blocks
-  void* folds;  // rows: 8 bytes for each block of each fold; columns: scratch_size units for each block
+  void* folds;           // of rows: 8 bytes for each block of each fold; of columns: `sums` of all blocks
 };
 
 /// The part of the space that one call computes.
 struct kernel_range {
   index_t row_begin, row_end;
   index_t begin, end;  // within a row
-  void* scratch;  // scratch_size units for each scratch row, or for the folded columns
+  void* scratch;       // scratch_size units for each scratch row
   const fold_blocks* blocks = nullptr;
+  void* sums = nullptr;  // scratch_size units for each fold of columns
 };
 
 /// Scratch memory for a row of `size` elements, in units of 8 bytes, rounded up to vectors of 64 bytes, which
@@ -58,8 +63,8 @@ constexpr index_t scratch_size(index_t size) { return (size + 7) / 8 * 8; }
 /// A kernel compiled for the CPU.
 using kernel_function = void (*)(const kernel_args&, const kernel_range&);
 
-/// How the space of a kernel may be divided among threads: any elements, whole rows, or rows and columns of a
-/// reduction over columns.
+/// How the space of a kernel may be divided among threads: any elements; whole rows, which are reduced, and
+/// blocks of which are where columns are, too; or rows and columns of a reduction over columns.
 enum class kernel_division : std::uint8_t { elements, rows, columns };
 
 /// A kernel in all forms that devices may need, with its arguments.
@@ -68,14 +73,35 @@ struct kernel_call {
   kernel_function function = nullptr;    // compiled for this CPU
   kernel_division division{};
   int scratch_rows = 0;
-  int sweeps = 0, folds = 0;  // of the code
+  int sweeps = 0, folds = 0, column_folds = 0;  // of the code
   bool joins = false;         // launched together with the one before it
   bool fixed_row = false;     // whether the size of a row is the same in every run of the program
   void* scratch = nullptr;    // device memory of backend::scratch_bytes
   kernel_args args;
 };
 
-/// How devices with groups of work items compute a kernel of rows: each group computes one row at a time, and
+/// How devices with groups of work items fold columns: blocks of rows are folded side by side, and then their
+/// partial results, of 8 bytes each, in the order of the blocks. It depends on sizes only, so that results
+/// are the same on every device. Where rows are folded, too, a group computes a block, row by row; otherwise
+/// an item computes a column of a block, and there are several blocks where columns are few.
+struct column_blocks {
+  static constexpr index_t wanted_items = index_t{1} << 16, least_rows = 32, most_groups = 2048,
+                           rows_of_group = 8, most_scratch = index_t{1} << 27;
+  index_t blocks = 1, scratch_bytes = 0;
+  explicit column_blocks(const kernel_call& call) {
+    const index_t columns = std::max<index_t>(call.args.rows() * call.args.row_size(), 1),
+                  folded = call.args.folded_rows(), of_block = columns * 8 * call.column_folds;
+    const auto at_most = [&](index_t n, index_t rows) {
+      blocks = std::clamp<index_t>(n, 1, std::max<index_t>(folded / rows, 1));
+    };
+    const bool by_rows = call.division == kernel_division::rows;
+    if (by_rows) at_most(std::min(most_groups, most_scratch / of_block), rows_of_group);
+    else at_most(wanted_items / columns, least_rows);
+    if (by_rows || blocks > 1) scratch_bytes = blocks * of_block;
+  }
+};
+
+/// How such devices compute a kernel of rows: each group computes one row, or block of rows, at a time, and
 /// needs 8 bytes of scratch memory for each element of each scratch row. Fewer groups than the device has
 /// places for run where their scratch memory would exceed `most_scratch` bytes.
 struct row_groups {
@@ -83,34 +109,20 @@ struct row_groups {
   static constexpr index_t most = 4096;
   static constexpr index_t most_scratch = index_t{1} << 27;
   index_t groups = 0, scratch_bytes = 0;
-  explicit row_groups(const kernel_call& call) : groups(std::min(call.args.rows(), most)) {
+  explicit row_groups(const kernel_call& call)
+      : groups(call.column_folds > 0 ? column_blocks(call).blocks : std::min(call.args.rows(), most)) {
     const index_t of_group = std::max<index_t>(call.args.row_size(), 1) * 8 * call.scratch_rows;
     if (of_group > 0) groups = std::min(groups, std::max<index_t>(most_scratch / of_group, 1));
     scratch_bytes = groups * of_group;
   }
 };
 
-/// How such devices fold columns: where there are few columns and many rows, blocks of rows are folded side
-/// by side, and then their partial results, of 8 bytes each, in the order of the blocks. It depends on sizes
-/// only, so that results are the same on every device.
-struct column_blocks {
-  static constexpr index_t wanted_items = index_t{1} << 16, least_rows = 32;
-  index_t folded = 1, blocks = 1, scratch_bytes = 0;
-  explicit column_blocks(const kernel_call& call) {
-    const kernel_args& args = call.args;
-    for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
-    const index_t columns = std::max<index_t>(args.rows() * args.row_size(), 1);
-    blocks = std::clamp<index_t>(wanted_items / columns, 1, std::max<index_t>(folded / least_rows, 1));
-    if (blocks > 1) scratch_bytes = columns * blocks * 8;
-  }
-};
-
-/// The scratch memory of a kernel on such devices.
+/// The scratch memory of a kernel on such devices: partial results of columns, then scratch rows.
 inline std::size_t group_scratch_bytes(const kernel_call& call) {
-  if (call.division == kernel_division::elements) return 0;
-  const bool by_rows = call.division == kernel_division::rows;
-  return static_cast<std::size_t>(by_rows ? row_groups(call).scratch_bytes
-                                          : column_blocks(call).scratch_bytes);
+  index_t bytes = 0;
+  if (call.column_folds > 0) bytes += column_blocks(call).scratch_bytes;
+  if (call.division == kernel_division::rows) bytes += row_groups(call).scratch_bytes;
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace weft

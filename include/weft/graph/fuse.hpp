@@ -3,8 +3,9 @@
 //
 // A group runs over one space, rows times the last dim. It contains element-wise nodes of that shape,
 // reductions of the last dim, and row values computed from such reductions: softmax, a norm, or a chain of
-// activations is one group. A reduction of other dims ends its group. Values read outside their group are
-// stored by it, so nothing is computed twice.
+// activations is one group. A reduction of other dims ends its group; one of all rows that no other node
+// reads joins a group that reduces rows of the same elements, as the gradient of a norm's weight does that of
+// the norm's operand. Values read outside their group are stored by it, so nothing is computed twice.
 #pragma once
 
 #include <weft/device/kernel.hpp>
@@ -21,6 +22,9 @@ struct kernel_group {
   bool folds_rows = false;     // contains a reduction of the last dim
   bool folds_columns = false;  // ends in a reduction of other dims
   sequence<int> nodes;         // in order
+
+  /// Whether it computes nothing but a reduction of columns, which ends it.
+  constexpr bool ends_in_columns() const { return folds_columns && !folds_rows; }
 };
 
 /// The assignment of nodes to kernels.
@@ -38,6 +42,11 @@ constexpr bool fuses(const node& n) {
 
 constexpr bool folds_last(const compute_graph& g, const node& n) {
   return n.at[1] == g[n.operand[0]].result.extents.order;
+}
+
+/// Whether a reduction keeps the last dim alone.
+constexpr bool folds_all_rows(const compute_graph& g, const node& n) {
+  return n.at[0] == 0 && n.at[1] == g[n.operand[0]].result.extents.order - 1;
 }
 
 /// The node that owns the memory of a value, found through views.
@@ -77,6 +86,7 @@ class fuser {
   constexpr fusion run() {
     for (int i = 0; i < g_.size(); ++i) place(i);
     sink();
+    join_columns();
     return compacted();
   }
 
@@ -180,11 +190,56 @@ class fuser {
   }
 
   constexpr bool compatible(const kernel_group& a, const kernel_group& b) {
-    if (a.folds_columns || a.nodes.size() + b.nodes.size() > max_group) return false;
-    if (!within_limits(a, b)) return false;
+    if (a.folds_columns || !can_be_one(a, b)) return false;
     if (b.folds_columns) return !a.folds_rows && a.space == b.space;
     const shape& space = a.space.last() == 1 ? b.space : a.space;
     return fits(a, space) && fits(b, space);
+  }
+
+  /// Merges reductions of columns into groups that reduce rows of the same elements.
+  constexpr void join_columns() {
+    sequence<bool> is_read(g_.size(), false);
+    for (int i = 0; i < g_.size(); ++i)
+      for (int k = 0; k < g_[i].operands && g_[i].op->kind != op::op_kind::view; ++k)
+        is_read[base_of(g_, g_[i].operand[k])] = true;
+    for (int c = 0; c < result_.groups.size(); ++c) {
+      if (result_.groups[c].nodes.empty() || !result_.groups[c].ends_in_columns()) continue;
+      const int fold = result_.groups[c].nodes.back();
+      if (is_read[fold] || !folds_all_rows(g_, g_[fold])) continue;
+      int r = 0;
+      while (r < result_.groups.size() && !can_take(r, c)) ++r;
+      if (r < result_.groups.size()) merge(r, c);
+    }
+  }
+
+  /// Whether group `r` can compute the reduction of columns `c`: it reads or computes an operand of it, and
+  /// no other operand depends on it, as those have lower levels.
+  constexpr bool can_take(int r, int c) {
+    const kernel_group &rows = result_.groups[r], &columns = result_.groups[c];
+    if (rows.nodes.empty() || !rows.folds_rows || !(rows.space == columns.space) ||
+        !can_be_one(rows, columns))
+      return false;
+    int level = 0;
+    for (int m : rows.nodes) level = level_[m] > level ? level_[m] : level;
+    bool shares = false;
+    for (int m : columns.nodes)
+      for (int k = 0; k < g_[m].operands; ++k) {
+        const int o = g_[m].operand[k];
+        if (g_[o].op->kind == op::op_kind::constant || result_.group_of[o] == c) continue;
+        if (result_.group_of[o] != r && level_[o] >= level) return false;
+        shares = shares || result_.group_of[o] == r || reads(rows, o);
+      }
+    return shares;
+  }
+  constexpr bool reads(const kernel_group& group, int id) const {
+    for (int m : group.nodes)
+      for (int k = 0; k < g_[m].operands; ++k)
+        if (base_of(g_, g_[m].operand[k]) == base_of(g_, id)) return true;
+    return false;
+  }
+
+  constexpr bool can_be_one(const kernel_group& a, const kernel_group& b) {
+    return a.nodes.size() + b.nodes.size() <= max_group && within_limits(a, b);
   }
 
   /// Whether one kernel can take the arguments of both groups and of one more node.

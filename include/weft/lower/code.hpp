@@ -24,12 +24,12 @@ enum opcode : int {
   coordinate,           // position in the row
   store,                // a: buffer, b: register; type: in memory
   store_row,
-  spill,                // a: scratch row, b: register
-  reload,               // a: scratch row
-  fold_sum,             // a: register; the value is ready after the sweep
+  spill,     // a: scratch row, b: register
+  reload,    // a: scratch row
+  fold_sum,  // a: register; the value is ready after the sweep
   fold_max,
   fold_min,
-  column_sum,           // a: buffer, b: register; folds rows into the buffer
+  column_sum,  // a: buffer, b: register, c: which of the kernel's; folds rows into the buffer
   column_max,
   column_min,
   sweep,
@@ -68,7 +68,8 @@ struct kernel_code {
   sequence<int> inputs;     // nodes, in the order of arguments; outputs follow them
   sequence<int> outputs;
   sequence<int> arguments;  // nodes of run-time numbers
-  int scratch_rows = 0, sweeps = 0, folds = 0;
+  int scratch_rows = 0, sweeps = 0;
+  int folds = 0, column_folds = 0;  // reductions of rows, of columns
 };
 
 }  // namespace weft::lower

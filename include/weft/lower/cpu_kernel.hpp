@@ -76,7 +76,7 @@ class cpu_kernel {
  public:
   static void run(const kernel_args& args, const kernel_range& range) {
     row_registers values{};
-    if constexpr (code.column_fold >= 0) {
+    if constexpr (code.column_folds > 0) {
       for (index_t r = range.row_begin; r < range.row_end; ++r) fold_rows_of(args, range, r, values);
     } else {
       run_rows(args, range, 0, args.order - 1, range.row_begin, range.row_end, {}, values);
@@ -234,7 +234,7 @@ class cpu_kernel {
           simd::first_lanes<V>(operand<S, w.a>(r, e), simd::splat<V>(neutral_of_fold<I>), e.size);
       sum = vector_code::fold_two<w.op - fold_sum>(sum, present);
     } else if constexpr (w.op >= column_sum && w.op <= column_min) {
-      R* sums = static_cast<R*>(r.range.scratch) + (e.begin - r.range.begin);
+      R* const sums = sums_of<R>(r.range, w.c) + (e.begin - r.range.begin);
       simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b>(r, e)));
     } else {
       vector_code::get<I>(e.values) =
@@ -294,39 +294,69 @@ class cpu_kernel {
 
   // Folds along columns
 
+  /// The sums of fold number `fold` of the columns of a range.
+  template <class R>
+  static WEFT_INLINE R* sums_of(const kernel_range& range, int fold) {
+    return static_cast<R*>(range.sums) +
+           fold * scratch_size(range.end - range.begin) * static_cast<index_t>(8 / sizeof(R));
+  }
+
   /// Folds all rows that belong to row `r` of the result, for the columns of the range. If the rows are
   /// folded in blocks, a call of phase 0 folds the rows of one block, and the call of phase 1 combines all
   /// blocks.
   static void fold_rows_of(const kernel_args& args, const kernel_range& range, index_t r,
                            row_registers& values) {
-    constexpr instruction w = code.instructions[code.column_fold];
-    constexpr int which = w.op - column_sum;
-    using R = register_type_of<code.column_fold>;
-    using T = typename weft::detail::type_of<w.type>::type;
-    const fold_blocks whole{0, 0, 1, range.scratch}, &b = range.blocks ? *range.blocks : whole;
-    const index_t columns = range.end - range.begin;
-    R* const sums = static_cast<R*>(range.scratch);
+    using folds = std::make_integer_sequence<int, code.column_folds>;
+    const fold_blocks whole{0, 0, 1, range.sums}, &b = range.blocks ? *range.blocks : whole;
     const int kept = args.order - 1 - args.folded;
     const row_offsets base = offsets_of(args, r, 0, kept);
     if (b.phase == 0) {
-      std::fill_n(sums, scratch_size(columns), vector_code::fold_neutral<which, R>());
-      index_t folded_rows = 1;
-      for (int d = kept; d < args.order - 1; ++d) folded_rows *= args.extent[d];
+      begin_columns(range, folds{});
+      const index_t folded_rows = args.folded_rows();
       kernel_range rows = range;
       rows.blocks = nullptr;
       run_rows(args, rows, kept, args.order - 1, folded_rows * b.block / b.count,
                folded_rows * (b.block + 1) / b.count, base, values);
       if (range.blocks) return;
-    } else {
-      for (index_t block = 1; block < b.count; ++block) {
-        const R* const more =
-            reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * block * scratch_size(columns));
-        for (index_t c = 0; c < columns; ++c) sums[c] = vector_code::fold_two<which>(sums[c], more[c]);
-      }
+    }
+    end_columns(args, range, b, base, folds{});
+  }
+
+  template <int... F>
+  static WEFT_INLINE void begin_columns(const kernel_range& range, std::integer_sequence<int, F...>) {
+    (begin_column_fold<code.column_fold[F]>(range), ...);
+  }
+  template <int I>
+  static WEFT_INLINE void begin_column_fold(const kernel_range& range) {
+    using R = register_type_of<I>;
+    constexpr instruction w = code.instructions[I];
+    std::fill_n(sums_of<R>(range, w.c), scratch_size(range.end - range.begin),
+                vector_code::fold_neutral<w.op - column_sum, R>());
+  }
+
+  template <int... F>
+  static WEFT_INLINE void end_columns(const kernel_args& args, const kernel_range& range,
+                                      const fold_blocks& b, const row_offsets& base,
+                                      std::integer_sequence<int, F...>) {
+    (end_column_fold<code.column_fold[F]>(args, range, b, base), ...);
+  }
+  /// Folds the sums of all blocks, in their order, and stores them.
+  template <int I>
+  static WEFT_INLINE void end_column_fold(const kernel_args& args, const kernel_range& range,
+                                          const fold_blocks& b, const row_offsets& base) {
+    constexpr instruction w = code.instructions[I];
+    using R = register_type_of<I>;
+    using T = typename weft::detail::type_of<w.type>::type;
+    const index_t columns = range.end - range.begin;
+    R* const sums = sums_of<R>(range, w.c);
+    for (index_t block = 1; block < b.count; ++block) {
+      const index_t units = (block * code.column_folds + w.c) * scratch_size(columns);
+      const R* const more = reinterpret_cast<const R*>(static_cast<const char*>(b.folds) + 8 * units);
+      for (index_t c = 0; c < columns; ++c)
+        sums[c] = vector_code::fold_two<w.op - column_sum>(sums[c], more[c]);
     }
     T* const out = static_cast<T*>(args.pointer[w.a]) + base.at[w.a];
-    for (index_t c = range.begin; c < range.end; ++c)
-      vector_code::store_as<T>(out + c, sums[c - range.begin], 1);
+    for (index_t c = 0; c < columns; ++c) vector_code::store_as<T>(out + range.begin + c, sums[c], 1);
   }
 };
 

@@ -15,9 +15,9 @@ class encoder {
   constexpr encoder(const compute_graph& g, const graph::view_layouts& layouts, const kernel_group& group,
                     const sequence<bool>& read_outside)
       : g_(g), layouts_(layouts), group_(group), kernel_(g, group, read_outside), registers_(g.size(), {}) {
-    code_.division = group.folds_columns ? kernel_division::columns
-                     : group.folds_rows  ? kernel_division::rows
-                                         : kernel_division::elements;
+    code_.division = group.folds_rows      ? kernel_division::rows
+                     : group.folds_columns ? kernel_division::columns
+                                           : kernel_division::elements;
   }
 
   constexpr kernel_code run() {
@@ -81,10 +81,13 @@ class encoder {
   constexpr void emit_fold(int m, int p) {
     const node& n = g_[m];
     const int operand = emit_value(n.operand[0], p);
-    ++code_.folds;
     const int which = n.op == &info_of<op::reduce_sum> ? 0 : n.op == &info_of<op::reduce_max> ? 1 : 2;
-    if (group_.folds_columns) emit({column_sum + which, n.result.type, kernel_.values[m].buffer, operand});
-    else registers_[m].number = emit({fold_sum + which, register_type(n.result.type), operand});
+    if (kernel_.folds_row(m)) {
+      ++code_.folds;
+      registers_[m].number = emit({fold_sum + which, register_type(n.result.type), operand});
+    } else {
+      emit({column_sum + which, n.result.type, kernel_.values[m].buffer, operand, code_.column_folds++});
+    }
   }
 
   constexpr void emit_stores(int m, int p) {

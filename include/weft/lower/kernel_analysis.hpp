@@ -61,13 +61,14 @@ class kernel_analysis {
 
   static constexpr bool is_fold(const node& n) { return n.op->kind == op::op_kind::reduce; }
   constexpr bool is_fold(int id) const { return is_fold(g_[id]); }
+  constexpr bool folds_row(int id) const { return is_fold(id) && graph::detail::folds_last(g_, g_[id]); }
   constexpr bool is_number(int id) const { return g_[id].op->kind == op::op_kind::constant; }
   /// Whether a value is one per row.
   constexpr bool is_of_row(int id) const {
     return g_[id].result.extents.last() == 1 && group_.space.last() != 1;
   }
   /// The sweep in which a value of the kernel is computed. A fold of rows has its level after its sweep.
-  constexpr int sweep_of(int id) const { return values[id].level - (is_fold(id) && !group_.folds_columns); }
+  constexpr int sweep_of(int id) const { return values[id].level - folds_row(id); }
   /// Whether sweep `p` computes element `id`, or computes it again, rather than reads it.
   constexpr bool computes(int p, int id) const {
     const kernel_value& v = values[id];
@@ -113,7 +114,7 @@ class kernel_analysis {
           level = o.level;
       const bool needs_sweep = is_fold(m) || !is_of_row(m);
       if (level + needs_sweep > sweeps) sweeps = level + needs_sweep;
-      values[m].level = level + (is_fold(m) && !group_.folds_columns);
+      values[m].level = level + folds_row(m);
     }
   }
 

@@ -60,7 +60,7 @@ struct kernel_entry {
   int first_instruction = 0, instructions = 0;
   kernel_division division{};
   bool uses_coordinate = false;
-  int scratch_rows = 0, sweeps = 0, folds = 0;
+  int scratch_rows = 0, sweeps = 0, folds = 0, column_folds = 0;
 };
 
 /// The tables of a program while they are built.
@@ -249,7 +249,8 @@ class planner {
     for (int k = 0; k < plan_.kernels.size(); ++k)
       if (same_code(plan_.kernels[k], code)) return k;
     plan_.kernels.push_back({plan_.instructions.size(), code.instructions.size(), code.division,
-                             code.uses_coordinate, code.scratch_rows, code.sweeps, code.folds});
+                             code.uses_coordinate, code.scratch_rows, code.sweeps, code.folds,
+                             code.column_folds});
     for (std::uint64_t w : code.instructions) plan_.instructions.push_back(w);
     return plan_.kernels.size() - 1;
   }

@@ -104,10 +104,6 @@ class reference_backend : public cpu::cpu_backend {
 
  private:
   static void add_offsets(const kernel_args& args, index_t row, int first, int last, index_t* offsets);
-  static instruction last_instruction(const kernel_call& call) {
-    return instruction::decoded(call.instructions[call.instructions.size() - 2]);
-  }
-
   static void load_element(const kernel_args& args, const instruction& w, index_t at,
                            detail::any_register& to);
   static void store_element(const kernel_args& args, const instruction& w, index_t at,
@@ -127,7 +123,7 @@ class reference_backend : public cpu::cpu_backend {
   std::size_t run_word(const kernel_call& call, std::size_t i, const index_t* base, index_t c,
                        std::vector<detail::any_register>& registers);
 
-  std::vector<detail::any_register> scratch_;
+  std::vector<detail::any_register> scratch_, sums_;  // scratch rows; folds of columns
 };
 
 }  // namespace weft::lower

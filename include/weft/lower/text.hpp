@@ -2,10 +2,11 @@
 // Translation of canonical codes to GPU kernels, in the dialects of gpu/dialect.hpp.
 //
 // A work item computes one element; if rows are reduced, a work group computes a row together; if columns are
-// reduced, an item computes one column of a block of rows, and a second text adds the blocks up in their
-// order. Extents and strides are parameters, so a text serves all shapes of one order; but the size of a row
-// is a constant where the program's extents fix it. Where they fit, positions and offsets have 32 bits, and
-// elements that are next to each other in memory are read and written up to 16 bytes at a time.
+// reduced, an item computes one column of a block of rows, or, if rows are, too, a work group a block of
+// rows, and a second text adds the blocks up in their order. Extents and strides are parameters, so a text
+// serves all shapes of one order; but the size of a row is a constant where the program's extents fix it.
+// Where they fit, positions and offsets have 32 bits, and elements that are next to each other in memory are
+// read and written up to 16 bytes at a time.
 //
 //   kernel_text(call.instructions, text_form_of(call))
 #pragma once
@@ -26,7 +27,7 @@ struct text_form {
   int order = 1;
   int folded = 0;
   int numbers = 0;  // run-time numbers
-  int scratch_rows = 0;
+  int scratch_rows = 0, column_folds = 0;
   bool joins_blocks = false;  // the second text of folded columns
   bool narrow = false;        // positions and offsets have 32 bits
   int width = 1;              // elements of a row that an item computes one after the other
@@ -36,7 +37,7 @@ struct text_form {
 
 /// Number of the pointers of a kernel, of which the last may be scratch memory.
 constexpr int pointers_of(const text_form& form) {
-  return form.arguments + (form.scratch_rows > 0 || form.division == kernel_division::columns);
+  return form.arguments + (form.scratch_rows > 0 || form.column_folds > 0);
 }
 
 /// One of the texts of a kernel that computes several calls.
@@ -102,8 +103,22 @@ class text_writer {
 
   [[gnu::cold]] void write_head();
 
-  /// Partial result of a block; a row of the result has P.blocks rows of them.
-  [[gnu::cold]] std::string partial(dtype t, const std::string& index) const;
+  /// Whether a group computes blocks of rows, and folds their columns.
+  bool by_blocks_of_rows() const { return by_rows() && form_.column_folds > 0; }
+  static bool folds_column(const instruction& w) { return w.op >= column_sum && w.op <= column_min; }
+  /// f(instruction) for each fold of columns.
+  template <class F>
+  void for_each_column_fold(F f) const {
+    for (std::size_t i = 0; i < instructions_.size(); ++i) {
+      if (folds_column(at(i))) f(at(i));
+      if (at(i).op == constant) ++i;
+    }
+  }
+  /// Partial result `index` of the fold `w`; a row of the result has P.blocks rows of them.
+  [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
+  /// The same of the element that is being computed, in blocks of rows.
+  [[gnu::cold]] std::string partial(const instruction& w) const;
+  [[gnu::cold]] void write_block_of_rows();
   [[gnu::cold]] void write_joined_blocks();
 
   /// Writes code that adds the offsets of row number `row` over dims first to last - 1 to those of all
@@ -148,6 +163,8 @@ class text_writer {
 
   [[gnu::cold]] std::string run_time_number(const instruction& w) const;
 
+  [[gnu::cold]] void begin_row_loop();
+  [[gnu::cold]] void begin_element_loop();
   [[gnu::cold]] void begin_sweep(std::size_t i);
   [[gnu::cold]] void end_sweep(std::size_t i);
   static bool is_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }

@@ -40,7 +40,8 @@ struct parsed_code {
   int sweeps = 0;
   int fold[std::size_t{Count}]{};     // the instructions that are folds
   int fold_begin[most_sweeps + 1]{};  // the first fold of each sweep
-  int column_fold = -1;               // the instruction that folds columns, the last of its sweep
+  int column_fold[std::size_t{Count}]{};  // the instructions that fold columns
+  int column_folds = 0;
   bool wide = false;                  // computes with 64-bit lanes
 
   constexpr explicit parsed_code(const std::array<std::uint64_t, std::size_t{Count}>& encoded) {
@@ -54,7 +55,7 @@ struct parsed_code {
         fold_begin[sweeps] = folds;
       }
       if (op >= opcode::fold_sum && op <= opcode::fold_min) fold[folds++] = i;
-      if (op >= opcode::column_sum && op <= opcode::column_min) column_fold = i;
+      if (op >= opcode::column_sum && op <= opcode::column_min) column_fold[column_folds++] = i;
       const bool in_sweep = sweep_begin[sweeps] > 0;
       wide = wide || instructions[i].type == dtype::f64 || (in_sweep && instructions[i].type == dtype::i64);
       if (op == opcode::constant) is_data[++i] = true;

@@ -185,6 +185,7 @@ TEST_CASE("the form of a text: as wide as sizes and strides allow, 32 bits where
   CHECK(narrow(columns));
   columns.division = kernel_division::columns;
   columns.args.folded = 1;
+  columns.column_folds = 1;
   CHECK_FALSE(narrow(columns));  // the first row of a block is a quotient of a larger number
 
   kernel_call fixed = a_call(5, 768, 768, 64);

@@ -17,18 +17,18 @@ WEFT_DEFINE std::array<jit_backend::part, 2> jit_backend::parts_of(const kernel_
   const index_t items = call.args.rows() * call.args.row_size();
   part first{lower::text_form_of(call)}, second;
   const index_t width = first.form.width;
-  switch (call.division) {
-    case kernel_division::elements: first.groups = groups_for(items / width); break;
-    case kernel_division::rows: first.groups = row_groups(call).groups; break;
-    case kernel_division::columns:
-      const column_blocks by(call);
-      first.folded = by.folded;
-      first.blocks = by.blocks;
-      first.groups = groups_for(items * by.blocks);
-      if (by.blocks == 1) break;
-      second = first;
-      second.form.joins_blocks = true;
-      second.groups = groups_for(items);
+  if (call.column_folds > 0) {
+    first.folded = call.args.folded_rows();
+    first.blocks = column_blocks(call).blocks;
+  }
+  const bool by_rows = call.division == kernel_division::rows;
+  first.groups = by_rows ? row_groups(call).groups : groups_for(items * first.blocks / width);
+  if (call.column_folds > 0 && (by_rows || first.blocks > 1)) {
+    second = first;
+    second.form.division = kernel_division::columns;
+    second.form.width = 1;
+    second.form.joins_blocks = true;
+    second.groups = groups_for(items);
   }
   return {first, second};
 }

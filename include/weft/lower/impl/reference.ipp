@@ -19,27 +19,33 @@ WEFT_DEFINE void set_number(any_register& r, dtype t, any_number n) {
 WEFT_DEFINE void reference_backend::launch(const kernel_call& call) {
   const kernel_args& args = call.args;
   const index_t columns = args.row_size();
+  const int kept = args.order - 1 - args.folded;
   std::vector<detail::any_register> registers(call.instructions.size());
   scratch_.assign(static_cast<std::size_t>(call.scratch_rows * columns), {});
+  const auto for_each_column_fold = [&](auto f) {
+    for (std::size_t i = 0; i < call.instructions.size(); ++i) {
+      const instruction w = instruction::decoded(call.instructions[i]);
+      if (w.op == constant) ++i;
+      if (w.op < column_sum || w.op > column_min) continue;
+      for (index_t c = 0; c < columns; ++c) f(w, c, sums_[static_cast<std::size_t>(w.c * columns + c)]);
+    }
+  };
+  sums_.resize(static_cast<std::size_t>(call.column_folds * columns));
   for (index_t r = 0; r < args.rows(); ++r) {
     index_t base[max_arguments]{};
-    add_offsets(args, r, 0, args.order - 1 - args.folded, base);
-    if (call.division != kernel_division::columns) {
-      run_row(call, base, registers);
-      continue;
-    }
-    const instruction w = last_instruction(call);
-    scratch_.assign(static_cast<std::size_t>(columns), neutral(w.type, w.op - column_sum));
-    index_t folded = 1;
-    for (int d = args.order - 1 - args.folded; d < args.order - 1; ++d) folded *= args.extent[d];
-    for (index_t f = 0; f < folded; ++f) {
+    add_offsets(args, r, 0, kept, base);
+    for_each_column_fold([](const instruction& w, index_t, detail::any_register& sum) {
+      sum = neutral(w.type, w.op - column_sum);
+    });
+    for (index_t f = 0; f < args.folded_rows(); ++f) {
       index_t offsets[max_arguments];
       std::copy(base, base + max_arguments, offsets);
-      add_offsets(args, f, args.order - 1 - args.folded, args.order - 1, offsets);
+      add_offsets(args, f, kept, args.order - 1, offsets);
       run_row(call, offsets, registers);
     }
-    for (index_t c = 0; c < columns; ++c)
-      store_element(args, w, base[w.a] + c, scratch_[static_cast<std::size_t>(c)]);
+    for_each_column_fold([&](const instruction& w, index_t c, detail::any_register& sum) {
+      store_element(args, w, base[w.a] + c, sum);
+    });
   }
 }
 
@@ -139,7 +145,10 @@ WEFT_DEFINE std::size_t reference_backend::run_word(const kernel_call& call, std
     case fold_min: fold_into(out, reg(w.a), w.type, w.op - fold_sum); return 0;
     case column_sum:
     case column_max:
-    case column_min: fold_into(scratch(0), reg(w.b), w.type, w.op - column_sum); return 0;
+    case column_min:
+      fold_into(sums_[static_cast<std::size_t>(w.c * args.row_size() + c)], reg(w.b), w.type,
+                w.op - column_sum);
+      return 0;
     default: {
       detail::any_register r[4] = {reg(w.a), reg(w.b), reg(w.c), {}};
       const dtype operand = instruction::decoded(call.instructions[static_cast<std::size_t>(w.a)]).type;

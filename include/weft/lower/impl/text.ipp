@@ -59,10 +59,12 @@ WEFT_DEFINE void text_writer::write_head() {
     line("SHARED_MEMORY long shared[GROUP_SIZE];");
     if (form_.scratch_rows > 0)
       line("GLOBAL char* scratch = p" + std::to_string(form_.arguments) + " + P.at[" +
-           std::to_string(form_.arguments) + "] + GROUP_ID * P.size * 8 * " +
-           std::to_string(form_.scratch_rows) + ";");
-    line(std::string("for (") + position() + " row = GROUP_ID; row < " + as_position("P.rows") +
-         "; row += GROUPS) {");
+           std::to_string(form_.arguments) + "] + (P.blocks * " + std::to_string(form_.column_folds) +
+           " + GROUP_ID * " + std::to_string(form_.scratch_rows) + ") * P.size * 8;");
+    if (form_.column_folds > 0) write_block_of_rows();
+    else
+      line(std::string("for (") + position() + " row = GROUP_ID; row < " + as_position("P.rows") +
+           "; row += GROUPS) {");
   } else {
     const bool divided = by_columns() && !form_.joins_blocks;
     const bool one_row = kept() == 0 && !divided;
@@ -80,13 +82,12 @@ WEFT_DEFINE void text_writer::write_head() {
            "; row /= " + as_position("P.blocks") + ";");
   }
   for (int a = 0; a < form_.arguments; ++a) line(std::string(offset()) + " o" + std::to_string(a) + " = 0;");
-  write_offsets("row", 0, kept());
-  if (by_columns()) {
+  write_offsets("row", 0, by_rows() ? form_.order - 1 : kept());
+  if (by_columns() && !form_.joins_blocks) {
     const instruction fold = at(instructions_.size() - 2);
     line(std::string(register_name(fold.type)) + " sum = " + neutral(fold.op - column_sum, fold.type) + ";");
     for (int a = 0; a < form_.arguments; ++a)
       line(std::string(offset()) + " b" + std::to_string(a) + " = o" + std::to_string(a) + ";");
-    if (form_.joins_blocks) return;
     const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
     line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
     line(std::string("for (") + position() + " f = " + rows + " * block / " + blocks + "; f < end; ++f) {");
@@ -96,17 +97,38 @@ WEFT_DEFINE void text_writer::write_head() {
   }
 }
 
-WEFT_DEFINE std::string text_writer::partial(dtype t, const std::string& index) const {
+WEFT_DEFINE std::string text_writer::partial(const instruction& w, const std::string& index) const {
   const auto n = std::to_string(form_.arguments);
-  return std::string("((GLOBAL ") + register_name(t) + "*)(p" + n + " + P.at[" + n + "]))[" + index + "]";
+  const std::string before = w.c > 0 ? " + P.blocks * P.rows * P.size * 8 * " + std::to_string(w.c) : "";
+  return std::string("((GLOBAL ") + register_name(w.type) + "*)(p" + n + " + P.at[" + n + "]" + before +
+         "))[" + index + "]";
+}
+
+WEFT_DEFINE std::string text_writer::partial(const instruction& w) const {
+  return partial(w, as_offset("block") + " * " + row_size() + " + " + column());
+}
+
+WEFT_DEFINE void text_writer::write_block_of_rows() {
+  const std::string rows = as_position("P.folded_rows"), blocks = as_position("P.blocks");
+  line(std::string("for (") + position() + " block = GROUP_ID; block < " + blocks + "; block += GROUPS) {");
+  begin_row_loop();
+  if (form_.width > 1) begin_element_loop();
+  for_each_column_fold(
+      [&](const instruction& w) { line(partial(w) + " = " + neutral(w.op - column_sum, w.type) + ";"); });
+  line(form_.width > 1 ? "} }" : "}");
+  line(std::string(position()) + " end = " + rows + " * (block + 1) / " + blocks + ";");
+  line(std::string("for (") + position() + " row = " + rows + " * block / " + blocks +
+       "; row < end; ++row) {");
 }
 
 WEFT_DEFINE void text_writer::write_joined_blocks() {
-  const instruction fold = at(instructions_.size() - 2);
   const std::string row = kept() > 0 ? "row * " + as_position("P.blocks") + " + block" : "block";
-  line(std::string("for (") + position() + " block = 0; block < " + as_position("P.blocks") + "; ++block) {");
-  line("sum = " + combined(fold.op - column_sum, "sum", partial(fold.type, "(" + row + ") * across + c")) +
-       ";");
+  for_each_column_fold([&](const instruction& w) {
+    line(std::string("{ ") + register_name(w.type) + " sum = " + neutral(w.op - column_sum, w.type) + ";");
+    line(std::string("for (") + position() + " block = 0; block < " + as_position("P.blocks") + "; ++block)");
+    line("sum = " + combined(w.op - column_sum, "sum", partial(w, "(" + row + ") * across + c")) + ";");
+    line(element(w.type, w.a, "o", "c") + " = " + stored(w.type, "sum") + "; }");
+  });
 }
 
 WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, int last) {
@@ -124,13 +146,13 @@ WEFT_DEFINE void text_writer::write_offsets(const std::string& row, int first, i
 }
 
 WEFT_DEFINE void text_writer::write_tail() {
-  if (by_columns()) {
+  if (by_columns() && !form_.joins_blocks) {
     const instruction fold = at(instructions_.size() - 2);
     line("}");
-    if (!form_.joins_blocks) line("if (P.blocks > 1) " + partial(fold.type, "e") + " = sum; else");
+    line("if (P.blocks > 1) " + partial(fold, "e") + " = sum; else");
     line(element(fold.type, fold.a, "b", "c") + " = " + stored(fold.type, "sum") + ";");
   }
-  line("}");
+  line(by_blocks_of_rows() ? "} }" : "}");
   line("}");
 }
 
@@ -234,7 +256,11 @@ WEFT_DEFINE std::size_t text_writer::write_instruction(std::size_t i) {
       return 0;
     case column_sum:
     case column_max:
-    case column_min: line("sum = " + combined(w.op - column_sum, "sum", reg(w.b)) + ";"); return 0;
+    case column_min: {
+      const std::string sum = by_rows() ? partial(w) : "sum";
+      line(sum + " = " + combined(w.op - column_sum, sum, reg(w.b)) + ";");
+      return 0;
+    }
     case sweep: begin_sweep(i); return 0;
     case lower::end: end_sweep(i); return 0;
     default: define(i, operation(w)); return 0;
@@ -248,20 +274,28 @@ WEFT_DEFINE std::string text_writer::run_time_number(const instruction& w) const
   return std::string("(") + register_name(w.type) + ")" + n;
 }
 
+WEFT_DEFINE void text_writer::begin_row_loop() {
+  const std::string width = form_.width > 1 ? " * " + std::to_string(form_.width) : "";
+  line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
+       "; c += GROUP_SIZE" + width + ") {");
+}
+
+WEFT_DEFINE void text_writer::begin_element_loop() {
+  line("_Pragma(\"unroll\") for (int j = 0; j < " + std::to_string(form_.width) + "; ++j) {");
+}
+
 WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
   if (by_rows()) {
     for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
       if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
-    const std::string width = form_.width > 1 ? " * " + std::to_string(form_.width) : "";
-    line(std::string("for (") + offset() + " c = LOCAL_ID" + width + "; c < " + row_size() +
-         "; c += GROUP_SIZE" + width + ") {");
+    begin_row_loop();
   } else line("{");
   if (form_.width == 1) return;
   for (std::size_t k = i + 1; at(k).op != lower::end; ++k) {
     if (reads_list(at(k)) || writes_list(at(k))) write_list(k);
     if (reads_list(at(k))) write_moves(k, false);
   }
-  line("_Pragma(\"unroll\") for (int j = 0; j < " + std::to_string(form_.width) + "; ++j) {");
+  begin_element_loop();
 }
 
 WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
@@ -363,9 +397,9 @@ WEFT_DEFINE bool fits_32_bits(const kernel_call& call) {
   const kernel_args& args = call.args;
   index_t items = 1;
   for (int d = 0; d < args.order; ++d) items *= args.extent[d];
-  if (call.division == kernel_division::columns) {
-    const column_blocks by(call);
-    items = std::max(items, by.folded * (by.blocks + 1));
+  if (call.column_folds > 0) {
+    const index_t blocks = column_blocks(call).blocks;
+    items = std::max({items, args.folded_rows() * (blocks + 1), args.rows() * args.row_size() * blocks});
   }
   for (int a = 0; a < args.arguments; ++a) {
     index_t reach = 0;
@@ -406,7 +440,8 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
 }  // namespace detail
 
 WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
-  text_form form{call.division, call.args.arguments, call.args.order, call.args.folded, 0, call.scratch_rows};
+  text_form form{call.division,     call.args.arguments, call.args.order, call.args.folded, 0,
+                 call.scratch_rows, call.column_folds};
   for (std::size_t i = 0; i < call.instructions.size(); ++i) {
     const instruction w = instruction::decoded(call.instructions[i]);
     if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);

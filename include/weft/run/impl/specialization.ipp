@@ -246,6 +246,7 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
   call.scratch_rows = k.scratch_rows;
   call.sweeps = k.sweeps;
   call.folds = k.folds;
+  call.column_folds = k.column_folds;
   kernel_args& args = call.args;
   args.arguments = s.inputs + s.outputs;
   shape space = resolved(s.space);
@@ -275,6 +276,7 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
     kept_end = args.order - 1;
   }
   merge_rows(args, 0, kept_end);
+  if (k.division == kernel_division::rows && k.column_folds > 0) args.folded = args.order - 1;
   call.fixed_row = true;
   for (int d = row_begin; d < s.space.order; ++d) call.fixed_row = call.fixed_row && s.space[d] >= 0;
 }

@@ -37,7 +37,7 @@ WEFT_DEFINE device_room cpu_backend::room() const {
 WEFT_DEFINE void cpu_backend::launch(const kernel_call& call) {
   switch (call.division) {
     case kernel_division::elements: launch_elements(call); break;
-    case kernel_division::rows: launch_rows(call); break;
+    case kernel_division::rows: call.column_folds > 0 ? launch_columns(call) : launch_rows(call); break;
     case kernel_division::columns: launch_columns(call); break;
   }
 }
@@ -126,41 +126,50 @@ WEFT_DEFINE void cpu_backend::launch_long_rows(const kernel_call& call) {
 
 WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
   constexpr index_t widest = 2048, unit = 64;
-  const index_t rows = call.args.rows(), size = call.args.row_size(),
+  const index_t rows = call.args.rows(), folded = call.args.folded_rows(), size = call.args.row_size(),
                 parts = std::max<index_t>((size + widest - 1) / widest, 1);
   const index_t chunk = std::max<index_t>((size + parts * unit - 1) / (parts * unit) * unit, unit),
-                chunks = (size + chunk - 1) / chunk;
-  index_t folded = 1;
-  for (int d = 0; d < call.args.folded; ++d) folded *= call.args.extent[call.args.order - 2 - d];
-  const auto range_of = [&](index_t t, void* scratch) {
-    const index_t begin = t % chunks * chunk;
-    return kernel_range{t / chunks, t / chunks + 1, begin, std::min(size, begin + chunk), scratch};
+                chunks = (size + chunk - 1) / chunk,
+                blocks =
+                    std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
+  const bool in_blocks = rows * chunks < few && blocks > 1;
+  // Where rows are folded, too, a task has whole ones; the blocks are the same, and so are the sums.
+  const bool whole_rows = call.division == kernel_division::rows;
+  const index_t width = whole_rows ? std::max<index_t>(size, 1) : chunk, ranges = (size + width - 1) / width;
+  const index_t sums = call.column_folds * scratch_size(width),
+                scratch_rows = call.scratch_rows * scratch_size(width);
+  const auto scratch_of = [](scratch_memory& memory, index_t units) {
+    return static_cast<double*>(memory.get(static_cast<std::size_t>(units * 8)));
   };
-  const index_t blocks =
-      std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
-  if (rows * chunks < few && blocks > 1) {
+  const auto range_of = [&](index_t t, void* scratch, void* to) {
+    const index_t begin = t % ranges * width;
+    return kernel_range{t / ranges, t / ranges + 1, begin, std::min(size, begin + width),
+                        scratch,    nullptr,        to};
+  };
+  if (in_blocks) {
     constexpr std::uintptr_t line = 64;  // of the cache: vectors that cross a boundary take twice as long
-    recycled_vector<double> memory(static_cast<std::size_t>(rows * chunks * blocks * scratch_size(chunk)) +
-                                   line / 8);
+    recycled_vector<double> memory(static_cast<std::size_t>(rows * ranges * blocks * sums) + line / 8);
     double* const folds = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % line) / 8;
-    const auto compute = [&](int phase, index_t t, index_t block) {
-      double* const of_range = folds + t * blocks * scratch_size(chunk);
-      kernel_range range = range_of(t, nullptr);
-      range.scratch = of_range + block * scratch_size(range.end - range.begin);
+    const auto compute = [&](int phase, index_t t, index_t block, void* scratch) {
+      double* const of_range = folds + t * blocks * sums;
+      kernel_range range = range_of(t, scratch, nullptr);
+      range.sums = of_range + block * call.column_folds * scratch_size(range.end - range.begin);
       const fold_blocks at{phase, block, blocks, of_range};
       range.blocks = &at;
       call.function(call.args, range);
     };
-    threads_.parallel_for(rows * chunks * blocks,
-                          [&](index_t t, scratch_memory&) { compute(0, t / blocks, t % blocks); });
-    for (index_t t = 0; t < rows * chunks; ++t) compute(1, t, 0);
+    threads_.parallel_for(rows * ranges * blocks, [&](index_t t, scratch_memory& scratch) {
+      compute(0, t / blocks, t % blocks, scratch_of(scratch, scratch_rows));
+    });
+    for (index_t t = 0; t < rows * ranges; ++t) compute(1, t, 0, nullptr);
     return;
   }
   const bool parallel = worth_dividing(call, rows * folded * size);
   threads_.parallel_for(
-      rows * chunks,
-      [&](index_t t, scratch_memory& scratch) {
-        call.function(call.args, range_of(t, scratch.get(static_cast<std::size_t>(scratch_size(chunk) * 8))));
+      rows * ranges,
+      [&](index_t t, scratch_memory& memory) {
+        double* const scratch = scratch_of(memory, scratch_rows + sums);
+        call.function(call.args, range_of(t, scratch, scratch + scratch_rows));
       },
       parallel);
 }
