@@ -553,7 +553,7 @@ TEST_CASE("cuda: what is launched together computes what the CPU computes one by
 
 TEST_CASE("cuda: launches of a block, waits of a step, and no allocation in a steady one") {
   const step_calls two = steady_step(2), four = steady_step(4);
-  CHECK((four.launches - two.launches) / 2 == 24);
+  CHECK((four.launches - two.launches) / 2 == 26);
   CHECK(two.of_update == 3);  // all rows for the norm, the norm and the clipping factor, all parameters
   CHECK(four.of_update == 3);
   CHECK(two.waits == 1);  // the loss, with what native ops have refused before

@@ -315,6 +315,56 @@ TEST_CASE("columns of many rows are folded in blocks, whatever is beside them") 
       expected);
 }
 
+TEST_CASE("columns are reduced in the kernel that reduces rows of the same elements") {
+  using matrix = extents<dyn, dyn>;
+  using row = extents<dyn>;
+  for (const auto& [rows, columns] : {std::pair<index_t, index_t>{1003, 5},
+                                      {37, 260},
+                                      {9, 1},
+                                      {0, 8},
+                                      {7, 0},
+                                      {1, 700},
+                                      {130, 64},
+                                      {70, 2100}}) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    const auto leaves = [&](const device& d) {
+      return std::tuple(variable<float, matrix>(randn<float>(matrix{rows, columns}, {.seed = 6}, d)),
+                        variable<float, row>(randn<float>(row{columns}, {.seed = 7}, d)),
+                        variable<float, row>(randn<float>(row{columns}, {.seed = 8}, d)),
+                        tensor<float, matrix>(randn<float>(matrix{rows, columns}, {.seed = 9}, d)));
+    };
+    const auto [x, w, b, g] = leaves(default_device());
+    // A norm: the gradients of weight and bias are sums of what its operand's gradient reads and computes.
+    const auto centred = x - mean(x, dims<1>, keepdim);
+    const auto scale = rsqrt(mean(centred * centred, dims<1>, keepdim) + 1e-5f);
+    const auto normal = centred * scale;
+    const auto back = [&](auto h) {
+      return scale * (h - mean(h, dims<1>, keepdim) - normal * mean(h * normal, dims<1>, keepdim));
+    };
+    check_everywhere(
+        [&](context& c, const device& d) {
+          const auto [x, w, b, g] = leaves(d);
+          tape steps(c);
+          steps.backward(steps.eval(layer_norm(x, w, b)), g);
+          return values{gradient_of(x), gradient_of(w), gradient_of(b)};
+        },
+        {oracle::value(back(g * w)), oracle::value(sum(g * normal, dims<0>)), oracle::value(sum(g, dims<0>))},
+        1e-5);
+    // A bias before a softmax: its gradient is the sum of the operand's.
+    const auto soft = softmax(x + b);
+    const auto of_soft = soft * (g - sum(g * soft, dims<1>, keepdim));
+    check_everywhere(
+        [&](context& c, const device& d) {
+          const auto [x, w, b, g] = leaves(d);
+          tape steps(c);
+          steps.backward(steps.eval(softmax(x + b)), g);
+          return values{gradient_of(x), gradient_of(b)};
+        },
+        {oracle::value(of_soft), oracle::value(sum(of_soft, dims<0>))}, 1e-5);
+  }
+}
+
 TEST_CASE("products in bf16 and f16 round operands and results, with their gradients") {
   const auto net = [](auto x, auto w) { return matmul(gelu(matmul(x, w)), transpose(w)) + x; };
   const auto rounded = [](auto type, auto x, auto w) {

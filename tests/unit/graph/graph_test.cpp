@@ -95,6 +95,52 @@ TEST_CASE("fuse: the sum of rows takes along what only it reads") {
   CHECK(p.kernels[0].division == kernel_division::columns);
 }
 
+TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the same elements") {
+  const auto softmax_backward = [](compute_graph& g, auto more) {
+    const value y = g.leaf(row_of(8), leaf_role::untracked), seed = g.leaf(row_of(8), leaf_role::untracked);
+    const value dx = y * (seed - sum_dims(seed * y, 1, 2));
+    g.outputs.push_back(dx.id);
+    more(g, seed, dx);
+    const graph::fusion f = graph::fuse(g);
+    CHECK_FALSE(graph::verify_fusion(g, f));
+    CHECK_FALSE(lower::verify_plan(lower::make_plan(g)));
+    return f.groups.size();
+  };
+  const auto out = [](compute_graph& g, const value& v) { g.outputs.push_back(v.id); };
+  {  // of what it computes, of what it reads, of what is computed from both
+    compute_graph g;
+    CHECK(softmax_backward(g, [&](compute_graph& g, const value& seed, const value& dx) {
+            out(g, sum_dims(dx, 0, 1));
+            out(g, sum_dims(seed, 0, 1));
+            out(g, max_dims(dx * seed, 0, 1));
+          }) == 1);
+    const lower::plan p = lower::make_plan(g);
+    REQUIRE(p.kernels.size() == 1);
+    CHECK(p.kernels[0].division == kernel_division::rows);
+    CHECK(p.kernels[0].column_folds == 3);
+    CHECK(p.kernels[0].folds == 1);
+  }
+  {  // not where another kernel reads them
+    compute_graph g;
+    CHECK(softmax_backward(g, [&](compute_graph& g, const value& seed, const value&) {
+            out(g, exp(sum_dims(seed, 0, 1)));
+          }) == 3);
+  }
+  {  // not where they depend on its result
+    compute_graph g;
+    const value m = g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked);
+    CHECK(softmax_backward(g, [&](compute_graph& g, const value& seed, const value& dx) {
+            out(g, sum_dims(contract_of(dx, m) * seed, 0, 1));
+          }) == 2);
+  }
+  {  // not of other elements
+    compute_graph g;
+    CHECK(softmax_backward(g, [&](compute_graph& g, const value&, const value&) {
+            out(g, sum_dims(g.leaf(row_of(8), leaf_role::untracked) * 2.0, 0, 1));
+          }) == 2);
+  }
+}
+
 TEST_CASE("cut: backward of relu keeps the matmul's result and recomputes the rest") {
   compute_graph g;
   const value x = g.leaf({dtype::f32, {2, {4, 8}}}, leaf_role::untracked);

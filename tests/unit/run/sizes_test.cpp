@@ -179,6 +179,38 @@ TEST_CASE("long rows and many rows are folded by blocks") {
   }
 }
 
+TEST_CASE("sums of columns have the same bits in a kernel that reduces rows, on any number of threads") {
+  for (const auto& [rows, columns] : {std::pair<index_t, index_t>{1003, 5},
+                                      {515, 260},
+                                      {0, 8},
+                                      {8193, 33},
+                                      {40, 2100},
+                                      {40, 4200},
+                                      {3, 66000}}) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    std::vector<float> of_one_thread;
+    for (int threads : {1, 2, 3}) {
+      const device where(std::make_shared<cpu::cpu_backend>(threads));
+      context c(where);
+      const auto x = numbers(rows, columns, 1).to(where), g = numbers(rows, columns, 2).to(where);
+      const variable<float, extents<dyn>> b(randn<float>(extents<dyn>{columns}, {.seed = 3}, where));
+      const matrix v(x);
+      const tensor<float, extents<dyn, dyn>> seed(g);
+      tape steps(c);
+      steps.backward(steps.eval(softmax(v + b)), seed);
+      const std::vector<float> together = b.grad().to_vector();
+      CHECK(together == eval(sum(v.grad(), dims<0>), c).to_vector());
+      if (threads == 1) of_one_thread = together;
+      CHECK(together == of_one_thread);
+      variable<float, extents<dyn>> weight(randn<float>(extents<dyn>{columns}, {.seed = 4}, where)),
+          bias(randn<float>(extents<dyn>{columns}, {.seed = 5}, where));
+      steps.backward(steps.eval(layer_norm(v, weight, bias)), seed);
+      CHECK(bias.grad().to_vector() == eval(sum(seed, dims<0>), c).to_vector());
+    }
+  }
+}
+
 TEST_CASE("lines are picked, added to and searched on several threads") {
   constexpr index_t rows = 301, columns = 517;
   const device where(std::make_shared<cpu::cpu_backend>(3));
