@@ -138,6 +138,10 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
     CHECK(softmax_backward(g, [&](compute_graph& g, const value&, const value&) {
             out(g, sum_dims(g.leaf(row_of(8), leaf_role::untracked) * 2.0, 0, 1));
           }) == 2);
+    compute_graph of_rows;  // one of each row
+    CHECK(softmax_backward(of_rows, [&](compute_graph& g, const value& seed, const value&) {
+            out(g, sum_dims(sum_dims(seed, 1, 2), 0, 1));
+          }) == 3);
   }
 }
 
