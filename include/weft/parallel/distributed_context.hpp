@@ -86,7 +86,7 @@ class distributed_context : public context {
     parallel::data_parallel_hooks& of_;
     bool before_;
   };
-  no_sync_scope no_sync(bool on = true) { return no_sync_scope(*parallel_, on); }
+  no_sync_scope no_sync(bool on = true) { return no_sync_scope(prepared(), on); }
 
   /// For ranks with different numbers of batches: all ranks call it before each batch until it returns 0.
   /// Returns the number of ranks that have a batch. A rank without one computes its last batch again with
@@ -108,7 +108,7 @@ class distributed_context : public context {
   [[gnu::cold]] state_dict_t full_optimizer();
 
   /// Must be called after other code has set elements of local parameters. Collective.
-  void reload() { parallel_->parameters_changed(); }
+  void reload() { prepared().parameters_changed(); }
 
   /// What this rank holds of each parameter and buffer of the model.
   std::vector<held_tensor> held_tensors() const;
@@ -238,6 +238,10 @@ class distributed_context : public context {
 
  private:
   [[noreturn, gnu::cold]] static void refuse_unprepared();
+  parallel::data_parallel_hooks& prepared() {
+    if (!parallel_) refuse_unprepared();
+    return *parallel_;
+  }
   /// Throws usage_error if steps cannot be recorded.
   void require_recordable() const;
   /// The factor of the mean over micro-batches and ranks; those that join() has counted are used up.
@@ -255,7 +259,7 @@ class distributed_context : public context {
   void set_scale() {
     if (training_.scales_loss) loss_scale = scaler_.scale;
   }
-  comm_options in_step(const std::string& label) const { return parallel_->groups().labelled(label, true); }
+  comm_options in_step(const std::string& label) const { return groups().labelled(label, true); }
   /// Tensors of which the ranks of `among` hold different ones.
   struct distributed_tensors {
     std::vector<model_tensor> all;

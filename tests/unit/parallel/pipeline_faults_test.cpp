@@ -186,8 +186,17 @@ TEST_CASE("what does not fit is refused on every rank, and says why") {
                          step_of_net(run, model, where);
                          run.eval(model.h(model.h(model.table(batch_of(0, where, 0)))));
                        });
-  refused<usage_error>({}, "is not known before the first step of a pipeline", small_net,
-                       [](auto& run, net&, const device&) { run.groups(); });
+  const auto too_early = [](auto what) {
+    refused<usage_error>({}, "is not known before the first step of a pipeline", small_net,
+                         [=](auto& run, net&, const device&) { what(run); });
+  };
+  too_early([](auto& run) { run.groups(); });
+  too_early([](auto& run) { run.no_sync(); });
+  too_early([](auto& run) { run.reload(); });
+  too_early([](auto& run) { run.full(); });
+  too_early([](auto& run) { run.gradient_norm(); });
+  too_early([](auto& run) { run.gradient_inf_norm(); });
+  too_early([](auto& run) { run.full_optimizer(); });
 }
 
 TEST_CASE("a schedule for other sizes is refused, and the step after it is as if nothing had been") {

@@ -353,8 +353,9 @@ WEFT_DEFINE state_dict_t distributed_context::shared_among(const distributed_ten
 
 WEFT_DEFINE state_dict_t distributed_context::whole_of_held() {
   state_dict_t all;
-  for (const auto& [name, p] : local_) all.emplace_back(name, parallel_->whole_of(name, p));
-  for (const auto& [name, b] : parallel_->buffers()) {
+  parallel::data_parallel_hooks& held = prepared();
+  for (const auto& [name, p] : local_) all.emplace_back(name, held.whole_of(name, p));
+  for (const auto& [name, b] : held.buffers()) {
     all.emplace_back(name, make_state(b->where, b->extents, b->type));
     parallel::copy_rows(all.back().second, 0, b, 0, b->extents.size());
   }
@@ -389,22 +390,23 @@ WEFT_DEFINE state_dict_t distributed_context::state_shared_among(const distribut
 }
 
 WEFT_DEFINE state_dict_t distributed_context::whole_state_of_held() {
+  parallel::data_parallel_hooks& held = prepared();
   state_dict_t all;
   std::vector<communicator*> groups;  // that divide rows: of shared parameters, then of experts
   for (const auto& [name, p] : local_)
-    if (communicator* const shards = &parallel_->shards_of(name);
+    if (communicator* const shards = &held.shards_of(name);
         std::find(groups.begin(), groups.end(), shards) == groups.end())
       groups.push_back(shards);
   for (communicator* const shards : groups) {
     std::vector<parallel::detail::state_key> own;
     for (const auto& [key, t] : training_.state->tensors())
-      if (const parallel::detail::state_key k(key, t->type); &parallel_->shards_of(k.name) == shards)
+      if (const parallel::detail::state_key k(key, t->type); &held.shards_of(k.name) == shards)
         own.push_back(k);
     // The first rank has rows of every parameter.
     for (const auto& k : parallel::detail::shared_keys(*shards, 0, std::move(own), in_step("optimizer"))) {
       const parallel::state_ptr rows = training_.state->find(k.kind, k.name);
       all.emplace_back(k.text(),
-                       parallel_->whole_of(k.name, rows ? rows : parallel::flat(where(), 0, k.type)));
+                       held.whole_of(k.name, rows ? rows : parallel::flat(where(), 0, k.type)));
     }
   }
   return all;
