@@ -83,6 +83,15 @@ constexpr void append_types(sequence<const char*>& to, int most) {
       (append_types<Part>(to, most), ...);
     }(typename parts<E>::type{});
 }
+/// Whether `Op` occurs in E.
+template <class Op, class E>
+inline constexpr bool contains_op = []<class... Part>(expression_list<Part...>) {
+  return (contains_op<Op, Part> || ...);
+}(typename parts<E>::type{});
+template <class Op, class Attr, class... A>
+inline constexpr bool contains_op<Op, node<Op, Attr, A...>> = true;
+template <class Op, class Attr, int Sizes, class... A>
+inline constexpr bool contains_op<Op, sized_node<Op, Attr, Sizes, A...>> = true;
 /// Number of distinct types, counted up to `most`.
 template <class E>
 constexpr int distinct_types(int most) {

@@ -30,10 +30,22 @@ struct ulysses {
   using service = parallel::head_exchange;
 };
 
+/// The compile-time error for positions that are counted from the first one of a rank.
+template <bool Holds>
+struct counted_positions_law {
+  static_assert(Holds,
+                "weft: rotary: ranks divide positions (axis cp), and these are counted from 0 on each of "
+                "them: pass those of this rank, as in rotary(q, own.positions())");
+};
+
 /// Programs in which attention is over the positions of several ranks. `Options`: what they are without that.
 template <class Options, class Kind>
 struct context_programs : Options {
   using positions_service = typename Kind::service;
+  template <class E>
+  static constexpr void check_positions() {
+    (void)sizeof(counted_positions_law<!detail::contains_op<op::rotary, E>>);
+  }
   template <class Source>
   using divided = context_graph<runtime::divided_source<Source, Options>, Kind::pass>;
 };

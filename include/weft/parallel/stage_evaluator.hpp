@@ -52,6 +52,7 @@ std::shared_ptr<tensor_state> absent_result(const context& c, const runtime::pla
 template <class Inner>
 class stage_evaluator {
  public:
+  using options = typename Inner::options;
   static constexpr bool divides_blocks = true;
 
   /// All objects must outlive the evaluator.

@@ -94,6 +94,7 @@ struct row_slices {
 /// Evaluates programs without recording them on a tape.
 template <class Options>
 struct forgetful_evaluator {
+  using options = Options;
   /// The program that is executed for E.
   template <expression E>
   using program_of = value_program<E, Options>;

@@ -23,6 +23,7 @@ namespace detail {
 /// The graph of E; its value is the only output, unless E is a bundle.
 template <expression E, class Options>
 constexpr graph::compute_graph graph_of() {
+  if constexpr (requires { Options::template check_positions<E>(); }) Options::template check_positions<E>();
   graph::compute_graph g;
   const graph::value v = graph::flatten<E>(g);
   if (g.outputs.empty()) g.outputs.push_back(v.id);

@@ -60,6 +60,11 @@ struct any_rows_of<tensor<T, extents<Rows, Rest...>, Tracked>> {
   using type = tensor<T, extents<dyn, Rest...>, Tracked>;
 };
 
+template <class Evaluator>
+concept divides_positions = requires {
+  typename Evaluator::options::positions_service;
+};
+
 [[noreturn, gnu::cold]] inline void refuse_no_steps(const shape& x) {
   refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no element"});
 }
@@ -81,6 +86,9 @@ template <class Resolver, class Variables, class Step, class X, class... Start>
 auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
   using T = typename X::value_type;
   auto& evaluator = to.evaluator;
+  static_assert(!divides_positions<std::remove_cvref_t<decltype(evaluator)>>,
+                "weft: recurrence: ranks divide positions (axis cp), and a recurrence would see only those "
+                "of its rank");
   const auto x = as_leaf(evaluator, resolve(to, v, n.operand));
   const index_t length = x.extents()[0];
   if (length == 0) refuse_no_steps(x.extents());

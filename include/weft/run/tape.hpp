@@ -21,6 +21,7 @@ namespace weft {
 template <class Options = program_options<>, bool InParts = false>
 class tape : public tape_entries {
  public:
+  using options = Options;
   /// The program that is executed for E.
   template <expression E>
   using program_of = runtime::forward_program<E, Options>;
