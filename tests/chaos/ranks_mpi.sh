@@ -19,7 +19,7 @@ fail() {
 }
 
 # Whether mpirun itself, of Open MPI 4.1, has crashed when it had aborted a job; its code says nothing then.
-crashed() { grep -q "PMIx_server_finalize" "$at/out" && crashes=$((crashes + 1)); }
+crashed() { grep -qa "PMIx_server_finalize" "$at/out" && crashes=$((crashes + 1)); }
 
 for test in "ranks that disagree are named" "a rank that is late*" "a message that is too short*" "a message that is too long*" \
   "a message of another type*" "a part of an all_to_all*" "a rank that gives up*"; do
@@ -48,11 +48,11 @@ run() {
 # What its output and its code must be.
 named() {
   local blamed
-  blamed=$(grep "not there" "$at/out")
+  blamed=$(grep -a "not there" "$at/out")
   case $1 in
-    throws) [ $code -eq 2 ] && grep -q "program: the disk is full" "$at/out" && [ "$(grep -c "program: weft: rank $2 gave up: the disk is full" "$at/out")" -eq 2 ] ;;
-    hangs | stopped) [ $code -eq 3 ] && [ -n "$blamed" ] && ! grep -qv "not there: rank $2, which does not answer" <<<"$blamed" ;;
-    killed) [ $code -eq 137 ] && grep -q "process rank $2 with PID .* signal 9" "$at/out" ;;
+    throws) [ $code -eq 2 ] && grep -qa "program: the disk is full" "$at/out" && [ "$(grep -ca "program: weft: rank $2 gave up: the disk is full" "$at/out")" -eq 2 ] ;;
+    hangs | stopped) [ $code -eq 3 ] && [ -n "$blamed" ] && ! grep -qva "not there: rank $2, which does not answer" <<<"$blamed" ;;
+    killed) [ $code -eq 137 ] && grep -qa "process rank $2 with PID .* signal 9" "$at/out" ;;
   esac
 }
 
