@@ -52,7 +52,7 @@ named() {
   case $1 in
     throws) [ $code -eq 2 ] && grep -qa "program: the disk is full" "$at/out" && [ "$(grep -ca "program: weft: rank $2 gave up: the disk is full" "$at/out")" -eq 2 ] ;;
     hangs | stopped) [ $code -eq 3 ] && [ -n "$blamed" ] && ! grep -qva "not there: rank $2, which does not answer" <<<"$blamed" ;;
-    killed) [ $code -eq 137 ] && grep -qa "process rank $2 with PID .* signal 9" "$at/out" ;;
+    killed) [ $code -eq 137 ] && tr '\n' ' ' <"$at/out" | grep -qa "process rank $2 with PID [0-9]* on [^.]* signal 9" ;;
   esac
 }
 

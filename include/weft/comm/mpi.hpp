@@ -68,7 +68,7 @@ class mpi_queue : public mpi_watched_group {
       const auto first = collectives_.front();
       first->advance();
       if (!first->over()) break;
-      if (!first->failure.empty()) watch_->give_up(first->failure);
+      if (!first->failure.empty()) return watch_->give_up(first->failure);
       collectives_.pop_front();
     }
     for (auto& [key, queue] : messages_) {
@@ -76,10 +76,16 @@ class mpi_queue : public mpi_watched_group {
         m->advance();
         if (m->holds_back()) break;
       }
-      if (!queue.front()->failure.empty()) watch_->give_up(queue.front()->failure);
+      if (!queue.front()->failure.empty()) return watch_->give_up(queue.front()->failure);
       std::erase_if(queue, [](const auto& m) { return m->over() && m->failure.empty(); });
     }
     std::erase_if(messages_, [](const auto& m) { return m.second.empty(); });
+  }
+  void stop() override {
+    constexpr std::chrono::seconds limit{1};
+    for (const auto& op : collectives_) op->stop_receiving(limit);
+    for (const auto& [key, queue] : messages_)
+      for (const auto& op : queue) op->stop_receiving(limit);
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
     const auto deadline = deadline_after(limit);

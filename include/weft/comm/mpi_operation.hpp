@@ -3,8 +3,11 @@
 // distribute the sums.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
+#include <weft/base/deadline.hpp>
 #include <weft/comm/mpi_link.hpp>
 #include <weft/comm/reduce.hpp>
 #include <weft/comm/traffic.hpp>
@@ -39,15 +42,26 @@ class mpi_operation {
   /// Whether later operations of its stream must wait: they would take its headers.
   bool holds_back() const { return stage_ < stage::move || !failure.empty(); }
 
+  /// Keeps MPI from writing to the buffers, as far as no message is on its way to them from a rank that does
+  /// not send the rest within `limit`; to be called when everything has failed, after which it must not
+  /// advance.
+  void stop_receiving(std::chrono::milliseconds limit) {
+    for (MPI_Request& r : receiving_)
+      if (r != MPI_REQUEST_NULL) MPI_Cancel(&r);
+    for (const auto until = deadline_after(limit);
+         !are_over(receiving_) && std::chrono::steady_clock::now() < until;)
+      std::this_thread::yield();
+  }
   /// Gives up. False if MPI may still access the buffers.
   bool withdraw() {
     bool pending = false;
-    for (MPI_Request& r : requests_)
-      if (r != MPI_REQUEST_NULL) {
-        pending = true;
-        MPI_Cancel(&r);
-        MPI_Request_free(&r);
-      }
+    for (auto* requests : {&sending_, &receiving_})
+      for (MPI_Request& r : *requests)
+        if (r != MPI_REQUEST_NULL) {
+          pending = true;
+          MPI_Cancel(&r);
+          MPI_Request_free(&r);
+        }
     return !pending;
   }
 
@@ -62,11 +76,16 @@ class mpi_operation {
 
   bool stage_is_done() {
     if (stage_ == stage::agree) return have_headers();
-    int done = 1;
-    if (!requests_.empty())
-      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
-    if (done) requests_.clear();
-    return done != 0;
+    const bool received = are_over(receiving_);
+    return are_over(sending_) && received;
+  }
+  /// Tests all of them, and clears the list if they are.
+  static bool are_over(std::vector<MPI_Request>& requests) {
+    int over = 1;
+    if (!requests.empty())
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &over, MPI_STATUSES_IGNORE);
+    if (over) requests.clear();
+    return over != 0;
   }
 
   void next_stage() {
@@ -128,7 +147,7 @@ class mpi_operation {
     for (transfer t : all) {
       const int tag = t.sends ? own_tags_[at(t.peer)] : tags_[at(t.peer)];
       t.peer = group_.world_rank(t.peer);
-      link_.start(t, tag, requests_);
+      link_.start(t, tag, t.sends ? sending_ : receiving_);
     }
   }
 
@@ -175,7 +194,7 @@ class mpi_operation {
   std::size_t heard_ = 0;             // of them
   std::vector<fingerprint> meant_;    // by rank
   std::vector<int> own_tags_, tags_;  // of the data for each rank, and from it
-  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Request> sending_, receiving_;
   rank_counts parts_;
   std::vector<const void*> operands_;  // of this rank's part, by rank
   std::vector<char> received_, sums_;

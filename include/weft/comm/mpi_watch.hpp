@@ -32,8 +32,10 @@ class mpi_watched_group {
   virtual ~mpi_watched_group() = default;
   /// Adds the state of the group to `s`.
   virtual void describe(rank_standing& s) const = 0;
-  /// Advances its operations as far as possible without waiting.
+  /// Advances its operations as far as possible without waiting; not called after a verdict.
   virtual void advance() = 0;
+  /// Called when there is a verdict: its operations have failed, and callers may free their buffers.
+  virtual void stop() = 0;
 };
 
 class mpi_watch {
@@ -58,7 +60,8 @@ class mpi_watch {
   /// Reads and answers messages; advances all groups.
   void progress() {
     link_.receive([&](int from, mpi_link::kind what, frame_reader in) { obey(from, what, std::move(in)); });
-    for (mpi_watched_group* g : groups_) g->advance();
+    for (mpi_watched_group* g : groups_)
+      if (!verdict_) g->advance();
   }
 
   /// Determines which rank keeps this rank waiting. Afterwards there is a verdict, which is the same on all
@@ -115,7 +118,7 @@ class mpi_watch {
   }
   void decide(watch_verdict v) {
     if (verdict_) return;
-    verdict_ = std::move(v);
+    accept(std::move(v));
     tell_others(mpi_link::kind::verdict, frame_writer().byte(verdict_->late).text(verdict_->text).take());
   }
   void obey(int from, mpi_link::kind what, frame_reader in) {
@@ -127,8 +130,12 @@ class mpi_watch {
       heard_[static_cast<std::size_t>(from)] = read_standing(in);
     } else if (!verdict_) {
       const bool late = in.byte();
-      verdict_ = {late, in.text()};
+      accept({late, in.text()});
     }
+  }
+  void accept(watch_verdict v) {
+    verdict_ = std::move(v);
+    for (mpi_watched_group* g : groups_) g->stop();
   }
   void tell_others(mpi_link::kind what, const std::string& bytes) {
     for (int r = 0; r < link_.size(); ++r)
