@@ -56,6 +56,8 @@ int main() {
   compiles(avg_pool2d<3, pool_options{.stride = 2, .padding = 1}>(images));
   //| nn.GroupNorm(2, 4) | torch::nn::GroupNorm(2, 4) | - | -
   group_normalization<2, 4> norm;
+  //| nn.BatchNorm2d(4) | torch::nn::BatchNorm2d(4) | - | -
+  batch_normalization<4> batch_norm;
   //| nn.LSTM(3, 5) | torch::nn::LSTM(3, 5) | - | -
   lstm<3, 5> memory;
   //| memory(sequence)[0] | std::get<0>(memory(sequence)) | - | -

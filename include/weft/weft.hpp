@@ -17,6 +17,7 @@
 #include <weft/run/gradcheck.hpp>
 #include <weft/run/peak_bytes.hpp>
 
+#include <weft/nn/batch_norm.hpp>
 #include <weft/nn/clone.hpp>
 #include <weft/nn/convolution.hpp>
 #include <weft/nn/layers.hpp>

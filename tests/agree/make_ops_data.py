@@ -428,3 +428,20 @@ for batch, positions, heads, width, first, base in [
     ops.tensors[f"rotary/{number}/first"] = torch.tensor([first])
     ops.tensors[f"rotary/{number}/base"] = torch.tensor([base], dtype=torch.float64)
 ops.save("groups")
+
+# Batch norm: a batch in training, which moves the running statistics, and one in inference, which reads them.
+torch.manual_seed(6)
+ops = family()
+for shape, momentum in [((4, 3), 0.1), ((5, 4, 7), 0.25), ((2, 3, 5, 4), 0.1), ((1, 5, 1, 3), 1.0), ((3, 1, 2, 3, 2), 0.0), ((67, 19), 0.1)]:
+    x, w, b = torch.randn(shape) * 3 + 1, torch.randn(shape[1]), torch.randn(shape[1])
+    before = {"running_mean": torch.randn(shape[1]), "running_var": torch.rand(shape[1]) + 0.5}
+    for training in [True, False]:
+        name = f"{'training' if training else 'inference'}_{len(shape)}"
+        number = ops.counts.get(name, -1) + 1
+        running = {k: v.clone() for k, v in before.items()}
+        ops.case(name, lambda x, weight, bias: F.batch_norm(x, *running.values(), weight, bias, training, momentum), x=x, weight=w, bias=b)
+        for k in before:
+            ops.tensors[f"{name}/{number}/{k}"] = before[k].clone()
+            ops.tensors[f"{name}/{number}/after.{k}"] = running[k]
+        ops.tensors[f"{name}/{number}/momentum"] = torch.tensor([momentum], dtype=torch.float64)
+ops.save("batch_norm")

@@ -10,7 +10,7 @@
 #include <weft/tensor/tensor.hpp>
 
 namespace weft {
-// Of run/boundary.hpp, run/experts.hpp and run/recurrence.hpp.
+// Of run/boundary.hpp, run/experts.hpp, run/recurrence.hpp and run/batch_statistics.hpp.
 template <class Block, expression X>
 struct boundary_node;
 template <class F, expression X, expression Labels>
@@ -21,6 +21,8 @@ template <expression X, expression Loss>
 struct attached_node;
 template <class Step, expression X, expression... Start>
 struct recurrence_node;
+template <expression X, index_t C>
+struct batch_statistics_node;
 }  // namespace weft
 
 namespace weft::runtime {
@@ -111,6 +113,8 @@ template <class X, class Loss>
 void collect(const attached_node<X, Loss>& n, operands& to, scope& s);
 template <class Step, class X, class... Start>
 void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s);
+template <class X, index_t C>
+void collect(const batch_statistics_node<X, C>& n, operands& to, scope& s);
 template <class Op, class Attr, class... A>
 void collect(const node<Op, Attr, A...>& n, operands& to, scope& s);
 template <class Op, class Attr, int Sizes, class... A>
@@ -172,6 +176,12 @@ void collect(const recurrence_node<Step, X, Start...>& n, operands& to, scope& s
   collect(n.operand, to, s);
   n.start.apply([&](const auto&... e) { (collect(e, to, s), ...); });
   append_contents(n.step, *to.held);
+}
+template <class X, index_t C>
+void collect(const batch_statistics_node<X, C>& n, operands& to, scope& s) {
+  collect(n.operand, to, s);
+  append_contents(n.running, *to.held);
+  to.sizes.push_back(n.training);
 }
 
 template <class... E>

@@ -111,7 +111,8 @@ WEFT_DEFINE memory_block* block_pool::holding(const void* address) const {
 WEFT_DEFINE std::size_t block_pool::largest_free() const {
   std::size_t most = 0, last = classes;
   for (std::size_t word = has_free_.size(); last == classes && word-- > 0;)
-    if (has_free_[word] != 0) last = word * 64 + static_cast<std::size_t>(std::bit_width(has_free_[word])) - 1;
+    if (has_free_[word] != 0)
+      last = word * 64 + static_cast<std::size_t>(std::bit_width(has_free_[word])) - 1;
   if (last == classes) return 0;
   for (const memory_block* b = free_[last]; b; b = b->next) most = std::max(most, b->bytes);
   return most;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// Batch norm, with running statistics for inference.
+//
+//   struct block {
+//     convolution2d_without_bias<64, 64, 3> conv; batch_normalization<64> norm;
+//     auto operator()(expression auto x) const { return relu(norm(conv(x))); }
+//   };
+#pragma once
+
+#include <weft/nn/layers.hpp>
+#include <weft/run/batch_statistics.hpp>
+
+namespace weft {
+
+/// Batch norm (Ioffe and Szegedy, 2015) with weight (initially 1) and bias (0) of each channel, as
+/// torch.nn.BatchNorm1d to 3d: x [batch, channels, ...], of f32, bf16 or f16, which is computed in f32 and
+/// rounded once, -> the same.
+///
+/// In training (x - mean) / sqrt(variance + epsilon) of the batch, which moves the running statistics by
+/// `momentum` when it is evaluated: also in an evaluation without a tape, as in PyTorch. Set `training` to
+/// false for inference, which reads these. On several ranks each has the statistics of its own batch, and a
+/// run shares those of rank 0 after every step (`broadcast_buffers`), as PyTorch's DDP: so a model with batch
+/// norm has other bits on another number of ranks. Throws value_error for a batch in training with one
+/// element of each channel, and for a momentum outside [0, 1]; shape_error for another number of channels.
+template <index_t C = dyn, class Epsilon = default_epsilon>
+struct batch_normalization {
+  parameter<extents<C>> weight = detail::parameter_if_static<C>(init::constant(1));
+  parameter<extents<C>> bias = detail::parameter_if_static<C>(init::constant(0));
+  tensor<float, extents<C>> running_mean = filled_if_static(0);
+  tensor<float, extents<C>> running_var = filled_if_static(1);
+  tensor<std::int64_t, extents<>> num_batches_tracked = zeros<std::int64_t>(extents<>{});
+  double momentum = 0.1;
+  bool training = true;
+
+  /// For `channels` channels, on `where`. Throws shape_error if the extent of the type is another one.
+  static batch_normalization create(index_t channels, const device& where = default_device()) {
+    const extents<C> e{channels};
+    return {make_parameter(e, init::constant(1), where), make_parameter(e, init::constant(0), where),
+            zeros<float>(e, where), ones<float>(e, where), zeros<std::int64_t>(extents<>{}, where)};
+  }
+
+  auto operator()(expression auto x) const {
+    static_assert(decltype(x)::static_shape.order >= 2,
+                  "weft: batch_norm: the operand is [batch, channels, ...]");
+    static_assert(compute_type(dtype_of<typename decltype(x)::value_type>) == dtype::f32,
+                  "weft: batch_norm: the elements are f32, bf16 or f16");
+    static_assert(C < 0 || decltype(x)::static_shape[1] < 0 || decltype(x)::static_shape[1] == C,
+                  "weft: batch_norm: the operand has another number of channels than the layer");
+    return detail::rounded_once([this](auto of) { return normalized(std::move(of)); }, std::move(x));
+  }
+
+ private:
+  static tensor<float, extents<C>> filled_if_static(float value) {
+    if constexpr (C >= 0) return full<float>(extents<C>{}, value);
+    else return {};
+  }
+
+  template <expression X>
+  auto normalized(X x) const {
+    constexpr int ones = X::static_shape.order - 2;
+    return let(std::move(x), [&](auto of) {
+      return let(
+          batch_statistics_node<decltype(of), C>{
+              {}, of, {running_mean, running_var, num_batches_tracked, momentum}, training},
+          [&](auto moments) {
+            auto scale = rsqrt(select<0, 1>(moments) + static_cast<float>(Epsilon::value)) * weight;
+            return (of - detail::with_ones<ones>(select<0, 0>(moments))) *
+                       detail::with_ones<ones>(std::move(scale)) +
+                   detail::with_ones<ones>(bias);
+          });
+    });
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+// Mean and variance of each channel of a batch, and the running ones that evaluation updates: what batch norm
+// reads.
+//
+// A boundary, like a recurrence: the operand is evaluated, its statistics are a program of their own, and
+// then the running statistics are updated, once however often the node occurs in a statement.
+#pragma once
+
+#include <weft/op/all.hpp>
+#include <weft/run/boundary.hpp>
+#include <weft/run/update.hpp>
+
+namespace weft {
+
+/// The statistics of the batches so far, and their number; `momentum` is the weight of the next batch.
+template <index_t C>
+struct running_statistics {
+  tensor<float, extents<C>> mean, variance;
+  tensor<std::int64_t, extents<>> batches;
+  double momentum = 0.1;
+};
+
+/// Mean and biased variance of the channels of `operand` [batch, channels, ...], f32, as [2, channels]: of
+/// the batch, which then counts in `running`, or, if not `training`, those that `running` has.
+template <expression X, index_t C>
+struct batch_statistics_node : expression_base {
+  using value_type = float;
+  static constexpr shape static_shape{2, {2, X::static_shape[1] < 0 ? C : X::static_shape[1]}};
+  static constexpr long node_count = X::node_count;
+
+  X operand;
+  running_statistics<C> running;
+  bool training = true;
+  index_t call = detail::next_call();
+  constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
+};
+
+namespace detail {
+template <class X, index_t C>
+struct parts<batch_statistics_node<X, C>> {
+  using type = expression_list<X>;
+};
+template <class X, index_t C>
+inline constexpr unsigned own_part<batch_statistics_node<X, C>> = boundary_part;
+
+/// Mean and biased variance of the channels of the leaf x.
+template <int... D, expression X>
+auto moments_of_channels(std::integer_sequence<int, D...>, X x) {
+  constexpr dims_t<0, (D + 2)...> all_but_channels;
+  return let(mean(x, all_but_channels), [=](auto m) {
+    return stack<0>(m, mean(square(x - with_ones<int{sizeof...(D)}>(m)), all_but_channels));
+  });
+}
+template <expression X>
+auto moments_of_channels(X x) {
+  return moments_of_channels(std::make_integer_sequence<int, X::static_shape.order - 2>{}, std::move(x));
+}
+}  // namespace detail
+
+namespace runtime {
+namespace detail {
+
+template <class Variable, class X, index_t C>
+inline constexpr bool reads_after_boundary<Variable, batch_statistics_node<X, C>> =
+    reads_after_boundary<Variable, X>;
+
+/// A leaf like `Leaf` with the extents of the node `Node`.
+template <class Leaf, class Node>
+struct leaf_of_node;
+template <class T, class Extents, bool Tracked, class Node>
+struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
+  using type = tensor<T, typename extents_from<Node::static_shape>::type, Tracked>;
+};
+
+/// Throws unless x [batch, channels, ...] has the channels of `running`, and in training more than one
+/// element of each; returns the number of elements of each.
+[[gnu::cold]] inline index_t checked_channels(const shape& x, const shape& running, double momentum,
+                                              bool training) {
+  if (x[1] != running[0])
+    refuse<shape_error>({"weft: batch_norm: the operand ", to_string(x), " has ", x[1],
+                         " channels, the running statistics have ", running[0]});
+  if (!(momentum >= 0 && momentum <= 1))
+    refuse<value_error>({"weft: batch_norm: the momentum is ", momentum, ", not in [0, 1]"});
+  const index_t elements = x.size() / std::max<index_t>(x[1], 1);
+  if (training && x[1] > 0 && elements < 2)
+    refuse<value_error>({"weft: batch_norm: a batch ", to_string(x), " has ", elements,
+                         " elements of each channel, and training takes 2 or more: their variance"});
+  return elements;
+}
+
+/// Counts a batch of `elements` of each channel in `running`, its variance as the unbiased one, as PyTorch.
+template <index_t C, class Moments>
+void count_batch(context& c, const running_statistics<C>& running, const Moments& batch, index_t elements) {
+  const auto weight = static_cast<float>(running.momentum), rest = 1 - weight;
+  const auto n = static_cast<float>(elements);
+  const tensor<float, extents<2, dyn>> moments(batch.state());
+  update(c, {running.mean.state(), running.variance.state(), running.batches.state()},
+         bundled(running.mean * rest + select<0, 0>(moments) * weight,
+                 running.variance * rest + select<0, 1>(moments) * (weight * (n / (n - 1))),
+                 running.batches + 1));
+}
+
+template <class Resolver, class Variables, class X, index_t C>
+auto resolve_node(Resolver& to, const Variables& v, const batch_statistics_node<X, C>& n) {
+  const auto x = as_leaf(to.evaluator, resolve(to, v, n.operand));
+  const index_t elements =
+      checked_channels(x.extents(), n.running.mean.extents(), n.running.momentum, n.training);
+  const auto value = [&](auto& evaluator) {
+    using result =
+        typename leaf_of_node<decltype(evaluator.eval_program(weft::detail::moments_of_channels(x))),
+                              batch_statistics_node<X, C>>::type;
+    if (!n.training)
+      return result(evaluator.eval_program(stack<0>(n.running.mean, n.running.variance)).state());
+    const result batch(evaluator.eval_program(weft::detail::moments_of_channels(x)).state());
+    count_batch(evaluator.run_context(), n.running, batch, elements);
+    return batch;
+  };
+  if constexpr (!block_divider<typename Resolver::evaluator_type>) return value(to.evaluator);
+  else {
+    const auto like =
+        make_recycled<tensor_state>(x.state()->where, shape{2, {2, x.extents()[1]}}, dtype::f32, buffer());
+    const tensor<float, extents<2, dyn>> result(like);
+    return to.evaluator.composite(result, x, n.training ? 2 : 1, value, [&](auto&, auto visit) {
+      visit(weft::detail::moments_of_channels(x));
+      visit(stack<0>(n.running.mean, n.running.variance));  // so that this stage holds them
+      visit(n.running.batches + 1);
+    });
+  }
+}
+
+}  // namespace detail
+}  // namespace runtime
+}  // namespace weft
