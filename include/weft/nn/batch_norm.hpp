@@ -46,7 +46,7 @@ struct batch_normalization {
                   "weft: batch_norm: the elements are f32, bf16 or f16");
     static_assert(C < 0 || decltype(x)::static_shape[1] < 0 || decltype(x)::static_shape[1] == C,
                   "weft: batch_norm: the operand has another number of channels than the layer");
-    return detail::rounded_once([this](auto of) { return normalized(std::move(of)); }, std::move(x));
+    return detail::rounded_once([this](auto of) { return this->normalized(std::move(of)); }, std::move(x));
   }
 
  private:

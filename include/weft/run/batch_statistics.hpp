@@ -93,11 +93,10 @@ template <index_t C, class Moments>
 void count_batch(context& c, const running_statistics<C>& running, const Moments& batch, index_t elements) {
   const auto weight = static_cast<float>(running.momentum), rest = 1 - weight;
   const auto n = static_cast<float>(elements);
-  const tensor<float, extents<2, dyn>> moments(batch.state());
-  update(c, {running.mean.state(), running.variance.state(), running.batches.state()},
-         bundled(running.mean * rest + select<0, 0>(moments) * weight,
-                 running.variance * rest + select<0, 1>(moments) * (weight * (n / (n - 1))),
-                 running.batches + 1));
+  update(
+      c, {running.mean.state(), running.variance.state(), running.batches.state()},
+      bundled(running.mean * rest + select<0, 0>(batch) * weight,
+              running.variance * rest + select<0, 1>(batch) * (weight * (n / (n - 1))), running.batches + 1));
 }
 
 template <class Resolver, class Variables, class X, index_t C>
@@ -119,7 +118,7 @@ auto resolve_node(Resolver& to, const Variables& v, const batch_statistics_node<
   else {
     const auto like =
         make_recycled<tensor_state>(x.state()->where, shape{2, {2, x.extents()[1]}}, dtype::f32, buffer());
-    const tensor<float, extents<2, dyn>> result(like);
+    const tensor<float, extents_of<batch_statistics_node<X, C>>> result(like);
     return to.evaluator.composite(result, x, n.training ? 2 : 1, value, [&](auto&, auto visit) {
       visit(weft::detail::moments_of_channels(x));
       visit(stack<0>(n.running.mean, n.running.variance));  // so that this stage holds them
