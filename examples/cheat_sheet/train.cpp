@@ -58,6 +58,8 @@ int main() {
   group_normalization<2, 4> norm;
   //| nn.BatchNorm2d(4) | torch::nn::BatchNorm2d(4) | - | -
   batch_normalization<4> batch_norm;
+  //| model.eval() | model->eval() | - | -
+  set_training(model, false);
   //| nn.LSTM(3, 5) | torch::nn::LSTM(3, 5) | - | -
   lstm<3, 5> memory;
   //| memory(sequence)[0] | std::get<0>(memory(sequence)) | - | -

@@ -25,6 +25,7 @@
 #include <weft/nn/recurrent.hpp>
 #include <weft/nn/repeat.hpp>
 #include <weft/nn/sequential.hpp>
+#include <weft/nn/training_mode.hpp>
 #include <weft/nn/transformer.hpp>
 #include <weft/optim/optimizer.hpp>
 #include <weft/optim/rmsprop.hpp>

@@ -145,6 +145,64 @@ TEST_CASE("a class of which only its author knows is told about") {
   CHECK(copy.inner.weight.state() != m.inner.weight.state());
 }
 
+namespace {
+struct own_mode {
+  layer map;
+  bool training = true;
+};
+struct only_dropout {
+  dropout_layer first, second;
+};
+struct of_modes {
+  own_mode own;
+  layer map;
+  dropout_layer drop;
+  only_dropout nested;
+  std::vector<dropout_layer> list = std::vector<dropout_layer>(2);
+  std::map<std::string, only_dropout> by_name{{"a", {}}};
+  std::optional<dropout_layer> maybe = dropout_layer{}, nothing;
+  std::shared_ptr<batch_normalization<3>> shared = std::make_shared<batch_normalization<3>>();
+  std::tuple<int, dropout_layer> tuple;
+  repeat<own_mode> blocks{std::vector<own_mode>(2)};
+  std::vector<int> numbers{1, 2};
+  std::string training = "not a bool";
+  std::function<float(float)> f;
+};
+std::vector<bool> modes_of(const of_modes& m) {
+  return {m.own.training,
+          m.drop.training,
+          m.nested.first.training,
+          m.nested.second.training,
+          m.list[0].training,
+          m.list[1].training,
+          m.by_name.at("a").second.training,
+          m.maybe->training,
+          m.shared->training,
+          std::get<1>(m.tuple).training,
+          m.blocks.blocks[0].training,
+          m.blocks.blocks[1].training};
+}
+}  // namespace
+
+TEST_CASE("set_training reaches all layers, with tensors and without") {
+  of_modes m;
+  CHECK(modes_of(m) == std::vector<bool>(12, true));
+  set_training(m, false);
+  CHECK(modes_of(m) == std::vector<bool>(12, false));
+  set_training(m, true);
+  CHECK(modes_of(m) == std::vector<bool>(12, true));
+  CHECK(m.training == "not a bool");
+  CHECK_FALSE(m.nothing.has_value());
+  dropout_layer alone;
+  set_training(alone, false);
+  CHECK_FALSE(alone.training);
+  sequential net{linear<3, 3>{}, [](auto x) { return relu(x); }, dropout_layer{0.5f},
+                 batch_normalization<3>{}};
+  set_training(net, false);
+  const tensor<float, extents<4, 3>> x = ones<float>(extents<4, 3>{});
+  CHECK(eval(net(x)).to_vector() == eval(net(x)).to_vector());  // nothing is dropped
+}
+
 TEST_CASE("clone: tensors of its own, equal elements") {
   holder m;
   m.maybe.emplace();
