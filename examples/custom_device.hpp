@@ -70,22 +70,24 @@ class worker_backend : public weft::backend {
   // Kernels. What a call refers to may have changed when the command is executed, so that commands hold
   // copies.
 
-  /// Scratch memory of the functions for CPUs: vectors for each scratch row, or for the folded columns.
+  /// Scratch memory of the functions for CPUs: vectors for each scratch row, then for each fold of columns.
   std::size_t scratch_bytes(const weft::kernel_call& call) const override {
-    const weft::index_t vectors = call.division == weft::kernel_division::rows      ? call.scratch_rows
-                                  : call.division == weft::kernel_division::columns ? 1
-                                                                                    : 0;
-    return static_cast<std::size_t>(vectors * weft::scratch_size(call.args.row_size()) * 8);
+    return static_cast<std::size_t>(call.scratch_rows + call.column_folds) * bytes_of_row(call);
+  }
+  static std::size_t bytes_of_row(const weft::kernel_call& call) {
+    return static_cast<std::size_t>(weft::scratch_size(call.args.row_size())) * 8;
   }
 
   void launch(const weft::kernel_call& call) override {
     weft::kernel_args args = call.args;
     for (int a = 0; a < args.arguments; ++a) args.pointer[a] = here(args.pointer[a]);
     const auto function = call.function;
-    void* const scratch = call.scratch ? here(call.scratch) : nullptr;
+    char* const scratch = call.scratch ? static_cast<char*>(here(call.scratch)) : nullptr;
+    char* const sums = scratch + static_cast<std::size_t>(call.scratch_rows) * bytes_of_row(call);
     queue([=] {
-      const weft::index_t rows = args.rows();
-      for (weft::index_t r = 0; r < rows; ++r) function(args, {r, r + 1, 0, args.row_size(), scratch});
+      const weft::index_t rows = args.rows();  // of the result, where columns are folded
+      for (weft::index_t r = 0; r < rows; ++r)
+        function(args, {r, r + 1, 0, args.row_size(), scratch, nullptr, sums});
     });
   }
 

@@ -52,7 +52,7 @@ done <<BAD
 --data README.md --experts 4:2x
 --data README.md --experts -4:2
 --data README.md --mesh ep=2
---data README.md --mesh tp=2 --experts 4:2
+--data README.md --mesh tp=2 --experts 4:2 --sequence-parallel
 --data README.md --mesh pp=2,ep=2 --experts 4:2
 --data README.md --mesh dp=2,ep=2 --strategy zero2 --experts 4:2
 --data README.md --experts 4:2 --recompute block

@@ -18,6 +18,7 @@ template <class Plan, class Model, class Optimizer>
 auto bind(Model& model, Optimizer& optimizer, communicator& ranks, const parallel_options& o,
           pipeline_options p = {}, const device_options& where = {}) {
   check_axes(o, Plan::strategy_type::has);
+  (void)parallel::pipeline_mesh(o, ranks.size());  // checks the sizes
   detail::place_model<Plan>(model, ranks, where);
   const mesh_sizes inner{.cp = o.context_ranks, .ep = o.expert_ranks, .tp = o.layer_ranks};
   std::shared_ptr<communicator> layers;

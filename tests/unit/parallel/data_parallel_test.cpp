@@ -193,11 +193,13 @@ TEST_CASE(
 }
 
 namespace {
-/// Computes on the CPU, but ranks do not reach its memory, as with a GPU: messages lie in other memory.
+/// Computes on the CPU, but ranks do not reach its memory, as with a GPU, and kernels have scratch memory as
+/// there: messages lie in other memory.
 class distant_backend : public cpu::cpu_backend {
  public:
   distant_backend() : cpu_backend(1) {}
   bool host_accessible() const override { return false; }
+  std::size_t scratch_bytes(const kernel_call& call) const override { return group_scratch_bytes(call); }
 };
 }  // namespace
 
