@@ -53,7 +53,6 @@ done <<BAD
 --data README.md --experts -4:2
 --data README.md --mesh ep=2
 --data README.md --mesh tp=2 --experts 4:2 --sequence-parallel
---data README.md --mesh pp=2,ep=2 --experts 4:2
 --data README.md --mesh dp=2,ep=2 --strategy zero2 --experts 4:2
 --data README.md --experts 4:2 --recompute block
 --data README.md --experts 4:2 --memory-limit 1G
@@ -67,7 +66,6 @@ done <<BAD
 --data README.md --mesh cp=2,tp=2 --sequence-parallel
 --data README.md --mesh cp=2 --hook local:2
 --data README.md --mesh cp=2 --precision f16
---data README.md --mesh cp=2,ep=2 --experts 4:2
 --data README.md --mesh tp=2 --precision f16
 --data README.md --mesh dp=2 --strategy zero2
 --data README.md --mesh pp=2 --ranks 3
