@@ -540,6 +540,47 @@ array group_standardized(const call& c) {
   return out;
 }
 
+/// f(element number, channel) for each element of x [batch, channels, ...].
+template <class F>
+void for_each_of_channel(const shape& x, F f) {
+  for_each(x, [&](const position& p) { f(element_at(x, p), p[1]); });
+}
+array channel_moments(const call& c) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  require(c, x.extents.order >= 2, "no channels");
+  const index_t channels = x.extents[1];
+  std::vector<double> count(static_cast<std::size_t>(channels)), mean = count, variance = count;
+  const auto at = [](index_t i) { return static_cast<std::size_t>(i); };
+  for_each_of_channel(x.extents, [&](index_t, index_t k) { ++count[at(k)]; });
+  for_each_of_channel(x.extents, [&](index_t i, index_t k) { mean[at(k)] += x.f[at(i)] / count[at(k)]; });
+  for_each_of_channel(x.extents, [&](index_t i, index_t k) {
+    variance[at(k)] += (x.f[at(i)] - mean[at(k)]) * (x.f[at(i)] - mean[at(k)]) / count[at(k)];
+  });
+  array out = zeros(t, {2, {2, channels}});
+  for (index_t k = 0; k < channels; ++k) {
+    store(c, out, k, count[at(k)] > 0 ? mean[at(k)] : std::nan(""));
+    store(c, out, channels + k, count[at(k)] > 0 ? variance[at(k)] : std::nan(""));
+  }
+  return out;
+}
+array channels_normalized(const call& c) {
+  const dtype t = floating(c.operands[0].type);
+  const array x = converted(c, c.operands[0], t);
+  require(c, x.extents.order >= 2, "no channels");
+  array out = zeros(t, x.extents);
+  const index_t channels = x.extents[1];
+  const auto number = [&](int operand, index_t i) {
+    return c.operands[static_cast<std::size_t>(operand)].f[static_cast<std::size_t>(i)];
+  };
+  for_each_of_channel(x.extents, [&](index_t i, index_t k) {
+    const double centred = x.f[static_cast<std::size_t>(i)] - number(1, k);
+    const double scale = number(2, k) / std::sqrt(number(1, channels + k) + number_of(c.at));
+    store(c, out, i, centred * scale + number(3, k));
+  });
+  return out;
+}
+
 // Products, attention.
 
 /// A pair of features is a complex number, multiplied by one of modulus 1. `at` gives positions.
@@ -1178,6 +1219,8 @@ constexpr definition definitions[] = {
     {"standardize", [](const call& c) { return rows(c, standardized); }},
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
     {"group_standardize", group_standardized},
+    {"channel_moments", channel_moments},
+    {"normalize_channels", channels_normalized},
     {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
     {"index_select", index_select},

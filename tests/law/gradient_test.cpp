@@ -95,6 +95,15 @@ TEST_CASE("softmax, norms, losses") {
   auto scale = variable<double, extents<6>>(randn<double>(extents<6>{}, {.seed = 1}));
   CHECK(derivable(weighed(group_norm<3>(channels, scale, scale)), channels));
   CHECK(derivable(weighed(group_norm<3>(channels, scale, scale)), scale));
+  CHECK(derivable(weighed(apply<op::channel_moments>(channels)), channels));
+  auto moments = variable<double, extents<2, 6>>(eval(exp(randn<double>(extents<2, 6>{}, {.seed = 2}))));
+  const auto normal = [&](auto of) {
+    return weighed(apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(of, moments, scale, scale));
+  };
+  CHECK(derivable(normal(channels), channels));
+  CHECK(derivable(normal(channels), moments));
+  CHECK(derivable(normal(channels), scale));
+  CHECK(derivable(normal(flatten<0, 1>(transpose<1, 2>(channels))), channels));
   auto labels = from(extents<dyn>{3}, std::vector<std::int64_t>{4, -100, 0});
   CHECK(derivable(cross_entropy(x, labels), x));
   CHECK(derivable(cross_entropy<reduction_kind::sum, -100, per_million<100'000>>(x, labels), x));

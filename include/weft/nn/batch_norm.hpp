@@ -57,17 +57,13 @@ struct batch_normalization {
 
   template <expression X>
   auto normalized(X x) const {
-    constexpr int ones = X::static_shape.order - 2;
+    using epsilon = attr<number_bits(Epsilon::value)[0]>;
     return let(std::move(x), [&](auto of) {
-      return let(
+      return apply<op::normalize_channels, epsilon>(
+          of,
           batch_statistics_node<decltype(of), C>{
               {}, of, {running_mean, running_var, num_batches_tracked, momentum}, training},
-          [&](auto moments) {
-            auto scale = rsqrt(select<0, 1>(moments) + static_cast<float>(Epsilon::value)) * weight;
-            return (of - detail::with_ones<ones>(select<0, 0>(moments))) *
-                       detail::with_ones<ones>(std::move(scale)) +
-                   detail::with_ones<ones>(bias);
-          });
+          weight, bias);
     });
   }
 };

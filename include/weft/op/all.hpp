@@ -47,7 +47,8 @@ struct all {
                        one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
                        attention, attention_backward,                          // by index, attention
                        softmax, log_softmax, standardize, rms_standardize,     // rows
-                       group_standardize, rotary, rotary_at,                   // groups, positions
+                       group_standardize, channel_moments, normalize_channels,  // groups, channels
+                       rotary, rotary_at,                                       // positions
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses
                        checked_probability, uniform_like, dropout, bernoulli,  // random
                        windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images

@@ -104,6 +104,83 @@ struct group_standardize : same_shape<1> {
   }
 };
 
+/// The compile-time error for operands of batch norm.
+template <bool Holds, class... Extents>
+struct channel_law {
+  static_assert(Holds,
+                "weft: batch_norm: the operand is [batch, channels, ...], and weight, bias and running "
+                "statistics have one element for each channel");
+};
+
+/// Base of ops of channels, of x [batch, channels, ...].
+template <int Arity>
+struct of_channels : composed<Arity> {
+  template <bool Holds, class... Extents>
+  using law = channel_law<Holds, Extents...>;
+
+ protected:
+  /// x as [batch, channels, elements], or [batch, channels]: rows of whole channels, whatever the dims.
+  static constexpr auto rows_of(auto x) {
+    const shape s = x.extents();
+    if (s.order == 2) return x;
+    index_t elements = s[2];
+    for (int d = 3; d < s.order; ++d) elements = x.owner->dims.multiply(elements, s[d]);
+    return reshape_to(x, shape{3, {s[0], s[1], elements}});
+  }
+  /// v [1, channels] as an operand beside `rows`.
+  static constexpr auto beside(auto rows, auto v) {
+    return rows.extents().order == 2 ? v : reshape_to(v, shape{3, {1, rows.extents()[1], 1}});
+  }
+  /// The sums of the channels, [1, channels].
+  static constexpr auto sums_of(auto rows) {
+    const shape s = rows.extents();
+    if (s.order == 3) rows = reshape_to(sum_dims(rows, 2, 3), shape{2, {s[0], s[1]}});
+    return sum_dims(rows, 0, 1);
+  }
+};
+
+/// Mean and biased variance of the channels, [2, channels].
+struct channel_moments : of_channels<1> {
+  static constexpr auto name = "channel_moments";
+  template <class Dims>
+  static constexpr inferred infer(Dims&, const attributes&, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    return {s.order >= 2, {floating(operands[0].type), shape{2, {2, s[1]}}}};
+  }
+  static constexpr auto value(auto x) {
+    const auto rows = rows_of(x);
+    shape of_channel = rows.extents();
+    of_channel[1] = 1;
+    const auto n = element_count(x, of_channel), mean = sums_of(rows) / n;
+    const auto centred = rows - beside(rows, mean);
+    return x.owner->template apply<concat>(attributes{{0}, 1}, mean, sums_of(centred * centred) / n);
+  }
+};
+
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias, of x, moments [2, channels], weight and bias
+/// [channels]. v0 holds the bits of epsilon.
+struct normalize_channels : of_channels<4> {
+  static constexpr auto name = "normalize_channels";
+  template <class Dims>
+  static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
+    const shape& s = operands[0].extents;
+    inferred result{s.order >= 2 && operands[1].extents.order == 2 && operands[2].extents.order == 1 &&
+                        operands[3].extents.order == 1,
+                    {floating(operands[0].type), s}};
+    for (int k = 1; k < 4 && result.holds; ++k)
+      result.holds = dims.unify(s[1], operands[k].extents.last(), result.value.extents[1]);
+    return result;
+  }
+  static constexpr auto value(const attributes& at, auto x, auto moments, auto weight, auto bias) {
+    const auto rows = rows_of(x);
+    const shape one{2, {1, rows.extents()[1]}};
+    const auto mean = slice_dim(moments, 0, 0, 1), variance = slice_dim(moments, 0, 1, 2);
+    const auto scale = weft::rsqrt(variance + number_of(at)) * reshape_to(weight, one);
+    return reshape_to((rows - beside(rows, mean)) * beside(rows, scale) + beside(rows, reshape_to(bias, one)),
+                      x.extents());
+  }
+};
+
 }  // namespace weft::op
 
 namespace weft {

@@ -43,18 +43,6 @@ struct parts<batch_statistics_node<X, C>> {
 template <class X, index_t C>
 inline constexpr unsigned own_part<batch_statistics_node<X, C>> = boundary_part;
 
-/// Mean and biased variance of the channels of the leaf x.
-template <int... D, expression X>
-auto moments_of_channels(std::integer_sequence<int, D...>, X x) {
-  constexpr dims_t<0, (D + 2)...> all_but_channels;
-  return let(mean(x, all_but_channels), [=](auto m) {
-    return stack<0>(m, mean(square(x - with_ones<int{sizeof...(D)}>(m)), all_but_channels));
-  });
-}
-template <expression X>
-auto moments_of_channels(X x) {
-  return moments_of_channels(std::make_integer_sequence<int, X::static_shape.order - 2>{}, std::move(x));
-}
 }  // namespace detail
 
 namespace runtime {
@@ -105,12 +93,11 @@ auto resolve_node(Resolver& to, const Variables& v, const batch_statistics_node<
   const index_t elements =
       checked_channels(x.extents(), n.running.mean.extents(), n.running.momentum, n.training);
   const auto value = [&](auto& evaluator) {
-    using result =
-        typename leaf_of_node<decltype(evaluator.eval_program(weft::detail::moments_of_channels(x))),
-                              batch_statistics_node<X, C>>::type;
+    using result = typename leaf_of_node<decltype(evaluator.eval_program(apply<op::channel_moments>(x))),
+                                         batch_statistics_node<X, C>>::type;
     if (!n.training)
       return result(evaluator.eval_program(stack<0>(n.running.mean, n.running.variance)).state());
-    const result batch(evaluator.eval_program(weft::detail::moments_of_channels(x)).state());
+    const result batch(evaluator.eval_program(apply<op::channel_moments>(x)).state());
     count_batch(evaluator.run_context(), n.running, batch, elements);
     return batch;
   };
@@ -120,7 +107,7 @@ auto resolve_node(Resolver& to, const Variables& v, const batch_statistics_node<
         make_recycled<tensor_state>(x.state()->where, shape{2, {2, x.extents()[1]}}, dtype::f32, buffer());
     const tensor<float, extents_of<batch_statistics_node<X, C>>> result(like);
     return to.evaluator.composite(result, x, n.training ? 2 : 1, value, [&](auto&, auto visit) {
-      visit(weft::detail::moments_of_channels(x));
+      visit(apply<op::channel_moments>(x));
       visit(stack<0>(n.running.mean, n.running.variance));  // so that this stage holds them
       visit(n.running.batches + 1);
     });

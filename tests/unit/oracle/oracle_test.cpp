@@ -210,6 +210,16 @@ TEST_CASE("functions of rows and elements, by PyTorch") {
             -0.25384807568864332, -0.93077627752502545, -0.73392958775823225, -0.31924291485447776,
             0.45088947768106630, 2.03064823160013086, -0.79317054103019713, -0.63519466563829063},
            1e-14));
+  const auto batch = from(extents<2, 3>{}, std::vector<double>{1, 2, 3, 4, 6, 8});
+  const auto moments = apply<op::channel_moments>(batch);
+  CHECK(is(moments, dtype::f64, {2, {2, 3}}, {2.5, 4, 5.5, 2.25, 4, 6.25}, 1e-15));
+  CHECK(is(apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(
+               batch, moments, from(extents<3>{}, std::vector<double>{1, 2, -1}),
+               from(extents<3>{}, std::vector<double>{0, 1, 0.5})),
+           dtype::f64, s,
+           {-0.9999977777851852, -0.9999975000046875, 1.49999920000096, 0.9999977777851852,
+            2.9999975000046875, -0.49999920000096},
+           1e-14));
   CHECK(is(gelu(sample), dtype::f64, s,
            {0.34573123063700656, -0.13206221708356905, 1.95449973610364158, 2.99595030590510980,
             0.14967658142073093, -0.16997051428265111},
