@@ -1220,7 +1220,7 @@ constexpr definition definitions[] = {
     {"rms_standardize", [](const call& c) { return rows(c, rms_standardized); }},
     {"group_standardize", group_standardized},
     {"channel_moments", channel_moments},
-    {"normalize_channels", channels_normalized},
+    {"batch_norm", channels_normalized},
     {"cross_entropy", cross_entropy},
     {"count_labels", count_labels},
     {"index_select", index_select},

@@ -74,18 +74,20 @@ class mpi_queue : public mpi_watched_group {
     for (auto& [key, queue] : messages_) {
       for (const auto& m : queue) {
         m->advance();
+        if (!m->failure.empty()) return watch_->give_up(m->failure);
         if (m->holds_back()) break;
       }
-      if (!queue.front()->failure.empty()) return watch_->give_up(queue.front()->failure);
       std::erase_if(queue, [](const auto& m) { return m->over() && m->failure.empty(); });
     }
     std::erase_if(messages_, [](const auto& m) { return m.second.empty(); });
   }
-  void stop() override {
-    constexpr std::chrono::seconds limit{1};
-    for (const auto& op : collectives_) op->stop_receiving(limit);
-    for (const auto& [key, queue] : messages_)
-      for (const auto& op : queue) op->stop_receiving(limit);
+  void cancel() override {
+    for_each_operation([](mpi_operation& op) { op.cancel(); });
+  }
+  bool released() override {
+    bool all = true;
+    for_each_operation([&](mpi_operation& op) { all = op.released() && all; });
+    return all;
   }
   void wait(const mpi_operation& op, std::chrono::milliseconds limit) {
     const auto deadline = deadline_after(limit);
@@ -117,6 +119,12 @@ class mpi_queue : public mpi_watched_group {
  private:
   using operations = std::deque<std::shared_ptr<mpi_operation>>;
 
+  template <class F>
+  void for_each_operation(F f) {
+    for (const auto& op : collectives_) f(*op);
+    for (const auto& [key, queue] : messages_)
+      for (const auto& op : queue) f(*op);
+  }
   static void withdraw(const operations& all) {
     for (const auto& op : all)
       if (!op->withdraw())

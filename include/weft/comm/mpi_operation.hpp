@@ -3,11 +3,8 @@
 // distribute the sums.
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <thread>
 
-#include <weft/base/deadline.hpp>
 #include <weft/comm/mpi_link.hpp>
 #include <weft/comm/reduce.hpp>
 #include <weft/comm/traffic.hpp>
@@ -42,15 +39,16 @@ class mpi_operation {
   /// Whether later operations of its stream must wait: they would take its headers.
   bool holds_back() const { return stage_ < stage::move || !failure.empty(); }
 
-  /// Keeps MPI from writing to the buffers, as far as no message is on its way to them from a rank that does
-  /// not send the rest within `limit`; to be called when everything has failed, after which it must not
+  /// Cancels what has not begun to arrive; called when everything has failed, after which it must not
   /// advance.
-  void stop_receiving(std::chrono::milliseconds limit) {
+  void cancel() {
     for (MPI_Request& r : receiving_)
       if (r != MPI_REQUEST_NULL) MPI_Cancel(&r);
-    for (const auto until = deadline_after(limit);
-         !are_over(receiving_) && std::chrono::steady_clock::now() < until;)
-      std::this_thread::yield();
+  }
+  /// Whether MPI accesses the buffers no more.
+  bool released() {
+    const bool received = are_over(receiving_);
+    return are_over(sending_) && received;
   }
   /// Gives up. False if MPI may still access the buffers.
   bool withdraw() {
@@ -74,11 +72,7 @@ class mpi_operation {
  private:
   enum class stage { start, agree, move, collect, over };
 
-  bool stage_is_done() {
-    if (stage_ == stage::agree) return have_headers();
-    const bool received = are_over(receiving_);
-    return are_over(sending_) && received;
-  }
+  bool stage_is_done() { return stage_ == stage::agree ? have_headers() : released(); }
   /// Tests all of them, and clears the list if they are.
   static bool are_over(std::vector<MPI_Request>& requests) {
     int over = 1;

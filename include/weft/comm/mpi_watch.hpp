@@ -34,8 +34,10 @@ class mpi_watched_group {
   virtual void describe(rank_standing& s) const = 0;
   /// Advances its operations as far as possible without waiting; not called after a verdict.
   virtual void advance() = 0;
-  /// Called when there is a verdict: its operations have failed, and callers may free their buffers.
-  virtual void stop() = 0;
+  /// Called when there is a verdict, after which callers may free the buffers of its operations.
+  virtual void cancel() = 0;
+  /// Whether MPI accesses none of those any more.
+  virtual bool released() = 0;
 };
 
 class mpi_watch {
@@ -105,7 +107,7 @@ class mpi_watch {
   }
 
  private:
-  static constexpr milliseconds answer_limit{1000};
+  static constexpr milliseconds answer_limit{1000}, release_limit{1000};
   /// Codes of ranks that failed take precedence over codes of ranks that failed because of others.
   static int severity(int code) {
     return code == exit_codes::done ? 0 : code == exit_codes::others_failed ? 1 : 2 + code;
@@ -118,8 +120,9 @@ class mpi_watch {
   }
   void decide(watch_verdict v) {
     if (verdict_) return;
-    accept(std::move(v));
+    verdict_ = std::move(v);
     tell_others(mpi_link::kind::verdict, frame_writer().byte(verdict_->late).text(verdict_->text).take());
+    release_buffers();
   }
   void obey(int from, mpi_link::kind what, frame_reader in) {
     if (what == mpi_link::kind::where_are_you) {
@@ -130,12 +133,21 @@ class mpi_watch {
       heard_[static_cast<std::size_t>(from)] = read_standing(in);
     } else if (!verdict_) {
       const bool late = in.byte();
-      accept({late, in.text()});
+      verdict_ = {late, in.text()};
+      release_buffers();
     }
   }
-  void accept(watch_verdict v) {
-    verdict_ = std::move(v);
-    for (mpi_watched_group* g : groups_) g->stop();
+  /// Waits until MPI accesses no buffer of a caller any more. Messages on their way arrive; the limit is for
+  /// those to and from ranks that are stopped, and for those whose receiver has given up before they began.
+  void release_buffers() {
+    for (mpi_watched_group* g : groups_) g->cancel();
+    const auto all_are = [&] {
+      bool all = true;
+      for (mpi_watched_group* g : groups_) all = g->released() && all;
+      return all;
+    };
+    for (const auto until = deadline_after(release_limit); !all_are() && clock::now() < until;)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   void tell_others(mpi_link::kind what, const std::string& bytes) {
     for (int r = 0; r < link_.size(); ++r)

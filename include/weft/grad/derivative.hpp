@@ -44,7 +44,8 @@ struct gradient_law {
 template <bool Holds>
 struct one_program_law {
   static_assert(Holds,
-                "weft: grad: a repeat, experts, a recurrent layer or linear_cross_entropy is evaluated as "
+                "weft: grad: a repeat, experts, a recurrent layer, batch norm or linear_cross_entropy is "
+                "evaluated as "
                 "several programs: use a tape, steps.backward(loss), then x.grad()");
 };
 

@@ -202,25 +202,26 @@ class fuser {
     for (int i = 0; i < g_.size(); ++i)
       for (int k = 0; k < g_[i].operands && g_[i].op->kind != op::op_kind::view; ++k)
         is_read[base_of(g_, g_[i].operand[k])] = true;
+    sequence<int> levels(result_.groups.size(), 0);  // without the reductions that join
+    for (int k = 0; k < levels.size(); ++k)
+      for (int m : result_.groups[k].nodes) levels[k] = level_[m] > levels[k] ? level_[m] : levels[k];
     for (int c = 0; c < result_.groups.size(); ++c) {
       if (result_.groups[c].nodes.empty() || !result_.groups[c].ends_in_columns()) continue;
       const int fold = result_.groups[c].nodes.back();
       if (is_read[fold] || !folds_all_rows(g_, g_[fold])) continue;
       int r = 0;
-      while (r < result_.groups.size() && !can_take(r, c)) ++r;
+      while (r < result_.groups.size() && !can_take(r, levels[r], c)) ++r;
       if (r < result_.groups.size()) merge(r, c);
     }
   }
 
-  /// Whether group `r` can compute the reduction of columns `c`: it reads or computes an operand of it, and
-  /// no other operand depends on it, as those have lower levels.
-  constexpr bool can_take(int r, int c) {
+  /// Whether group `r`, of this level, can compute the reduction of columns `c`: it reads or computes an
+  /// operand of it, no other operand depends on it, as those have lower levels, and its vectors remain as
+  /// wide, on which the bits of its sums depend.
+  constexpr bool can_take(int r, int level, int c) {
     const kernel_group &rows = result_.groups[r], &columns = result_.groups[c];
-    if (rows.nodes.empty() || !rows.folds_rows || !(rows.space == columns.space) ||
-        !can_be_one(rows, columns))
-      return false;
-    int level = 0;
-    for (int m : rows.nodes) level = level_[m] > level ? level_[m] : level;
+    if (rows.nodes.empty() || !rows.folds_rows || !(rows.space == columns.space)) return false;
+    if ((has_wide_elements(columns) && !has_wide_elements(rows)) || !can_be_one(rows, columns)) return false;
     bool shares = false;
     for (int m : columns.nodes)
       for (int k = 0; k < g_[m].operands; ++k) {
@@ -230,6 +231,18 @@ class fuser {
         shares = shares || result_.group_of[o] == r || reads(rows, o);
       }
     return shares;
+  }
+  /// Whether a kernel computes with 64 bits.
+  constexpr bool has_wide_elements(const kernel_group& group) const {
+    const auto is_wide = [&](int id) {
+      return g_[id].result.type == dtype::f64 || g_[id].result.type == dtype::i64;
+    };
+    for (int m : group.nodes) {
+      if (is_wide(m)) return true;
+      for (int k = 0; k < g_[m].operands; ++k)
+        if (is_wide(g_[m].operand[k])) return true;
+    }
+    return false;
   }
   constexpr bool reads(const kernel_group& group, int id) const {
     for (int m : group.nodes)

@@ -160,7 +160,7 @@ struct channel_moments : of_channels<1> {
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias, of x, moments [2, channels], weight and bias
 /// [channels]. v0 holds the bits of epsilon.
 struct normalize_channels : of_channels<4> {
-  static constexpr auto name = "normalize_channels";
+  static constexpr auto name = "batch_norm";
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {
     const shape& s = operands[0].extents;

@@ -71,8 +71,8 @@ struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
     refuse<value_error>({"weft: batch_norm: the momentum is ", momentum, ", not in [0, 1]"});
   const index_t elements = x.size() / std::max<index_t>(x[1], 1);
   if (training && x[1] > 0 && elements < 2)
-    refuse<value_error>({"weft: batch_norm: a batch ", to_string(x), " has ", elements,
-                         " elements of each channel, and training takes 2 or more: their variance"});
+    refuse<value_error>({"weft: batch_norm: a batch ", to_string(x),
+                         " has fewer than 2 elements of each channel, and training takes their variance"});
   return elements;
 }
 

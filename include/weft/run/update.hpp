@@ -35,8 +35,12 @@ void execute_into(context& c, const executable& p, const operands& o, const tens
 template <expression E>
 void update(context& c, const tensor_list& targets, const E& e,
             runtime::launch_collector* together = nullptr) {
-  runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
-                        targets, together);
+  static_assert(!(detail::parts_of<E> & detail::boundary_part),
+                "weft: update: a repeat, experts, a recurrent layer, batch norm or linear_cross_entropy is "
+                "several programs: evaluate it first, update(t, eval(e))");
+  if constexpr (!(detail::parts_of<E> & detail::boundary_part))
+    runtime::execute_into(c, runtime::executable_of<runtime::value_program<E>>, runtime::operands_of(e),
+                          targets, together);
 }
 
 /// The same for one tensor: update(w, w - g * 0.1f).

@@ -133,6 +133,23 @@ TEST_CASE("fuse: sums of columns join the kernel that reduces the rows of the sa
             out(to, sum_dims(contract_of(dx, m) * seed, 0, 1));
           }) == 2);
   }
+  {  // not where they depend on it through a product, also after others have joined
+    compute_graph g;
+    const auto leaf = [&] { return g.leaf({dtype::f32, {2, {8, 8}}}, leaf_role::untracked); };
+    const value x = leaf(), a = leaf(), b = leaf(), w = leaf();
+    const value y = x * sum_dims(x, 1, 2);
+    for (const value& v :
+         {y, sum_dims(y, 0, 1), sum_dims(y * contract_of(a, b), 0, 1), sum_dims(y * contract_of(y, w), 0, 1)})
+      out(g, v);
+    CHECK_FALSE(lower::verify_plan(lower::make_plan(g)));
+    CHECK(graph::fuse(g).groups.size() == 3);
+  }
+  {  // not where the kernel would compute with 64 bits, which changes its sums
+    compute_graph g;
+    CHECK(softmax_backward(g, [&](compute_graph& to, const value& seed, const value&) {
+            out(to, sum_dims(cast_to(seed, dtype::f64), 0, 1));
+          }) == 2);
+  }
   {  // not of other elements
     compute_graph g;
     CHECK(softmax_backward(g, [&](compute_graph& to, const value&, const value&) {

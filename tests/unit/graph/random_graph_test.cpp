@@ -638,6 +638,24 @@ void check_joint(const examiner& look, const compute_graph& canonical, const std
   }
 }
 
+/// Lowers the graph with values, and sums of their rows and columns, as further outputs: kernels with several
+/// results.
+void check_sums(const examiner& look, compute_graph g, const std::vector<builder::known>& values,
+                unsigned seed) {
+  std::mt19937 random(seed);
+  for (const builder::known& k : values) {
+    const value v{&g, k.in_graph.id};
+    const int order = v.extents().order;
+    if (order < 2) continue;
+    const unsigned which = random() % 8;
+    for (const auto& [bit, id] :
+         {std::pair{1u, v.id}, {2u, sum_dims(v, order - 1, order).id}, {4u, sum_dims(v, 0, order - 1).id}})
+      if ((which & bit) && !g.outputs.contains(id)) g.outputs.push_back(id);
+  }
+  const std::vector<array> expected = look.outputs(g, look.given);
+  look.lowered(graph::expanded(graph::with_canonical_extents(g)), expected, look.given, look.given, "sums");
+}
+
 /// All passes over the graph of this seed.
 void check_graph(unsigned seed) {
   builder b(seed);
@@ -659,6 +677,7 @@ void check_graph(unsigned seed) {
     look.lowered(look.looked_at(graph::expanded(canonical), expected, "expanded", graph::verify_expanded),
                  expected, b.given, b.given, "value");
     if (canonical[canonical.outputs[0]].needs_gradient) check_joint(look, canonical, expected);
+    check_sums(look, b.g, b.values, seed);
   } catch (const std::exception& e) {
     throw std::logic_error(std::string(e.what()) + "\n" + graph::to_text(b.g));
   }

@@ -211,6 +211,15 @@ TEST_CASE("sums of columns have the same bits in a kernel that reduces rows, on 
   }
 }
 
+TEST_CASE("sums of rows without elements are zeros, also beside sums of columns") {
+  const tensor<float, extents<dyn, dyn>> x(shape{2, {8, 0}});
+  tensor<float, extents<dyn>> rows(full<float>(extents<dyn>{8}, 5.0f)), columns(shape{1, {0}});
+  const auto y = shared(x + 0.0f);
+  update(default_context(), {rows.state(), columns.state()},
+         bundled(sum(y * y, dims<1>), sum(y * 1.5f, dims<0>)));
+  CHECK(rows.to_vector() == std::vector<float>(8, 0.0f));
+}
+
 TEST_CASE("lines are picked, added to and searched on several threads") {
   constexpr index_t rows = 301, columns = 517;
   const device where(std::make_shared<cpu::cpu_backend>(3));

@@ -69,7 +69,7 @@ class cpu_backend : public backend {
   void launch_long_rows(const kernel_call& call);
 
   /// Whole rows are folded, as memory is read in their order; the sums of the widest range stay in the
-  /// first-level cache. Also kernels that fold rows and columns.
+  /// first-level cache. Also kernels that fold rows and columns, which compute rows whole, however long.
   void launch_columns(const kernel_call& call);
 
   /// A strided copy as rows that are as long as both sides allow; the remaining dims count the rows.

@@ -132,10 +132,10 @@ WEFT_DEFINE void cpu_backend::launch_columns(const kernel_call& call) {
                 chunks = (size + chunk - 1) / chunk,
                 blocks =
                     std::min(folded, (folded * std::min(size, chunk) + block_elements - 1) / block_elements);
-  const bool in_blocks = rows * chunks < few && blocks > 1;
+  const bool in_blocks = (rows == 1 || rows * chunks < few) && blocks > 1;
   // Where rows are folded, too, a task has whole ones; the blocks are the same, and so are the sums.
   const bool whole_rows = call.division == kernel_division::rows;
-  const index_t width = whole_rows ? std::max<index_t>(size, 1) : chunk, ranges = (size + width - 1) / width;
+  const index_t width = whole_rows ? size : chunk, ranges = whole_rows ? 1 : chunks;
   const index_t sums = call.column_folds * scratch_size(width),
                 scratch_rows = call.scratch_rows * scratch_size(width);
   const auto scratch_of = [](scratch_memory& memory, index_t units) {
