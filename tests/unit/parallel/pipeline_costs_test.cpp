@@ -36,7 +36,7 @@ axis_bytes sent_in_step(const setting& s, int blocks) {
     const device where = one_thread();
     net model = make_net(where, blocks);
     adamw optimizer;
-    auto run = bind<Plan>(model, optimizer, ranks, options_of<Plan>(s), stages_of(s));
+    auto run = bind<Plan>(model, optimizer, ranks, mesh_options<Plan>(s), stages_of(s));
     for (const index_t m : s.per_rank)
       of[static_cast<std::size_t>(ranks.rank())] =
           run.step(m, [&](index_t j) { return loss(model, where, j); }, {.clip = 1}).sent_by_axis;
@@ -160,7 +160,7 @@ template <class Plan>
 memory_of_stage memory_of(communicator& ranks, const device& where, const setting& s, int blocks) {
   net model = make_net(where.deferred(), blocks);
   adamw optimizer;
-  auto run = bind<Plan>(model, optimizer, ranks, options_of<Plan>(s), stages_of(s));
+  auto run = bind<Plan>(model, optimizer, ranks, mesh_options<Plan>(s), stages_of(s));
   run.recompute_programs = s.recompute;
   run.prepare(loss(model, where, 0), s.per_rank[0]);
   const std::size_t before = where.memory().figures().in_use;

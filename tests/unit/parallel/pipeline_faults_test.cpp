@@ -31,7 +31,7 @@ std::vector<std::string> errors_of(const setting& s, const fault_at& f) {
     net model = net::create(where);
     model.h.blocks.push_back(net::create(where).h.blocks[0]);  // four chunks need four
     sgd optimizer;
-    parallel_options o = options_of<plan>(s);
+    parallel_options o = mesh_options<plan>(s);
     o.timeout = 500ms;
     auto run = bind<plan>(model, optimizer, ranks, o, stages_of(s));
     const bool victim = ranks.rank() == f.victim;
@@ -110,7 +110,7 @@ void refused(const setting& s, const char* why, Make make, F f) {
     sgd optimizer;
     CHECK_THROWS_WITH_AS(
         [&] {
-          auto run = bind<plan>(model, optimizer, ranks, options_of<plan>(s), stages_of(s));
+          auto run = bind<plan>(model, optimizer, ranks, mesh_options<plan>(s), stages_of(s));
           f(run, model, where);
         }(),
         doctest::Contains(why), Error);

@@ -61,7 +61,7 @@ TEST_CASE("a model whose parameters and optimizer state no rank could hold train
     net model = large_net(where.deferred(), 5);
     CHECK(where.memory().figures().in_use == 0);
     adamw optimizer{.lr = 1e-2};
-    auto run = bind<plan>(model, optimizer, ranks, options_of<plan>(s), stages_of(s));
+    auto run = bind<plan>(model, optimizer, ranks, mesh_options<plan>(s), stages_of(s));
     run.zero_grad();  // of a model that is not divided yet: there are none
     run.prepare(loss(model, where, 0), 4);
     check_held(run, whole);
@@ -87,7 +87,7 @@ TEST_CASE("weights are loaded stage by stage, and exported whole") {
     const device where = one_thread();
     net model = large_net(where.deferred(), 7);
     adamw optimizer;
-    auto run = bind<plan>(model, optimizer, ranks, options_of<plan>(s), stages_of(s));
+    auto run = bind<plan>(model, optimizer, ranks, mesh_options<plan>(s), stages_of(s));
     run.prepare(loss(model, where, 0), 3);
     load_weights(path, run);
     check_held(run, whole);
@@ -130,7 +130,7 @@ TEST_CASE("every rank gets the value of a statement, wherever it is computed") {
       };
       const auto all = value_of(model(tokens)), features = value_of(model.h(model.table(tokens))),
                  embedded = value_of(model.table(tokens));
-      auto run = bind<plan>(model, optimizer, ranks, options_of<plan>(s), stages_of(s));
+      auto run = bind<plan>(model, optimizer, ranks, mesh_options<plan>(s), stages_of(s));
       run.prepare(loss(model, where, 0), 4);
       for (int repeat = 0; repeat < 2; ++repeat) {
         run.set_randomness(start);

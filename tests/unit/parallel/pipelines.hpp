@@ -30,7 +30,7 @@ inline std::string to_string(const setting& s) {
 
 /// The options of `Plan` on these ranks.
 template <class Plan>
-parallel_options options_of(const setting& s) {
+parallel_options mesh_options(const setting& s) {
   parallel_options o = Plan::strategy_type::options(s.sizes);
   o.deterministic = s.deterministic;
   o.timeout = std::chrono::seconds(60);
@@ -90,7 +90,7 @@ outcome train_staged(const setting& s, Make make, Loss loss) {
     const device where = one_thread();
     auto model = make(where);
     adamw optimizer{.lr = 1e-2};
-    auto run = bind<Plan>(model, optimizer, ranks, options_of<Plan>(s), stages_of(s));
+    auto run = bind<Plan>(model, optimizer, ranks, mesh_options<Plan>(s), stages_of(s));
     run.prepare(loss(model, where, 0), s.per_rank[0]);  // before the loss scale is set
     of[static_cast<std::size_t>(ranks.rank())] =
         train_by(run, s, [&](index_t number) { return loss(model, where, number); });
