@@ -196,12 +196,13 @@ class fuser {
     return fits(a, space) && fits(b, space);
   }
 
-  /// Merges reductions of columns into groups that reduce rows of the same elements.
+  /// Merges reductions of columns that no node reads into groups that reduce rows of the same elements.
   constexpr void join_columns() {
-    sequence<bool> is_read(g_.size(), false);
-    for (int i = 0; i < g_.size(); ++i)
-      for (int k = 0; k < g_[i].operands && g_[i].op->kind != op::op_kind::view; ++k)
-        is_read[base_of(g_, g_[i].operand[k])] = true;
+    sequence<bool> is_read(g_.size(), false);  // by others than views
+    for (int i = 0; i < g_.size(); ++i) {
+      if (g_[i].op->kind == op::op_kind::view) continue;
+      for (int k = 0; k < g_[i].operands; ++k) is_read[base_of(g_, g_[i].operand[k])] = true;
+    }
     sequence<int> levels(result_.groups.size(), 0);  // without the reductions that join
     for (int k = 0; k < levels.size(); ++k)
       for (int m : result_.groups[k].nodes) levels[k] = level_[m] > levels[k] ? level_[m] : levels[k];
