@@ -279,7 +279,7 @@ TEST_CASE("rows, columns and products, with their gradients") {
   });
   check_with_gradients([](auto x, auto w) { return apply<op::channel_moments>(matmul(x, w)); });
   check_with_gradients([](auto x, auto w) {
-    return apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(
+    return apply<op::batch_norm, attr<number_bits(1e-5)[0]>>(
         unflatten<0, 2>(x), exp(slice<1, 0, 3>(slice<0, 0, 2>(w))), slice<0, 0, 3>(sum(w, dims<0>)),
         slice<0, 4, 7>(sum(w, dims<0>)));
   });

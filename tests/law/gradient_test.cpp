@@ -98,7 +98,7 @@ TEST_CASE("softmax, norms, losses") {
   CHECK(derivable(weighed(apply<op::channel_moments>(channels)), channels));
   auto moments = variable<double, extents<2, 6>>(eval(exp(randn<double>(extents<2, 6>{}, {.seed = 2}))));
   const auto normal = [&](auto of) {
-    return weighed(apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(of, moments, scale, scale));
+    return weighed(apply<op::batch_norm, attr<number_bits(1e-5)[0]>>(of, moments, scale, scale));
   };
   CHECK(derivable(normal(channels), channels));
   CHECK(derivable(normal(channels), moments));

@@ -215,7 +215,7 @@ TEST_CASE("folds") {
                            [](auto x, auto w) { return group_norm<2>(x, w, w); });
   on<var<4, 4, 3>>("channel moments", {8, 24, 672}, [](auto x) { return apply<op::channel_moments>(x); });
   on<var<4, 4, 3>, var<2, 4>, var<4>>("batch norm", {22, 52, 672}, [](auto x, auto m, auto w) {
-    return apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(x, square(m), w, w);
+    return apply<op::batch_norm, attr<number_bits(1e-5)[0]>>(x, square(m), w, w);
   });
   on<var<2, 4, 3, 4>>("rotary", {7, 21, 0}, [](auto x) { return rotary(x, 2); });
   on<var<2, 4, 3, 4>, data<std::int32_t, 4>>("rotary of positions", {12, 34, 0},

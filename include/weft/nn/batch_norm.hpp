@@ -59,7 +59,7 @@ struct batch_normalization {
   auto normalized(X x) const {
     using epsilon = attr<number_bits(Epsilon::value)[0]>;
     return let(std::move(x), [&](auto of) {
-      return apply<op::normalize_channels, epsilon>(
+      return apply<op::batch_norm, epsilon>(
           of,
           batch_statistics_node<decltype(of), C>{
               {}, of, {running_mean, running_var, num_batches_tracked, momentum}, training},

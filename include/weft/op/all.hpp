@@ -47,12 +47,12 @@ struct all {
                        one_hot, argsort, argtopk, sort, topk, cumsum, cumprod, linear_recurrence,  // orders
                        attention, attention_backward,                          // by index, attention
                        softmax, log_softmax, standardize, rms_standardize,     // rows
-                       group_standardize, channel_moments, normalize_channels,  // groups, channels
-                       rotary, rotary_at,                                       // positions
+                       group_standardize, channel_moments, batch_norm,         // groups, channels
+                       rotary, rotary_at,                                      // positions
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses
                        checked_probability, uniform_like, dropout, bernoulli,  // random
                        windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
-                       sum_over_positions,                                     // over ranks
+                       sum_over_positions,                                                     // over ranks
                        tap>;
 };
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/op/functions.hpp>
+#include <weft/op/join.hpp>
 #include <weft/op/movement.hpp>
 #include <weft/op/reduce.hpp>
 
@@ -159,7 +160,7 @@ struct channel_moments : of_channels<1> {
 
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias, of x, moments [2, channels], weight and bias
 /// [channels]. v0 holds the bits of epsilon.
-struct normalize_channels : of_channels<4> {
+struct batch_norm : of_channels<4> {
   static constexpr auto name = "batch_norm";
   template <class Dims>
   static constexpr inferred infer(Dims& dims, const attributes&, const tensor_spec* operands) {

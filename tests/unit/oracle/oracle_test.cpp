@@ -213,7 +213,7 @@ TEST_CASE("functions of rows and elements, by PyTorch") {
   const auto batch = from(extents<2, 3>{}, std::vector<double>{1, 2, 3, 4, 6, 8});
   const auto moments = apply<op::channel_moments>(batch);
   CHECK(is(moments, dtype::f64, {2, {2, 3}}, {2.5, 4, 5.5, 2.25, 4, 6.25}, 1e-15));
-  CHECK(is(apply<op::normalize_channels, attr<number_bits(1e-5)[0]>>(
+  CHECK(is(apply<op::batch_norm, attr<number_bits(1e-5)[0]>>(
                batch, moments, from(extents<3>{}, std::vector<double>{1, 2, -1}),
                from(extents<3>{}, std::vector<double>{0, 1, 0.5})),
            dtype::f64, s,
