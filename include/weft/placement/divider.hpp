@@ -241,6 +241,18 @@ class divider {
                    operands);
   }
 
+  /// Applies f(v, dim) with the groups of the divided dim, each of extent `group`, in a dim of their own.
+  /// Stands before its callers, as clang evaluates no function template in a constant that it has not seen.
+  template <class F>
+  constexpr value in_groups(value v, const placement& p, index_t group, F f, const shape& result) {
+    if (p.groups == 1) return f(v, p.dim);
+    shape apart;
+    for (int d = 0; d < v.extents().order; ++d) {
+      if (d == p.dim) apart.append(p.groups);
+      apart.append(d == p.dim ? group : v.extents()[d]);
+    }
+    return reshape_to(f(reshape_to(v, apart), p.dim + 1), result);
+  }
   /// The part of a whole value.
   constexpr value part_of(value v, const placement& p) {
     if (!p.is_divided()) return v;
@@ -253,17 +265,6 @@ class divider {
   /// `part` indices from `first`; a slice whose extent is known to be `part`.
   constexpr value slice_of(value x, int dim, index_t first, index_t part) {
     return slice_dim(x, dim, first, to_.dims.add(first, part));
-  }
-  /// Applies f(v, dim) with the groups of the divided dim, each of extent `group`, in a dim of their own.
-  template <class F>
-  constexpr value in_groups(value v, const placement& p, index_t group, F f, const shape& result) {
-    if (p.groups == 1) return f(v, p.dim);
-    shape apart;
-    for (int d = 0; d < v.extents().order; ++d) {
-      if (d == p.dim) apart.append(p.groups);
-      apart.append(d == p.dim ? group : v.extents()[d]);
-    }
-    return reshape_to(f(reshape_to(v, apart), p.dim + 1), result);
   }
   static constexpr placement one_group(const placement& p) {
     return divided_along(p.dim, 1, p.unit, p.pieces);
