@@ -9,6 +9,8 @@
 //   softmax of a row:  sweep  0: load a0  1: max 0  end   sweep  2: load a0  3: subtract 2 1 ...
 #pragma once
 
+#include <span>
+
 #include <weft/base/sequence.hpp>
 #include <weft/device/kernel.hpp>
 
@@ -53,6 +55,21 @@ struct instruction {
             static_cast<int>(w >> 32 & 255)};
   }
 };
+
+/// Whether it reduces a row to one value.
+constexpr bool is_row_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }
+/// Whether it reduces the rows to one.
+constexpr bool is_column_fold(const instruction& w) { return w.op >= column_sum && w.op <= column_min; }
+
+/// f(instruction) for each instruction of a code, without the numbers that follow constants.
+template <class F>
+constexpr void for_each_instruction(std::span<const std::uint64_t> code, F f) {
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    const instruction w = instruction::decoded(code[i]);
+    f(w);
+    if (w.op == constant) ++i;
+  }
+}
 
 /// Whether `t` is a type to which stores convert from the type of computation.
 constexpr bool is_storage(dtype t) { return is_narrow(t) || t == dtype::u8; }

@@ -228,12 +228,12 @@ class cpu_kernel {
       simd::store(r.template scratch_row<R>(w.a) + e.begin, operand<S, w.b>(r, e));
     } else if constexpr (w.op == reload) {
       vector_code::get<I>(e.values) = simd::load<V>(r.template scratch_row<const R>(w.a) + e.begin);
-    } else if constexpr (w.op >= fold_sum && w.op <= fold_min) {
+    } else if constexpr (is_row_fold(w)) {
       auto& sum = vector_code::get<I>(e.folds);
       const V present =
           simd::first_lanes<V>(operand<S, w.a>(r, e), simd::splat<V>(neutral_of_fold<I>), e.size);
       sum = vector_code::fold_two<w.op - fold_sum>(sum, present);
-    } else if constexpr (w.op >= column_sum && w.op <= column_min) {
+    } else if constexpr (is_column_fold(w)) {
       R* const sums = sums_of<R>(r.range, w.c) + (e.begin - r.range.begin);
       simd::store(sums, vector_code::fold_two<w.op - column_sum>(simd::load<V>(sums), operand<S, w.b>(r, e)));
     } else {

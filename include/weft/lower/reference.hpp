@@ -113,7 +113,7 @@ class reference_backend : public cpu::cpu_backend {
   void run_row(const kernel_call& call, const index_t* base, std::vector<detail::any_register>& registers);
 
   static void begin_fold(const instruction& w, detail::any_register& r) {
-    if (w.op >= fold_sum && w.op <= fold_min) r = neutral(w.type, w.op - fold_sum);
+    if (is_row_fold(w)) r = neutral(w.type, w.op - fold_sum);
   }
   /// The initial value of a reduction of type `t`: sum (0), maximum (1) or minimum (2).
   static detail::any_register neutral(dtype t, int kind);

@@ -105,14 +105,12 @@ class text_writer {
 
   /// Whether a group computes blocks of rows, and folds their columns.
   bool by_blocks_of_rows() const { return by_rows() && form_.column_folds > 0; }
-  static bool folds_column(const instruction& w) { return w.op >= column_sum && w.op <= column_min; }
   /// f(instruction) for each fold of columns.
   template <class F>
   void for_each_column_fold(F f) const {
-    for (std::size_t i = 0; i < instructions_.size(); ++i) {
-      if (folds_column(at(i))) f(at(i));
-      if (at(i).op == constant) ++i;
-    }
+    for_each_instruction(instructions_, [&](const instruction& w) {
+      if (is_column_fold(w)) f(w);
+    });
   }
   /// Partial result `index` of the fold `w`; a row of the result has P.blocks rows of them.
   [[gnu::cold]] std::string partial(const instruction& w, const std::string& index) const;
@@ -167,7 +165,6 @@ class text_writer {
   [[gnu::cold]] void begin_element_loop();
   [[gnu::cold]] void begin_sweep(std::size_t i);
   [[gnu::cold]] void end_sweep(std::size_t i);
-  static bool is_fold(const instruction& w) { return w.op >= fold_sum && w.op <= fold_min; }
 
   /// The text of an op with its registers substituted for a, b and c.
   [[gnu::cold]] std::string operation(const instruction& w) const;

@@ -54,8 +54,8 @@ struct parsed_code {
         sweep_end[sweeps++] = i;
         fold_begin[sweeps] = folds;
       }
-      if (op >= opcode::fold_sum && op <= opcode::fold_min) fold[folds++] = i;
-      if (op >= opcode::column_sum && op <= opcode::column_min) column_fold[column_folds++] = i;
+      if (is_row_fold(instructions[i])) fold[folds++] = i;
+      if (is_column_fold(instructions[i])) column_fold[column_folds++] = i;
       const bool in_sweep = sweep_begin[sweeps] > 0;
       wide = wide || instructions[i].type == dtype::f64 || (in_sweep && instructions[i].type == dtype::i64);
       if (op == opcode::constant) is_data[++i] = true;

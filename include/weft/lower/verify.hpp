@@ -21,8 +21,7 @@ constexpr broken_promise verify_kernel(const plan& p, const kernel_entry& k, int
   for (int i = 0; i < k.instructions; ++i) {
     const instruction w = instruction::decoded(p.instructions[k.first_instruction + i]);
     const bool reads_memory = w.op == load || w.op == load_row;
-    const bool writes_memory =
-        w.op == store || w.op == store_row || (w.op >= column_sum && w.op <= column_min);
+    const bool writes_memory = w.op == store || w.op == store_row || is_column_fold(w);
     if ((reads_memory || writes_memory) && w.a >= arguments)
       return {"a kernel's buffer index is out of range", i};
     if ((writes_memory || w.op == spill) && w.b >= i) return {"a kernel stores what it has not computed", i};

@@ -240,7 +240,7 @@ class specialization {
 
   using access_list = std::array<access, max_arguments>;
 
-  [[gnu::cold]] access_list accesses(const lower::kernel_entry& k) const;
+  [[gnu::cold]] static access_list accesses(std::span<const std::uint64_t> code);
 
   [[gnu::cold]] void prepare_kernel(const lower::step_entry& s, std::span<const int> operands,
                                     std::span<const kernel_function> kernels, kernel_call& call) const;

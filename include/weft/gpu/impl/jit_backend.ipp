@@ -372,14 +372,12 @@ WEFT_DEFINE void jit_backend::append_numbers(const kernel_call& call, const lowe
                                              parameters& p) {
   const std::size_t first = p.size();
   p.resize(first + static_cast<std::size_t>(form.numbers));
-  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
-    const lower::instruction w = lower::instruction::decoded(call.instructions[i]);
-    if (w.op == lower::constant) ++i;
-    if (w.op != lower::scalar_argument) continue;
+  lower::for_each_instruction(call.instructions, [&](const lower::instruction& w) {
+    if (w.op != lower::scalar_argument) return;
     const any_number x = call.args.number[w.a];
     const bool is_float = lower::register_type(w.type) == dtype::f32;
     p[first + static_cast<std::size_t>(w.a)] = is_float ? std::bit_cast<std::int32_t>(x.as<float>()) : x.bits;
-  }
+  });
 }
 
 WEFT_DEFINE const strided& operand(const native_operands& operands, int k) {

@@ -23,12 +23,10 @@ WEFT_DEFINE void reference_backend::launch(const kernel_call& call) {
   std::vector<detail::any_register> registers(call.instructions.size());
   scratch_.assign(static_cast<std::size_t>(call.scratch_rows * columns), {});
   const auto for_each_column_fold = [&](auto f) {
-    for (std::size_t i = 0; i < call.instructions.size(); ++i) {
-      const instruction w = instruction::decoded(call.instructions[i]);
-      if (w.op == constant) ++i;
-      if (w.op < column_sum || w.op > column_min) continue;
-      for (index_t c = 0; c < columns; ++c) f(w, c, sums_[static_cast<std::size_t>(w.c * columns + c)]);
-    }
+    for_each_instruction(call.instructions, [&](const instruction& w) {
+      for (index_t c = 0; c < columns && is_column_fold(w); ++c)
+        f(w, c, sums_[static_cast<std::size_t>(w.c * columns + c)]);
+    });
   };
   sums_.resize(static_cast<std::size_t>(call.column_folds * columns));
   for (index_t r = 0; r < args.rows(); ++r) {

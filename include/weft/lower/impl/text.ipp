@@ -287,7 +287,7 @@ WEFT_DEFINE void text_writer::begin_element_loop() {
 WEFT_DEFINE void text_writer::begin_sweep(std::size_t i) {
   if (by_rows()) {
     for (std::size_t k = i + 1; at(k).op != lower::end; ++k)
-      if (is_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
+      if (is_row_fold(at(k))) define(k, neutral(at(k).op - fold_sum, at(k).type));
     begin_row_loop();
   } else line("{");
   if (form_.width == 1) return;
@@ -311,7 +311,7 @@ WEFT_DEFINE void text_writer::end_sweep(std::size_t i) {
   constexpr const char* names[] = {"fold_sum_", "fold_max_", "fold_min_"};
   for (std::size_t k = begin; k < i; ++k) {
     const instruction w = at(k);
-    if (!is_fold(w)) continue;
+    if (!is_row_fold(w)) continue;
     const std::string type = register_name(w.type);
     const std::string to =
         "r" + number(k);  // in steps: g++ 12 warns of overlapping copies for literal + temporary
@@ -414,11 +414,9 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
   const kernel_args& args = call.args;
   if (call.division == kernel_division::columns) return;
   index_t bytes[max_arguments]{}, least = 16;  // bytes: of an element, where rows are accessed in order
-  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
-    const instruction w = instruction::decoded(call.instructions[i]);
-    if (w.op == constant) ++i;
+  for_each_instruction(call.instructions, [&](const instruction& w) {
     if ((w.op == load && !w.b) || w.op == store) least = std::min(least, bytes[w.a] = size_of(w.type));
-  }
+  });
   const auto divides = [&](index_t width) {
     bool all = args.row_size() % width == 0;
     for (int a = 0; a < args.arguments; ++a)
@@ -442,11 +440,9 @@ WEFT_DEFINE void set_width(const kernel_call& call, text_form& form) {
 WEFT_DEFINE text_form text_form_of(const kernel_call& call) {
   text_form form{call.division,     call.args.arguments, call.args.order, call.args.folded, 0,
                  call.scratch_rows, call.column_folds};
-  for (std::size_t i = 0; i < call.instructions.size(); ++i) {
-    const instruction w = instruction::decoded(call.instructions[i]);
+  for_each_instruction(call.instructions, [&](const instruction& w) {
     if (w.op == scalar_argument) form.numbers = std::max(form.numbers, w.a + 1);
-    if (w.op == constant) ++i;
-  }
+  });
   form.narrow = detail::fits_32_bits(call);
   detail::set_width(call, form);
   const bool divides = call.division != kernel_division::elements || call.args.order > 1;
@@ -461,13 +457,11 @@ WEFT_DEFINE std::string kernel_name(std::span<const std::uint64_t> instructions)
     return op >= fold_sum && op <= column_min ? "extremum" : "";
   };
   std::string names;
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    const instruction w = instruction::decoded(instructions[i]);
-    if (w.op == constant) ++i;
+  for_each_instruction(instructions, [&](const instruction& w) {
     const std::string name = name_of(w.op);
     if (!name.empty() && (names + ",").find(" " + name + ",") == std::string::npos)
       names += (names.empty() ? " " : ", ") + name;
-  }
+  });
   return names.empty() ? "copying kernel" : "fused kernel of" + names;
 }
 

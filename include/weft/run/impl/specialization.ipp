@@ -222,16 +222,13 @@ WEFT_DEFINE void specialization::prepare(const lower::step_entry& s, std::span<c
     prepare_kernel(s, plan_.operands.subspan(static_cast<std::size_t>(s.first_operand)), kernels, ready.call);
 }
 
-WEFT_DEFINE specialization::access_list specialization::accesses(const lower::kernel_entry& k) const {
+WEFT_DEFINE specialization::access_list specialization::accesses(std::span<const std::uint64_t> code) {
   access_list result{};  // all contiguous
-  for (int i = 0; i < k.instructions; ++i) {
-    const lower::instruction w =
-        lower::instruction::decoded(plan_.instructions[static_cast<std::size_t>(k.first_instruction + i)]);
+  lower::for_each_instruction(code, [&](const lower::instruction& w) {
     const auto a = static_cast<std::size_t>(w.a);
     if (w.op == lower::load && w.b) result[a] = access::strided;
     if (w.op == lower::load_row || w.op == lower::store_row) result[a] = access::per_row;
-    if (w.op == lower::constant) ++i;
-  }
+  });
   return result;
 }
 
@@ -261,18 +258,19 @@ WEFT_DEFINE void specialization::prepare_kernel(const lower::step_entry& s, std:
       args.stride[a][d] = repeated ? 0 : l.stride[own].times;
     }
   }
-  check_accesses(args, accesses(k));
+  const access_list how = accesses(call.instructions);
+  check_accesses(args, how);
   int kept_end = args.order - 1;  // dims before this one count rows
   int row_begin = args.order - 1;  // dims from this one on are the row
   if (k.division == kernel_division::columns) {
     const int first = static_cast<int>(s.at[0]), last = static_cast<int>(s.at[1]);
     for (int d = args.order - 2; d >= last; --d)
-      if (merge_into_last(args, d, accesses(k))) row_begin = d;
+      if (merge_into_last(args, d, how)) row_begin = d;
     move_before_last(args, first, last);
     args.folded = last - first;
     kept_end = args.order - 1 - args.folded;
   } else if (k.division == kernel_division::elements && !k.uses_coordinate) {
-    for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, accesses(k)); --d) row_begin = d;
+    for (int d = args.order - 2; d >= 0 && merge_into_last(args, d, how); --d) row_begin = d;
     kept_end = args.order - 1;
   }
   merge_rows(args, 0, kept_end);
