@@ -17,9 +17,9 @@ memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
 jobs=${JOBS:-$((memory < 1 ? 1 : memory < $(nproc) ? memory : $(nproc)))}
 
 install_missing() {
-  local need=() useful=()  # without what is useful, the tests that use it are left out
-  command -v gdb >/dev/null || useful+=(gdb)
-  [ -e /usr/include/eigen3/Eigen/Dense ] || useful+=(libeigen3-dev)
+  local need=() optional=()  # without the optional ones, the tests that use them are left out
+  command -v gdb >/dev/null || optional+=(gdb)
+  [ -e /usr/include/eigen3/Eigen/Dense ] || optional+=(libeigen3-dev)
   command -v cmake >/dev/null || need+=(cmake)
   command -v make >/dev/null || need+=(make)
   command -v g++ >/dev/null || need+=(g++)
@@ -46,9 +46,9 @@ install_missing() {
     "${as_root[@]}" "${apt[@]}" update -qq
     "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${need[@]}"
   fi
-  if [ ${#useful[@]} -gt 0 ]; then
-    { "${as_root[@]}" "${apt[@]}" update -qq && "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${useful[@]}"; } ||
-      echo "not installed, and not tested: ${useful[*]}"
+  if [ ${#optional[@]} -gt 0 ]; then
+    { "${as_root[@]}" "${apt[@]}" update -qq && "${as_root[@]}" "${apt[@]}" install -y -qq --no-install-recommends "${optional[@]}"; } ||
+      echo "not installed, and not tested: ${optional[*]}"
   fi
 }
 

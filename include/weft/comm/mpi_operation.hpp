@@ -45,7 +45,7 @@ class mpi_operation {
     for (MPI_Request& r : receiving_)
       if (r != MPI_REQUEST_NULL) MPI_Cancel(&r);
   }
-  /// Whether MPI accesses the buffers no more.
+  /// Whether MPI is done with the buffers.
   bool released() {
     const bool received = are_over(receiving_);
     return are_over(sending_) && received;

@@ -36,7 +36,7 @@ class mpi_watched_group {
   virtual void advance() = 0;
   /// Called when there is a verdict, after which callers may free the buffers of its operations.
   virtual void cancel() = 0;
-  /// Whether MPI accesses none of those any more.
+  /// Whether MPI is done with those.
   virtual bool released() = 0;
 };
 
@@ -137,7 +137,7 @@ class mpi_watch {
       release_buffers();
     }
   }
-  /// Waits until MPI accesses no buffer of a caller any more. Messages on their way arrive; the limit is for
+  /// Waits until MPI is done with the buffers of callers. Messages on their way arrive; the limit is for
   /// those to and from ranks that are stopped, and for those whose receiver has given up before they began.
   void release_buffers() {
     for (mpi_watched_group* g : groups_) g->cancel();

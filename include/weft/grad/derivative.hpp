@@ -45,8 +45,7 @@ template <bool Holds>
 struct one_program_law {
   static_assert(Holds,
                 "weft: grad: a repeat, experts, a recurrent layer, batch norm or linear_cross_entropy is "
-                "evaluated as "
-                "several programs: use a tape, steps.backward(loss), then x.grad()");
+                "evaluated as several programs: use a tape, steps.backward(loss), then x.grad()");
 };
 
 /// The gradient of the scalar f(x) with respect to x, as an expression of the shape and dtype of x; zero if f

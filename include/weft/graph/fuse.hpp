@@ -246,9 +246,10 @@ class fuser {
     return false;
   }
   constexpr bool reads(const kernel_group& group, int id) const {
+    const int base = base_of(g_, id);
     for (int m : group.nodes)
       for (int k = 0; k < g_[m].operands; ++k)
-        if (base_of(g_, g_[m].operand[k]) == base_of(g_, id)) return true;
+        if (base_of(g_, g_[m].operand[k]) == base) return true;
     return false;
   }
 

@@ -42,6 +42,7 @@ struct counted_positions_law {
 template <class Options, class Kind>
 struct context_programs : Options {
   using positions_service = typename Kind::service;
+  /// Compile-time error: E counts positions from 0.
   template <class E>
   static constexpr void check_positions() {
     (void)sizeof(counted_positions_law<!detail::contains_op<op::rotary, E>>);

@@ -17,7 +17,7 @@ template <index_t C>
 struct running_statistics {
   tensor<float, extents<C>> mean, variance;
   tensor<std::int64_t, extents<>> batches;
-  double momentum = 0.1;
+  double momentum;
 };
 
 /// Mean and biased variance of the channels of `operand` [batch, channels, ...], f32, as [2, channels]: of
@@ -30,7 +30,7 @@ struct batch_statistics_node : expression_base {
 
   X operand;
   running_statistics<C> running;
-  bool training = true;
+  bool training;
   index_t call = detail::next_call();
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
@@ -42,7 +42,6 @@ struct parts<batch_statistics_node<X, C>> {
 };
 template <class X, index_t C>
 inline constexpr unsigned own_part<batch_statistics_node<X, C>> = boundary_part;
-
 }  // namespace detail
 
 namespace runtime {
@@ -65,13 +64,13 @@ struct leaf_of_node<tensor<T, Extents, Tracked>, Node> {
 [[gnu::cold]] inline index_t checked_channels(const shape& x, const shape& running, double momentum,
                                               bool training) {
   if (x[1] != running[0])
-    refuse<shape_error>({"weft: batch_norm: the operand ", to_string(x), " has ", x[1],
+    refuse<shape_error>({"weft: batch_norm: the operand ", x, " has ", x[1],
                          " channels, the running statistics have ", running[0]});
   if (!(momentum >= 0 && momentum <= 1))
     refuse<value_error>({"weft: batch_norm: the momentum is ", momentum, ", not in [0, 1]"});
   const index_t elements = x.size() / std::max<index_t>(x[1], 1);
   if (training && x[1] > 0 && elements < 2)
-    refuse<value_error>({"weft: batch_norm: a batch ", to_string(x),
+    refuse<value_error>({"weft: batch_norm: a batch ", x,
                          " has fewer than 2 elements of each channel, and training takes their variance"});
   return elements;
 }

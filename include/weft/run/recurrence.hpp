@@ -60,6 +60,7 @@ struct any_rows_of<tensor<T, extents<Rows, Rest...>, Tracked>> {
   using type = tensor<T, extents<dyn, Rest...>, Tracked>;
 };
 
+/// Whether ranks divide the positions of sequences (parallel/context_parallel.hpp).
 template <class Evaluator>
 concept divides_positions = requires {
   typename Evaluator::options::positions_service;
