@@ -27,7 +27,8 @@ struct own_gru_cell {
   linear<Hidden, 3 * Hidden> hidden;
 
   auto operator()(expression auto x, expression auto h) const {
-    auto from_x = shared(input(x)), from_h = shared(hidden(h));   // read three times each
+    auto from_x = shared(input(x));   // read three times, as from_h
+    auto from_h = shared(hidden(h));
     auto reset = sigmoid(chunk<1, 3, 0>(from_x) + chunk<1, 3, 0>(from_h));
     auto keep = shared(sigmoid(chunk<1, 3, 1>(from_x) + chunk<1, 3, 1>(from_h)));
     auto fresh = tanh(chunk<1, 3, 2>(from_x) + reset * chunk<1, 3, 2>(from_h));

@@ -33,39 +33,75 @@ constexpr T verified(T x, [[maybe_unused]] Verify verify) {
 namespace weft::graph {
 
 namespace detail {
-/// The symbol of which the formula is that of `e`: itself, or, if `e` has none, one that was unified with it.
-constexpr int with_formula(const symbol_table& dims, index_t e) {
-  const auto has_formula = [&](int i) {
-    return dims.symbols[i].kind != symbol_kind::leaf_extent && dims.symbols[i].kind != symbol_kind::given;
-  };
-  const int own = symbol_table::number_of(e);
-  if (has_formula(own)) return own;
-  for (int i = 0; i < dims.symbols.size(); ++i)
-    if (has_formula(i) && dims.canonical(-2 - i) == e) return i;
-  return own;
-}
-/// An extent as a number, with arbitrary values for symbols without a formula: equal extents with different
-/// formulas have equal numbers. `depth`: a formula of a symbol that was unified with it ends there.
-constexpr double sampled(const symbol_table& dims, index_t e, int depth = 8) {
-  e = dims.canonical(e);
-  if (!symbol_table::is_symbol(e)) return static_cast<double>(e);
-  const symbol& s = dims.symbols[with_formula(dims, e)];
-  const double made_up = 1000.0 + 17.0 * symbol_table::number_of(e);
-  if (depth == 0 || s.kind == symbol_kind::leaf_extent || s.kind == symbol_kind::given) return made_up;
-  const double a = sampled(dims, s.a, depth - 1), b = sampled(dims, s.b, depth - 1);
-  switch (s.kind) {
-    case symbol_kind::add: return a + b;
-    case symbol_kind::subtract: return a - b;
-    case symbol_kind::multiply: return a * b;
-    case symbol_kind::divide: return a / b;
-    default: return made_up;
+/// A number for each extent: what its formula gives for made-up numbers of those that have none. Equal
+/// extents with different formulas have equal numbers.
+class sampled_extents {
+ public:
+  constexpr explicit sampled_extents(const symbol_table& dims)
+      : dims_(dims), numbers_(dims.symbols.size(), 0), known_(dims.symbols.size(), false) {
+    sequence<bool> has_formula(dims.symbols.size(), false);
+    for (int i = 0; i < dims.symbols.size(); ++i)
+      if (is_formula(i) && !known(-2 - i)) has_formula[representative(i)] = true;
+    for (int i = 0; i < dims.symbols.size(); ++i)
+      if (!known(-2 - i) && !has_formula[representative(i)]) set(i, made_up(i));
+    for (int i = 0; i < dims.symbols.size(); ++i) {
+      compute_formulas();
+      if (!known(-2 - i)) set(i, made_up(i));  // formulas in a circle
+    }
   }
-}
+  constexpr double operator()(index_t e) const {
+    e = dims_.canonical(e);
+    return symbol_table::is_symbol(e) ? numbers_[symbol_table::number_of(e)] : static_cast<double>(e);
+  }
+
+ private:
+  constexpr bool is_formula(int i) const {
+    return dims_.symbols[i].kind != symbol_kind::leaf_extent && dims_.symbols[i].kind != symbol_kind::given;
+  }
+  constexpr int representative(int i) const { return symbol_table::number_of(dims_.canonical(-2 - i)); }
+  constexpr bool known(index_t e) const {
+    e = dims_.canonical(e);
+    return !symbol_table::is_symbol(e) || known_[symbol_table::number_of(e)];
+  }
+  constexpr void set(int i, double number) {
+    numbers_[representative(i)] = number;
+    known_[representative(i)] = true;
+  }
+  static constexpr double made_up(int i) { return 1000.0 + 17.0 * i; }
+
+  constexpr void compute_formulas() {
+    for (bool found = true; found;) {
+      found = false;
+      for (int i = 0; i < dims_.symbols.size(); ++i) {
+        const symbol& s = dims_.symbols[i];
+        if (!is_formula(i) || known(-2 - i) || !known(s.a) || !known(s.b)) continue;
+        set(i, value_of(s));
+        found = true;
+      }
+    }
+  }
+  constexpr double value_of(const symbol& s) const {
+    const double a = (*this)(s.a), b = (*this)(s.b);
+    switch (s.kind) {
+      case symbol_kind::add: return a + b;
+      case symbol_kind::subtract: return a - b;
+      case symbol_kind::multiply: return a * b;
+      case symbol_kind::divide: return a / b;
+      default: return 31.0 * static_cast<int>(s.kind) + 1.7 * a + 0.3 * b;
+    }
+  }
+
+  const symbol_table& dims_;
+  sequence<double> numbers_;
+  sequence<bool> known_;
+};
 constexpr bool equal_extents(const symbol_table& dims, const shape& a, const shape& b) {
+  if (dims.canonical(a) == dims.canonical(b)) return true;
   if (a.order != b.order) return false;
+  const sampled_extents sampled(dims);
   for (int i = 0; i < a.order; ++i) {
-    const double x = sampled(dims, a[i]), y = sampled(dims, b[i]);
-    if (x - y > 1e-6 || y - x > 1e-6) return false;
+    const double difference = sampled(a[i]) - sampled(b[i]);
+    if (difference > 1e-6 || difference < -1e-6) return false;
   }
   return true;
 }

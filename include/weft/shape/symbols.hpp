@@ -151,13 +151,21 @@ class symbol_table {
     return at;
   }
 
+  /// The formula of symbol `e`; its operands are canonical.
+  constexpr symbol formula(index_t e) const {
+    symbol s = symbols[number_of(e)];
+    s.a = canonical(s.a);
+    s.b = canonical(s.b);
+    return s;
+  }
+
   /// An extent as symbol `of` times number `times`; `of` is 1 if the extent is a number.
   struct term {
     index_t of, times;
   };
   constexpr term term_of(index_t e) const {
     if (!is_symbol(e)) return {1, e};
-    const symbol& s = symbols[number_of(e)];
+    const symbol s = formula(e);
     if (s.kind == symbol_kind::multiply && s.b >= 0) return {s.a, s.b};
     return {e, 1};
   }
@@ -183,11 +191,14 @@ class symbol_table {
     if (a != b) checks.push_back({check_kind::at_most, a, b, current_law()});
     return true;
   }
+  /// Numbers are collected on the right.
   [[gnu::cold]] constexpr index_t add(index_t a, index_t b) {
-    if (a == 0) return b;
-    if (b == 0) return a;
     if (a >= 0 && b >= 0) return a + b;
-    if (is_symbol(a) && is_symbol(b)) {  // n x + m x is (n + m) x
+    if (a >= 0) return add(b, a);
+    if (b == 0) return a;
+    const symbol x = formula(a);
+    if (b >= 0 && x.kind == symbol_kind::add && x.b >= 0) return add(x.a, x.b + b);
+    if (is_symbol(b)) {  // n x + m x is (n + m) x
       const term s = term_of(a), t = term_of(b);
       if (s.of == t.of) return multiply(s.of, s.times + t.times);
     }
@@ -198,10 +209,11 @@ class symbol_table {
     if (a >= 0 && b > a) throw shape_error("weft: an extent would be negative");
     if (a >= 0 && b >= 0) return a - b;
     if (a == b) return 0;
-    if (is_symbol(a) && symbols[number_of(a)].kind == symbol_kind::add) {  // (x + y) - x is y
-      const symbol sum = symbols[number_of(a)];
+    if (is_symbol(a) && formula(a).kind == symbol_kind::add) {  // (x + y) - x is y
+      const symbol sum = formula(a);
       if (sum.a == b) return sum.b;
       if (sum.b == b) return sum.a;
+      if (b >= 0 && sum.b >= b) return add(sum.a, sum.b - b);
     }
     if (is_symbol(a) && is_symbol(b)) {
       const term s = term_of(a), t = term_of(b);
@@ -219,20 +231,19 @@ class symbol_table {
     if (a >= 0) return multiply(b, a);
     if (b == 0) return 0;
     if (b == 1) return a;
-    const symbol x = symbols[number_of(a)];
+    const symbol x = formula(a);
     if (x.kind == symbol_kind::multiply && x.b >= 0 && b >= 0) return multiply(x.a, x.b * b);
     if (x.kind == symbol_kind::divide && x.b == b) return x.a;
-    if (is_symbol(b) && symbols[number_of(b)].kind == symbol_kind::divide &&
-        symbols[number_of(b)].b == a)
-      return symbols[number_of(b)].a;
+    if (is_symbol(b))
+      if (const symbol y = formula(b); y.kind == symbol_kind::divide && y.b == a) return y.a;
     return intern({symbol_kind::multiply, a, b});
   }
   [[gnu::cold]] constexpr index_t divide(index_t a, index_t b) {
     if (b == 1) return a;
     if (a >= 0 && b > 0) return a / b;
     if (a == b) return 1;
-    if (is_symbol(a) && symbols[number_of(a)].kind == symbol_kind::multiply) {
-      const symbol product = symbols[number_of(a)];
+    if (is_symbol(a) && formula(a).kind == symbol_kind::multiply) {
+      const symbol product = formula(a);
       if (product.b == b) return product.a;
       if (product.a == b) return product.b;
     }
@@ -261,38 +272,62 @@ class symbol_table {
     b = canonical(b);
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
+    if (const term s = term_of(a), t = term_of(b); is_symbol(s.of) && s.of == t.of && s.times != t.times)
+      return identify(s.of, 0);                    // n x = m x
     const bool kept = a >= 0 || (b < 0 && a > b);  // a number, or else the older symbol, represents both
     const index_t stays = kept ? a : b, goes = kept ? b : a;
     same_as[number_of(goes)] = stays;
     ++unified;
-    const symbol s = symbols[number_of(goes)];
-    return stays >= 0 ? identify_operand(s, stays) : identify_operands(s, symbols[number_of(stays)]);
-  }
-
-  /// If x n = m, x / n = m or x + n = m with numbers n and m, x is a number, too.
-  [[gnu::cold]] constexpr bool identify_operand(symbol s, index_t m) {
-    const index_t n = canonical(s.b);
-    if (n < 0) return true;
-    index_t product = 0;
-    if (s.kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(s.a, m / n);
-    if (s.kind == symbol_kind::divide)
-      return !detail::multiply_checked(m, n, product) || identify(s.a, product);
-    if (s.kind == symbol_kind::add) return m >= n && identify(s.a, m - n);
+    if (stays < 0) return identify_operands(goes, stays);
+    for (int i = 0; i < symbols.size(); ++i)
+      if (!follow(-2 - i)) return false;
     return true;
   }
-  /// If x n = y n with n > 0, or x / n = y / n exactly, then x = y.
-  [[gnu::cold]] constexpr bool identify_operands(symbol s, symbol t) {
-    const bool product = s.kind == symbol_kind::multiply && s.b > 0;
-    if (s.kind != t.kind || (!product && s.kind != symbol_kind::divide) || canonical(s.b) != canonical(t.b))
-      return true;
-    return identify(s.a, t.a);
+
+  /// A formula of numbers has a value; and if x n = m, x / n = m, x + n = m or x - n = m with numbers n and
+  /// m, x is a number, too. False if that contradicts what is known.
+  [[gnu::cold]] constexpr bool follow(index_t e) {
+    const symbol s = formula(e);
+    const index_t value = canonical(e);
+    const bool swapped = s.a >= 0 && is_symbol(s.b);
+    if (swapped || is_symbol(s.a)) {
+      if (swapped && s.kind != symbol_kind::add && s.kind != symbol_kind::multiply) return true;
+      const index_t x = swapped ? s.b : s.a, n = swapped ? s.a : s.b;
+      return n < 0 || value < 0 || solve(s.kind, x, n, value);
+    }
+    index_t product = 0;
+    if (s.kind == symbol_kind::add) return identify(value, s.a + s.b);
+    if (s.kind == symbol_kind::subtract) return s.a < s.b || identify(value, s.a - s.b);
+    if (s.kind == symbol_kind::multiply)
+      return !detail::multiply_checked(s.a, s.b, product) || identify(value, product);
+    const bool quotient = s.kind == symbol_kind::divide || s.kind == symbol_kind::divide_up;
+    if (!quotient || s.b == 0 || (s.kind == symbol_kind::divide && s.a % s.b)) return true;
+    return identify(value, s.a / s.b + (s.a % s.b > 0));
+  }
+  /// Where `x` and `n` give `m`.
+  [[gnu::cold]] constexpr bool solve(symbol_kind kind, index_t x, index_t n, index_t m) {
+    index_t product = 0;
+    if (kind == symbol_kind::multiply && n > 0) return m % n == 0 && identify(x, m / n);
+    if (kind == symbol_kind::divide) return !detail::multiply_checked(m, n, product) || identify(x, product);
+    if (kind == symbol_kind::add) return m >= n && identify(x, m - n);
+    if (kind == symbol_kind::subtract) return identify(x, m + n);
+    return true;
+  }
+  /// If x n = y n with n > 0, or x / n = y / n exactly, or x + z = y + z, or x - z = y - z, then x = y.
+  [[gnu::cold]] constexpr bool identify_operands(index_t x, index_t y) {
+    const symbol s = formula(x), t = formula(y);
+    const bool one_to_one = s.kind == symbol_kind::divide || s.kind == symbol_kind::add ||
+                            s.kind == symbol_kind::subtract || (s.kind == symbol_kind::multiply && s.b > 0);
+    return s.kind != t.kind || !one_to_one || s.b != t.b || identify(s.a, t.a);
   }
 
   [[gnu::cold]] constexpr index_t intern(symbol s) {
     const index_t a = canonical(s.a), b = canonical(s.b);
+    const bool commutes = s.kind == symbol_kind::add || s.kind == symbol_kind::multiply;
     for (int i = 0; i < symbols.size(); ++i) {  // operands may have been unified since
-      const symbol& t = symbols[i];
-      if (t.kind == s.kind && canonical(t.a) == a && canonical(t.b) == b) return canonical(-2 - i);
+      const symbol t = formula(-2 - i);
+      if (t.kind == s.kind && ((t.a == a && t.b == b) || (commutes && t.a == b && t.b == a)))
+        return canonical(-2 - i);
     }
     symbols.push_back(s);
     same_as.push_back(-1 - symbols.size());

@@ -269,6 +269,7 @@ class builder {
       if (extents[0] == 0) return 0;
       std::vector<index_t> e = random_extents();
       e.resize(std::min<std::size_t>(e.size(), 2));
+      if (e.size() + extents.size() - 1 > static_cast<std::size_t>(max_order)) return 0;
       const known index = indices(e, extents[0]);
       e.insert(e.end(), extents.begin() + 1, extents.end());
       const attributes reader{{static_cast<index_t>(index_reader::embedding)}, 1};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <random>
+#include <vector>
+
 #include <weft/shape/extents.hpp>
 #include <weft/shape/laws.hpp>
 
@@ -44,6 +47,65 @@ TEST_CASE("symbols: products and quotients meet again") {
   CHECK(t.add(t.multiply(b, 2), b) == t.multiply(b, 3));
   CHECK(t.subtract(t.multiply(b, 3), b) == t.multiply(b, 2));
   CHECK(t.multiply(b, 0) == 0);
+}
+
+TEST_CASE(
+    "symbols: numbers of a sum are collected, whichever side they are on, and found from what is known") {
+  symbol_table t;
+  const index_t x = t.leaf_extent(0, 0), y = t.leaf_extent(1, 0);
+  index_t out = 0;
+  CHECK(t.add(2, x) == t.add(x, 2));
+  CHECK(t.add(t.add(2, x), 3) == t.add(x, 5));
+  CHECK(t.subtract(t.add(x, 5), 2) == t.add(x, 3));
+  CHECK(t.add(x, y) == t.add(y, x));
+  const index_t sum = t.add(x, y), half = t.divide_up(y, 2);
+  CHECK(t.unify(t.add(t.add(1, x), 1), 5, out));  // concat of a row of unknown extent to one of 2, equal to 5
+  CHECK(t.canonical(x) == 3);
+  CHECK(t.unify(sum, 10, out));  // y = 10 - x
+  CHECK(t.canonical(y) == 7);
+  CHECK(t.canonical(half) == 4);
+  CHECK_FALSE(t.unify(half, 5, out));
+}
+
+// Every extent has a value. Formulas are built and extents of equal values are unified, in any order: no
+// conclusion is wrong, whatever is 0 or 1.
+TEST_CASE("symbols: conclusions from random equations hold for the values that solve them") {
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+    symbol_table t;
+    std::vector<std::pair<index_t, index_t>> known;  // extents and their values
+    for (index_t leaf = 0; leaf < 4; ++leaf)
+      known.emplace_back(t.leaf_extent(leaf, 0), static_cast<index_t>(below(4)));
+    for (index_t n = 0; n < 4; ++n) known.emplace_back(n, n);
+    for (int step = 0; step < 40; ++step) {
+      const auto [a, x] = known[below(known.size())];
+      const auto [b, y] = known[below(known.size())];
+      index_t out = 0;
+      switch (below(6)) {
+        case 0: known.emplace_back(t.add(a, b), x + y); break;
+        case 1:
+          if (x >= y && !(a >= 0 && t.canonical(b) > a)) known.emplace_back(t.subtract(a, b), x - y);
+          break;
+        case 2:
+          if (x * y < 1000) known.emplace_back(t.multiply(a, b), x * y);
+          break;
+        case 3:
+          if (y > 0 && x % y == 0) known.emplace_back(t.divide(a, b), x / y);
+          break;
+        case 4:
+          if (y > 0) known.emplace_back(t.divide_up(a, b), (x + y - 1) / y);
+          break;
+        default:
+          if (x == y) REQUIRE(t.unify(a, b, out));
+      }
+      for (const auto& [extent, value] : known)
+        if (const index_t number = t.canonical(extent); number >= 0) REQUIRE(number == value);
+      for (const auto& [extent, value] : known)
+        for (const auto& [other, its] : known)
+          if (t.canonical(extent) == t.canonical(other)) REQUIRE(value == its);
+    }
+  }
 }
 
 TEST_CASE("reshape: equal ends are set aside, so that heads divide features alone") {
