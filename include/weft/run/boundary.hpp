@@ -208,6 +208,14 @@ auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, S
   });
 }
 
+/// A block as the function of a let, so that its operand is one leaf, with one gradient, however often it
+/// reads it.
+template <class Block>
+struct applied_block {
+  const Block* block;
+  auto operator()(const auto& x) const { return (*block)(x); }
+};
+
 /// The value of a block applied to a leaf.
 template <class Evaluator, class E>
 auto eval_block(Evaluator& evaluator, const E& e) {
@@ -224,12 +232,13 @@ auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X
       !weft::detail::applies_if_not_const<Block, decltype(x)>,
       "weft: repeat: operator() of a block must be const: auto operator()(expression auto x) const");
   for (const Block& block : *n.blocks) {
-    using result = decltype(eval_block(to.evaluator, block(x)));
+    const applied_block<Block> apply_block{&block};
+    using result = decltype(eval_block(to.evaluator, let(x, apply_block)));
     static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
                       result::static_shape.order == X::static_shape.order,
                   "weft: repeat: a block must keep the shape and dtype of its operand");
     if constexpr (block_divider<typename Resolver::evaluator_type>) to.evaluator.before_block(x);
-    x = decltype(x)(eval_block(to.evaluator, block(x)));
+    x = decltype(x)(eval_block(to.evaluator, let(x, apply_block)));
   }
   return x;
 }

@@ -2,6 +2,7 @@
 // Hooks: what they send, what the sum loses, and that error feedback pays it back.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <weft/comm/threads.hpp>
@@ -169,6 +170,17 @@ TEST_CASE("top-k: values and places of the largest, the rest later") {
   CHECK_THROWS_AS(top_k(0), usage_error);
   const outcome all = train_on(2, top_k(1), 5), plain = train_on(2, nullptr, 5);
   CHECK(test::matches(all.weights, plain.weights, {.of_largest = 1e-4}));
+}
+
+TEST_CASE("top-k: NaN counts as the largest, so that all ranks see it") {
+  const gradient_hook largest = top_k(0.1);
+  const gradient_hook faulty = [&](const gradient_bucket& b) {
+    if (b.ranks->rank() == 1)
+      for (std::size_t i = 1; i < b.gradient.size(); i += 3) b.gradient[i] = std::nanf("");
+    return largest(b);
+  };
+  const outcome got = train_on(2, faulty, 1);
+  CHECK(std::any_of(got.weights.begin(), got.weights.end(), [](float w) { return std::isnan(w); }));
 }
 
 TEST_CASE("local steps: nothing is sent but the parameters, now and then") {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -176,10 +177,11 @@ WEFT_DEFINE gradient_hook top_k(double share) {
     for (std::size_t i = 0; i < n; ++i) b.gradient[i] += s.error[i];
     std::vector<std::int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
+    const auto magnitude = [&](std::int32_t x) {  // as bits, in which NaN is the largest
+      return std::bit_cast<std::uint32_t>(b.gradient[static_cast<std::size_t>(x)]) & 0x7fffffffu;
+    };
     const auto larger = [&](std::int32_t x, std::int32_t y) {
-      const float a = std::abs(b.gradient[static_cast<std::size_t>(x)]),
-                  c = std::abs(b.gradient[static_cast<std::size_t>(y)]);
-      return a != c ? a > c : x < y;
+      return magnitude(x) != magnitude(y) ? magnitude(x) > magnitude(y) : x < y;
     };
     std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - (k == n), order.end(),
                      larger);
