@@ -17,8 +17,8 @@ namespace weft {
 
 /// Applies `blocks` in order; each must keep shape and dtype: [...] -> [...]. Names are those of
 /// torch.nn.ModuleList: "0.weight", "1.weight", ... A block is called with a variable, as the function of a
-/// `let`: it has one gradient, however often the block reads it. The blocks must not be moved or destroyed before the
-/// expression is evaluated.
+/// `let`: it has one gradient, however often the block reads it. The blocks must not be moved or destroyed
+/// before the expression is evaluated.
 template <class Block>
 struct repeat {
   std::vector<Block> blocks;
