@@ -16,19 +16,26 @@ namespace detail {
 template <class From>
 using wide_type = std::conditional_t<is_storage_type<From>, float, From>;
 
+/// The type in which dot products are computed: pairs of bf16 if the machine multiplies them.
+template <class From>
+using dot_type =
+    std::conditional_t<elements_in<typename packing<From>::type> == 2, bf16_pair, wide_type<From>>;
+
 /// Rows of A and columns of B per step: one sum for each lane of a vector.
 template <class From>
 struct dot_blocking {
   static constexpr int lanes = packed_lanes<wide_type<From>>;
+  static constexpr int elements = elements_in<dot_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
   /// Above these numbers of rows blocking is faster: for a transposed B, and for a B with contiguous rows.
   static constexpr index_t most_rows = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
+  static constexpr index_t most_rows_of_pairs = 16, least_depth = 256;  // pairs of deep ones
   static constexpr index_t most_rows_spread =
       is_storage_type<From> ? 4 : 1;  // more rows of other types are read in place anyway
   /// Vectors of a row of B per step; most for one row of A, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
   /// Rows per task: at least the maximum, so that tasks divide the columns.
-  static constexpr index_t task_rows = 8;
+  static constexpr index_t task_rows = 16;
 };
 
 /// Sums of `height` rows of A from `a` and `width` columns of B from `b`, each contiguous. Rows and columns
@@ -38,25 +45,33 @@ WEFT_INLINE void dot_kernel(std::integer_sequence<int, I...>, std::integer_seque
                             std::integer_sequence<int, IJ...>, index_t depth, const From* a, index_t a_row,
                             index_t height, const From* b, index_t b_column, index_t width,
                             const result_matrix<Out>& c) {
-  using T = wide_type<From>;
-  constexpr int lanes = dot_blocking<From>::lanes, columns = sizeof...(J);
-  using V = simd::vec<T, lanes>;
+  using P = dot_type<From>;
+  using T = sum_of<P>;
+  constexpr int lanes = dot_blocking<From>::lanes, step = lanes * dot_blocking<From>::elements,
+                columns = sizeof...(J);
+  using V = simd::vec<lane_of<P>, lanes>;
+  using S = simd::vec<T, lanes>;
   const From* const row[] = {a + std::min<index_t>(I, height - 1) * a_row...};
   const From* const column[] = {b + std::min<index_t>(J, width - 1) * b_column...};
-  V sum[] = {((void)IJ, V{})...};
+  S sum[] = {((void)IJ, S{})...};
+  const auto load = [](const From* p) {
+    if constexpr (dot_blocking<From>::elements == 2) return load_packed<V>(p);
+    else return simd::load_stored<V>(p);
+  };
+  const index_t ahead = depth > 2048 ? 1024 : columns * b_column;
   index_t k = 0;
-  for (; k + lanes <= depth; k += lanes) {
-    (__builtin_prefetch(column[J] + columns * b_column + k), ...);
-    const V x[] = {simd::load_stored<V>(row[I] + k)...}, y[] = {simd::load_stored<V>(column[J] + k)...};
+  for (; k + step <= depth; k += step) {
+    (__builtin_prefetch(column[J] + ahead + k), ...);
+    const V x[] = {load(row[I] + k)...}, y[] = {load(column[J] + k)...};
     (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   if (k < depth) {
-    const V x[] = {packed_along<V, T>(row[I] + k, depth - k)...},
-            y[] = {packed_along<V, T>(column[J] + k, depth - k)...};
+    const V x[] = {packed_along<V, P>(row[I] + k, depth - k)...},
+            y[] = {packed_along<V, P>(column[J] + k, depth - k)...};
     (multiply_add(sum[IJ], x[IJ / columns], y[IJ % columns]), ...);
   }
   transpose(sum);
-  const V all = (sum[IJ] + ...);
+  const S all = (sum[IJ] + ...);
   for (index_t i = 0; i < height; ++i)
     for (index_t j = 0; j < width; ++j) {
       Out& to = c.data[i * c.row + j];
@@ -110,7 +125,8 @@ template <class From>
 bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;
   if (b.column == 1) return size.m <= B::most_rows_spread;
-  return size.m <= B::most_rows && a.column == 1 && b.row == 1;
+  const bool deep_pairs = B::elements == 2 && B::most_rows > 1 && size.k >= B::least_depth;
+  return size.m <= (deep_pairs ? B::most_rows_of_pairs : B::most_rows) && a.column == 1 && b.row == 1;
 }
 
 template <class From, class Out>
