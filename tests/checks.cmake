@@ -108,7 +108,7 @@ endif()
 
 # What gdb prints.
 weft_test_program(weft_test_gdb gdb/program.cpp)
-target_compile_options(weft_test_gdb PRIVATE -g -O0)
+target_compile_options(weft_test_gdb PRIVATE -g -O0 $<$<CXX_COMPILER_ID:Clang>:-fstandalone-debug>)
 weft_add_test(gdb/printers unit COMMAND ${folder}/gdb/check.sh $<TARGET_FILE:weft_test_gdb> ${PROJECT_SOURCE_DIR}/include/weft/gdb.py)
 
 set(built "")

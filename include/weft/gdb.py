@@ -5,7 +5,7 @@
     (gdb) print x
     $1 = f32 [2, 3] on cpu = {0.5, 1, 1.5, 2, 2.5, 3}
 
-Elements are read from host memory; `set print elements N` says how many. For other devices only dtype and shape are printed.
+clang describes a tensor's type with -fstandalone-debug. Elements are read from host memory; `set print elements N` says how many. For other devices only dtype and shape are printed.
 """
 import struct
 

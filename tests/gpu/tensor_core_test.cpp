@@ -216,8 +216,8 @@ TEST_CASE(
   const std::string apart = "cuLaunchKernel: not every lane of a warp reaches an instruction of all\n";
   CHECK(misuse_of("if (lane != 5) load_matrices(to, shared_address(from));") == apart);
   CHECK(misuse_of("if (lane < 16) load_matrices(to, shared_address(from)); else BARRIER;") == apart);
-  CHECK(misuse_of("if (lane < 16) load_matrices(to, shared_address(from));"
-                  "else load_matrices(to, shared_address(from));") == apart);
+  CHECK(misuse_of("if (lane < 16) { volatile uint before = lane; load_matrices(to, shared_address(from)); }"
+                  "else { load_matrices(to, shared_address(from)); volatile uint after = lane; }") == apart);
   CHECK(misuse_of("load_matrices(to, shared_address(from));", 16) == apart);
   CHECK(misuse_of("if (lane != 5) BARRIER;").find("reaches a barrier") != std::string::npos);
   CHECK(misuse_of("load_matrices(to, shared_address(from + 4 * (lane == 9)));").find("not aligned") !=
