@@ -27,11 +27,15 @@ struct dot_blocking {
   static constexpr int lanes = packed_lanes<wide_type<From>>;
   static constexpr int elements = elements_in<dot_type<From>>;
   static constexpr int rows = lanes >= 8 ? 4 : 2, columns = lanes / rows;
-  /// Above these numbers of rows blocking is faster: for a transposed B, and for a B with contiguous rows.
-  static constexpr index_t most_rows = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES ? 1 : 4;
-  static constexpr index_t most_rows_of_pairs = 16, least_depth = 256;  // pairs of deep ones
-  static constexpr index_t most_rows_spread =
-      is_storage_type<From> ? 4 : 1;  // more rows of other types are read in place anyway
+  /// With more rows blocking is faster. Of a transposed B: dot products of few elements cost more to add up
+  /// than to compute.
+  static constexpr index_t most_rows(index_t depth) {
+    constexpr bool has_tiles = std::is_same_v<From, bfloat16> && WEFT_HAS_TILES;
+    constexpr index_t most = has_tiles ? 1 : elements == 2 ? 16 : sizeof(From) == 8 ? 4 : 8;
+    return std::min(most, std::max<index_t>(depth / 32, 4));
+  }
+  /// Of a B with contiguous rows, which is read in place in more cases where types are not widened.
+  static constexpr index_t most_rows_spread = is_storage_type<From> ? 4 : 1;
   /// Vectors of a row of B per step; most for one row of A, so that memory is read in long pieces.
   static constexpr int vectors = is_storage_type<From> ? 4 : 12;
   /// Rows per task: at least the maximum, so that tasks divide the columns.
@@ -125,8 +129,7 @@ template <class From>
 bool are_few_rows(const gemm_size& size, const matrix<From>& a, const matrix<From>& b) {
   using B = dot_blocking<From>;
   if (b.column == 1) return size.m <= B::most_rows_spread;
-  const bool deep_pairs = B::elements == 2 && B::most_rows > 1 && size.k >= B::least_depth;
-  return size.m <= (deep_pairs ? B::most_rows_of_pairs : B::most_rows) && a.column == 1 && b.row == 1;
+  return size.m <= B::most_rows(size.k) && a.column == 1 && b.row == 1;
 }
 
 template <class From, class Out>
