@@ -13,11 +13,11 @@ const io::stored_tensors& cases() {
   return all;
 }
 
-template <index_t Height, index_t Width, conv_options O = conv_options{}>
+template <index_t Height, index_t Width, conv_options O = conv_options{}, index_t Outputs = dyn>
 void convolution(const std::string& name) {
   for_each_case(cases(), "conv2d_" + name, [](const stored_case& c) {
     auto x = c.variable<float, order4>("x");
-    auto weight = c.variable<float, extents<dyn, dyn, Height, Width>>("weight");
+    auto weight = c.variable<float, extents<Outputs, Outputs == dyn ? dyn : 1, Height, Width>>("weight");
     auto bias = c.variable<float, order1>("bias");
     c.agrees([&] { return conv2d<O>(x, weight, bias); }, 1e-5, 1, "x", x, "weight", weight, "bias", bias);
   });
@@ -54,6 +54,11 @@ TEST_CASE("convolutions") {
   convolution<3, 3, conv_options{.stride = 2, .groups = 5}>("depthwise");
   convolution<1, 1>("one");
   convolution<1, 5>("wide");
+  convolution<3, 3, conv_options{.padding = 1, .groups = 4}, 4>("each");
+  convolution<3, 2, conv_options{.stride = {2, 3}, .padding = {2, 1}, .dilation = {1, 2}, .groups = 3}, 3>(
+      "each_stepped");
+  convolution<1, 5, conv_options{.padding = {0, 2}, .groups = 2}, 2>("each_wide");
+  convolution<1, 5, conv_options{.padding = {0, 2}, .groups = 2}, 2>("each_of_none");
 }
 
 TEST_CASE("convolutions of sequences") {

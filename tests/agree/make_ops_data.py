@@ -302,6 +302,14 @@ for name, size, options in (("plain", 2, {}), ("stepped", 3, dict(stride=2, padd
 for x in (torch.randn(2, 3, 11), torch.randn(1, 1, 3)):
     ops.case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), x=x)
     ops.case("avg_pool1d", lambda x: F.avg_pool1d(x, 3, stride=2, padding=1), x=x)
+# A matrix for each channel: rows of less than a vector, of several, with a rest.
+for name, x, w, options in (
+        ("each", (3, 4, 6, 19), (4, 1, 3, 3), dict(padding=1)),
+        ("each_stepped", (2, 3, 9, 37), (3, 1, 3, 2), dict(stride=(2, 3), padding=(2, 1), dilation=(1, 2))),
+        ("each_wide", (1, 2, 5, 70), (2, 1, 1, 5), dict(padding=(0, 2))),
+        ("each_of_none", (0, 2, 4, 4), (2, 1, 1, 5), dict(padding=(0, 2)))):
+    ops.case("conv2d_" + name, lambda x, weight, bias: F.conv2d(x, weight, bias, groups=w[0], **options), x=torch.randn(x),
+             weight=torch.randn(w), bias=torch.randn(w[0]))
 ops.save("convolutions")
 
 # More optimizers and schedules.

@@ -441,6 +441,10 @@ TEST_CASE("windows, convolutions and pooling, with their gradients, and of every
     constexpr conv_options o{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}};
     return conv2d<o>(image(x), reshape<2, 2, 3, 2>(slice<0, 0, 24>(flatten<0, 1>(y))));
   });
+  check_with_gradients([&](auto x, auto y) {  // a matrix for each channel
+    constexpr conv_options o{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
+    return conv2d<o>(image(x), reshape<2, 1, 3, 2>(slice<0, 0, 12>(flatten<0, 1>(y))));
+  });
   check_with_gradients([&](auto x, auto) {
     return max_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x)) +
            avg_pool2d<height_width{3, 2}, pool_options{.stride = {1, 2}, .padding = {1, 0}}>(image(x));

@@ -86,6 +86,8 @@ enum class native_op : std::uint8_t {
   cumsum,
   fold_windows,
   arg_window_max,
+  depthwise_conv2d,
+  depthwise_weight_gradient,
   cumprod,
   linear_recurrence,
   uniform,

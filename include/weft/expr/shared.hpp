@@ -32,6 +32,15 @@ struct shared_node : expression_base {
   constexpr auto operator[](index_t i) const { return select<0>(*this, i); }
 };
 
+/// A leaf that is one operand of its program, with one gradient, however often it occurs. `Tag` is another
+/// type for each such leaf of a program.
+template <class Tag, class Leaf>
+struct one_operand : Leaf {
+  explicit one_operand(const Leaf& x) : Leaf(x) {}
+  one_operand snapshot() const { return one_operand(Leaf::snapshot()); }
+  auto operator[](index_t i) const { return select<0>(*this, i); }
+};
+
 namespace detail {
 /// One address per type, which identifies it.
 template <class T>

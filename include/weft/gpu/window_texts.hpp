@@ -55,4 +55,54 @@ inline constexpr const char* arg_window_max_text = R"(
       }
     out0_store(item, best);)";
 
+/// Each item is an element of the result.
+inline constexpr const char* depthwise_conv2d_text = R"(
+    long width = out0_extent(3), j = item % width, i = item / width % out0_extent(2);
+    long channel = item / width / out0_extent(2) % out0_extent(1);
+    long image = item / width / out0_extent(2) / out0_extent(1);
+    long from = image * in0_stride(0) + channel * in0_stride(1), weight = channel * in1_stride(0);
+    long top = i * (attribute(0) >> 32) - (attribute(2) >> 32);
+    long left = j * (attribute(0) & 0xffffffff) - (attribute(2) & 0xffffffff);
+    out0_t sum = 0;
+    for (long k = 0; k < in1_extent(1); ++k) {
+      long y = top + k * (attribute(1) >> 32);
+      if (y < 0 || y >= in0_extent(2)) continue;
+      for (long l = 0; l < in1_extent(2); ++l) {
+        long x = left + l * (attribute(1) & 0xffffffff);
+        if (x < 0 || x >= in0_extent(3)) continue;
+        sum += in0_load(from + y * in0_stride(2) + x * in0_stride(3)) *
+               in1_load(weight + k * in1_stride(1) + l * in1_stride(2));
+      }
+    }
+    out0_store(item, out0_adds ? out0_load(item) + sum : sum);)";
+
+/// Each task is an element of the result, which a group sums.
+inline constexpr const char* depthwise_weight_gradient_text = R"(
+NATIVE_KERNEL {
+  SHARED_MEMORY out0_t sums[GROUP_SIZE];
+  long rows = in1_extent(2), columns = in1_extent(3), pixels = rows * columns;
+  for (long task = GROUP_ID; task < tasks; task += GROUPS) {
+    long l = task % out0_extent(2), k = task / out0_extent(2) % out0_extent(1);
+    long channel = task / out0_extent(2) / out0_extent(1);
+    out0_t sum = 0;
+    for (long p = LOCAL_ID; p < in0_extent(0) * pixels; p += GROUP_SIZE) {
+      long j = p % columns, i = p / columns % rows, image = p / pixels;
+      long y = i * (attribute(0) >> 32) + k * (attribute(1) >> 32) - (attribute(2) >> 32);
+      long x = j * (attribute(0) & 0xffffffff) + l * (attribute(1) & 0xffffffff) - (attribute(2) & 0xffffffff);
+      if (y < 0 || y >= in0_extent(2) || x < 0 || x >= in0_extent(3)) continue;
+      sum += in0_load(image * in0_stride(0) + channel * in0_stride(1) + y * in0_stride(2) + x * in0_stride(3)) *
+             in1_load(image * in1_stride(0) + channel * in1_stride(1) + i * in1_stride(2) + j * in1_stride(3));
+    }
+    sums[LOCAL_ID] = sum;
+    BARRIER;
+    for (int half = GROUP_SIZE / 2; half > 0; half /= 2) {
+      if (LOCAL_ID < half) sums[LOCAL_ID] += sums[LOCAL_ID + half];
+      BARRIER;
+    }
+    if (LOCAL_ID == 0) out0_store(task, out0_adds ? out0_load(task) + sums[0] : sums[0]);
+    BARRIER;
+  }
+}
+)";
+
 }  // namespace weft::gpu

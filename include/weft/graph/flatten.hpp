@@ -60,15 +60,25 @@ struct flattener<let_node<Tag, Value, Body>> {
   }
 };
 
+/// The value of E at the first occurrence of `node`, by which it is known later.
+template <class E>
+constexpr value flatten_once(compute_graph& g, scope& s, const char* node) {
+  if (const auto* known = s.find(node)) return {&g, known->id};
+  const std::uint64_t before = s.begin();
+  const value v = flatten_in<E>(g, s);
+  s.end(node, v.id, nullptr, before);
+  return v;
+}
 template <class Tag, class E>
 struct flattener<shared_node<Tag, E>> {
   static constexpr value run(compute_graph& g, scope& s) {
-    constexpr const char* node = &identity<shared_node<Tag, E>>;
-    if (const auto* known = s.find(node)) return {&g, known->id};
-    const std::uint64_t before = s.begin();
-    const value v = flatten_in<E>(g, s);
-    s.end(node, v.id, nullptr, before);
-    return v;
+    return flatten_once<E>(g, s, &identity<shared_node<Tag, E>>);
+  }
+};
+template <class Tag, class Leaf>
+struct flattener<one_operand<Tag, Leaf>> {
+  static constexpr value run(compute_graph& g, scope& s) {
+    return flatten_once<Leaf>(g, s, &identity<one_operand<Tag, Leaf>>);
   }
 };
 

@@ -34,14 +34,17 @@ constexpr int widened_later(compute_graph& to, const node& n) {
   return cast_to(to.apply(*n.op, n.at, &narrow, 1), n.result.type).id;
 }
 
-/// Products that are the cotangent of a leaf, or a summand of it, and have no other use.
+/// Products that are the cotangent of an f32 leaf, or a summand of it, and have no other use.
 constexpr sequence<bool> gradient_products(const compute_graph& g) {
+  sequence<bool> is_wide(g.leaves, false);
+  for (const node& n : g.nodes)
+    if (n.op == &info_of<op::leaf>) is_wide[static_cast<int>(n.at[0])] = n.result.type == dtype::f32;
   sequence<int> uses(g.size(), 0);
   for (int i = 0; i < g.size(); ++i)
     for (int k = 0; k < g[i].operands; ++k) ++uses[g[i].operand[k]];
   sequence<bool> found(g.size(), false);
   for (int o = 1; o < g.outputs.size(); ++o)
-    if (g.outputs[o] >= 0) found[g.outputs[o]] = true;
+    if (g.outputs[o] >= 0 && is_wide[o - 1]) found[g.outputs[o]] = true;
   for (int i = g.size(); i-- > 0;) {
     const bool passes_on = g[i].op == &info_of<op::add> || g[i].op == &info_of<op::cast> || is_view(g[i]);
     for (int k = 0; found[i] && passes_on && k < g[i].operands; ++k)

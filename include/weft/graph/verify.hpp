@@ -146,6 +146,19 @@ constexpr broken_promise verify_expanded(const compute_graph& g) {
   return verify_graph(g);
 }
 
+/// Of a joint graph whose ops are expanded (autodiff::with_cotangents): cotangents have the types and shapes
+/// of their leaves.
+constexpr broken_promise verify_cotangents(const compute_graph& g) {
+  for (int i = 0; i < g.size(); ++i) {
+    if (g[i].op != &info_of<op::leaf> || g[i].at[0] + 1 >= g.outputs.size()) continue;
+    const int o = g.outputs[static_cast<int>(g[i].at[0]) + 1];
+    if (o < 0) continue;
+    if (g[o].result.type != g[i].result.type || g[o].result.extents.order != g[i].result.extents.order)
+      return {"a cotangent has another type than its leaf", o};
+  }
+  return verify_expanded(g);
+}
+
 /// After `with_legal_views`: each output has its own memory.
 constexpr broken_promise verify_views(const compute_graph& g) {
   for (int k = 0; k < g.outputs.size(); ++k) {

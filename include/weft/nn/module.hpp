@@ -229,7 +229,7 @@ void draw(tensor_state& p, random_key key) {
   if (p.is_deferred() || p.init.kind == initializer::distribution::none) return;
   detail::require_memory(p);
   detail::draw_elements<T>(p.init, p.where, p.memory.data(), 0, p.extents.size());
-  ++p.version;
+  ++p.version();
 }
 
 /// Gives the parameters of `m` that were created on a deferred device their memory and elements: the same as

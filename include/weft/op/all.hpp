@@ -52,6 +52,7 @@ struct all {
                        clamp, cross_entropy, count_labels, bce_with_logits,    // losses
                        checked_probability, uniform_like, dropout, bernoulli,  // random
                        windows, fold_windows, arg_window_max, max_pool2d, avg_pool2d, conv2d,  // images
+                       depthwise_conv2d, depthwise_weight_gradient,
                        sum_over_positions,                                                     // over ranks
                        tap>;
 };

@@ -143,7 +143,7 @@ class data_parallel_hooks : public runtime::execution_hooks {
       const state_ptr& t = tensors[i].second;
       arrives.wait();
       if (message != t) copy_rows(t, 0, message, 0, t->extents.size());
-      ++t->version;
+      ++t->version();
     }
   }
 

@@ -49,12 +49,12 @@ class weight_versions {
       if (parameters_[i].second->grad) preserve(i);
     update();
     // Statements of the step were written before, for whichever version their micro-batch reads.
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second->version = written_[i];
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second->version() = written_[i];
   }
 
   /// After the last update of a step: statements written before are out of date.
   void finish() const {
-    for (const auto& [name, p] : parameters_) ++p->version;
+    for (const auto& [name, p] : parameters_) ++p->version();
   }
 
  private:

@@ -103,6 +103,8 @@ template <class Tag, class Point, class Body>
 void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s);
 template <class Tag, class E>
 void collect(const shared_node<Tag, E>& n, operands& to, scope& s);
+template <class Tag, class Leaf>
+void collect(const one_operand<Tag, Leaf>& x, operands& to, scope& s);
 template <class Block, class X>
 void collect(const boundary_node<Block, X>& n, operands& to, scope& s);
 template <class F, class X, class Labels>
@@ -134,16 +136,24 @@ void collect(const gradient_node<Tag, Point, Body>& n, operands& to, scope& s) {
   within_let<Body, variable>(s, [&] { collect(n.body, to, s); });
 }
 
-template <class Tag, class E>
-void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
-  constexpr const char* node = &identity<shared_node<Tag, E>>;
+/// Collects `e` at the first occurrence of `node`; `operand` identifies its object.
+template <class E>
+void collect_once(const E& e, const char* node, const void* operand, operands& to, scope& s) {
   if (const auto* known = s.find(node)) {
-    if (known->operand != n.operand.get()) refuse_ambiguous(E::static_shape);
+    if (known->operand != operand) refuse_ambiguous(E::static_shape);
     return;
   }
   const std::uint64_t before = s.begin();
-  collect(*n.operand, to, s);
-  s.end(node, 0, n.operand.get(), before);
+  collect(e, to, s);
+  s.end(node, 0, operand, before);
+}
+template <class Tag, class E>
+void collect(const shared_node<Tag, E>& n, operands& to, scope& s) {
+  collect_once(*n.operand, &identity<shared_node<Tag, E>>, n.operand.get(), to, s);
+}
+template <class Tag, class Leaf>
+void collect(const one_operand<Tag, Leaf>& x, operands& to, scope& s) {
+  collect_once(static_cast<const Leaf&>(x), &identity<one_operand<Tag, Leaf>>, x.state().get(), to, s);
 }
 
 // What blocks, experts and steps hold stands for their operands.

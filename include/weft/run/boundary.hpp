@@ -105,6 +105,18 @@ auto look_up(const bound<Tag, T, Extents>& b, const variables<Found, Leaf, Outer
   else return look_up(b, v.outer);
 }
 
+/// Whether `E` reads one of the variables.
+template <class Variable, class E>
+inline constexpr bool reads_variable = std::is_same_v<Variable, E> ||
+                                       []<class... Part>(weft::detail::expression_list<Part...>) {
+                                         return (reads_variable<Variable, Part> || ...);
+                                       }(typename weft::detail::parts<E>::type{});
+template <class Variables, class E>
+inline constexpr bool reads_any = false;
+template <class Variable, class Leaf, class Outer, class E>
+inline constexpr bool reads_any<variables<Variable, Leaf, Outer>, E> =
+    reads_variable<Variable, E> || reads_any<Outer, E>;
+
 /// Whether an evaluator computes some of the blocks only, as a stage of a pipeline does. It has a function
 /// before_block(x), which is told the operand of each block and may replace it.
 template <class Evaluator>
@@ -208,13 +220,10 @@ auto resolve_node(Resolver& to, const Variables& v, const sized_node<Op, Attr, S
   });
 }
 
-/// A block as the function of a let, so that its operand is one leaf, with one gradient, however often it
-/// reads it.
-template <class Block>
-struct applied_block {
-  const Block* block;
-  auto operator()(const auto& x) const { return (*block)(x); }
-};
+[[noreturn, gnu::cold]] inline void refuse_block(const shape& from, const shape& to) {
+  refuse<shape_error>(
+      {"weft: repeat: a block must keep the shape of its operand: it has made ", to, " of ", from});
+}
 
 /// The value of a block applied to a leaf.
 template <class Evaluator, class E>
@@ -232,13 +241,17 @@ auto resolve_node(Resolver& to, const Variables& v, const boundary_node<Block, X
       !weft::detail::applies_if_not_const<Block, decltype(x)>,
       "weft: repeat: operator() of a block must be const: auto operator()(expression auto x) const");
   for (const Block& block : *n.blocks) {
-    const applied_block<Block> apply_block{&block};
-    using result = decltype(eval_block(to.evaluator, let(x, apply_block)));
-    static_assert(std::is_same_v<typename result::extents_type, typename decltype(x)::extents_type> ||
-                      result::static_shape.order == X::static_shape.order,
+    const auto apply_block = [&] {
+      return eval_block(to.evaluator, block(one_operand<Block, decltype(x)>(x)));
+    };
+    using result = decltype(apply_block());
+    static_assert(std::is_same_v<typename result::value_type, typename X::value_type> &&
+                      weft::detail::can_be_equal(result::static_shape, X::static_shape),
                   "weft: repeat: a block must keep the shape and dtype of its operand");
     if constexpr (block_divider<typename Resolver::evaluator_type>) to.evaluator.before_block(x);
-    x = decltype(x)(eval_block(to.evaluator, let(x, apply_block)));
+    const result y = apply_block();
+    if (!(y.extents() == x.extents())) refuse_block(x.extents(), y.extents());
+    x = decltype(x)(y);
   }
   return x;
 }
@@ -291,11 +304,9 @@ template <class Resolver, class Variables, class Tag, class E>
 auto resolve_node(Resolver& to, const Variables& v, const shared_node<Tag, E>& s) {
   using resolved = decltype(resolve(to, v, *s.operand));
   if constexpr (std::is_same_v<resolved, E>) return s;
-  else {
-    constexpr bool reads_none = std::is_same_v<resolved, decltype(resolve(to, no_variables{}, *s.operand))>;
-    return computed_once(to, {.operand = s.operand.get()}, reads_none ? 0 : Variables::depth,
+  else
+    return computed_once(to, {.operand = s.operand.get()}, reads_any<Variables, E> ? Variables::depth : 0,
                          [&] { return resolve(to, v, *s.operand); });
-  }
 }
 
 /// The number of the call that made a boundary or a draw, which its copies have, too; of no other node.

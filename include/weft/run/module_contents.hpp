@@ -32,7 +32,7 @@ class contents_reader {
     const std::shared_ptr<tensor_state>& state = t.state();
     append_address(state->memory.data());
     for (int d = 0; d < state->extents.order; ++d) append(state->extents[d]);
-    to_.versions.push_back(state->version);
+    to_.versions.push_back(state->version());
     if constexpr (Tensor::requires_grad) to_.parameters.push_back(state);
   }
   template <class Part>

@@ -35,7 +35,8 @@ constexpr graph::compute_graph graph_of() {
 template <expression E, class Options>
 constexpr graph::compute_graph joint_graph_of() {
   const graph::compute_graph g = autodiff::with_cotangents(graph_of<E, Options>());
-  return verified(graph::expanded(graph::with_wide_gradients(Options::products, g)), graph::verify_expanded);
+  return verified(graph::expanded(graph::with_wide_gradients(Options::products, g)),
+                  graph::verify_cotangents);
 }
 
 /// The plan of a graph in which all ops are expanded.

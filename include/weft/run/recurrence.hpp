@@ -83,24 +83,6 @@ State joined_states(Evaluator& evaluator, const State* states, index_t n) {
       concat<0>(part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7])));
 }
 
-/// A step as the functions of two lets, so that its operands are one look-up and one state, each with one
-/// gradient, however often it reads them.
-template <class Step, class Element>
-struct step_on_state {
-  const Step* step;
-  Element element;
-  auto operator()(const auto& state) const { return (*step)(element, state); }
-};
-template <class Step, class State>
-struct step_on_element {
-  const Step* step;
-  const State* before;
-  template <class Element>
-  auto operator()(const Element& element) const {
-    return let(select<0, 0>(*before), step_on_state<Step, Element>{step, element});
-  }
-};
-
 template <class Resolver, class Variables, class Step, class X, class... Start>
 auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, X, Start...>& n) {
   using T = typename X::value_type;
@@ -118,16 +100,17 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
   const auto element = [&](index_t t) {
     constexpr index_t one = X::static_shape.order > 0;  // depends on X: nvcc does not evaluate shapes here
     const tensor<std::int64_t, extents<one>> number(part_of(*numbers.state(), t, {1, {1}}));
-    return select<0, 0>(index_select<0>(x, number));
+    return select<0, 0>(index_select<0>(one_operand<X, std::remove_const_t<decltype(x)>>(x),
+                                        one_operand<Step, std::remove_const_t<decltype(number)>>(number)));
   };
   using one_state = tensor<T, typename extents_from<recurrence_node<Step, X, Start...>::state_shape>::type>;
   using one_row = decltype(evaluator.eval_program(unsqueeze<0>(std::declval<one_state>())));
   using state = typename any_rows_of<one_row>::type;
   const auto next = [&](index_t t, const state& before) {
-    auto after = let(element(t), step_on_element<Step, state>{&n.step, &before});
+    auto after = n.step(element(t), select<0, 0>(one_operand<Step, state>(before)));
     static_assert(std::is_same_v<typename decltype(after)::value_type, T>,
                   "weft: recurrence: a step must keep the element type of the sequence");
-    return state(evaluator.eval_program(unsqueeze<0>(std::move(after))));
+    return state(eval_block(evaluator, unsqueeze<0>(std::move(after))));
   };
   state now;
   if constexpr (sizeof...(Start) > 0) {

@@ -51,24 +51,31 @@ void update(const tensor<T, Extents, Tracked>& target, const E& e, context& c = 
   if constexpr (std::is_same_v<typename E::value_type, T>) update(c, {target.state()}, e);
 }
 
+namespace detail {
+/// The elements of `t` in another shape; changes in place of one are changes of the other.
+inline std::shared_ptr<tensor_state> viewed_as(const std::shared_ptr<tensor_state>& t, const shape& extents) {
+  auto view = alias_of(*t);
+  view->extents = extents;
+  view->viewed = t;
+  if (view->is_part_of_layer()) view->divided.reset();
+  return view;
+}
+}  // namespace detail
+
 /// The elements of `t`, of type T, as a tensor of shape [elements] that shares its memory. Throws value_error
 /// if they are of another type.
 template <element T>
 tensor<T, extents<dyn>> flat_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
-  view->extents = {1, {t->extents.size()}};
-  if (view->is_part_of_layer()) view->divided.reset();
-  return tensor<T, extents<dyn>>(std::move(view));
+  const shape& s = detail::typed_state(dtype_of<T>, {1, {dyn}}, t)->extents;
+  return tensor<T, extents<dyn>>(detail::viewed_as(t, {1, {s.size()}}));
 }
 
 /// The same with shape [rows, last extent]: the last dim is kept and the others are merged.
 template <element T>
 tensor<T, extents<dyn, dyn>> row_view(const std::shared_ptr<tensor_state>& t) {
-  auto view = alias_of(*detail::typed_state(dtype_of<T>, {1, {dyn}}, t));
-  const index_t last = std::max<index_t>(t->extents.last(), 1);
-  view->extents = {2, {t->extents.size() / last, last}};
-  if (view->is_part_of_layer()) view->divided.reset();
-  return tensor<T, extents<dyn, dyn>>(std::move(view));
+  const shape& s = detail::typed_state(dtype_of<T>, {1, {dyn}}, t)->extents;
+  const index_t last = std::max<index_t>(s.last(), 1);
+  return tensor<T, extents<dyn, dyn>>(detail::viewed_as(t, {2, {s.size() / last, last}}));
 }
 
 }  // namespace weft

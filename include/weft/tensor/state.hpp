@@ -47,12 +47,12 @@ struct tensor_state {
   shape extents;  // of the elements in `memory`
   dtype type;
   tape_status on_tape = tape_status::never;
-  std::uint64_t version = 0;           // counts changes in place
   initializer init;                    // initial values of a parameter
   std::shared_ptr<tensor_state> grad;  // sum of the gradients of backward passes
   std::vector<std::function<void(const std::shared_ptr<tensor_state>&)>> gradient_hooks;
   std::function<void()> arrive;        // waits for elements in flight from other ranks
   std::shared_ptr<const division> divided;  // among ranks; null if all elements are in `memory`
+  std::shared_ptr<tensor_state> viewed;     // of a view (flat_view): whose elements these are
   bool gradient_in_run = false;  // backward passes have given their gradients to a run (parallel/reduce.hpp)
 
   tensor_state(const device& d, const shape& s, dtype t, const char* what = "")
@@ -60,6 +60,8 @@ struct tensor_state {
   tensor_state(const device& d, const shape& s, dtype t, buffer m)
       : where(d), memory(std::move(m)), extents(s), type(t) {}
   std::size_t bytes() const { return bytes_of(extents, type); }
+  /// Counts changes in place, of views together with what they view.
+  std::uint64_t& version() { return viewed ? viewed->version() : changes_; }
   /// The extents that handles and expressions see: those of all ranks together.
   const shape& whole() const { return divided ? divided->whole : extents; }
   /// Whether these are the elements of this rank of a parameter of a divided layer, or of an activation.
@@ -72,6 +74,9 @@ struct tensor_state {
   bool is_deferred() const {
     return !memory && (!divided || divided->is_deferred) && extents.size() > 0;
   }
+
+ private:
+  std::uint64_t changes_ = 0;
 };
 
 // Not inlined: they are called in many places and allocate anyway.

@@ -121,7 +121,7 @@ class tensor : public expression_base {
   void copy_from(const T* host) {
     detail::require_memory(*state());
     state()->where->upload(state()->memory.data(), host, state()->bytes());
-    ++state()->version;
+    ++state()->version();
   }
   /// The same. Throws shape_error for another number of elements.
   void copy_from(const std::vector<T>& host) {
@@ -153,7 +153,7 @@ class tensor : public expression_base {
   /// next expression.
   T* mutable_data() {
     T* const elements = static_cast<T*>(detail::host_memory(*state()));
-    ++state()->version;
+    ++state()->version();
     return elements;
   }
 
@@ -180,12 +180,12 @@ class tensor : public expression_base {
   /// The handle as stored in expressions, with the current version of the elements.
   tensor snapshot() const { return snapshot_of(*this); }
   /// False if the elements have changed since snapshot().
-  bool is_current() const { return written_for_ == any_version || written_for_ == state()->version; }
+  bool is_current() const { return written_for_ == any_version || written_for_ == state()->version(); }
 
  protected:
   template <class Handle>
   static Handle snapshot_of(Handle t) {
-    static_cast<tensor&>(t).written_for_ = t.state()->version;
+    static_cast<tensor&>(t).written_for_ = t.state()->version();
     return t;
   }
 

@@ -282,7 +282,7 @@ class checkpointer {
         io::stored_tensor& s = copy_.tensors[key];
         s.type = t->type;
         s.extents = of.parts[i].where.extents;
-        to_copy c{key, t, t->version, of.parts[i], &s};
+        to_copy c{key, t, t->version(), of.parts[i], &s};
         const bool stays = !of.is_buffer && t->where->host_accessible();  // a forward pass changes buffers
         if (stays) rest_.push_back(c);
         else copy(c);
@@ -320,7 +320,7 @@ class checkpointer {
   void copy_rest() {
     for (const to_copy& c : rest_) copy(c);
     for (const to_copy& c : std::exchange(rest_, {}))
-      if (c.from->version != c.version)
+      if (c.from->version() != c.version)
         throw io_error("weft: " + folder_.path() + ": tensor " + c.key + " was changed while it was saved");
   }
 

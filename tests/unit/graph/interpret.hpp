@@ -364,6 +364,31 @@ inline array windowed(std::string_view op, const array& x, const std::vector<ind
   });
 }
 
+/// The convolution of each channel by a matrix of its own, and the cotangent of the matrices.
+inline array depthwise(std::string_view op, const array& x, const array& other, const std::vector<index_t>& at,
+                       const std::vector<index_t>& extents) {
+  const auto high = [](index_t packed) { return packed >> 32; };
+  const auto low = [](index_t packed) { return packed & 0xffffffff; };
+  const bool is_gradient = op == "depthwise_weight_gradient";
+  array out(extents);
+  const array& made = is_gradient ? other : out;
+  const array& matrices = is_gradient ? out : other;
+  for_each_position(made.extents, [&](const position& p) {
+    const std::size_t of_made = number_of_position(made, p);
+    for (index_t k = 0; k < matrices.extents[1]; ++k)
+      for (index_t l = 0; l < matrices.extents[2]; ++l) {
+        const index_t i = p[2] * high(at[0]) + k * high(at[1]) - high(at[2]),
+                      j = p[3] * low(at[0]) + l * low(at[1]) - low(at[2]);
+        if (i < 0 || i >= x.extents[2] || j < 0 || j >= x.extents[3]) continue;
+        const std::size_t of_matrix = number_of_position(matrices, {p[1], k, l});
+        const double from = element(x, {p[0], p[1], i, j});
+        if (is_gradient) out.at[of_matrix] += from * other.at[of_made];
+        else out.at[of_made] += from * other.at[of_matrix];
+      }
+  });
+  return out;
+}
+
 /// Sums along dim at[0] up to each position, at[1]: from it on.
 inline array running_sum(const array& x, const std::vector<index_t>& at,
                          const std::vector<index_t>& extents) {
@@ -507,6 +532,7 @@ inline array computed(std::string_view op, dtype type, const std::vector<index_t
   if (op == "cumsum") return detail::running_sum(*in[0], at, extents);
   if (op == "windows" || op == "fold_windows" || op == "arg_window_max")
     return detail::windowed(op, *in[0], at, extents);
+  if (op.starts_with("depthwise")) return detail::depthwise(op, *in[0], *in[1], at, extents);
   if (op == "cumprod") return detail::running_product(*in[0], at, extents);
   if (op == "linear_recurrence") return detail::recurrence(*in[0], *in[1], at, extents);
   if (op == "checked_index") return detail::checked(*in[0], at);

@@ -203,3 +203,25 @@ TEST_CASE("what is wrong is said") {
   CHECK_THROWS_AS(eval(layer(x, zeros<float>(extents<dyn, dyn, dyn>{2, 3, 5}))), shape_error);
   CHECK_THROWS_AS(eval(layer(x, zeros<float>(extents<dyn, dyn, dyn>{1, 2, 5}))), shape_error);
 }
+
+namespace {
+struct tripled {
+  auto operator()(expression auto x) const { return x * 3.0f; }
+};
+struct step_of_blocks {
+  repeat<tripled> blocks;
+  static constexpr shape state_of(const shape& element) { return element; }
+  auto operator()(expression auto x, expression auto h) const { return blocks(x + h) + x; }
+};
+}  // namespace
+
+TEST_CASE("a step may contain blocks") {
+  variable<float, extents<3, 1>> x(from(extents<3, 1>{}, {1.f, 2.f, 3.f}));
+  step_of_blocks step;
+  step.blocks.blocks.resize(1);
+  tape steps;
+  const auto y = steps.eval(recurrence_node<step_of_blocks, decltype(x)>{{}, x, {}, step});
+  CHECK(y.to_vector() == std::vector<float>{4, 20, 72});  // 3 (x + h) + x
+  steps.backward(steps.eval(sum(y)));
+  CHECK(x.grad().to_vector() == std::vector<float>{4 + 12 + 36, 4 + 12, 4});
+}

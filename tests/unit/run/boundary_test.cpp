@@ -50,6 +50,28 @@ struct net {
   auto operator()(expression auto x) const { return sum(last(blocks(first(x)))); }
 };
 
+struct doubled {
+  auto operator()(expression auto x) const { return x * 2.0f; }
+};
+/// Shares what a repeat inside of it computes.
+struct nested {
+  repeat<doubled> inside;
+  auto operator()(expression auto x) const {
+    auto s = shared(inside(x));
+    return s + s * x;
+  }
+};
+/// Reads its operand as a tensor.
+struct last_row {
+  auto operator()(expression auto x) const { return x[-1] * ones_like(x) + x; }
+};
+struct square_of {
+  auto operator()(expression auto x) const { return x + x * x - x; }
+};
+struct longer {
+  auto operator()(expression auto x) const { return concat<0>(x, x); }
+};
+
 }  // namespace
 
 TEST_CASE("an evaluator sees what stands before a boundary, each block, and what follows") {
@@ -65,4 +87,30 @@ TEST_CASE("an evaluator sees what stands before a boundary, each block, and what
   model.blocks.blocks.clear();
   CHECK(evaluator.eval(model(x)).item() == eval(model(x)).item());
   CHECK(evaluator.computed.size() == 2);
+}
+
+TEST_CASE("the operand of a block is a tensor, and one operand of its program") {
+  using matrix = extents<dyn, dyn>;
+  const auto x = from(matrix{2, 2}, {1.f, 2.f, 3.f, 4.f});
+  const repeat<last_row> rows{std::vector<last_row>(1)};
+  CHECK(eval(rows(x)).to_vector() == std::vector<float>{4, 6, 6, 8});
+  repeat<nested> outer{std::vector<nested>(2)};
+  for (nested& n : outer.blocks) n.inside.blocks.resize(1);
+  const auto two = [](float v) { return 2 * v + 2 * v * v; };
+  CHECK(eval(outer(x)).to_vector() ==
+        std::vector<float>{two(two(1)), two(two(2)), two(two(3)), two(two(4))});
+  const repeat<doubled> once{std::vector<doubled>(1)};
+  CHECK(eval(let(x * 1.0f, [&](auto h) {  // also in a let
+          auto s = shared(once(h));
+          return s * h + s;
+        })).to_vector() == std::vector<float>{4, 12, 24, 40});
+  variable<float, matrix> v(x);
+  tape steps;
+  const repeat<square_of> squares{std::vector<square_of>(2)};
+  steps.backward(steps.eval(sum(squares(v))));  // of x^4
+  CHECK(v.grad().to_vector() == std::vector<float>{4, 32, 108, 256});
+  const repeat<longer> grows{std::vector<longer>(1)};
+  CHECK_THROWS_WITH_AS(
+      eval(grows(x)),
+      "weft: repeat: a block must keep the shape of its operand: it has made [4, 2] of [2, 2]", shape_error);
 }

@@ -156,3 +156,23 @@ TEST_CASE("a tensor that was moved says so when it is used") {
   CHECK_THROWS_WITH_AS(t.to_vector(), text, value_error);
   CHECK_THROWS_WITH_AS(t(0, 0), text, value_error);
 }
+
+TEST_CASE("a change in place through a view of the elements is a change of the tensor, and the other way round") {
+  variable<float, extents<2, 3>> w(ones<float>(extents<2, 3>{}));
+  const auto check = [&](auto view, auto change) {
+    tape steps;
+    const auto loss = steps.eval(sum(w * w));
+    const auto written = w * 2.0f;
+    change(view);
+    CHECK_THROWS_AS(eval(written), value_error);
+    CHECK_THROWS_AS(steps.backward(loss), value_error);
+  };
+  check(flat_view<float>(w.state()), [](auto& v) { update(v, v * 10.0f); });
+  check(row_view<float>(w.state()), [](auto& v) { v.mutable_data()[0] = 1; });
+  check(flat_view<float>(row_view<float>(w.state()).state()), [](auto& v) { update(v, v + 1.0f); });
+  const auto view = flat_view<float>(w.state());
+  const auto written = view * 2.0f;
+  update(w, w + 1.0f);
+  CHECK_THROWS_AS(eval(written), value_error);
+  CHECK(eval(view * 1.0f).to_vector() == w.to_vector());
+}

@@ -115,3 +115,35 @@ TEST_CASE("a scaled loss scales gradients and not the loss") {
   CHECK(same_loss == loss);
   for (std::size_t i = 0; i < 4; ++i) CHECK(scaled[i] == 1024 * plain[i]);
 }
+
+namespace {
+/// Gradients of bf16 or f16 tensors, and of a value of that type between two statements, are of their type.
+template <class Precision, class T>
+void check_narrow_leaves() {
+  const auto gradients = [](auto& c) {
+    variable<T, extents<5, 4>> x(eval(cast<T>(randn<float>(extents<5, 4>{}, {.seed = 1}))));
+    variable<T, extents<4, 3>> w(eval(cast<T>(randn<float>(extents<4, 3>{}, {.seed = 2}))));
+    variable<float, extents<3, 2>> v(randn<float>(extents<3, 2>{}, {.seed = 3}));
+    tape steps(c);
+    const auto h = steps.eval(matmul(x, w));
+    static_assert(std::is_same_v<typename decltype(h)::value_type, T>);
+    const auto y = steps.eval(matmul(h, cast<T>(v)) + matmul(x, matmul(w, cast<T>(v))));
+    steps.backward(steps.eval(sum(square(cast<float>(y)))));
+    std::vector<std::vector<float>> all;
+    for (const auto& g : {eval(cast<float>(x.grad())).to_vector(), eval(cast<float>(w.grad())).to_vector(),
+                          v.grad().to_vector()})
+      all.push_back(g);
+    return all;
+  };
+  context_in<Precision> narrow;
+  context wide;
+  const auto got = gradients(narrow), expected = gradients(wide);
+  for (std::size_t i = 0; i < got.size(); ++i)
+    CHECK(matches(got[i], expected[i], {.of_largest = 4 * oracle::epsilon(dtype_of<T>)}));
+}
+}  // namespace
+
+TEST_CASE("leaves of the type of products have gradients of their type") {
+  check_narrow_leaves<precision::bf16, bfloat16>();
+  check_narrow_leaves<precision::f16, float16>();
+}

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/device/cpu/attention.hpp>
+#include <weft/device/cpu/depthwise.hpp>
 #include <weft/device/cpu/merge.hpp>
 #include <weft/device/cpu/product.hpp>
 #include <weft/device/cpu/random.hpp>
@@ -47,6 +48,10 @@ constexpr native_function native_function_of() {
     return &fold_windows<T>;
   } else if constexpr (Op == native_op::arg_window_max) {
     return &arg_window_max<T>;
+  } else if constexpr (Op == native_op::depthwise_conv2d) {
+    if constexpr (std::is_floating_point_v<T>) return &depthwise_conv2d<T>;
+  } else if constexpr (Op == native_op::depthwise_weight_gradient) {
+    if constexpr (std::is_floating_point_v<T>) return &depthwise_weight_gradient<T>;
   } else if constexpr (Op == native_op::cumprod) {
     return &cumprod<T>;
   } else if constexpr (Op == native_op::linear_recurrence) {

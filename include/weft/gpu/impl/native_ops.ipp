@@ -48,6 +48,9 @@ WEFT_DEFINE std::vector<native_text> native_texts_of(const native_code& code, co
     case native_op::cumsum: return {{cumsum_text, detail::lines_of_result(o)}};
     case native_op::fold_windows: return {{fold_windows_text, elements}};
     case native_op::arg_window_max: return {{arg_window_max_text, elements}};
+    case native_op::depthwise_conv2d: return {{depthwise_conv2d_text, elements}};
+    case native_op::depthwise_weight_gradient:
+      return {{depthwise_weight_gradient_text, elements, group_size}};
     case native_op::cumprod: return {{cumprod_text, detail::lines_of_result(o)}};
     case native_op::linear_recurrence: return {{linear_recurrence_text, detail::lines_of_result(o)}};
     case native_op::uniform: return {{uniform_text, elements}};

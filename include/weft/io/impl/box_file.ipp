@@ -75,7 +75,7 @@ WEFT_DEFINE void read_shared(const box_in_file& from, const stored_box& wanted, 
     }
   });
   target.flush();
-  ++to.version;
+  ++to.version();
 }
 
 }  // namespace io

@@ -91,7 +91,7 @@ WEFT_DEFINE void restore(const std::string& path, const std::string& name, const
                          tensor_state& t) {
   require_restorable(path, name, from, t);
   t.where->upload(t.memory.data(), from.bytes.data(), from.bytes.size());
-  ++t.version;
+  ++t.version();
 }
 
 WEFT_DEFINE stored_tensor converted(const stored_tensor& from, dtype type) {

@@ -96,7 +96,7 @@ WEFT_DEFINE void take_elements(communicator& ranks, const comm_options& o, const
     ranks.broadcast(elements_of(*part), 0, o).wait();
     if (!direct) copy_rows(t, at, part, 0, n);
   }
-  ++t->version;
+  ++t->version();
 }
 
 WEFT_DEFINE void take_initializers(communicator& ranks, const comm_options& o,

@@ -87,7 +87,7 @@ WEFT_DEFINE void parameter_gatherer::invalidate() {
     unit& of = units_[static_cast<std::size_t>(u)];
     if (of.parts() == 1) continue;
     if (at(u).coming) arrive(u);
-    for (const member& m : of.members) ++m.whole->version;
+    for (const member& m : of.members) ++m.whole->version();
     reshard(u);
     if (apart_) continue;
     at(u).present.assign(of.members.size(), false);

@@ -27,7 +27,7 @@ WEFT_DEFINE void divide_parameter(const std::string& name, tensor_state& p, cons
   p.divided =
       std::make_shared<division>(division{name, whole, where, layers.size(), layers.rank(), is_deferred});
   p.grad.reset();
-  ++p.version;
+  ++p.version();
 }
 
 WEFT_DEFINE bool is_first_in_layer(const tensor_state& t, int layer_rank) {

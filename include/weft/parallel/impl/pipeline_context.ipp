@@ -288,7 +288,7 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
   whole.insert(whole.end(), buffers_.begin(), buffers_.end());
   // The statement was written before and nothing computed from it: it reads the values of rank 0.
   recycled_vector<std::uint64_t> versions;
-  for (const auto& [name, t] : whole) versions.push_back(t->version);
+  for (const auto& [name, t] : whole) versions.push_back(t->version());
   communicator& all_ranks = ranks();
   const std::shared_ptr<communicator> alike =
       sizes_.tp == 1 ? std::shared_ptr<communicator>(std::shared_ptr<void>(), &all_ranks)
@@ -312,7 +312,7 @@ WEFT_DEFINE void pipeline_context::hold_own(const std::vector<reading>& readings
     }
   hold(own[0], own[1], data_, owners_, chunk_of, layers_);
   hold_some(std::move(model), stages_);
-  for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version = versions[i];
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i].second->version() = versions[i];
 }
 
 WEFT_DEFINE int pipeline_context::chunk_after(index_t blocks) const {

@@ -11,7 +11,7 @@ namespace weft {
 namespace parallel {
 
 WEFT_DEFINE weight_versions::weight_versions(state_dict_t parameters) : parameters_(std::move(parameters)) {
-  for (const auto& [name, p] : parameters_) written_.push_back(p->version);
+  for (const auto& [name, p] : parameters_) written_.push_back(p->version());
 }
 
 WEFT_DEFINE void weight_versions::keep(int micro_batch) {

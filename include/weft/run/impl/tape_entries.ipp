@@ -140,7 +140,7 @@ void basic_tape_entries<Unused>::keep_what_is_read(entry& n) {
         n.read[static_cast<std::size_t>(v.source)] = true;
   }
   n.versions.reserve(n.leaves.size());
-  for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version);
+  for (const auto& leaf : n.leaves) n.versions.push_back(leaf->version());
 }
 
 template <class Unused>
@@ -293,7 +293,7 @@ void basic_tape_entries<Unused>::run_programs(entry& n, const std::shared_ptr<te
 template <class Unused>
 void basic_tape_entries<Unused>::check_versions(const entry& n) {
   for (std::size_t i = 0; i < n.leaves.size(); ++i)
-    if (n.read[i] && n.leaves[i]->version != n.versions[i])
+    if (n.read[i] && n.leaves[i]->version() != n.versions[i])
       refuse<value_error>({"weft: backward: operand ", i, " of shape ", n.leaves[i]->extents,
                            " was changed in place after forward read it"});
 }

@@ -50,7 +50,7 @@ WEFT_DEFINE void execute_into(context& c, const executable& p, const operands& o
     if (!direct)
       copy_elements(c.engine(), targets[t]->type, targets[t]->memory.data(), outputs[t]->memory.data(),
                     targets[t]->extents.size());
-    ++targets[t]->version;
+    ++targets[t]->version();
   }
 }
 
