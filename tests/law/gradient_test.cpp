@@ -250,13 +250,13 @@ TEST_CASE("windows, convolutions, pooling") {
   variable<double, extents<2, 1, 3, 2>> each(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 5}));
   CHECK(derivable(weighed(conv2d<stepped>(x, each)), x));
   CHECK(derivable(weighed(conv2d<stepped>(x, each)), each));
-  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v * v, each) * 0.1); }, x, image(2, 6), x,
-                        1e-5));
+  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v * v, each) * 0.1); }, x, image(2, 6),
+                        x, 1e-5));
   CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(v, each) * 0.1); }, x, image(2, 6), each,
                         1e-5));
-  CHECK(twice_derivable([&](auto v) { return weighed(conv2d<stepped>(x, v * v) * 0.1); }, each,
-                        variable<double, extents<2, 1, 3, 2>>(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 7})),
-                        x, 1e-5));
+  CHECK(twice_derivable(
+      [&](auto v) { return weighed(conv2d<stepped>(x, v * v) * 0.1); }, each,
+      variable<double, extents<2, 1, 3, 2>>(randn<double>(extents<2, 1, 3, 2>{}, {.seed = 7})), x, 1e-5));
   CHECK(twice_derivable([&](auto v) { return weighed(windows<2>(avg_pool2d<2>(v * v)) * 0.1); }, x,
                         image(2, 4), x, 1e-5));
 }

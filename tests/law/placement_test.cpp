@@ -274,7 +274,7 @@ TEST_CASE("images: ranks divide batch and channels, not the windows") {
   on<image>("max_pool2d", {5, 15, 0}, [](auto x) { return max_pool2d<2>(x); });
   on<image>("avg_pool2d", {5, 15, 0}, [](auto x) { return avg_pool2d<2>(x); });
   on<image, var<4, 2, 2, 3>>("conv2d", {5, 15, 3840}, [](auto x, auto w) { return conv2d(x, w); });
-  on<image, var<2, 1, 2, 3>>("depthwise", {0, 0, 0},
+  on<image, var<2, 1, 2, 3>>("depthwise", {5, 15, 288},
                              [](auto x, auto w) { return conv2d<conv_options{.groups = 2}>(x, w); });
 }
 

@@ -88,15 +88,18 @@ NATIVE_KERNEL {
     for (long p = LOCAL_ID; p < in0_extent(0) * pixels; p += GROUP_SIZE) {
       long j = p % columns, i = p / columns % rows, image = p / pixels;
       long y = i * (attribute(0) >> 32) + k * (attribute(1) >> 32) - (attribute(2) >> 32);
-      long x = j * (attribute(0) & 0xffffffff) + l * (attribute(1) & 0xffffffff) - (attribute(2) & 0xffffffff);
+      long x = j * (attribute(0) & 0xffffffff) + l * (attribute(1) & 0xffffffff);
+      x -= attribute(2) & 0xffffffff;
       if (y < 0 || y >= in0_extent(2) || x < 0 || x >= in0_extent(3)) continue;
-      sum += in0_load(image * in0_stride(0) + channel * in0_stride(1) + y * in0_stride(2) + x * in0_stride(3)) *
-             in1_load(image * in1_stride(0) + channel * in1_stride(1) + i * in1_stride(2) + j * in1_stride(3));
+      long from = image * in0_stride(0) + channel * in0_stride(1);
+      long gradient = image * in1_stride(0) + channel * in1_stride(1);
+      sum += in0_load(from + y * in0_stride(2) + x * in0_stride(3)) *
+             in1_load(gradient + i * in1_stride(2) + j * in1_stride(3));
     }
     sums[LOCAL_ID] = sum;
     BARRIER;
-    for (int half = GROUP_SIZE / 2; half > 0; half /= 2) {
-      if (LOCAL_ID < half) sums[LOCAL_ID] += sums[LOCAL_ID + half];
+    for (int apart = GROUP_SIZE / 2; apart > 0; apart /= 2) {
+      if (LOCAL_ID < apart) sums[LOCAL_ID] += sums[LOCAL_ID + apart];
       BARRIER;
     }
     if (LOCAL_ID == 0) out0_store(task, out0_adds ? out0_load(task) + sums[0] : sums[0]);

@@ -365,8 +365,8 @@ inline array windowed(std::string_view op, const array& x, const std::vector<ind
 }
 
 /// The convolution of each channel by a matrix of its own, and the cotangent of the matrices.
-inline array depthwise(std::string_view op, const array& x, const array& other, const std::vector<index_t>& at,
-                       const std::vector<index_t>& extents) {
+inline array depthwise(std::string_view op, const array& x, const array& other,
+                       const std::vector<index_t>& at, const std::vector<index_t>& extents) {
   const auto high = [](index_t packed) { return packed >> 32; };
   const auto low = [](index_t packed) { return packed & 0xffffffff; };
   const bool is_gradient = op == "depthwise_weight_gradient";

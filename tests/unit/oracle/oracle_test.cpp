@@ -50,7 +50,8 @@ void check_defined(op::op_list<Ops...>) {
     for (const char* left_out : {"coordinate", "reduce_sum", "reduce_max", "reduce_min", "leaf", "argument",
                                  "constant", "extent_value", "result", "contract", "index_add",
                                  "attention_backward", "checked_index", "fold_windows",
-                                 "arg_window_max", "depthwise_conv2d", "depthwise_weight_gradient",  // users do not write them
+                                 "arg_window_max", "depthwise_conv2d",
+                                 "depthwise_weight_gradient",  // users do not write them
                                  "uniform_like", "dropout", "checked_probability", "bernoulli"})  // random
       if (name == left_out) return;
     CAPTURE(std::string(name));

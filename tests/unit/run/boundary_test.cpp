@@ -97,13 +97,14 @@ TEST_CASE("the operand of a block is a tensor, and one operand of its program") 
   repeat<nested> outer{std::vector<nested>(2)};
   for (nested& n : outer.blocks) n.inside.blocks.resize(1);
   const auto two = [](float v) { return 2 * v + 2 * v * v; };
-  CHECK(eval(outer(x)).to_vector() ==
-        std::vector<float>{two(two(1)), two(two(2)), two(two(3)), two(two(4))});
+  CHECK(eval(outer(x)).to_vector() == std::vector<float>{two(two(1)), two(two(2)), two(two(3)), two(two(4))});
   const repeat<doubled> once{std::vector<doubled>(1)};
-  CHECK(eval(let(x * 1.0f, [&](auto h) {  // also in a let
-          auto s = shared(once(h));
-          return s * h + s;
-        })).to_vector() == std::vector<float>{4, 12, 24, 40});
+  CHECK(eval(let(x * 1.0f,
+                 [&](auto h) {  // also in a let
+                   auto s = shared(once(h));
+                   return s * h + s;
+                 }))
+            .to_vector() == std::vector<float>{4, 12, 24, 40});
   variable<float, matrix> v(x);
   tape steps;
   const repeat<square_of> squares{std::vector<square_of>(2)};

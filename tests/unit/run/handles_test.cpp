@@ -157,7 +157,8 @@ TEST_CASE("a tensor that was moved says so when it is used") {
   CHECK_THROWS_WITH_AS(t(0, 0), text, value_error);
 }
 
-TEST_CASE("a change in place through a view of the elements is a change of the tensor, and the other way round") {
+TEST_CASE(
+    "a change in place through a view of the elements is a change of the tensor, and the other way round") {
   variable<float, extents<2, 3>> w(ones<float>(extents<2, 3>{}));
   const auto check = [&](auto view, auto change) {
     tape steps;
