@@ -92,7 +92,7 @@ WEFT_INLINE void convolve_row(const padded_image<T>& x, index_t i, const T* w, i
   using V = typename padded_image<T>::V;
   constexpr index_t lanes = padded_image<T>::lanes;
   for (index_t j = 0; j < width; j += Vectors * lanes) {
-    V sum[Vectors] = {};
+    V sum[std::size_t{Vectors}] = {};
     for (index_t t = 0; t < taps; ++t) {
       const V weight = simd::splat<V>(w[t]);
       const T* const from = x.at(t, i) + j;
@@ -105,17 +105,17 @@ WEFT_INLINE void convolve_row(const padded_image<T>& x, index_t i, const T* w, i
 }
 
 /// Adds to the sums of `Places` places of windows, from t on, products of x and a row of g.
-template <int Places, class T>
+template <std::size_t Places, class T>
 WEFT_INLINE void correlate_row(const padded_image<T>& x, index_t i, index_t t, index_t taps, const T* g,
                                index_t width, typename padded_image<T>::V (&sum)[Places]) {
   using V = typename padded_image<T>::V;
   constexpr index_t lanes = padded_image<T>::lanes;
   const T* from[Places];
-  for (int p = 0; p < Places; ++p) from[p] = x.at(std::min(t + p, taps - 1), i);
+  for (std::size_t p = 0; p < Places; ++p) from[p] = x.at(std::min(t + static_cast<index_t>(p), taps - 1), i);
   for (index_t j = 0; j < width; j += lanes) {
     const index_t n = std::min(lanes, width - j);
     const V factor = simd::load_some<V>(g + j, n);
-    for (int p = 0; p < Places; ++p)
+    for (std::size_t p = 0; p < Places; ++p)
       sum[p] = simd::multiply_add(simd::load_some<V>(from[p] + j, n), factor, sum[p]);
   }
 }
@@ -189,7 +189,7 @@ void depthwise_weight_gradient(const native_call& call) {
           for (index_t p = 0; p < pixels; ++p)
             gradient[p] = from[p / width * g.stride[2] + p % width * g.stride[3]];
           for (index_t t = 0; t < taps; t += places) {
-            V sum[places];
+            V sum[std::size_t{places}];
             for (int p = 0; p < places; ++p) sum[p] = sums[std::min(t + p, taps - 1)];
             for (index_t i = 0; i < sizes.made.height; ++i)
               detail::correlate_row(image, i, t, taps, gradient + i * width, width, sum);
