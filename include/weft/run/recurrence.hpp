@@ -70,6 +70,13 @@ concept divides_positions = requires {
   refuse<shape_error>({"weft: recurrence: a sequence of shape ", x, " has no element"});
 }
 
+[[noreturn, gnu::cold]] inline void refuse_start(const shape& row, const shape& of_state) {
+  shape start;
+  for (int d = 1; d < row.order; ++d) start.append(row[d]);
+  refuse<shape_error>(
+      {"weft: recurrence: the first state has the shape ", start, ", a state the shape ", of_state});
+}
+
 /// States [n, ...], one after the other: each is copied about log8(n) times.
 template <class Evaluator, class State>
 State joined_states(Evaluator& evaluator, const State* states, index_t n) {
@@ -112,18 +119,20 @@ auto resolve_node(Resolver& to, const Variables& v, const recurrence_node<Step, 
                   "weft: recurrence: a step must keep the element type of the sequence");
     return state(eval_block(evaluator, unsqueeze<0>(std::move(after))));
   };
+  shape one, extents{1, {1}};
+  for (int d = 1; d < x.extents().order; ++d) one.append(x.extents()[d]);
+  const shape of_state = Step::state_of(one);
+  for (int d = 0; d < of_state.order; ++d) extents.append(of_state[d]);
   state now;
   if constexpr (sizeof...(Start) > 0) {
     now = n.start.apply([&](const auto& e) {
       static_assert(std::is_same_v<typename std::remove_cvref_t<decltype(e)>::value_type, T>,
                     "weft: recurrence: the first state has another element type than the sequence");
-      return state(evaluator.eval_program(unsqueeze<0>(resolve(to, v, e))));
+      const auto first = evaluator.eval_program(unsqueeze<0>(resolve(to, v, e)));
+      if (!(first.extents() == extents)) refuse_start(first.extents(), of_state);
+      return state(first);
     });
   } else {
-    shape one, extents{1, {1}};
-    for (int d = 1; d < x.extents().order; ++d) one.append(x.extents()[d]);
-    const shape of_state = Step::state_of(one);
-    for (int d = 0; d < of_state.order; ++d) extents.append(of_state[d]);
     now = state(make_zeros(where, extents, dtype_of<T>));
   }
   recycled_vector<state> states;

@@ -225,3 +225,15 @@ TEST_CASE("a step may contain blocks") {
   steps.backward(steps.eval(sum(y)));
   CHECK(x.grad().to_vector() == std::vector<float>{4 + 12 + 36, 4 + 12, 4});
 }
+
+TEST_CASE("a first state of another shape is an error that says both") {
+  const auto x = randn<float>(extents<dyn, dyn, 3>{4, 2, 3});
+  const gru<3, 5> of_gru;
+  CHECK_THROWS_WITH_AS(eval(of_gru(x, zeros<float>(extents<dyn, 5>{1, 5}))),
+                       "weft: recurrence: the first state has the shape [1, 5], a state the shape [2, 5]",
+                       shape_error);
+  const lstm<3, 5> of_lstm;
+  CHECK_THROWS_WITH_AS(
+      eval(of_lstm(x, zeros<float>(extents<dyn, dyn, dyn>{3, 2, 5}))),
+      "weft: recurrence: the first state has the shape [3, 2, 5], a state the shape [2, 2, 5]", shape_error);
+}
