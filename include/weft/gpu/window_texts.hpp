@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The texts of native ops on windows (op/convolution.hpp); device/native.hpp says what words mean.
+// The texts of native ops on windows: op/convolution.hpp, op/depthwise.hpp. device/native.hpp says what words
+// mean.
 #pragma once
 
 namespace weft::gpu {

@@ -355,10 +355,9 @@ constexpr auto conv2d::value(const attributes& at, auto x, auto w) {
 constexpr auto conv2d::vjp(auto g, auto y, auto x, auto w) {
   const attributes at = y.attribute_values();
   if (const shape size = w.extents(); detail::is_depthwise(g.owner->dims, at, size)) {
-    const attributes inner{{at[0], at[2], at[1], height_width(size[2], size[3]).packed()}, 4};
-    const auto matrices = reshape_to(w, {3, {size[0], size[2], size[3]}});
-    return std::array{detail::depthwise_image_gradient(g, matrices, inner, x.extents()),
-                      reshape_to(g.owner->template apply<depthwise_weight_gradient>(inner, x, g), size)};
+    const auto [of_x, of_w] = detail::depthwise_gradients(
+        g, x, reshape_to(w, {3, {size[0], size[2], size[3]}}), {{at[0], at[2], at[1]}, 3});
+    return std::array{of_x, reshape_to(of_w, size)};
   }
   const detail::conv_matrices m{at, x.extents(), w.extents(), y.extents()};
   return std::array{m.image_gradient(g, w), m.weight_gradient(g, x)};

@@ -3,6 +3,7 @@
 // as often as a window has places and multiply no matrices, so they are ops of their own, which conv2d uses.
 #pragma once
 
+#include <weft/op/join.hpp>
 #include <weft/op/movement.hpp>
 
 namespace weft::op {
@@ -73,14 +74,18 @@ constexpr auto depthwise_image_gradient(auto g, auto w, const attributes& at, sh
       attributes{{height_width(1).packed(), at[1], before.packed(), x[2], x[3]}, 5},
       spread(spread(g, 2, step.height), 3, step.width), turned);
 }
+/// The cotangents of x and w in depthwise_conv2d with attributes `at`.
+constexpr auto depthwise_gradients(auto g, auto x, auto w, const attributes& at) {
+  const height_width size(w.extents()[1], w.extents()[2]);
+  return std::array{depthwise_image_gradient(g, w, at, x.extents()),
+                    g.owner->template apply<depthwise_weight_gradient>(
+                        attributes{{at[0], at[1], at[2], size.packed()}, 4}, x, g)};
+}
 }  // namespace detail
 
 constexpr auto depthwise_conv2d::vjp(auto g, auto y, auto x, auto w) {
   const attributes at = y.attribute_values();
-  const height_width size(w.extents()[1], w.extents()[2]);
-  return std::array{detail::depthwise_image_gradient(g, w, at, x.extents()),
-                    g.owner->template apply<depthwise_weight_gradient>(
-                        attributes{{at[0], at[1], at[2], size.packed()}, 4}, x, g)};
+  return detail::depthwise_gradients(g, x, w, at);
 }
 constexpr auto depthwise_weight_gradient::vjp(auto c, auto y, auto x, auto g) {
   const attributes at = y.attribute_values();

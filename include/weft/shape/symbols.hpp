@@ -209,9 +209,8 @@ class symbol_table {
     if (a >= 0 && b > a) throw shape_error("weft: an extent would be negative");
     if (a >= 0 && b >= 0) return a - b;
     if (a == b) return 0;
-    if (is_symbol(a) && formula(a).kind == symbol_kind::add) {  // (x + y) - x is y
-      const symbol sum = formula(a);
-      if (sum.a == b) return sum.b;
+    if (const symbol sum = is_symbol(a) ? formula(a) : symbol{}; sum.kind == symbol_kind::add) {
+      if (sum.a == b) return sum.b;  // (x + y) - x is y
       if (sum.b == b) return sum.a;
       if (b >= 0 && sum.b >= b) return add(sum.a, sum.b - b);
     }
@@ -242,8 +241,7 @@ class symbol_table {
     if (b == 1) return a;
     if (a >= 0 && b > 0) return a / b;
     if (a == b) return 1;
-    if (is_symbol(a) && formula(a).kind == symbol_kind::multiply) {
-      const symbol product = formula(a);
+    if (const symbol product = is_symbol(a) ? formula(a) : symbol{}; product.kind == symbol_kind::multiply) {
       if (product.b == b) return product.a;
       if (product.a == b) return product.b;
     }
@@ -272,8 +270,9 @@ class symbol_table {
     b = canonical(b);
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
+    // If n x = m x, x is 0.
     if (const term s = term_of(a), t = term_of(b); is_symbol(s.of) && s.of == t.of && s.times != t.times)
-      return identify(s.of, 0);                    // n x = m x
+      return identify(s.of, 0);
     const bool kept = a >= 0 || (b < 0 && a > b);  // a number, or else the older symbol, represents both
     const index_t stays = kept ? a : b, goes = kept ? b : a;
     same_as[number_of(goes)] = stays;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Convolutions of each channel by a matrix of its own on the CPU: op/convolution.hpp.
+// Convolutions of each channel by a matrix of its own on the CPU: op/depthwise.hpp.
 //
 // The image of a channel is copied with zeros around it, so that a row of the result is a sum of rows of the
 // copy, a vector at a time.
@@ -7,9 +7,8 @@
 
 #include <algorithm>
 
-#include <weft/device/cpu/executor.hpp>
 #include <weft/device/cpu/packing.hpp>
-#include <weft/device/native.hpp>
+#include <weft/device/cpu/windows.hpp>
 
 namespace weft::cpu {
 inline namespace WEFT_ISA {
@@ -73,18 +72,6 @@ class padded_image {
   index_t* taps_ = nullptr;
 };
 
-/// Calls f(channel, scratch) for each of `channels`, in parallel if that is worthwhile.
-template <class F>
-void for_each_channel(executor& threads, index_t channels, double work, const F& f) {
-  const index_t tasks = std::min<index_t>(channels, 4 * threads.threads());
-  threads.parallel_for(
-      tasks,
-      [&](index_t task, scratch_memory& scratch) {
-        for (index_t c = channels * task / tasks; c < channels * (task + 1) / tasks; ++c) f(c, scratch);
-      },
-      static_cast<double>(channels) * work > 65536);
-}
-
 /// A row of the result: the sum over places t of windows of w[t] x(t).
 template <int Vectors, class T>
 WEFT_INLINE void convolve_row(const padded_image<T>& x, index_t i, const T* w, index_t taps, T* to,
@@ -134,9 +121,8 @@ void depthwise_conv2d(const native_call& call) {
                                       {x.extents[2], x.extents[3]}, {out.extents[2], out.extents[3]}};
   const index_t taps = sizes.taps(), channels = x.extents[1], width = sizes.made.width,
                 pixels = sizes.made.height * width;
-  detail::for_each_channel(
-      call.threads, x.extents[0] * channels, static_cast<double>(taps * pixels),
-      [&](index_t plane, scratch_memory& scratch) {
+  detail::for_each_plane(
+      call.threads, x.extents[0] * channels, taps * pixels, [&](index_t plane, scratch_memory& scratch) {
         const detail::padded_image<T> image(sizes, scratch, taps);
         const index_t channel = plane % channels;
         for (index_t t = 0; t < taps; ++t)
@@ -175,9 +161,8 @@ void depthwise_weight_gradient(const native_call& call) {
     if (!out.adds) std::fill_n(out.data<T>(), out.size(), T{});
     return;
   }
-  detail::for_each_channel(
-      call.threads, x.extents[1], static_cast<double>(images * taps * pixels),
-      [&](index_t channel, scratch_memory& scratch) {
+  detail::for_each_plane(
+      call.threads, x.extents[1], images * taps * pixels, [&](index_t channel, scratch_memory& scratch) {
         constexpr index_t lanes = image_type::lanes;
         const image_type image(sizes, scratch, pixels + lanes * (taps + 1));
         T* const gradient = image.beside();

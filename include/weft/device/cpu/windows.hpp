@@ -11,17 +11,22 @@ namespace weft::cpu {
 inline namespace WEFT_ISA {
 
 namespace detail {
-/// Calls f(plane) for every index of the dims before the last two of `out`, in parallel if that is
-/// worthwhile; `work` is the number of elements that one plane reads.
+/// Calls f(plane, scratch) for each of `planes`, in parallel if that is worthwhile; `work` is the number of
+/// elements that one plane reads.
 template <class F>
-void for_each_plane(const native_call& call, index_t work, F f) {
+void for_each_plane(executor& threads, index_t planes, index_t work, const F& f) {
+  const index_t tasks = planes * work < 65536 ? 1 : std::min<index_t>(planes, 4 * threads.threads());
+  threads.parallel_for(tasks, [&](index_t task, scratch_memory& scratch) {
+    for (index_t p = planes * task / tasks; p < planes * (task + 1) / tasks; ++p) f(p, scratch);
+  });
+}
+/// The same for every index of the dims before the last two of the result.
+template <class F>
+void for_each_plane(const native_call& call, index_t work, const F& f) {
   const strided& out = call.out[0];
   index_t planes = 1;
   for (int d = 0; d < out.extents.order - 2; ++d) planes *= out.extents[d];
-  const index_t tasks = planes * work < 65536 ? 1 : std::min<index_t>(planes, 4 * call.threads.threads());
-  call.threads.parallel_for(tasks, [&](index_t task, scratch_memory&) {
-    for (index_t p = planes * task / tasks; p < planes * (task + 1) / tasks; ++p) f(p);
-  });
+  for_each_plane(call.threads, planes, work, [&](index_t plane, scratch_memory&) { f(plane); });
 }
 }  // namespace detail
 
