@@ -480,20 +480,19 @@ double log_of_sum(const line& x) {
 
 // Along the last dim.
 
-array rows(const call& c, line (*f)(const line&, double)) {
+array rows(const call& c, line (*f)(const call&, const line&)) {
   const dtype t = floating(c.operands[0].type);
   const array x = converted(c, c.operands[0], t);
   require(c, x.extents.order > 0, "no dim");
   array out = zeros(t, x.extents);
   const index_t width = x.extents.last();
-  const double number = c.at.count > 0 ? number_of(c.at) : 0;
   for (index_t first = 0; width > 0 && first < x.size(); first += width) {
-    const line y = f(line(x.f.begin() + first, x.f.begin() + first + width), number);
+    const line y = f(c, line(x.f.begin() + first, x.f.begin() + first + width));
     for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
   }
   return out;
 }
-line softmax(const line& x, double) {
+line softmax(const call&, const line& x) {
   line y = x;
   const double top = largest(x);
   for (double& e : y) e = std::exp(e - top);
@@ -501,7 +500,7 @@ line softmax(const line& x, double) {
   for (double& e : y) e /= total;
   return y;
 }
-line log_softmax(const line& x, double) {
+line log_softmax(const call&, const line& x) {
   line y = x, powers;
   const double top = largest(x);
   for (double e : x) powers.push_back(std::exp(e - top));
@@ -509,15 +508,19 @@ line log_softmax(const line& x, double) {
   for (double& e : y) e = e - top - log_total;
   return y;
 }
-line standardized(const line& x, double epsilon) {
-  const double n = static_cast<double>(x.size()), mean = sum_of(x) / n;
+line standardized(const call& c, const line& x) {
+  const double n = static_cast<double>(x.size()), epsilon = number_of(c.at);
+  array means = numbers(c.type, {}, {sum_of(x) / n});
+  if (c.disturb_operand) c.disturb_operand(c.op, means);
+  const double mean = means.f[0];
   line y = x;
   double variance = 0;
   for (double e : x) variance += (e - mean) * (e - mean) / n;
   for (double& e : y) e = (e - mean) / std::sqrt(variance + epsilon);
   return y;
 }
-line rms_standardized(const line& x, double epsilon) {
+line rms_standardized(const call& c, const line& x) {
+  const double epsilon = number_of(c.at);
   line y = x;
   double mean = 0;
   for (double e : x) mean += e * e / static_cast<double>(x.size());
@@ -534,7 +537,7 @@ array group_standardized(const call& c) {
   index_t width = x.extents[1] / groups;
   for (int d = 2; d < x.extents.order; ++d) width *= x.extents[d];
   for (index_t first = 0; width > 0 && first < x.size(); first += width) {
-    const line y = standardized(line(x.f.begin() + first, x.f.begin() + first + width), number_of(c.at));
+    const line y = standardized(c, line(x.f.begin() + first, x.f.begin() + first + width));
     for (index_t k = 0; k < width; ++k) store(c, out, first + k, y[static_cast<std::size_t>(k)]);
   }
   return out;
@@ -835,7 +838,7 @@ array attention(const call& c) {
           for (index_t d = 0; d < features; ++d) score += q.f[at(t, d)] * k.f[of_key(s, d)];
           scores.push_back(score / std::sqrt(static_cast<double>(features)));
         }
-        const line weight = softmax(scores, 0);
+        const line weight = softmax(c, scores);
         for (index_t d = 0; d < features; ++d) {
           double total = 0;
           for (std::size_t s = 0; s < weight.size(); ++s)

@@ -74,6 +74,9 @@ array read(const tensor<T, Extents, Tracked>& t) {
   return read(*t.state());
 }
 
+/// A function that may change the elements of an array that the op of this name computes or reads.
+using disturbance = std::function<void(std::string_view op, array&)>;
+
 /// One application of an op.
 struct call {
   std::string_view op;
@@ -81,6 +84,7 @@ struct call {
   dtype type;      // of the result, as the expression says
   bool rounding;   // whether the result is rounded to its type
   std::vector<array> operands;
+  disturbance disturb_operand{};
 };
 array compute(const call& c);
 /// Whether there is a definition of the op of this name.
@@ -92,10 +96,8 @@ using replacements = std::map<const tensor_state*, array>;
 struct options {
   bool rounding = true;   // false: narrow floating types are computed in double throughout
   replacements leaves{};
-  std::function<void(std::string_view op, array&)>
-      disturb{};  // called with every result, and with leaves as op "leaf"
-  std::function<void(std::string_view op, array&)>
-      disturb_operand{};  // called with every operand, as this op alone sees it
+  disturbance disturb{};          // called with every result, and with leaves as op "leaf"
+  disturbance disturb_operand{};  // with every operand, as this op alone sees it, and the means of norms
 };
 
 /// What a walk knows: the options, and the variables of the enclosing lets.
@@ -159,13 +161,14 @@ array walk(const shared_node<Tag, E>& s, environment& e) {
 
 template <class Op, class Attr, class... O>
 array walk_node(const node<Op, Attr, O...>& n, const attributes& at, environment& e) {
-  call c{Op::name, at, dtype_of<typename node<Op, Attr, O...>::value_type>, e.given->rounding, {}};
+  call c{Op::name,          at, dtype_of<typename node<Op, Attr, O...>::value_type>,
+         e.given->rounding, {}, e.given->disturb_operand};
   const bool detached = e.detached;
   e.detached = detached || c.op == "detach" || c.op == "sum_over_positions";
   n.operands.apply([&](const auto&... o) { (c.operands.push_back(walk(o, e)), ...); });
   e.detached = detached;
-  if (e.given->disturb_operand)
-    for (array& operand : c.operands) e.given->disturb_operand(c.op, operand);
+  if (c.disturb_operand)
+    for (array& operand : c.operands) c.disturb_operand(c.op, operand);
   array result = compute(c);
   if (e.given->disturb) e.given->disturb(c.op, result);
   return result;
