@@ -453,3 +453,67 @@ for shape, momentum in [((4, 3), 0.1), ((5, 4, 7), 0.25), ((2, 3, 5, 4), 0.1), (
             ops.tensors[f"{name}/{number}/after.{k}"] = running[k]
         ops.tensors[f"{name}/{number}/momentum"] = torch.tensor([momentum], dtype=torch.float64)
 ops.save("batch_norm")
+
+# Muon, with its products in f32 instead of bf16; L-BFGS; schedules that turn.
+torch.manual_seed(6)
+ops = family()
+in_bfloat16 = torch.Tensor.bfloat16
+torch.Tensor.bfloat16 = lambda t: t.clone()
+for name, options in {"muon": {}, "muon_plain": dict(nesterov=False, ns_steps=3, momentum=0.8, weight_decay=0),
+                      "muon_rms": dict(adjust_lr_fn="match_rms_adamw")}.items():
+    for rows, columns in (1, 1), (5, 7), (13, 4), (19, 23), (1, 9):
+        start, gradients = torch.randn(rows, columns), torch.randn(3, rows, columns)
+        p = torch.nn.Parameter(start.clone())
+        optimizer, ends = torch.optim.Muon([p], lr=0.02, **options), []
+        for g in gradients:
+            p.grad = g.clone()
+            optimizer.step()
+            ends.append(p.detach().clone())
+        number = ops.counts[name] = ops.counts.get(name, -1) + 1
+        for k, v in {"start": start, "gradients": gradients, "y": torch.stack(ends)}.items():
+            ops.tensors[f"{name}/{number}/{k}"] = v.contiguous().clone()
+torch.Tensor.bfloat16 = in_bfloat16
+for name, options in {"lbfgs": dict(lr=0.3, max_iter=6), "lbfgs_search": dict(max_iter=8, line_search_fn="strong_wolfe"),
+                      "lbfgs_short": dict(max_iter=5, max_eval=9, history_size=2, line_search_fn="strong_wolfe")}.items():
+    x, y, start = torch.randn(17, 5).double(), torch.rand(17, 3).double(), torch.randn(5, 3).double()
+    w, b = torch.nn.Parameter(start.clone()), torch.nn.Parameter(torch.zeros(3).double())
+    optimizer, ends, losses, calls = torch.optim.LBFGS([w, b], **options), [], [], 0
+
+    def loss():
+        global calls
+        calls += 1
+        optimizer.zero_grad()
+        value = ((torch.tanh(x @ w + b) - y) ** 2).mean() + 0.01 * (w ** 2).sum()
+        value.backward()
+        return value
+    for _ in range(5):
+        losses.append(float(optimizer.step(loss).detach()))
+        ends.append(w.detach().clone())
+    for k, v in {"x": x, "target": y, "start": start, "y": torch.stack(ends), "bias": b.detach(),
+                 "losses": torch.tensor(losses, dtype=torch.float64), "calls": torch.tensor([calls])}.items():
+        ops.tensors[f"{name}/0/{k}"] = v.contiguous().clone()
+for name, options in {"one_cycle": {}, "one_cycle_lines": dict(anneal_strategy="linear", pct_start=0.4, div_factor=10, final_div_factor=100),
+                      "one_cycle_phases": dict(three_phase=True, base_momentum=0.8, max_momentum=0.9), "one_cycle_down": dict(pct_start=0.0)}.items():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=20, **options)
+    rates, momenta = [], []
+    for s in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        momenta.append(optimizer.param_groups[0]["momentum"])
+        if s < 19:
+            optimizer.step()
+            scheduler.step()
+    ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
+    ops.tensors[f"{name}/0/momenta"] = torch.tensor(momenta, dtype=torch.float64)
+figures = torch.cat([torch.linspace(3, 1, 6), torch.ones(9), torch.tensor([nan, 0.99995, 0.9, 0.9, 0.89]), torch.rand(20) + 0.8]).double()
+for name, options in {"plateau": dict(patience=2), "plateau_absolute": dict(patience=1, threshold=0.05, threshold_mode="abs", cooldown=3),
+                      "plateau_maximize": dict(mode="max", factor=0.5, patience=3, threshold=0.01, min_lr=0.02),
+                      "plateau_stays": dict(patience=0, min_lr=0.299999999)}.items():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler, rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options), []
+    for figure in figures.tolist():
+        scheduler.step(figure)
+        rates.append(optimizer.param_groups[0]["lr"])
+    ops.tensors[f"{name}/0/figures"] = figures.clone()
+    ops.tensors[f"{name}/0/y"] = torch.tensor(rates, dtype=torch.float64)
+ops.save("optimizers_and_schedules")

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Five steps of each optimiser are PyTorch's, for sizes that no vector divides; and clipping.
+#include <weft/optim/lbfgs.hpp>
+#include <weft/optim/muon.hpp>
+
 #include "cases.hpp"
 
 using namespace weft;
@@ -13,6 +16,10 @@ const io::stored_tensors& cases() {
 }
 const io::stored_tensors& more_cases() {
   static const io::stored_tensors all = file("more_optimizers");
+  return all;
+}
+const io::stored_tensors& further_cases() {
+  static const io::stored_tensors all = file("optimizers_and_schedules");
   return all;
 }
 
@@ -63,6 +70,71 @@ TEST_CASE("RMSprop and Adagrad") {
            more_cases());
 }
 
+TEST_CASE("Muon: matrices that are tall, wide and of one element") {
+  struct one_matrix {
+    parameter<order2> weight;
+  };
+  const auto steps_of_matrix = [](const char* name, const muon& fresh) {
+    for_each_case(further_cases(), name, [&](const stored_case& c) {
+      one_matrix model{c.variable<float, order2>("start")};
+      const auto gradients = c.stored<float, order3>("gradients");
+      tensor<float, order3> ends(gradients.extents());
+      std::vector<float> all;
+      muon optimizer = fresh;
+      for (index_t step = 0; step < 3; ++step) {
+        model.weight.state()->grad = eval(gradients[step]).state();
+        optimizer.step(model);
+        for (float x : model.weight.to_vector()) all.push_back(x);
+      }
+      ends.copy_from(all);
+      c.same(*ends.state(), "y", 1e-4, 0.1);
+    });
+  };
+  steps_of_matrix("muon", {.lr = 0.02});
+  steps_of_matrix("muon_plain",
+                  {.lr = 0.02, .weight_decay = 0, .momentum = 0.8, .nesterov = false, .ns_steps = 3});
+  steps_of_matrix("muon_rms", {.lr = 0.02, .adjust_lr = muon::adjustment::match_rms_adamw});
+}
+
+TEST_CASE("L-BFGS: parameters, losses and the number of evaluations") {
+  struct two_parameters {
+    parameter<order2, double> weight;
+    parameter<order1, double> bias;
+  };
+  const auto steps_of_data = [](const char* name, const lbfgs& fresh) {
+    for_each_case(further_cases(), name, [&](const stored_case& c) {
+      const auto x = c.stored<double, order2>("x"), y = c.stored<double, order2>("target");
+      two_parameters model{c.variable<double, order2>("start"),
+                           parameter<order1, double>(zeros<double>(order1{3}))};
+      lbfgs optimizer = fresh;
+      std::vector<double> losses, ends;
+      std::int64_t calls = 0;
+      for (int step = 0; step < 5; ++step) {
+        losses.push_back(optimizer.step(model, [&] {
+          ++calls;
+          tape steps;
+          const auto error = tanh(matmul(x, model.weight) + model.bias) - y;
+          const auto loss = steps.eval(mean(square(error)) + sum(square(model.weight)) * 0.01);
+          steps.backward(loss);
+          return loss.item();
+        }));
+        for (double w : model.weight.to_vector()) ends.push_back(w);
+      }
+      tensor<double, order3> all_ends(shape{3, {5, 5, 3}});
+      all_ends.copy_from(ends);
+      tensor<double, order1> all_losses(shape{1, {5}});
+      all_losses.copy_from(losses);
+      c.same(*all_ends.state(), "y", 1e-6, 0.1);
+      c.same(*all_losses.state(), "losses", 1e-9, 0.1);
+      c.same(*model.bias.state(), "bias", 1e-6, 0.1);
+      CHECK(c.stored<std::int64_t, order1>("calls")(0) == calls);
+    });
+  };
+  steps_of_data("lbfgs", {.lr = 0.3, .max_iter = 6});
+  steps_of_data("lbfgs_search", {.max_iter = 8, .line_search = true});
+  steps_of_data("lbfgs_short", {.max_iter = 5, .max_eval = 9, .history_size = 2, .line_search = true});
+}
+
 TEST_CASE("clipping by norm") {
   struct one_matrix {
     parameter<order2> weight;
@@ -90,4 +162,43 @@ TEST_CASE("learning-rate schedules") {
            more_cases());
   rates_of("schedule_final", {.kind = shape::cosine, .lr = 0.3, .steps = 19, .final_lr = 0.03}, more_cases());
   rates_of("schedule_warmup", {.kind = shape::cosine, .lr = 0.3, .warmup = 5, .steps = 20});
+}
+
+TEST_CASE("one-cycle schedules: rates and momenta") {
+  const auto rates_of = [](const char* name, const one_cycle& rates) {
+    for_each_case(further_cases(), name, [&](const stored_case& c) {
+      c.same(*generate<double>(order1{20}, [&](index_t s) { return rates.at(s); }).state(), "y", 1e-12, 1e-9);
+      c.same(*generate<double>(order1{20}, [&](index_t s) { return rates.momentum_at(s); }).state(),
+             "momenta", 1e-12, 0.1);
+    });
+  };
+  rates_of("one_cycle", {.max_lr = 0.3, .steps = 20});
+  rates_of("one_cycle_lines", {.max_lr = 0.3,
+                               .steps = 20,
+                               .pct_start = 0.4,
+                               .linear = true,
+                               .div_factor = 10,
+                               .final_div_factor = 100});
+  rates_of("one_cycle_phases",
+           {.max_lr = 0.3, .steps = 20, .three_phase = true, .base_momentum = 0.8, .max_momentum = 0.9});
+  rates_of("one_cycle_down", {.max_lr = 0.3, .steps = 20, .pct_start = 0});
+}
+
+TEST_CASE("rates that fall on a plateau") {
+  const auto rates_of = [](const char* name, plateau rates) {
+    for_each_case(further_cases(), name, [&](const stored_case& c) {
+      double rate = 0.3;
+      std::vector<double> all;
+      for (double figure : c.stored<double, order1>("figures").to_vector())
+        all.push_back(rate = rates.next(rate, figure));
+      tensor<double, order1> measured(shape{1, {static_cast<index_t>(all.size())}});
+      measured.copy_from(all);
+      c.same(*measured.state(), "y", 1e-12, 1e-9);
+    });
+  };
+  rates_of("plateau", {.patience = 2});
+  rates_of("plateau_absolute", {.patience = 1, .threshold = 0.05, .absolute = true, .cooldown = 3});
+  rates_of("plateau_maximize",
+           {.factor = 0.5, .patience = 3, .threshold = 0.01, .maximize = true, .min_lr = 0.02});
+  rates_of("plateau_stays", {.patience = 0, .min_lr = 0.299999999});
 }

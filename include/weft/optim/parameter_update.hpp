@@ -24,7 +24,8 @@
 namespace weft {
 
 /// A parameter of element type T and its gradient, both flat, as an optimizer's `update` receives them.
-/// Sharded strategies pass the rows of the rank, so an update must treat all elements alike.
+/// Sharded strategies pass the rows of the rank, so an update treats all elements alike, or asks for whole
+/// parameters.
 template <element T>
 class parameter_update {
  public:
@@ -46,6 +47,14 @@ class parameter_update {
   const std::string& name() const { return name_; }
   /// Number of dims of the whole parameter.
   int order() const { return parameter_->extents.order; }
+  /// The extents of the parameter. Throws value_error, naming `optimizer`, which needs all of it, and the
+  /// parameter, if this rank has a part.
+  const shape& whole_extents(const char* optimizer) const {
+    if (parameter_->divided) detail::refuse_part(optimizer, name_, *parameter_);
+    return parameter_->extents;
+  }
+  /// What evaluates the update.
+  context& run_context() const { return context_; }
 
   /// The parameter's elements as an expression of shape [elements] and type number_type.
   auto value() const { return detail::in_type<number_type>(flat_view<T>(parameter_)); }
@@ -96,8 +105,9 @@ class parameter_update {
 /// of steps, incremented before the first update of a step. Both are saved in checkpoints. Optional:
 /// `check()`, called before each step, throws value_error for settings out of range; `assigns_once`, true if
 /// `update` ends with its only `assign` to a parameter and reads nothing of others, so that devices can
-/// update all parameters in one launch; `saved_as`, a text: a checkpoint of an optimizer that says another is
-/// not loaded.
+/// update all parameters in one launch; `needs_whole`, true if its `update` asks for whole_extents:
+/// strategies that shard its state refuse it; `saved_as`, a text: a checkpoint of an optimizer that says
+/// another is not loaded.
 template <class O>
 concept optimizer_like = requires(O& o, const parameter_update<float>& u) {
   { o.state } -> std::same_as<optimizer_state&>;
@@ -113,6 +123,13 @@ inline constexpr bool assigns_once = false;
 template <class O>
   requires requires { O::assigns_once; }
 inline constexpr bool assigns_once<O> = O::assigns_once;
+
+/// Whether optimizers of this type need whole parameters.
+template <class O>
+inline constexpr bool needs_whole = false;
+template <class O>
+requires requires { O::needs_whole; }
+inline constexpr bool needs_whole<O> = O::needs_whole;
 
 /// What optimizers of this type are called in checkpoints; empty if they do not say.
 template <class O>

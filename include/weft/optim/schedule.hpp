@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Learning rates as functions of the step, counted from 0.
+// Learning rates as functions of the step, counted from 0, or of the progress of training.
+//
+//   const schedule rate{.kind = schedule::shape::cosine, .lr = 3e-4, .warmup = 100, .steps = 5000};
+//   optimizer.lr = rate.at(step);
+//
+//   plateau patience{.patience = 3};
+//   optimizer.lr = patience.next(optimizer.lr, validation_loss);      // after each epoch
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
+#include <optional>
 
 #include <weft/optim/fields.hpp>
 
@@ -51,6 +59,104 @@ struct schedule {
  private:
   static void require(bool holds, const char* field, double value, const char* what) {
     if (!holds) detail::refuse_field("schedule", field, value, what);
+  }
+};
+
+/// The one-cycle policy (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR: the rate rises from
+/// max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, and falls to
+/// max_lr / div_factor / final_div_factor at the last one, where it stays. The momentum falls and rises.
+struct one_cycle {
+  double max_lr = 1e-3;
+  std::int64_t steps = 0;  // of the cycle; must be set
+  double pct_start = 0.3;
+  bool linear = false;       // lines instead of cosines
+  bool three_phase = false;  // first back to max_lr / div_factor, in as many steps as the rise
+  double div_factor = 25, final_div_factor = 1e4;
+  double base_momentum = 0.85, max_momentum = 0.95;
+
+  /// The learning rate of step `s`, counted from 0. Throws value_error, naming the field, if a field or the
+  /// step is out of range.
+  double at(std::int64_t s) const {
+    const double first = max_lr / div_factor;
+    return cycle(s, first, max_lr, first / final_div_factor);
+  }
+  /// The momentum (of Adam beta1) of step `s`, likewise.
+  double momentum_at(std::int64_t s) const { return cycle(s, max_momentum, base_momentum, max_momentum); }
+
+ private:
+  /// From `first` to `turn`, in three phases back to `first`, and to `last`.
+  double cycle(std::int64_t s, double first, double turn, double last) const {
+    require(s >= 0, "a step", static_cast<double>(s), "0 or more");
+    require(steps > 0, "steps", static_cast<double>(steps), "1 or more");
+    require(max_lr >= 0, "max_lr", max_lr, "0 or more");
+    require(pct_start >= 0 && pct_start <= 1, "pct_start", pct_start, "in [0, 1]");
+    require(div_factor > 0, "div_factor", div_factor, "above 0");
+    require(final_div_factor > 0, "final_div_factor", final_div_factor, "above 0");
+    require(base_momentum >= 0, "base_momentum", base_momentum, "0 or more");
+    require(max_momentum >= 0, "max_momentum", max_momentum, "0 or more");
+    const double step = static_cast<double>(s), end = static_cast<double>(steps) - 1;
+    const double turns = pct_start * static_cast<double>(steps) - 1, back = 2 * turns;
+    if (step <= turns) return between(first, turn, 0, turns, step);
+    if (!three_phase) return between(turn, last, turns, end, step);
+    if (step <= back) return between(turn, first, turns, back, step);
+    return between(first, last, back, end, step);
+  }
+  double between(double from, double to, double begin, double end, double step) const {
+    const double done = step < end ? (step - begin) / (end - begin) : 1;
+    return to + (from - to) * (linear ? 1 - done : 0.5 * (1 + std::cos(std::numbers::pi * done)));
+  }
+  static void require(bool holds, const char* field, double value, const char* what) {
+    if (!holds) detail::refuse_field("one_cycle", field, value, what);
+  }
+};
+
+/// Multiplies the rate by `factor` when a figure has not improved for more than `patience` calls, as
+/// torch.optim.lr_scheduler.ReduceLROnPlateau. On several ranks the figure must be the same on all.
+struct plateau {
+  double factor = 0.1;
+  std::int64_t patience = 10;
+  double threshold = 1e-4;    // what counts as an improvement, relative to the best figure
+  bool absolute = false;      // `threshold` is a difference of figures
+  bool maximize = false;      // larger figures are better
+  std::int64_t cooldown = 0;  // calls after a reduction that do not count
+  double min_lr = 0;
+  double eps = 1e-8;  // smaller reductions are not made
+
+  // State, which continues if it is saved and set.
+  std::optional<double> best{};
+  std::int64_t bad_calls = 0, cooling = 0;
+
+  /// The next learning rate, after a validation that gave `figure`; NaN is no improvement. Throws
+  /// value_error, naming the field, if a field or `lr` is out of range.
+  double next(double lr, double figure) {
+    detail::require_fields("plateau", {{"lr", lr},
+                                       {"patience", static_cast<double>(patience)},
+                                       {"threshold", threshold},
+                                       {"cooldown", static_cast<double>(cooldown)},
+                                       {"min_lr", min_lr},
+                                       {"eps", eps}});
+    detail::require_fractions("plateau", {{"factor", factor}});
+    if (is_better(figure)) {
+      best = figure;
+      bad_calls = 0;
+    } else ++bad_calls;
+    if (cooling > 0) {
+      --cooling;
+      bad_calls = 0;
+    }
+    if (bad_calls <= patience) return lr;
+    cooling = cooldown;
+    bad_calls = 0;
+    const double less = std::max(lr * factor, min_lr);
+    return lr - less > eps ? less : lr;
+  }
+
+ private:
+  bool is_better(double figure) const {
+    const double sign = maximize ? 1 : -1;
+    const double known = best.value_or(-sign * std::numeric_limits<double>::infinity());
+    const double limit = absolute ? known + sign * threshold : known * (1 + sign * threshold);
+    return maximize ? figure > limit : figure < limit;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <weft/optim/loss_scale.hpp>
+#include <weft/optim/muon.hpp>
 #include <weft/optim/schedule.hpp>
 #include <weft/parallel/bind.hpp>
 #include <weft/weft.hpp>
@@ -53,6 +54,10 @@ TEST_CASE("optimisers: fields out of range are named") {
   CHECK_THROWS_AS(step(rmsprop{.momentum = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.initial_sum = -1}), value_error);
   CHECK_THROWS_AS(step(adagrad{.eps = std::nan("")}), value_error);
+  CHECK_THROWS_WITH_AS(step(muon{.momentum = 1}), "weft: muon: momentum is 1.000000, not in [0, 1)",
+                       value_error);
+  CHECK_THROWS_AS(step(muon{.ns_steps = -1}), value_error);
+  CHECK_THROWS_AS(step(muon{.others = {.lr = -1}}), value_error);
 }
 
 TEST_CASE("schedule: fields and steps out of range are named") {
@@ -75,6 +80,39 @@ TEST_CASE("schedule: fields and steps out of range are named") {
   CHECK_NOTHROW(schedule({.warmup = 10}).at(20));
   CHECK_THROWS_AS(schedule({.kind = step, .gamma = std::nan("")}).at(0), value_error);
   CHECK(schedule({.kind = step, .lr = 1, .every = 2}).at(2) == doctest::Approx(0.1));
+}
+
+TEST_CASE("one_cycle: fields and steps out of range are named") {
+  CHECK_THROWS_WITH_AS(one_cycle{}.at(0), "weft: one_cycle: steps is 0.000000, not 1 or more", value_error);
+  CHECK_THROWS_AS(one_cycle({.steps = 9}).at(-1), value_error);
+  CHECK_THROWS_AS(one_cycle({.max_lr = -1, .steps = 9}).at(0), value_error);
+  CHECK_THROWS_WITH_AS(one_cycle({.steps = 9, .pct_start = 1.5}).at(0),
+                       "weft: one_cycle: pct_start is 1.500000, not in [0, 1]", value_error);
+  CHECK_THROWS_AS(one_cycle({.steps = 9, .pct_start = NAN}).at(0), value_error);
+  CHECK_THROWS_AS(one_cycle({.steps = 9, .div_factor = 0}).at(0), value_error);
+  CHECK_THROWS_AS(one_cycle({.steps = 9, .final_div_factor = -1}).momentum_at(0), value_error);
+  CHECK_THROWS_AS(one_cycle({.steps = 9, .base_momentum = -1}).momentum_at(0), value_error);
+  // cycles of a step, that only rise, and steps after the last
+  CHECK(one_cycle({.max_lr = 1, .steps = 1, .pct_start = 0}).at(0) == doctest::Approx(4e-6));
+  CHECK(one_cycle({.max_lr = 1, .steps = 1, .pct_start = 1}).at(0) == 1);
+  CHECK(one_cycle({.max_lr = 1, .steps = 5, .pct_start = 1}).at(4) == 1);
+  const one_cycle rate{.max_lr = 1, .steps = 10};
+  CHECK(rate.at(9) == doctest::Approx(4e-6));
+  CHECK(rate.at(1000) == rate.at(9));
+  CHECK(rate.momentum_at(1000) == 0.95);
+}
+
+TEST_CASE("plateau: fields out of range are named; the first figure is an improvement unless it is NaN") {
+  CHECK_THROWS_WITH_AS(plateau({.factor = 1}).next(1, 1), "weft: plateau: factor is 1.000000, not in [0, 1)",
+                       value_error);
+  CHECK_THROWS_AS(plateau({.patience = -1}).next(1, 1), value_error);
+  CHECK_THROWS_AS(plateau({.threshold = NAN}).next(1, 1), value_error);
+  CHECK_THROWS_AS(plateau{}.next(-1, 1), value_error);
+  plateau impatient{.patience = 0};
+  CHECK(impatient.next(1, NAN) == doctest::Approx(0.1));
+  CHECK(!impatient.best);
+  CHECK(impatient.next(1, -5) == 1);
+  CHECK(impatient.best == -5.0);
 }
 
 TEST_CASE("loss_scaler: fields out of range are named") {

@@ -20,6 +20,12 @@ WEFT_DEFINE void refuse_step(bool has_parameters) {
             "`parameter` are trained; layers with a dyn size are made by `create`");
 }
 
+WEFT_DEFINE void refuse_part(const char* optimizer, const std::string& name, const tensor_state& parameter) {
+  refuse<value_error>({"weft: ", optimizer, ": parameter ", name, " is sharded: this rank has ",
+                       parameter.extents, " of ", parameter.whole(), "; ", optimizer,
+                       " needs whole parameters"});
+}
+
 }  // namespace detail
 
 WEFT_DEFINE std::shared_ptr<tensor_state> optimizer_state::find(std::string_view kind,

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Muon with PyTorch's formulas and defaults: the momentum of a matrix, with all singular values near 1, is
+// its update; other parameters are updated by AdamW.
+//
+//   muon optimizer{.lr = 2e-2, .others = {.lr = 3e-4}};
+//   optimizer.step(model);
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include <weft/op/contraction.hpp>
+#include <weft/optim/optimizer.hpp>
+
+namespace weft {
+
+/// Muon (Jordan et al., 2024), as torch.optim.Muon, whose products are in bf16; these are in f32, in f64 for
+/// f64 parameters. State: "momentum_buffer", and that of AdamW for parameters which are no matrices. Each
+/// step multiplies a matrix of n rows and m columns 3 `ns_steps` times, 2 n m min(n, m) operations each.
+/// Throws value_error at a step if a setting is negative or NaN, momentum is 1 or more, or a matrix is
+/// sharded (tensor parallelism); `bind` throws usage_error for strategies that shard the state of optimizers.
+struct muon {
+  enum class adjustment { original, match_rms_adamw };
+
+  double lr = 1e-3;
+  double weight_decay = 0.1;
+  double momentum = 0.95;
+  bool nesterov = true;
+  int ns_steps = 5;   // Newton-Schulz iterations
+  double eps = 1e-7;  // the least norm of a gradient
+  adjustment adjust_lr =
+      adjustment::original;  // of the rate by the shape: sqrt(max(1, n / m)), or 0.2 sqrt(max(n, m))
+  /// Which matrices are updated by Muon, by name; by default all. Embeddings and the last layer are usually
+  /// left to AdamW.
+  std::function<bool(const std::string& name)> uses{};
+  adamw others{};  // settings for all other parameters; its state and steps are not used
+  optimizer_state state{};
+  std::int64_t steps = 0;
+  static constexpr bool needs_whole = true;
+  static constexpr const char* saved_as = "muon";
+
+  /// As sgd::step.
+  template <class Model>
+  void step(Model& model, double scale = 1, context& c = default_context()) {
+    update_parameters(*this, model, scale, c);
+  }
+
+  template <element T>
+  void update(const parameter_update<T>& u) const;
+  void check() const {
+    detail::require_fields("muon", {{"lr", lr},
+                                    {"weight_decay", weight_decay},
+                                    {"ns_steps", static_cast<double>(ns_steps)},
+                                    {"eps", eps}});
+    detail::require_fractions("muon", {{"momentum", momentum}});
+    others.check();
+  }
+};
+
+namespace detail {
+
+/// The matrix with the singular vectors of `x` and singular values near 1, by the Newton-Schulz iteration of
+/// fifth order with the coefficients of Jordan et al. `x` has no more rows than columns.
+template <class Matrix>
+Matrix orthogonalized(Matrix x, int iterations, double eps, context& c) {
+  using number = typename Matrix::value_type;
+  const auto norm = eval(sqrt(sum(square(flat_view<number>(x.state())))), c);
+  x = eval(x / maximum(norm, static_cast<number>(eps)), c);
+  for (int i = 0; i < iterations; ++i) {
+    const Matrix gram = eval(matmul(x, transpose(x)), c);
+    const Matrix factors = eval(gram * number(-4.7750) + matmul(gram, gram) * number(2.0315), c);
+    x = eval(x * number(3.4445) + matmul(factors, x), c);
+  }
+  return x;
+}
+
+}  // namespace detail
+
+template <element T>
+void muon::update(const parameter_update<T>& u) const {
+  if (u.order() != 2 || (uses && !uses(u.name()))) {
+    adamw now = others;
+    now.steps = steps;
+    return now.update(u);
+  }
+  using number = typename parameter_update<T>::number_type;
+  using matrix = tensor<number, extents<dyn, dyn>>;
+  const shape& s = u.whole_extents("muon");
+  context& c = u.run_context();
+  const auto velocity = u.state("momentum_buffer");
+  const auto g = u.gradient();
+  const auto kept = u.number(momentum);
+  weft::update(velocity, velocity * kept + g * u.number(1 - momentum), c);
+  const auto slope = nesterov ? eval(g + (velocity - g) * kept, c) : velocity;
+  matrix x(detail::viewed_as(slope.state(), s));
+  const bool is_tall = s[0] > s[1];
+  if (is_tall) x = eval(transpose(x), c);
+  x = detail::orthogonalized(x, ns_steps, eps, c);
+  if (is_tall) x = eval(transpose(x), c);
+  const auto rows = static_cast<double>(s[0]), columns = static_cast<double>(s[1]);
+  const double factor = adjust_lr == adjustment::original ? std::sqrt(std::max(1.0, rows / columns))
+                                                          : 0.2 * std::sqrt(std::max(rows, columns));
+  u.assign(u.value() * u.number(1 - lr * weight_decay) -
+           flat_view<number>(x.state()) * u.number(lr * factor));
+}
+
+}  // namespace weft
